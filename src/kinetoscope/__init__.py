@@ -1,0 +1,94 @@
+"""Kinetoscope: a profiler for PyTorch that records cheaply, keeps columns, and says where the time went.
+
+The names below are the whole public face. They are found on first use, so that ``import kinetoscope`` itself loads
+neither torch nor numpy nor pyarrow, and so that reading a trace never needs torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import (
+    ArgumentError,
+    FormatError,
+    KinetoscopeError,
+    MissingDependencyError,
+    RecorderError,
+    StateError,
+)
+
+if TYPE_CHECKING:
+    from kinetoscope.collect import (
+        DeviceType,
+        ProfilerAction,
+        ProfilerActivity,
+        _KinetoProfile,
+        kineto_available,
+        profile,
+        record_function,
+        schedule,
+        supported_activities,
+        tensorboard_trace_handler,
+    )
+    from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "DeviceType",
+    "FormatError",
+    "KinetoscopeError",
+    "MissingDependencyError",
+    "ProfilerAction",
+    "ProfilerActivity",
+    "RecorderError",
+    "StateError",
+    "Trace",
+    "_KinetoProfile",
+    "__version__",
+    "kineto_available",
+    "open",
+    "profile",
+    "record_function",
+    "schedule",
+    "supported_activities",
+    "tensorboard_trace_handler",
+]
+
+_HOMES = {
+    "DeviceType": "kinetoscope.collect",
+    "ProfilerAction": "kinetoscope.collect",
+    "ProfilerActivity": "kinetoscope.collect",
+    "Trace": "kinetoscope.trace",
+    "_KinetoProfile": "kinetoscope.collect",
+    "kineto_available": "kinetoscope.collect",
+    "open": "kinetoscope.trace",
+    "profile": "kinetoscope.collect",
+    "record_function": "kinetoscope.collect",
+    "schedule": "kinetoscope.collect",
+    "supported_activities": "kinetoscope.collect",
+    "tensorboard_trace_handler": "kinetoscope.collect",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Find a public name in its room on first use and keep it, so that the next look-up is an ordinary one."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
+    try:
+        value: object = getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingDependencyError(
+            f"kinetoscope.{name} records a running program and needs PyTorch, which is not installed here: "
+            "install it with `pip install torch`. (Reading traces works without it.)"
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})
