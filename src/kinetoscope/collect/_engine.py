@@ -1,0 +1,90 @@
+"""What an engine is: the one seam between a session, which decides when, and a recorder, which knows how.
+
+A session hands an engine a `RecordingRequest`, starts it, stops it, and gets a `Recording`, from which a `Trace`
+can be built at any later time. Nothing above this file knows which engine recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch.profiler import ProfilerActivity
+
+    from kinetoscope.trace import Trace
+
+
+@dataclass(frozen=True)
+class RecordingRequest:
+    """What one recording shall contain and where it is kept.
+
+    Attributes:
+        activities: What is recorded; torch's own `ProfilerActivity` values, never empty.
+        record_shapes: Keep the shapes, dtypes and scalars of each operator's inputs.
+        profile_memory: Keep every allocation and free.
+        with_stack: Keep the Python stack of each operator.
+        with_flops: Estimate the floating-point operations of each operator.
+        with_modules: Keep the `nn.Module` path of each operator.
+        path: The live recording file; None means a private temporary place.
+        ring_bytes: Upper limit of the recording in bytes, the oldest parts being overwritten; None means no limit.
+        info: Metadata of the trace, each value a JSON text.
+    """
+
+    activities: frozenset[ProfilerActivity]
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    path: Path | None = None
+    ring_bytes: int | None = None
+    info: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """Whether an engine can serve on this machine, and why (not).
+
+    Attributes:
+        available: True when the engine can record here and now.
+        reason: One sentence for a person: why it is available, or what is missing.
+        details: Facts for `kinetoscope doctor`, in the order in which they shall be printed.
+    """
+
+    available: bool
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Recording(Protocol):
+    """What an engine leaves behind when it is stopped."""
+
+    def trace(self) -> Trace:
+        """The recording as a trace: built when first asked for, then the same object every time."""
+        ...
+
+    def discard(self) -> None:
+        """Forget the recording and remove the files that nobody asked to keep; a second call does nothing."""
+        ...
+
+
+class Engine(Protocol):
+    """One way of recording. An engine records one thing at a time and can be started again after `stop`."""
+
+    name: str
+
+    def prepare(self, request: RecordingRequest) -> None:
+        """Load and warm up whatever `start` would otherwise have to wait for."""
+        ...
+
+    def start(self) -> None:
+        """Begin to record what `prepare` was asked for."""
+        ...
+
+    def stop(self) -> Recording:
+        """Close the books and return the recording; the cost must not depend on how much was recorded."""
+        ...
