@@ -1,0 +1,140 @@
+from collections.abc import Iterator, Sequence
+from typing import Any, TypedDict, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+class _Recording(TypedDict):
+    info: dict[str, str]
+    state: str
+    process: int
+    start_realtime_ns: int
+    stop_ns: int
+    clock_checks: dict[str, NDArray[np.int64]]
+    losses: dict[str, int]
+    strings: list[str]
+    threads: dict[str, Any]
+    frames: dict[str, NDArray[np.int32]]
+    stacks: dict[str, NDArray[np.int32]]
+    modules: dict[str, NDArray[Any]]
+    parameters: dict[str, NDArray[Any]]
+    shapes: dict[str, list[str]]
+    names: dict[str, NDArray[np.int32]]
+    spans: dict[str, NDArray[Any]]
+    allocations: dict[str, NDArray[Any]]
+
+class _Nesting(TypedDict):
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    lane: NDArray[np.int32]
+    self_ns: NDArray[np.int64]
+
+class _InheritedModules(TypedDict):
+    module: NDArray[np.int32]
+    forward_stack: NDArray[np.int32]
+
+class _AttributedAllocations(TypedDict):
+    span: NDArray[np.int32]
+    match: NDArray[np.int32]
+    total_bytes: NDArray[np.int64]
+    span_self_bytes: NDArray[np.int64]
+    span_bytes: NDArray[np.int64]
+    unmatched_frees: int
+
+def read_recording(path: str) -> _Recording: ...
+def nest(
+    thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
+) -> _Nesting: ...
+def link_backward(
+    thread: NDArray[np.int32],
+    start_ns: NDArray[np.int64],
+    scope: NDArray[np.uint8],
+    sequence: NDArray[np.int64],
+    forward_thread: NDArray[np.int32],
+) -> NDArray[np.int32]: ...
+def inherit_modules(
+    parent: NDArray[np.int32],
+    module: NDArray[np.int32],
+    stack: NDArray[np.int32],
+    forward: NDArray[np.int32],
+    parameter: NDArray[np.int32],
+    parameter_module: NDArray[np.int32],
+    scope: NDArray[np.uint8],
+) -> _InheritedModules: ...
+def attribute_allocations(
+    span_thread: NDArray[np.int32],
+    span_start_ns: NDArray[np.int64],
+    span_duration_ns: NDArray[np.int64],
+    span_parent: NDArray[np.int32],
+    span_lane: NDArray[np.int32],
+    time_ns: NDArray[np.int64],
+    thread: NDArray[np.int32],
+    address: NDArray[np.uint64],
+    bytes: NDArray[np.int64],
+) -> _AttributedAllocations: ...
+def group(
+    keys: Sequence[NDArray[np.int32] | NDArray[np.int64]], where: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
+def group_counts(
+    group_of: NDArray[np.int32], groups: int, skip: NDArray[np.uint8] | None = None
+) -> NDArray[np.int64]: ...
+def group_sums(
+    group_of: NDArray[np.int32], groups: int, values: NDArray[np.int64], skip: NDArray[np.uint8] | None = None
+) -> NDArray[np.int64]: ...
+def group_min(
+    group_of: NDArray[np.int32], groups: int, values: NDArray[np.int64], skip: NDArray[np.uint8] | None = None
+) -> NDArray[np.int64]: ...
+def group_max(
+    group_of: NDArray[np.int32], groups: int, values: NDArray[np.int64], skip: NDArray[np.uint8] | None = None
+) -> NDArray[np.int64]: ...
+def descends_from_same(parent: NDArray[np.int32], key: NDArray[np.int32]) -> NDArray[np.uint8]: ...
+def escape_json(text: str) -> bytes: ...
+def is_json(text: str) -> bool: ...
+@final
+class ChromeWriter:
+    def __init__(
+        self,
+        *,
+        start_ns: NDArray[np.int64],
+        duration_ns: NDArray[np.int64],
+        name: NDArray[np.int32],
+        kind: NDArray[np.uint8],
+        thread: NDArray[np.int32],
+        lane: NDArray[np.int32],
+        sequence: NDArray[np.int64],
+        forward: NDArray[np.int32],
+        forward_thread: NDArray[np.int32],
+        stack: NDArray[np.int32],
+        module: NDArray[np.int32],
+        shapes: NDArray[np.int32],
+        flags: NDArray[np.uint8],
+        strings: Sequence[str],
+        stack_parent: NDArray[np.int32],
+        stack_frame: NDArray[np.int32],
+        frame_function: NDArray[np.int32],
+        frame_file: NDArray[np.int32],
+        frame_line: NDArray[np.int32],
+        module_path: Sequence[str],
+        module_class: Sequence[str],
+        shape_dims: Sequence[str],
+        shape_types: Sequence[str],
+        shape_concrete: Sequence[str],
+        categories: Sequence[str],
+        thread_torch_tid: NDArray[np.int64],
+        thread_first_track: NDArray[np.int32],
+        track_tid: NDArray[np.int64],
+        pid: int,
+        base_ns: int = 0,
+        header: bytes = ...,
+        footer: bytes = ...,
+        block_bytes: int = 4194304,
+        allocation_time_ns: NDArray[np.int64] | None = None,
+        allocation_thread: NDArray[np.int32] | None = None,
+        allocation_address: NDArray[np.uint64] | None = None,
+        allocation_bytes: NDArray[np.int64] | None = None,
+        allocation_total_bytes: NDArray[np.int64] | None = None,
+        allocation_device_type: NDArray[np.uint8] | None = None,
+        allocation_device_index: NDArray[np.int8] | None = None,
+    ) -> None: ...
+    def __iter__(self) -> Iterator[bytes]: ...
+    def __next__(self) -> bytes: ...
