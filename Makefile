@@ -1,0 +1,134 @@
+# `make demo` and `make test` are all a fresh clone needs: Python 3.11 or newer, make and a C++ compiler must be there,
+# everything else is put into .venv. A step runs again only when the content it depends on has changed.
+#
+#   make demo          profile a real training run and look at the result
+#   make test          every check and every test
+#   make lint | native-test | docs | wheel-test | pytest     its parts
+#   make format        let ruff and clang-format rewrite the sources
+#   make bench         the bars of the project, ours and torch.profiler side by side
+#   make clean         forget builds and caches (the virtual environment stays; remove .venv for that)
+#
+# PYTHON=python3.12 chooses another interpreter, PIP_FLAGS="..." is handed to every pip install (a mirror, a torch index).
+
+PYTHON    ?= python3
+PIP_FLAGS ?=
+JOBS      ?= 2
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+BIN   := .venv/bin
+STAMP := .venv/stamps
+PIP   := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
+
+# A stamp's name is the checksum of what it stands for.
+content = $(shell find $(1) -type f -not -path '*/__pycache__/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
+REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requirements.py)
+SOURCES      := $(call content,src native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
+NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
+# Our flags would otherwise reach the programs under test; the user's environment must not choose other packages.
+unexport PYTHONPATH PYTHONHOME MAKEFLAGS
+export PIP_REQUIRE_VIRTUALENV = 1
+
+say = @printf '\n==> %s\n' "$(1)"
+
+.PHONY: help demo test lint native-test docs wheel-test pytest bench format install develop clean
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+
+# ------------------------------------------------------------------------------------------------------------ set-up
+$(STAMP)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Kinetoscope needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." \
+	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(call say,Making the virtual environment .venv)
+	@$(PYTHON) -m venv .venv || { echo "'$(PYTHON) -m venv' does not work here: install Python's venv package" \
+	  "(on Debian and Ubuntu: python3-venv)." >&2; exit 1; }
+	@mkdir -p $(STAMP) && touch $@
+
+# torch goes first and by its pinned version, so that no later step can choose another build of it.
+$(STAMP)/run-$(REQUIREMENTS): | $(STAMP)/venv
+	$(call say,Installing torch and what the package needs (the first time this takes a minute or two))
+	@$(PIP) "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/python tools/print_requirements.py > $(STAMP)/requirements.txt
+	@$(PIP) -r $(STAMP)/requirements.txt
+	@rm -f $(STAMP)/run-* && touch $@
+
+$(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS)
+	$(call say,Installing what the checks and tests need)
+	@$(BIN)/python tools/print_requirements.py dev > $(STAMP)/requirements.txt
+	@$(PIP) -r $(STAMP)/requirements.txt
+	@rm -f $(STAMP)/dev-* && touch $@
+
+$(STAMP)/install-$(SOURCES): $(STAMP)/run-$(REQUIREMENTS)
+	$(call say,Building and installing kinetoscope (core and recorder are compiled: under a minute))
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation --no-deps --force-reinstall .
+	@rm -f $(STAMP)/install-* && touch $@
+
+install: $(STAMP)/install-$(SOURCES)
+develop: install $(STAMP)/dev-$(REQUIREMENTS)
+
+# --------------------------------------------------------------------------------------------------------- two commands
+demo: install
+	$(call say,Profiling a training run)
+	@$(BIN)/kinetoscope demo
+
+test: lint native-test docs wheel-test pytest
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+lint: develop
+	$(call say,ruff)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	$(call say,clang-format)
+	@$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(call say,mypy --strict)
+	@$(BIN)/mypy
+	$(call say,stubtest kinetoscope._core)
+	@MYPYPATH=src $(BIN)/stubtest --mypy-config-file pyproject.toml kinetoscope._core
+	$(call say,import rules)
+	@$(BIN)/lint-imports --no-cache
+	$(call say,docs/tables.md is up to date)
+	@$(BIN)/python tools/generate_table_docs.py --check
+
+native-test: develop
+	@for sanitizer in '' address thread; do \
+	  build=build/native$${sanitizer:+-$$sanitizer}; \
+	  printf '\n==> Native tests: %s\n' "$${sanitizer:-plain}"; \
+	  $(BIN)/cmake -S . -B $$build -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
+	    -DKINETOSCOPE_NATIVE_TESTS=ON -DKINETOSCOPE_WARNINGS_ARE_ERRORS=ON \
+	    -DKINETOSCOPE_SANITIZER=$$sanitizer > /dev/null; \
+	  $(BIN)/cmake --build $$build; \
+	  $(BIN)/ctest --test-dir $$build --output-on-failure --no-tests=error; \
+	done
+
+docs: develop
+	$(call say,Documentation)
+	@$(BIN)/sphinx-build -W -q -b html -d build/docs-doctrees docs build/docs
+	@echo "open build/docs/index.html"
+
+# What a user without torch gets: the wheel of an isolated build, in an environment of its own.
+wheel-test: $(STAMP)/wheel-$(SOURCES)
+$(STAMP)/wheel-$(SOURCES): develop
+	$(call say,The wheel in an environment without torch)
+	@$(BIN)/python tools/check_wheel.py
+	@rm -f $(STAMP)/wheel-* && touch $@
+
+pytest: develop
+	$(call say,Tests)
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+bench: develop
+	$(call say,Bars)
+	@$(BIN)/python -m benchmarks
+
+format: develop
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(NATIVE)
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
