@@ -29,9 +29,8 @@ content = $(shell find $(1) -type f -not -path '*/__pycache__/*' | LC_ALL=C sort
 REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requirements.py)
 SOURCES      := $(call content,src native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
 NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
-# Our flags would otherwise reach the programs under test; the user's environment must not choose other packages.
+# The environment of the caller must not choose other packages, nor reach the programs under test.
 unexport PYTHONPATH PYTHONHOME MAKEFLAGS
-export PIP_REQUIRE_VIRTUALENV = 1
 
 say = @printf '\n==> %s\n' "$(1)"
 

@@ -1,0 +1,49 @@
+"""What every test gets: no session may leak out of it, and hypothesis runs under a named profile."""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import kinetoscope
+
+ROOT = Path(__file__).parents[1]
+
+hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("KINETOSCOPE_HYPOTHESIS", "quick"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuses to test an installed package that is older than the sources beside it."""
+    installed = Path(kinetoscope.__file__).parent
+    if not installed.is_relative_to(sysconfig.get_path("platlib")):
+        return
+    sources = ROOT / "src" / "kinetoscope"
+    stale = [
+        str(path.relative_to(sources))
+        for path in sources.rglob("*.py")
+        if not (twin := installed / path.relative_to(sources)).exists() or twin.read_bytes() != path.read_bytes()
+    ]
+    if stale:
+        raise pytest.UsageError(
+            f"the installed kinetoscope is not what stands in src ({', '.join(stale[:3])}): run `make install`"
+        )
+
+
+@pytest.fixture(autouse=True)
+def no_session_leaks() -> Iterator[None]:
+    """Fails the test that leaves a recording running, instead of the innocent one after it."""
+    assert running_session() is None, "a session was running before the test began"
+    yield
+    assert running_session() is None, "the test left a session running"
+
+
+def running_session() -> object:
+    """Returns the session that records now, if the part of the package that could record was ever loaded."""
+    session = sys.modules.get("kinetoscope.collect._session")
+    return session.running() if session is not None else None

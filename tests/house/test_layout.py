@@ -1,0 +1,98 @@
+"""The rules of the house that a machine can check."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("src", "native", "tests", "benchmarks", "examples", "tools", "docs")
+FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc"}
+LONGEST = 400
+
+
+def source_files(*suffixes: str) -> list[Path]:
+    """Lists our own source files, build products aside."""
+    return sorted(
+        path
+        for top in SOURCES
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in suffixes and "_build" not in path.parts and "__pycache__" not in path.parts
+    )
+
+
+def test_no_file_or_folder_is_named_after_nothing():
+    named = [
+        path
+        for path in source_files(".py", ".cpp", ".h", ".c")
+        if FORBIDDEN_NAMES & {part.lower() for part in (*path.relative_to(ROOT).parent.parts, path.stem.strip("_"))}
+    ]
+    assert named == []
+
+
+def test_a_file_longer_than_400_lines_says_at_its_top_why():
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in source_files(".py", ".pyi", ".cpp", ".h", ".c")
+        if (lines := len((text := path.read_text(encoding="utf-8")).splitlines())) > LONGEST
+        and not re.search(r"400 lines", "\n".join(text.splitlines()[:15]))
+    }
+    assert long == {}
+
+
+@pytest.mark.parametrize("mark", ["TO" + "DO", "FIX" + "ME", "X" + "XX"])
+def test_nothing_is_left_for_later(mark):
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in source_files(".py", ".pyi", ".cpp", ".h", ".c")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(rf"\b{mark}\b", line)
+    ]
+    assert found == []
+
+
+def test_no_exception_is_swallowed_in_silence():
+    silent = re.compile(r"except[^\n]*:\s*(#[^\n]*)?\n?\s*pass\b")
+    found = [
+        str(path.relative_to(ROOT)) for path in source_files(".py") if silent.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_no_test_sleeps():
+    found = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if re.search(r"\btime\.slee" + r"p\(", path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_no_file_names_a_place_on_the_machine_it_was_written_on():
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\0")
+    place = re.compile(rb"(?<![\w.])/(wor" + rb"k|roo" + rb"t|hom" + rb"e|opt)/\w")
+    found = [name for name in tracked if name and place.search((ROOT / name).read_bytes())]
+    assert found == []
+
+
+def test_import_rules_hold():
+    linted = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+def test_tests_mirror_the_rooms():
+    rooms = {
+        path.name for path in (ROOT / "src" / "kinetoscope").iterdir() if (path / "__init__.py").exists()
+    }
+    tested = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    assert rooms - tested == set()

@@ -1,0 +1,88 @@
+"""What `import kinetoscope` offers, and what it costs."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import kinetoscope
+
+
+def test_every_name_in_all_exists_and_nothing_else_is_visible():
+    offered = set(kinetoscope.__all__)
+    for name in offered:
+        getattr(kinetoscope, name)
+    visible = {
+        name
+        for name, value in vars(kinetoscope).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name != "TYPE_CHECKING"
+    }
+    assert visible == {name for name in offered if not name.startswith("_")}
+
+
+def test_all_is_sorted_and_listed_once():
+    assert kinetoscope.__all__ == sorted(set(kinetoscope.__all__))
+
+
+def test_dir_lists_names_that_were_not_used_yet():
+    listed = run("import kinetoscope; print(*dir(kinetoscope))").split()
+    assert set(kinetoscope.__all__) <= set(listed)
+
+
+def test_every_public_thing_says_what_it_is():
+    ours = [
+        getattr(kinetoscope, name) for name in kinetoscope.__all__ if name != "__version__" and not name.startswith("_")
+    ]
+    silent = [
+        thing
+        for thing in ours
+        if str(getattr(thing, "__module__", "")).startswith("kinetoscope") and not inspect.getdoc(thing)
+    ]
+    assert silent == []
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'kinetoscope' has no attribute 'profil'"):
+        _ = kinetoscope.profil
+
+
+def test_exceptions_are_one_family_and_each_also_what_was_expected_before():
+    expected = {
+        "ArgumentError": ValueError,
+        "StateError": RuntimeError,
+        "FormatError": ValueError,
+        "RecorderError": RuntimeError,
+        "MissingDependencyError": ImportError,
+    }
+    for name, builtin in expected.items():
+        exception = getattr(kinetoscope, name)
+        assert issubclass(exception, kinetoscope.KinetoscopeError)
+        assert issubclass(exception, builtin)
+
+
+@pytest.mark.parametrize("heavy", ["torch", "pyarrow", "numpy", "pandas", "duckdb", "click", "rich"])
+def test_import_loads_nothing_heavy(heavy):
+    assert run(f"import sys, kinetoscope; print({heavy!r} in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize("heavy", ["torch", "pyarrow", "pandas", "duckdb"])
+def test_reaching_for_a_trace_loads_neither_torch_nor_arrow(heavy):
+    assert run(f"import sys, kinetoscope; kinetoscope.Trace; print({heavy!r} in sys.modules)") == "False"
+
+
+def test_without_torch_the_recording_names_say_what_to_install():
+    # None in sys.modules is how Python itself marks a module that must not be found.
+    said = run(
+        "import sys; sys.modules['torch'] = None\n"
+        "import kinetoscope\n"
+        "try: kinetoscope.profile\n"
+        "except kinetoscope.MissingDependencyError as error: print(error)"
+    )
+    assert "pip install torch" in said
+    assert "kinetoscope.profile" in said
+
+
+def run(program: str) -> str:
+    """Runs a program in a fresh interpreter and returns what it printed."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
