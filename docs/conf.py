@@ -1,0 +1,14 @@
+from importlib.metadata import version as installed_version
+
+project = "Kinetoscope"
+author = "Kinetoscope developers"
+copyright = "2026, Kinetoscope developers"
+release = installed_version("kinetoscope")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = f"Kinetoscope {release}"
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
