@@ -1,0 +1,1 @@
+../src/kinetoscope/examples/train_convnet.py

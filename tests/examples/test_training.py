@@ -1,0 +1,67 @@
+"""The examples train: their losses fall, and they print what the demo reads."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+pytest.importorskip("torch", reason="the examples train with PyTorch")
+
+import kinetoscope.examples
+from kinetoscope.examples import train_convnet, train_gpt
+
+SMALL_GPT = ["--steps", "60", "--batch", "8", "--context", "32", "--width", "64", "--layers", "2"]
+SMALL_CONVNET = ["--steps", "60", "--batch", "16", "--pixels", "16", "--channels", "8"]
+
+
+def test_the_loss_of_the_gpt_falls_from_that_of_a_guess(capsys):
+    losses = train_gpt.main(SMALL_GPT)
+    assert len(losses) == 60
+    assert losses[0] == pytest.approx(4.2, abs=0.3)  # the logarithm of the 67 characters
+    assert mean(losses[-5:]) < losses[0] - 1.0
+
+
+def test_the_loss_of_the_convnet_falls_from_that_of_a_guess(capsys):
+    losses = train_convnet.main(SMALL_CONVNET)
+    assert len(losses) == 60
+    assert losses[0] == pytest.approx(2.3, abs=0.5)  # the logarithm of the 10 digits
+    assert mean(losses[-5:]) < losses[0] - 0.3
+
+
+def test_every_step_is_printed_with_its_loss(capsys):
+    losses = train_gpt.main([*SMALL_GPT, "--steps", "3"])
+    printed = re.findall(r"^step +(\d+)/3  loss ([\d.]+)$", capsys.readouterr().out, re.MULTILINE)
+    assert printed == [(str(step), f"{loss:.4f}") for step, loss in enumerate(losses, 1)]
+
+
+def test_the_gpt_writes_on_from_the_start_of_the_book(capsys):
+    train_gpt.main([*SMALL_GPT, "--steps", "1", "--sample", "20"])
+    written = capsys.readouterr().out.split("\n", 1)[1]
+    assert written.startswith("ALICE'S ADVENTUR")
+    assert len(written.rstrip("\n")) >= 16
+
+
+def test_the_same_seed_gives_the_same_losses(capsys):
+    few = [*SMALL_CONVNET, "--steps", "3"]
+    assert train_convnet.main(few) == train_convnet.main(few)
+    assert train_convnet.main(few) != train_convnet.main([*few, "--seed", "2"])
+
+
+@pytest.mark.parametrize("name", ["train_gpt", "train_convnet"])
+def test_the_scripts_run_without_the_package(name, tmp_path):
+    folder = Path(kinetoscope.examples.__file__).parent
+    program = [sys.executable, "-I", str(folder / f"{name}.py"), "--steps", "1"]
+    result = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("step    1/1  loss ")
+
+
+@pytest.mark.parametrize("name", ["train_gpt", "train_convnet"])
+def test_the_scripts_know_nothing_of_the_profiler(name):
+    source = (Path(kinetoscope.examples.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    code = source.split('"""', 2)[2]
+    assert "kinetoscope" not in code
+    assert "profil" not in code
