@@ -27,7 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     stale = [
         str(path.relative_to(sources))
         for path in sources.rglob("*.py")
-        if not (twin := installed / path.relative_to(sources)).exists() or twin.read_bytes() != path.read_bytes()
+        if not (twin := installed / path.relative_to(sources)).exists()
+        or twin.read_bytes() != path.read_bytes()
     ]
     if stale:
         raise pytest.UsageError(

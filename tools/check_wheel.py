@@ -43,7 +43,11 @@ print("ok: kinetoscope", kinetoscope.__version__, "reads, asks and writes withou
 
 def run(*command: str | Path) -> None:
     """Runs one command from outside the source tree, so that only what is installed can be imported."""
-    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment = {
+        **os.environ,
+        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
     subprocess.run([str(word) for word in command], check=True, cwd=BUILD, env=environment)
 
 

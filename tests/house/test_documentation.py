@@ -16,7 +16,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text("utf-8")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```python" in page.read_text("utf-8")], ids=lambda p: p.name
+)
 def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
@@ -46,7 +48,9 @@ def test_the_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
 
 def test_every_public_name_is_documented():
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    missing = [name for name in kinetoscope.__all__ if not re.search(rf"(?<![\w]){re.escape(name)}(?!\w)", text)]
+    missing = [
+        name for name in kinetoscope.__all__ if not re.search(rf"(?<![\w]){re.escape(name)}(?!\w)", text)
+    ]
     assert missing == []
 
 
@@ -60,7 +64,10 @@ def test_every_command_is_documented():
 
 def test_the_page_of_tables_is_what_the_schema_says():
     checked = subprocess.run(
-        [sys.executable, ROOT / "tools" / "generate_table_docs.py", "--check"], check=False, capture_output=True, text=True
+        [sys.executable, ROOT / "tools" / "generate_table_docs.py", "--check"],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -27,7 +27,8 @@ def test_no_file_or_folder_is_named_after_nothing():
     named = [
         path
         for path in source_files(".py", ".cpp", ".h", ".c")
-        if FORBIDDEN_NAMES & {part.lower() for part in (*path.relative_to(ROOT).parent.parts, path.stem.strip("_"))}
+        if FORBIDDEN_NAMES
+        & {part.lower() for part in (*path.relative_to(ROOT).parent.parts, path.stem.strip("_"))}
     ]
     assert named == []
 
@@ -56,7 +57,9 @@ def test_nothing_is_left_for_later(mark):
 def test_no_exception_is_swallowed_in_silence():
     silent = re.compile(r"except[^\n]*:\s*(#[^\n]*)?\n?\s*pass\b")
     found = [
-        str(path.relative_to(ROOT)) for path in source_files(".py") if silent.search(path.read_text(encoding="utf-8"))
+        str(path.relative_to(ROOT))
+        for path in source_files(".py")
+        if silent.search(path.read_text(encoding="utf-8"))
     ]
     assert found == []
 

@@ -32,7 +32,9 @@ def test_dir_lists_names_that_were_not_used_yet():
 
 def test_every_public_thing_says_what_it_is():
     ours = [
-        getattr(kinetoscope, name) for name in kinetoscope.__all__ if name != "__version__" and not name.startswith("_")
+        getattr(kinetoscope, name)
+        for name in kinetoscope.__all__
+        if name != "__version__" and not name.startswith("_")
     ]
     silent = [
         thing
@@ -85,4 +87,6 @@ def test_without_torch_the_recording_names_say_what_to_install():
 
 def run(program: str) -> str:
     """Runs a program in a fresh interpreter and returns what it printed."""
-    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.strip()

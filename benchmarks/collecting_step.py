@@ -1,0 +1,32 @@
+"""What collecting adds to a training step of tiny operators: default flags against torch's default and with_stack=True.
+
+Ours records stacks and modules in both comparisons; torch.profiler only in the second.
+"""
+
+from argparse import Namespace
+
+from benchmarks.harness import Result, interleave, ratio_result, report_added, run
+from benchmarks.workloads import collecting, operators_of, tiny_training_step
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measures both bars in one run."""
+    step = tiny_training_step()
+    contenders = {
+        "kinetoscope": lambda: collecting(theirs=False),
+        "torch.profiler": lambda: collecting(theirs=True),
+        "torch.profiler with_stack": lambda: collecting(theirs=True, with_stack=True),
+    }
+    for _ in range(20):
+        step()
+    times = interleave(step, contenders, *((2, 3) if options.quick else (30, 15)))
+    plain = ratio_result("collecting, default flags", 0.5, times, "kinetoscope", "torch.profiler")
+    stacks = ratio_result(
+        "collecting, against with_stack=True", 0.3, times, "kinetoscope", "torch.profiler with_stack"
+    )
+    plain.notes += [f"{operators_of(step)} records a step", *report_added(times)]
+    return [plain, stacks]
+
+
+if __name__ == "__main__":
+    run(measure)

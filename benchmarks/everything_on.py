@@ -1,0 +1,25 @@
+"""What collecting adds with shapes, memory, stacks and modules all on, in both profilers."""
+
+from argparse import Namespace
+
+from benchmarks.harness import Result, interleave, ratio_result, report_added, run
+from benchmarks.workloads import EVERYTHING, collecting, tiny_training_step
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measures the one bar."""
+    step = tiny_training_step()
+    for _ in range(20):
+        step()
+    contenders = {
+        "kinetoscope": lambda: collecting(theirs=False, **EVERYTHING),
+        "torch.profiler": lambda: collecting(theirs=True, **EVERYTHING),
+    }
+    times = interleave(step, contenders, *((2, 3) if options.quick else (20, 10)))
+    result = ratio_result("collecting, everything on", 0.35, times, "kinetoscope", "torch.profiler")
+    result.notes += report_added(times)
+    return [result]
+
+
+if __name__ == "__main__":
+    run(measure)

@@ -1,0 +1,104 @@
+"""Resident memory while recording: bytes an operator without shapes, and whether a ring of fixed size stays flat.
+
+Each number comes from a fresh process: resident memory is read half way and at the end of the run, so what a session
+needs once, whatever it records, is not counted as part of an operator.
+"""
+
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import torch
+
+from benchmarks.harness import Result, run
+from benchmarks.workloads import operators_of, recorder, tiny_training_step
+
+LIMIT_BYTES = 64
+RING_BYTES = 32 << 20
+FLAT_BYTES = 2 << 20
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process, file-backed pages included."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("this system does not say how much memory a process holds: the benchmark needs Linux")
+
+
+def growth(kind: str, operators: int) -> tuple[int, int, int]:
+    """Records so many operators; returns them and the resident growth until half way and until the end, in bytes."""
+    step = tiny_training_step()
+    for _ in range(20):
+        step()
+    a_step = operators_of(step)
+    options = (
+        {"ring_bytes": RING_BYTES} if kind == "ring" else {"record_shapes": True} if kind == "shapes" else {}
+    )
+    session = recorder(kind == "torch", **options)()
+    half = max(1, operators // a_step // 2)
+    before = resident_bytes()
+    session.start()
+    for _ in range(half):
+        step()
+    middle = resident_bytes()
+    for _ in range(half):
+        step()
+    after = resident_bytes()
+    session.stop()
+    return 2 * half * a_step, middle - before, after - before
+
+
+def in_a_fresh_process(kind: str, operators: int) -> tuple[int, int, int]:
+    """Runs `growth` where nothing was recorded before."""
+    command = [sys.executable, "-m", "benchmarks.memory_cost", "--child", kind, "--ops", str(operators)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    recorded, middle, after = map(int, printed.split())
+    return recorded, middle, after
+
+
+def options_of(parser: ArgumentParser) -> None:
+    """How much is recorded; `--child` is the script calling itself."""
+    parser.add_argument("--ops", type=int, default=1_000_000, help="how many operators are recorded")
+    parser.add_argument(
+        "--child", choices=["ours", "shapes", "ring", "torch"], help="used by the script itself"
+    )
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measures ours without and with shapes, the ring, and torch.profiler."""
+    if options.child:
+        torch.set_num_threads(1)
+        print(*growth(options.child, options.ops))
+        raise SystemExit(0)
+    operators = 40_000 if options.quick else options.ops
+    each, fixed = {}, {}
+    for kind, count in (("ours", operators), ("shapes", operators), ("torch", min(operators, 400_000))):
+        recorded, middle, after = in_a_fresh_process(kind, count)
+        each[kind] = (after - middle) / (recorded / 2)
+        fixed[kind] = after - each[kind] * recorded
+    _, ring_middle, ring_after = in_a_fresh_process("ring", 2 * operators)
+    return [
+        Result(
+            f"memory while recording, {operators:,} operators",
+            f"<= {LIMIT_BYTES} bytes an operator",
+            f"{each['ours']:.1f} bytes",
+            each["ours"] <= LIMIT_BYTES,
+            [
+                f"with shapes {each['shapes']:.1f} bytes, torch.profiler {each['torch']:.0f} bytes an operator",
+                f"and once a session: ours {fixed['ours'] / 1e6:.1f} MB, torch.profiler {fixed['torch'] / 1e6:.1f} MB",
+            ],
+        ),
+        Result(
+            f"memory with a ring of {RING_BYTES >> 20} MiB, second half of {2 * operators:,} operators",
+            "flat",
+            f"{(ring_after - ring_middle) / 1e6:+.2f} MB",
+            ring_after - ring_middle <= FLAT_BYTES,
+            [f"{ring_after / 1e6:.1f} MB in all; up to {FLAT_BYTES >> 20} MiB counts as flat"],
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    run(measure, options_of)
