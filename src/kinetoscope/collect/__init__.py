@@ -1,1 +1,70 @@
-"""Starting and stopping a recording: sessions, schedules, handlers and the engines that record."""
+"""Starting and stopping a recording: sessions, schedules, handlers and the engines that record.
+
+The public names are found on first use, so that importing this room does not import torch: `kinetoscope doctor` must
+be able to say that torch is missing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._activities import (
+        DeviceType,
+        ProfilerAction,
+        ProfilerActivity,
+        kineto_available,
+        record_function,
+        supported_activities,
+    )
+    from kinetoscope.collect._choose import choose_engine
+    from kinetoscope.collect._engine import Engine, EngineStatus, Recording, RecordingRequest
+    from kinetoscope.collect._handlers import tensorboard_trace_handler
+    from kinetoscope.collect._low_level import _KinetoProfile
+    from kinetoscope.collect._schedule import schedule
+    from kinetoscope.collect._session import profile
+
+__all__ = [
+    "DeviceType",
+    "Engine",
+    "EngineStatus",
+    "ProfilerAction",
+    "ProfilerActivity",
+    "Recording",
+    "RecordingRequest",
+    "_KinetoProfile",
+    "choose_engine",
+    "kineto_available",
+    "profile",
+    "record_function",
+    "schedule",
+    "supported_activities",
+    "tensorboard_trace_handler",
+]
+
+_HOMES = {
+    "DeviceType": "_activities",
+    "Engine": "_engine",
+    "EngineStatus": "_engine",
+    "ProfilerAction": "_activities",
+    "ProfilerActivity": "_activities",
+    "Recording": "_engine",
+    "RecordingRequest": "_engine",
+    "_KinetoProfile": "_low_level",
+    "choose_engine": "_choose",
+    "kineto_available": "_activities",
+    "profile": "_session",
+    "record_function": "_activities",
+    "schedule": "_schedule",
+    "supported_activities": "_activities",
+    "tensorboard_trace_handler": "_handlers",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Find a public name in its module on first use and keep it."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value

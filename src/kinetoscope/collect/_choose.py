@@ -1,0 +1,63 @@
+"""Which engine records: our native one where it can serve, torch's own collector elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+from kinetoscope._errors import ArgumentError, RecorderError
+from kinetoscope.collect._activities import ProfilerActivity
+from kinetoscope.collect._warn import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._engine import Engine
+
+EngineName = Literal["auto", "native", "kineto"]
+
+
+def choose_engine(requested: EngineName, activities: Iterable[ProfilerActivity]) -> Engine:
+    """Make the engine that shall record.
+
+    Args:
+        requested: `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record what is asked
+            for; where it cannot, one warning says why.
+        activities: What shall be recorded.
+
+    Returns:
+        A new engine, not yet prepared.
+
+    Raises:
+        ArgumentError: The name is unknown, or the native engine cannot record these activities.
+        RecorderError: The native engine was asked for by name and is not available.
+    """
+    from kinetoscope.collect._kineto import KinetoEngine
+
+    if requested == "kineto":
+        return KinetoEngine()
+    if requested not in ("auto", "native"):
+        raise ArgumentError(f"engine={requested!r} is not valid: choose 'auto', 'native' or 'kineto'.")
+
+    from kinetoscope.collect._native import NativeEngine, native_engine_status
+
+    beyond_native = sorted(activity.name for activity in activities if activity != ProfilerActivity.CPU)
+    if beyond_native:
+        obstacle = (
+            f"the native recorder does not record {', '.join(beyond_native)} activity yet; pass "
+            "activities=[ProfilerActivity.CPU] to use it"
+        )
+        if requested == "native":
+            raise ArgumentError(f"engine='native' cannot be used: {obstacle}.")
+    else:
+        status = native_engine_status()
+        if status.available:
+            return NativeEngine()
+        obstacle = status.reason
+        if requested == "native":
+            raise RecorderError(
+                f"engine='native' is not available: {obstacle.rstrip('.')}. `kinetoscope doctor` says more."
+            )
+    warn_user(
+        f"recording with torch's own collector (Kineto), which is slower: {obstacle.rstrip('.')}. "
+        "engine='kineto' chooses it without this warning."
+    )
+    return KinetoEngine()

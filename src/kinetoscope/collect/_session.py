@@ -1,0 +1,349 @@
+"""The session people use: `profile`, with its schedule of steps and its handler."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect._activities import (
+    ProfilerAction,
+    ProfilerActivity,
+    asked_activities,
+    record_function,
+)
+from kinetoscope.collect._choose import EngineName
+from kinetoscope.collect._low_level import _KinetoProfile
+from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
+from kinetoscope.collect._seat import SEAT
+from kinetoscope.collect._warn import warn_user
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def running() -> _KinetoProfile | None:
+    """The session that is prepared or recording in this process, or None."""
+    return SEAT.taken_by()
+
+
+class profile(_KinetoProfile):  # noqa: N801  (torch's name)
+    """A profiling session: a context manager, or a decorator of the function to be profiled.
+
+    Without a schedule everything between `start` and `stop` is recorded. With one, call `step()` after each step of
+    the training loop; at the end of each cycle `on_trace_ready` is called with this session, and each recorded step
+    is a `ProfilerStep#N` range of the trace.
+
+    Args:
+        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has.
+        schedule: A callable from a step number to a `ProfilerAction`, such as `schedule(...)` makes.
+        on_trace_ready: Called with this session whenever a trace is ready.
+        record_shapes: Keep shapes, types and scalars of each operator's inputs.
+        profile_memory: Keep every allocation and free, with sizes in bytes.
+        with_stack: Keep the Python stack of each operator.
+        with_flops: Not there yet.
+        with_modules: Keep the path of the `nn.Module` each operator ran in.
+        experimental_config: Not there yet.
+        execution_trace_observer: Not there yet.
+        acc_events: Not there yet.
+        use_cuda: Deprecated; adds CUDA to the activities or takes it away.
+        custom_trace_id_callback: Not there yet.
+        post_processing_timeout_s: Not there yet.
+        engine: `"native"`, `"kineto"` (torch's own collector), or `"auto"`: native where it can serve.
+        path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
+            a private temporary place that is removed when its trace is gone.
+        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
+        on_error: What becomes of an exception in `on_trace_ready`: `"raise"` lets it out of `step` or `stop` once the
+            session has finished what it was doing, `"warn"` turns it into a warning.
+
+    Raises:
+        ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        activities: Iterable[ProfilerActivity] | None = None,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[..., Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        experimental_config: None = None,
+        execution_trace_observer: None = None,
+        acc_events: bool = False,
+        use_cuda: bool | None = None,
+        custom_trace_id_callback: None = None,
+        post_processing_timeout_s: None = None,
+        engine: EngineName = "auto",
+        path: str | os.PathLike[str] | None = None,
+        ring_bytes: int | None = None,
+        on_error: Literal["raise", "warn"] = "raise",
+    ) -> None:
+        if use_cuda is not None:
+            warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
+            activities = asked_activities(activities, use_cuda=use_cuda)
+        super().__init__(
+            activities=activities,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
+            with_modules=with_modules,
+            experimental_config=experimental_config,
+            execution_trace_observer=execution_trace_observer,
+            acc_events=acc_events,
+            custom_trace_id_callback=custom_trace_id_callback,
+            post_processing_timeout_s=post_processing_timeout_s,
+            engine=engine,
+            path=path,
+            ring_bytes=ring_bytes,
+        )
+        if on_error not in ("raise", "warn"):
+            raise ArgumentError(f"on_error={on_error!r} is not valid: choose 'raise' or 'warn'.")
+        for name, value in (("schedule", schedule), ("on_trace_ready", on_trace_ready)):
+            if value is not None and not callable(value):
+                raise ArgumentError(f"{name}={value!r} is not valid: it must be callable, or None.")
+        self.schedule = schedule or record_always
+        self.on_trace_ready = on_trace_ready
+        self.step_num = 0
+        self.current_action = ask(self.schedule, 0)
+        self._record_steps = schedule is not None
+        self._on_error = on_error
+        # Stands for one stretch from start() to stop(); whoever finds another one there has been stopped meanwhile.
+        self._run: object | None = None
+        self._ever_started = False
+        self._recorded_in_run = False
+        self._step_range: Any = None
+
+    # ------------------------------------------------------------------------------------------------ life cycle
+
+    def start(self) -> None:
+        """Begin: do what the schedule wants for the present step.
+
+        Raises:
+            StateError: A session, this one or another, is already recording in this process.
+            RecorderError: The engine that was asked for cannot record here.
+        """
+        if self._in_child("start"):
+            return
+        with self._lock:
+            if self._run is not None:
+                raise StateError("this session is already recording: call stop() before starting it again.")
+            self._run = run = object()
+            self._recorded_in_run = False
+        try:
+            self._transit(run, ProfilerAction.NONE, self.current_action)
+        except BaseException:
+            with self._lock:
+                if self._run is run:
+                    self._run = None
+            raise
+        self._ever_started = True
+        self._open_step_range(run)
+
+    def stop(self) -> None:
+        """End: close the recording and, if there is one, call `on_trace_ready`. A second call does nothing.
+
+        Raises:
+            StateError: `start` was never called.
+        """
+        self._stop(handler_may_raise=True)
+
+    def step(self) -> None:
+        """Say that the next step begins. The first call starts a session that was not started.
+
+        Raises:
+            ArgumentError: The schedule returned something that is no action; the session stays in its present step.
+        """
+        if self._in_child("step"):
+            return
+        if self._run is None and not self._ever_started:
+            self.start()
+        self._close_step_range()
+        action = ask(self.schedule, self.step_num + 1)
+        with self._lock:
+            before, run = self.current_action, self._run
+            self.step_num += 1
+            self.current_action = action
+        if run is None:
+            return
+        try:
+            self._transit(run, before, action)
+        finally:
+            self._open_step_range(run)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # The profiled program's own exception is the one worth seeing: the handler's must not take its place.
+        self._stop(handler_may_raise=error is None)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Profile every call of a function, also of a generator or a coroutine.
+
+        Args:
+            function: What shall be profiled.
+
+        Returns:
+            The function with this session around each of its calls.
+        """
+        if not callable(function):
+            raise ArgumentError(f"a session decorates functions, and {function!r} is none.")
+        decorated: Callable[P, R] = _decorated(self, function)
+        return decorated
+
+    # -------------------------------------------------------------------------------------------------- the works
+
+    def _stop(self, *, handler_may_raise: bool) -> None:
+        """End the run, explain an empty one, and let the handler's exception out only where it may."""
+        if self._in_child("stop"):
+            return
+        with self._lock:
+            run, self._run = self._run, None
+        if run is None:
+            if not self._ever_started:
+                super().stop()
+            return
+        self._close_step_range()
+        try:
+            self._transit(None, self.current_action, None)
+        except Exception as error:
+            if handler_may_raise:
+                raise
+            warn_user(f"on_trace_ready failed: {type(error).__name__}: {error}")
+        if not self._recorded_in_run:
+            warn_user(f"nothing was recorded: {self._why_nothing()}")
+
+    def _transit(self, run: object | None, before: ProfilerAction, after: ProfilerAction | None) -> None:
+        """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out."""
+        change = transition(before, after)
+        failure: BaseException | None = None
+        for do in change.do:
+            if self._run is not run:
+                break
+            if do is not Do.TRACE_READY:
+                self._do(do, before)
+            elif self._state == "idle":
+                failure = self._call_handler()
+        if self._run is None and run is not None:
+            # stop() came from the handler or from another thread in the middle of this: nothing may stay on.
+            self._finish(keep=False)
+        if change.warning is not None:
+            warn_user(change.warning)
+        if failure is not None:
+            raise failure
+
+    def _do(self, do: Do, before: ProfilerAction) -> None:
+        """Do one thing to the engine."""
+        if do is Do.PREPARE:
+            self.prepare_trace()
+        elif do is Do.START:
+            self.start_trace()
+        elif before is ProfilerAction.WARMUP:
+            self._finish(keep=False)
+        elif self._finish(keep=True):
+            self._recorded_in_run = True
+
+    def _call_handler(self) -> BaseException | None:
+        """Call `on_trace_ready`; return the exception that shall get out, if any."""
+        if self.on_trace_ready is None:
+            return None
+        try:
+            self.on_trace_ready(self)
+        except Exception as error:  # noqa: BLE001  (any failure of a user's handler)
+            if self._on_error == "raise":
+                return error
+            warn_user(
+                f"on_trace_ready failed at step {self.step_num}, profiling goes on: {type(error).__name__}: {error}"
+            )
+        except BaseException as error:  # noqa: BLE001  (an interrupt too must find the engine in order)
+            return error
+        return None
+
+    def _is_under_way(self) -> bool:
+        """Whether something was begun that has not ended, be it only a wait."""
+        return self._run is not None or super()._is_under_way()
+
+    def _open_step_range(self, run: object) -> None:
+        """Mark the step in the trace, while one is being recorded."""
+        if not self._record_steps:
+            return
+        with self._lock:
+            if self._run is not run or self._state != "recording":
+                return
+            self._step_range = record_function(f"ProfilerStep#{self.step_num}")
+            self._step_range.__enter__()
+
+    def _close_step_range(self) -> None:
+        """End the mark of the present step, whichever thread asks."""
+        with self._lock:
+            step_range, self._step_range = self._step_range, None
+        if step_range is not None:
+            step_range.__exit__(None, None, None)
+
+    def _why_no_trace(self) -> str:
+        """Which call is missing before there is something to read."""
+        if self._run is not None and self._state != "recording":
+            return f"the session waits; {self._why_nothing()}"
+        if self._run is None and self._ever_started:
+            return f"nothing was recorded; {self._why_nothing()}"
+        return super()._why_no_trace()
+
+    def _why_nothing(self) -> str:
+        """Why the schedule has led to no recording so far."""
+        called = f"step() was called {self.step_num} time{'' if self.step_num == 1 else 's'}"
+        if not isinstance(self.schedule, Schedule):
+            return f"the schedule never asked for RECORD in the steps it was asked about ({called})."
+        needed = self.schedule.steps_before_recording()
+        if self.step_num >= needed:
+            return f"all cycles of {self.schedule} were over before this run began ({called})."
+        return f"the schedule needs {needed} calls of step() before it records; {called}."
+
+
+def _decorated(session: profile, function: Callable[..., Any]) -> Any:
+    """The function with the session around each call, for as long as the call really runs."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            with session:
+                return await function(*args, **kwargs)
+
+        return coroutine
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def async_generator(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            with session:
+                async with contextlib.aclosing(function(*args, **kwargs)) as items:
+                    async for item in items:
+                        yield item
+
+        return async_generator
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with session:
+                return (yield from function(*args, **kwargs))
+
+        return generator
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with session:
+            return function(*args, **kwargs)
+
+    return call
