@@ -31,7 +31,14 @@ A trace keeps these columns, ids instead of strings: an id is a row number of th
 
 def lines_of(table: Table, *, stored: bool) -> list[str]:
     """Makes the section of one table."""
-    lines = ["", f"## {'stored: ' if stored else ''}{table.name}", "", table.row, "", "| column | type | unit | meaning |"]
+    lines = [
+        "",
+        f"## {'stored: ' if stored else ''}{table.name}",
+        "",
+        table.row,
+        "",
+        "| column | type | unit | meaning |",
+    ]
     lines.append("|---|---|---|---|")
     for column in table.columns:
         meaning = column.meaning.replace("|", "\\|")
@@ -55,7 +62,9 @@ def page() -> str:
 def main() -> None:
     """Writes the page or compares it with what is there."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is not up to date")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if the page is not up to date"
+    )
     wanted = page()
     if not parser.parse_args().check:
         PAGE.write_text(wanted, encoding="utf-8")
