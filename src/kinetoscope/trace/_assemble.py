@@ -1,0 +1,248 @@
+"""From what a source delivers to the columns of a trace: what is derived, and from what.
+
+Nothing here runs until a column is asked for, and then it runs once, over whole columns.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.trace import _module_paths, _steps
+from kinetoscope.trace._columns import Columns
+from kinetoscope.trace._schema import (
+    SCOPE_BACKWARD,
+    SCOPE_USER,
+    STORED,
+    Phase,
+    SpanKind,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+# The operator that autograd's engine wraps around each backward function it runs.
+ENGINE_WRAPPER = "autograd::engine::evaluate_function: "
+OPTIMIZER_STEP = "Optimizer.step#"
+
+
+def assemble(
+    tables: Mapping[str, Mapping[str, Any]], strings: list[str], rows: Mapping[str, int] | None = None
+) -> dict[str, Columns]:
+    """Make the columns of every table from those delivered, and tell each derived column how to compute itself.
+
+    Args:
+        tables: For each table name the delivered columns by name. Spans must be sorted by thread, then start, with
+            an enclosing span before what it encloses; allocations by time. A column may be a function that loads it.
+        strings: The string table that name columns point into; entry 0 is the empty string.
+        rows: The number of rows of each table, needed where columns are functions.
+
+    Returns:
+        The columns of every table that a trace has.
+    """
+    lock = threading.RLock()
+    made: dict[str, Columns] = {}
+    for name, table in STORED.items():
+        delivered = tables.get(name, {})
+        if name == "steps":
+            continue
+        if rows is not None:
+            length = rows.get(name, 0)
+        else:
+            length = len(next(iter(delivered.values()))) if delivered else 0
+        made[name] = Columns(table, length, delivered, lock)
+    derivation = _Derivation(made, strings)
+    spans = made["spans"]
+    spans.source(("kind",), derivation.kind)
+    spans.source(("parent", "depth", "lane", "self_ns"), derivation.nesting)
+    spans.source(("forward",), derivation.forward)
+    spans.source(("module", "forward_stack"), derivation.inheritance)
+    spans.source(("stack",), derivation.stack)
+    spans.source(("phase",), derivation.phase)
+    spans.source(("step",), derivation.step)
+    spans.source(("bytes", "self_bytes"), derivation.host_bytes)
+    spans.source(("device_bytes", "device_self_bytes"), derivation.device_bytes)
+    spans.source(("device_ns", "device_self_ns"), derivation.device_time)
+    made["allocations"].source(("span", "match", "total_bytes"), derivation.allocations)
+    made["modules"].source(("path", "depth", "holder"), derivation.module_paths)
+    made["steps"] = Columns(
+        STORED["steps"], lambda: len(derivation.steps()["number"]), tables.get("steps", {}), lock
+    )
+    made["steps"].source(STORED["steps"].column_names, derivation.steps)
+    return made
+
+
+def sums_below(parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add to each row the values of all rows below it, level by level from the deepest."""
+    total = own.astype(np.int64)
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(len(edges) - 2, 0, -1):
+        rows = by_depth[edges[level] : edges[level + 1]]
+        held = rows[parent[rows] >= 0]
+        np.add.at(total, parent[held], total[held])
+    return total
+
+
+def spread_down(parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int) -> NDArray[Any]:
+    """Give each row that has the value `none` the value of its nearest ancestor that has another."""
+    spread = own.copy()
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(1, len(edges) - 1):
+        rows = by_depth[edges[level] : edges[level + 1]]
+        bare = rows[(spread[rows] == none) & (parent[rows] >= 0)]
+        spread[bare] = spread[parent[bare]]
+    return spread
+
+
+class _Derivation:
+    """How each derived column follows from the others."""
+
+    def __init__(self, tables: dict[str, Columns], strings: list[str]) -> None:
+        self._tables = tables
+        self._spans = tables["spans"]
+        self._strings = strings
+        self._steps: Arrays | None = None
+        self._memory: dict[bool, Arrays] = {}
+
+    def names_starting(self, prefix: str, rows: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """Mark the spans (of `rows`) whose name starts with `prefix`; each distinct name is looked at once."""
+        names = self._spans["name"]
+        seen = np.zeros(len(self._strings), dtype=bool)
+        seen[names if rows is None else names[rows]] = True
+        starts = np.zeros(len(self._strings), dtype=bool)
+        for string in np.flatnonzero(seen).tolist():
+            starts[string] = self._strings[string].startswith(prefix)
+        if not starts.any():
+            return np.zeros(len(names), dtype=bool)
+        found: NDArray[np.bool_] = starts[names]
+        return found if rows is None else found & rows
+
+    def kind(self) -> Arrays:
+        """Kinds follow from the record scope, and for step marks from the name."""
+        scope = self._spans["scope"]
+        of_scope = np.zeros(256, dtype=np.uint8)
+        of_scope[SCOPE_BACKWARD] = SpanKind.BACKWARD
+        of_scope[SCOPE_USER] = SpanKind.USER_ANNOTATION
+        kind = of_scope[scope]
+        user = scope == SCOPE_USER
+        if user.any():
+            kind[self.names_starting(_steps.MARK, user)] = SpanKind.STEP
+        return {"kind": kind}
+
+    def nesting(self) -> Arrays:
+        """Parents, depths, lanes and self times, natively."""
+        spans = self._spans
+        return dict(_core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"]))  # type: ignore[arg-type]
+
+    def forward(self) -> Arrays:
+        """Each backward function's forward operator, through autograd's sequence numbers."""
+        spans = self._spans
+        columns = (spans[name] for name in ("thread", "start_ns", "scope", "sequence", "forward_thread"))
+        return {"forward": _core.link_backward(*columns)}
+
+    def inheritance(self) -> Arrays:
+        """Modules and forward stacks that backward spans take over from their forward operators."""
+        spans = self._spans
+        names = ("parent", "own_module", "own_stack", "forward", "parameter")
+        made = _core.inherit_modules(
+            *(spans[name] for name in names), self._tables["parameters"]["module"], spans["scope"]
+        )
+        return {"module": made["module"], "forward_stack": made["forward_stack"]}
+
+    def stack(self) -> Arrays:
+        """The stack a person wants to see: in backward the line of the forward pass that caused the work."""
+        forward = self._spans["forward_stack"]
+        return {"stack": np.where(forward >= 0, forward, self._spans["own_stack"])}
+
+    def phase(self) -> Arrays:
+        """Backward is what runs in or below a backward function; optimizer what runs inside an optimizer's step."""
+        spans = self._spans
+        none = len(Phase)
+        own = np.full(len(spans), none, dtype=np.uint8)
+        own[self.names_starting(OPTIMIZER_STEP)] = Phase.OPTIMIZER
+        own[spans["scope"] == SCOPE_BACKWARD] = Phase.BACKWARD
+        own[self.names_starting(ENGINE_WRAPPER)] = Phase.BACKWARD
+        spread = spread_down(spans["parent"], spans["depth"], own, none)
+        spread[spread == none] = Phase.FORWARD
+        return {"phase": spread}
+
+    def steps(self) -> Arrays:
+        """The steps of the training loop, marked or found from the optimizer."""
+        if self._steps is None:
+            spans = self._spans
+            optimizer = self.names_starting(OPTIMIZER_STEP)
+            self._steps = _steps.find_steps(spans, optimizer, self._strings)
+        return self._steps
+
+    def step(self) -> Arrays:
+        """The step in which each span begins."""
+        steps = self._tables["steps"]
+        return {"step": _steps.step_at(self._spans["start_ns"], steps["start_ns"], steps["duration_ns"])}
+
+    def _attributed(self, device: bool) -> Arrays:
+        """Attribute the allocations of the host, or of all devices, to spans."""
+        if device not in self._memory:
+            spans, allocations = self._spans, self._tables["allocations"]
+            rows = np.flatnonzero((allocations["device_type"] != 0) == device).astype(np.int32)
+            if len(rows) == 0:
+                nothing = np.zeros(len(spans), dtype=np.int64)
+                none = np.zeros(0, dtype=np.int64)
+                self._memory[device] = {
+                    "rows": rows, "span": none, "match": none, "total_bytes": none,
+                    "span_bytes": nothing, "span_self_bytes": nothing,
+                }  # fmt: skip
+                return self._memory[device]
+            of_spans = (spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
+            of_blocks = (allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes"))
+            made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
+            match = made["match"]
+            made["match"] = np.where(match >= 0, rows[match], -1)
+            made["rows"] = rows
+            self._memory[device] = made
+        return self._memory[device]
+
+    def allocations(self) -> Arrays:
+        """For each allocation its span, its free, and the live bytes after it."""
+        length = len(self._tables["allocations"])
+        made: Arrays = {
+            "span": np.full(length, -1, dtype=np.int32),
+            "match": np.full(length, -1, dtype=np.int32),
+            "total_bytes": np.zeros(length, dtype=np.int64),
+        }
+        for device in (False, True):
+            part = self._attributed(device)
+            for name, values in made.items():
+                values[part["rows"]] = part[name]
+        return made
+
+    def host_bytes(self) -> Arrays:
+        """Net host bytes of each span."""
+        part = self._attributed(device=False)
+        return {"bytes": part["span_bytes"], "self_bytes": part["span_self_bytes"]}
+
+    def device_bytes(self) -> Arrays:
+        """Net device bytes of each span."""
+        part = self._attributed(device=True)
+        return {"device_bytes": part["span_bytes"], "device_self_bytes": part["span_self_bytes"]}
+
+    def device_time(self) -> Arrays:
+        """Device time of each host span: that of what it launched, and of what the spans inside it launched."""
+        spans, launches = self._spans, self._tables["launches"]
+        own = np.zeros(len(spans), dtype=np.int64)
+        if len(launches) == 0:
+            return {"device_ns": own, "device_self_ns": own}
+        np.add.at(own, launches["host"], spans["duration_ns"][launches["device"]])
+        return {"device_ns": sums_below(spans["parent"], spans["depth"], own), "device_self_ns": own}
+
+    def module_paths(self) -> dict[str, Any]:
+        """Dotted paths, depths and holders of the modules."""
+        return _module_paths.module_paths(self._tables["modules"], self._strings)

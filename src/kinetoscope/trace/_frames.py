@@ -1,0 +1,44 @@
+"""Arrow tables as the data frames of other libraries, where these are installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+
+def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
+    """Return the table as a pandas data frame; integers with nulls become pandas' nullable integers."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingDependencyError("to_pandas() needs pandas: install it with `pip install pandas`") from error
+    import pyarrow as pa
+
+    nullable = {
+        pa.int8(): pd.Int8Dtype(),
+        pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(),
+    }
+    with_nulls = {field.type for field in table.schema if table.column(field.name).null_count}
+    frame: pandas.DataFrame = table.to_pandas(
+        types_mapper=lambda kind: nullable.get(kind) if kind in with_nulls else None
+    )
+    return frame
+
+
+def to_polars(table: pyarrow.Table) -> polars.DataFrame:
+    """Return the table as a polars data frame."""
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise MissingDependencyError("to_polars() needs polars: install it with `pip install polars`") from error
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame

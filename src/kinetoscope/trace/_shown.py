@@ -1,0 +1,292 @@
+"""The tables of a trace as people see them: names, modules, stacks and kinds as strings, none as null.
+
+The tables that add something up (`ops`, `modules`, `steps`, `lines`, `stacks`, `memory`) are made in
+`kinetoscope.tables`; here are those that have one row for each row the trace keeps.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._naming import frame_texts, module_classes, stack_texts
+from kinetoscope.trace._schema import FLAG_ASYNC, FLAG_UNFINISHED, KIND_NAMES, PHASE_NAMES, STORED, Column, Table
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from kinetoscope.trace._trace import Trace
+
+_COLUMN = {name: {column.name: column for column in table.columns} for name, table in STORED.items()}
+
+
+def _same(table: str, *names: str) -> tuple[Column, ...]:
+    """Take over the definitions of stored columns."""
+    return tuple(_COLUMN[table][name] for name in names)
+
+
+SPANS_SCHEMA = Table(
+    "spans",
+    "Something that ran: an operator, a backward function, a marked range, a kernel.",
+    (
+        Column("id", "int32", "row of spans", "The row, which `parent` and `forward` refer to."),
+        Column("name", "category", "", "Its name."),
+        Column("overload", "category", "", "The overload of the operator's schema."),
+        Column("kind", "category", "", f"One of {', '.join(KIND_NAMES)}."),
+        *_same("spans", "start_ns", "duration_ns", "self_ns", "depth", "parent", "lane"),
+        Column("process", "int64", "", "The process id."),
+        Column("thread", "int64", "", "The operating system's id of the thread it began on."),
+        Column("thread_name", "category", "", "The name of that thread."),
+        Column("rank", "int32", "", "The rank of the process in a distributed run."),
+        Column("step", "int64", "", "The number of the step it began in."),
+        Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
+        Column("module", "category", "", "The path of the module it ran in; in backward that of its forward operator."),
+        Column("module_class", "category", "", "The class of that module."),
+        Column("stack", "category", "", "The Python stack, root first, joined by `;`; in backward that of the forward."),
+        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
+        Column("types", "category", "", "The types of its inputs, as JSON."),
+        Column("inputs", "category", "", "Its scalar arguments, as JSON."),
+        *_same("spans", "sequence", "forward"),
+        Column("flops", "int64", "", "Estimated floating-point operations; null where they are not known."),
+        Column("bytes", "int64", "bytes", "Host memory allocated minus freed within it; null if memory was not recorded."),
+        Column("self_bytes", "int64", "bytes", "The same without inner spans."),
+        *_same("spans", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns"),
+        Column("is_async", "bool", "", "Whether it ended on another thread than it began."),
+        Column("unfinished", "bool", "", "Whether it was still running at the end and is cut there."),
+    ),
+)  # fmt: skip
+THREADS_SCHEMA = STORED["threads"]
+STREAMS_SCHEMA = STORED["streams"]
+LAUNCHES_SCHEMA = STORED["launches"]
+ALLOCATIONS_SCHEMA = Table(
+    "allocations",
+    "A block of memory allocated or freed.",
+    (
+        Column("id", "int32", "row of allocations", "The row, which `match` refers to."),
+        *_same("allocations", "time_ns"),
+        Column("bytes", "int64", "bytes", "The size of the block; negative for a free of a block seen allocated.", 0),
+        Column("lifetime_ns", "int64", "ns", "How long the block lived; null for frees and for what was never freed."),
+        *_same("allocations", "match", "total_bytes"),
+        *_same("allocations", "address", "device_type", "device_index"),
+        Column("thread", "int64", "", "The operating system's id of the thread that asked."),
+        Column("span", "int32", "row of spans", "The innermost span running there and then."),
+        Column("operator", "category", "", "The name of that span."),
+        Column("module", "category", "", "The path of the module that span ran in."),
+        Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
+    ),
+)
+FRAMES_SCHEMA = Table(
+    "frames",
+    STORED["frames"].row,
+    (
+        Column("id", "int32", "row of frames", "The row."),
+        Column("function", "category", "", "The qualified name of the function."),
+        Column("file", "category", "", "The file as the interpreter knows it."),
+        *_same("frames", "line"),
+    ),
+)
+SHAPES_SCHEMA = STORED["shapes"]
+COUNTERS_SCHEMA = Table(
+    "counters",
+    STORED["counters"].row,
+    (
+        *_same("counters", "time_ns"),
+        Column("name", "category", "", "What was measured."),
+        *_same("counters", "value"),
+    ),
+)
+COLLECTIVES_SCHEMA = Table(
+    "collectives",
+    STORED["collectives"].row,
+    (
+        *_same("collectives", "span"),
+        Column("name", "category", "", "Its name, for example all_reduce."),
+        Column("group", "category", "", "The process group."),
+        *_same("collectives", "bytes"),
+    ),
+)
+LOSSES_SCHEMA = STORED["losses"]
+INFO_SCHEMA = Table(
+    "info",
+    "One thing known about the run.",
+    (
+        Column("key", "string", "", "What it is."),
+        Column("value", "string", "", "Its value, as JSON."),
+    ),
+)
+STRINGS_SCHEMA = Table(
+    "strings",
+    "A string that names something.",
+    (
+        Column("id", "int32", "row of strings", "The row."),
+        Column("text", "string", "", "The string; a lone surrogate is written `\\u{d800}`."),
+    ),
+)
+
+
+def memory_recorded(trace: Trace) -> bool:
+    """Whether the recording watched allocations, so that 0 bytes means none."""
+    return len(trace.columns("allocations")) > 0 or trace.info.get("profile_memory") in (1, True)
+
+
+def thread_ids(trace: Trace) -> Any:
+    """The operating system's thread id of each row of `threads`."""
+    return trace.column("threads", "os_tid")
+
+
+def spans(trace: Trace) -> pyarrow.Table:
+    """Return the `spans` table."""
+    own = trace.columns("spans")
+    strings, texts = trace.strings, stack_texts(trace)
+    step, thread, module, shapes, flags = (own[name] for name in ("step", "thread", "module", "shapes", "flags"))
+    numbers = np.append(trace.column("steps", "number"), -1)
+    has_memory = memory_recorded(trace)
+    inputs = trace.columns("shapes")
+    columns: dict[str, Any] = {
+        name: own[name] for name in (
+            "start_ns", "duration_ns", "self_ns", "depth", "parent", "lane", "sequence", "forward",
+            "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
+        )
+    }  # fmt: skip
+    columns |= {
+        "id": np.arange(len(own), dtype=np.int32),
+        "name": Labels(own["name"], strings),
+        "overload": Labels(np.where(own["overload"] > 0, own["overload"], -1), strings),
+        "kind": Labels(own["kind"], KIND_NAMES),
+        "process": _constant(len(own), trace.info.get("process")),
+        "thread": thread_ids(trace)[thread],
+        "thread_name": Labels(thread, trace.columns("threads")["name"]),
+        "rank": _constant(len(own), rank(trace)),
+        "step": numbers[step],
+        "phase": Labels(own["phase"], PHASE_NAMES),
+        "module": Labels(module, trace.columns("modules")["path"]),
+        "module_class": Labels(module, module_classes(trace)),
+        "stack": Labels(own["stack"], texts),
+        "shapes": Labels(shapes, inputs["dims"]),
+        "types": Labels(shapes, inputs["types"]),
+        "inputs": Labels(shapes, inputs["concrete"]),
+        "flops": None,
+        "bytes": own["bytes"] if has_memory else None,
+        "self_bytes": own["self_bytes"] if has_memory else None,
+        "is_async": (flags & FLAG_ASYNC) != 0,
+        "unfinished": (flags & FLAG_UNFINISHED) != 0,
+    }
+    return to_arrow(SPANS_SCHEMA, columns)
+
+
+def allocations(trace: Trace) -> pyarrow.Table:
+    """Return the `allocations` table."""
+    own, of_spans = trace.columns("allocations"), trace.columns("spans")
+    match, size, time_ns, span = own["match"], own["bytes"], own["time_ns"], own["span"]
+    is_free = size == 0
+    other = np.append(size, 0)[match]
+    lifetime = np.where(~is_free & (match >= 0), np.append(time_ns, 0)[match] - time_ns, -1)
+    columns: dict[str, Any] = {
+        name: own[name] for name in (
+            "time_ns", "match", "total_bytes", "address", "device_type", "device_index", "span"
+        )
+    }  # fmt: skip
+    columns |= {
+        "id": np.arange(len(own), dtype=np.int32),
+        "bytes": np.where(is_free, -other, size),
+        "lifetime_ns": lifetime,
+        "thread": thread_ids(trace)[own["thread"]],
+        "operator": Labels(_through(span, of_spans["name"]), trace.strings),
+        "module": Labels(_through(span, of_spans["module"]), trace.columns("modules")["path"]),
+        "stack": Labels(own["stack"], stack_texts(trace)),
+    }
+    return to_arrow(ALLOCATIONS_SCHEMA, columns)
+
+
+def frames(trace: Trace) -> pyarrow.Table:
+    """Return the `frames` table."""
+    own = trace.columns("frames")
+    columns = {
+        "id": np.arange(len(own), dtype=np.int32),
+        "function": Labels(own["function"], trace.strings),
+        "file": Labels(own["file"], trace.strings),
+        "line": own["line"],
+    }
+    return to_arrow(FRAMES_SCHEMA, columns)
+
+
+def threads(trace: Trace) -> pyarrow.Table:
+    """Return the `threads` table."""
+    return _as_stored(trace, "threads")
+
+
+def streams(trace: Trace) -> pyarrow.Table:
+    """Return the `streams` table."""
+    return _as_stored(trace, "streams")
+
+
+def launches(trace: Trace) -> pyarrow.Table:
+    """Return the `launches` table."""
+    return _as_stored(trace, "launches")
+
+
+def shapes(trace: Trace) -> pyarrow.Table:
+    """Return the `shapes` table."""
+    return _as_stored(trace, "shapes")
+
+
+def losses(trace: Trace) -> pyarrow.Table:
+    """Return the `losses` table."""
+    return _as_stored(trace, "losses")
+
+
+def counters(trace: Trace) -> pyarrow.Table:
+    """Return the `counters` table."""
+    own = trace.columns("counters")
+    columns = {"time_ns": own["time_ns"], "name": Labels(own["name"], trace.strings), "value": own["value"]}
+    return to_arrow(COUNTERS_SCHEMA, columns)
+
+
+def collectives(trace: Trace) -> pyarrow.Table:
+    """Return the `collectives` table."""
+    own = trace.columns("collectives")
+    columns = {
+        "span": own["span"],
+        "name": Labels(own["name"], trace.strings),
+        "group": Labels(own["group"], trace.strings),
+        "bytes": own["bytes"],
+    }
+    return to_arrow(COLLECTIVES_SCHEMA, columns)
+
+
+def info(trace: Trace) -> pyarrow.Table:
+    """Return the `info` table."""
+    keys = sorted(trace.info)
+    values = [json.dumps(trace.info[key], ensure_ascii=False) for key in keys]
+    return to_arrow(INFO_SCHEMA, {"key": keys, "value": values})
+
+
+def strings(trace: Trace) -> pyarrow.Table:
+    """Return the `strings` table."""
+    return to_arrow(STRINGS_SCHEMA, {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings})
+
+
+def rank(trace: Trace) -> int | None:
+    """The rank of the recorded process, where it took part in a distributed run."""
+    known = trace.info.get("distributedInfo")
+    number = known.get("rank") if isinstance(known, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def _as_stored(trace: Trace, name: str) -> pyarrow.Table:
+    """Show a stored table as it is."""
+    own = trace.columns(name)
+    return to_arrow(STORED[name], {column: own[column] for column in own})
+
+
+def _constant(length: int, value: Any) -> Any:
+    """The same number in every row, or null if it is not known."""
+    return np.full(length, value, dtype=np.int64) if isinstance(value, int) else None
+
+
+def _through(rows: Any, values: Any) -> Any:
+    """Look up `values` at `rows`, and -1 where the row is -1."""
+    return np.where(rows >= 0, np.append(values, -1)[rows], -1)

@@ -1,0 +1,42 @@
+r"""Strings that may hold lone surrogates, and Arrow, Parquet and DuckDB, which want valid UTF-8.
+
+Names come from programs, and a program can put anything into a name. Python keeps an undecodable byte, or half of a
+UTF-16 pair, as a lone surrogate (U+D800 to U+DFFF); UTF-8 has no form for it. In tables and files each one is written
+as ``\u{d800}``. So that nothing is ambiguous, backslashes right before such a spelling are doubled, whether it was in
+the name already or stands for a surrogate: an odd number of backslashes means a surrogate, an even number means text.
+All other strings are left exactly as they are, and `from_utf8` gives back exactly what `to_utf8` was given.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TO_ESCAPE = re.compile(r"(\\*)([\ud800-\udfff])|(\\+)(u\{d[89a-f][0-9a-f]{2}\})")
+_ESCAPED = re.compile(r"(\\+)u\{(d[89a-f][0-9a-f]{2})\}")
+
+
+def to_utf8(text: str) -> str:
+    """Return the text in a form that valid UTF-8 can hold; nearly always the text itself."""
+    if text.isascii() and "\\u{d" not in text:
+        return text
+    return _TO_ESCAPE.sub(_escape, text)
+
+
+def from_utf8(text: str) -> str:
+    """Undo `to_utf8`."""
+    return _ESCAPED.sub(_unescape, text) if "\\u{d" in text else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    """Double the backslashes before a surrogate or before what looks like an escaped one."""
+    before, surrogate, backslashes, spelled = match.groups()
+    if surrogate is None:
+        return backslashes * 2 + str(spelled)
+    return f"{before * 2}\\u{{{ord(surrogate):x}}}"
+
+
+def _unescape(match: re.Match[str]) -> str:
+    """Halve the backslashes; an odd one stands for a surrogate."""
+    backslashes, digits = match.groups()
+    half = "\\" * (len(backslashes) // 2)
+    return half + chr(int(digits, 16)) if len(backslashes) % 2 else f"{half}u{{{digits}}}"

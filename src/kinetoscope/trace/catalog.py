@@ -1,0 +1,70 @@
+"""What can be asked of a trace, and which room answers.
+
+A `Trace` lives below the rooms that make tables and files from it, and may not import them. It finds them here, by
+dotted name, when they are first asked for. To add a table or a format, write its function and name it here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetoscope.trace._schema import Table
+
+# Table name -> function (Trace, **options) -> pyarrow.Table. Beside it stands `SCHEMA`, or `<NAME>_SCHEMA`.
+TABLES: dict[str, str] = {
+    "ops": "kinetoscope.tables.ops:ops",
+    "modules": "kinetoscope.tables.modules:modules",
+    "steps": "kinetoscope.tables.steps:steps",
+    "lines": "kinetoscope.tables.lines:lines",
+    "stacks": "kinetoscope.tables.stacks:stacks",
+    "memory": "kinetoscope.tables.memory:memory",
+    "spans": "kinetoscope.trace._shown:spans",
+    "threads": "kinetoscope.trace._shown:threads",
+    "streams": "kinetoscope.trace._shown:streams",
+    "launches": "kinetoscope.trace._shown:launches",
+    "allocations": "kinetoscope.trace._shown:allocations",
+    "frames": "kinetoscope.trace._shown:frames",
+    "shapes": "kinetoscope.trace._shown:shapes",
+    "counters": "kinetoscope.trace._shown:counters",
+    "collectives": "kinetoscope.trace._shown:collectives",
+    "losses": "kinetoscope.trace._shown:losses",
+    "info": "kinetoscope.trace._shown:info",
+    "strings": "kinetoscope.trace._shown:strings",
+}
+
+# File suffix -> function (Trace, path) -> None. The longest suffix that fits decides.
+WRITERS: dict[str, str] = {
+    ".ktrace": "kinetoscope.trace._file:write_ktrace",
+    ".parquet": "kinetoscope.trace._parquet:write_parquet",
+    ".json": "kinetoscope.formats.chrome:write_chrome_trace",
+    ".json.gz": "kinetoscope.formats.chrome:write_chrome_trace",
+}
+
+# Method name -> function (Trace, **options).
+VIEWS: dict[str, str] = {
+    "events": "kinetoscope.tables.events:events",
+    "key_averages": "kinetoscope.tables.events:key_averages",
+}
+
+
+def resolve(entry: str) -> Callable[..., Any]:
+    """Import and return what a dotted entry such as ``kinetoscope.tables.ops:ops`` names."""
+    module, _, name = entry.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def schema(name: str) -> Table:
+    """Return the definition of the table that `Trace.table(name)` gives, with the meaning of each column.
+
+    Raises:
+        KeyError: No such table.
+    """
+    module, _, function = TABLES[name].partition(":")
+    loaded = importlib.import_module(module)
+    found: Table = getattr(loaded, f"{function.upper()}_SCHEMA")
+    return found

@@ -1,0 +1,230 @@
+"""Builds small traces by hand, in the form in which the reader delivers a recording, so that no test has to run a profiler.
+
+    builder = TraceBuilder()
+    model = builder.module("GPT")
+    layer = builder.module("Linear", name="fc", parent=model)
+    stack = builder.stack(("train.py", 3, "<module>"), ("model.py", 7, "GPT.forward"))
+    builder.span("aten::linear", 0, 100, module=layer, stack=stack, sequence=1)
+    builder.span("aten::addmm", 10, 80, module=layer, stack=stack)
+    trace = builder.build()
+
+Every method that adds a row returns its row number, except `span`: spans are sorted when the trace is built, and are found by name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kinetoscope.trace import Trace
+
+FUNCTION, BACKWARD, USER = 0, 1, 7
+
+
+@dataclass
+class _Span:
+    """One span as it was asked for."""
+
+    thread: int
+    start_ns: int
+    duration_ns: int
+    name: int
+    overload: int
+    scope: int
+    sequence: int
+    forward_thread: int
+    stack: int
+    module: int
+    shapes: int
+    parameter: int
+    flags: int
+
+
+class TraceBuilder:
+    """Collects rows and builds a `Trace` or the recording it is made from."""
+
+    def __init__(self) -> None:
+        self.strings = [""]
+        self._string_rows = {"": 0}
+        self.threads: list[tuple[int, int, str]] = []
+        self.frames: dict[tuple[int, int, int], int] = {}
+        self.stacks: dict[tuple[int, int], int] = {}
+        self.modules: list[tuple[int, int, int, int, int]] = []
+        self.parameters: list[tuple[int, int, int]] = []
+        self.shape_rows: dict[tuple[str, str, str], int] = {}
+        self.spans: list[_Span] = []
+        self.allocations: list[tuple[int, int, int, int, int, int, int]] = []
+        self.losses: dict[str, int] = {}
+        self.info: dict[str, str] = {}
+        self.state = "stopped"
+        self.stop_ns: int | None = None
+
+    def string(self, text: str) -> int:
+        """Adds a string once."""
+        row = self._string_rows.setdefault(text, len(self.strings))
+        if row == len(self.strings):
+            self.strings.append(text)
+        return row
+
+    def thread(self, name: str = "main", *, os_tid: int | None = None, torch_tid: int | None = None) -> int:
+        """Adds a thread."""
+        row = len(self.threads)
+        self.threads.append((1000 + row if os_tid is None else os_tid, 1 + row if torch_tid is None else torch_tid, name))
+        return row
+
+    def module(self, cls: str, *, name: str = "", parent: int = -1, caller: int = -1) -> int:
+        """Adds a module instance."""
+        self.modules.append((parent, self.string(name), self.string(cls), caller, 4096 + 64 * len(self.modules)))
+        return len(self.modules) - 1
+
+    def parameter(self, module: int = -1, name: str = "weight") -> int:
+        """Adds a parameter of a module."""
+        self.parameters.append((module, self.string(name), 1 << 20 | len(self.parameters)))
+        return len(self.parameters) - 1
+
+    def stack(self, *frames: tuple[str, int, str]) -> int:
+        """Adds a Python stack, root first; each frame is (file, line, function)."""
+        row = -1
+        for file, line, function in frames:
+            key = (self.string(function), self.string(file), line)
+            frame = self.frames.setdefault(key, len(self.frames))
+            row = self.stacks.setdefault((row, frame), len(self.stacks))
+        return row
+
+    def shapes(self, dims: Any, types: Any = None, concrete: Any = None) -> int:
+        """Adds input shapes, each part a value that becomes JSON."""
+        key = tuple(json.dumps(part if part is not None else []) for part in (dims, types, concrete))
+        return self.shape_rows.setdefault(key, len(self.shape_rows))  # type: ignore[arg-type]
+
+    def span(
+        self,
+        name: str,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        thread: int = 0,
+        overload: str = "",
+        scope: int = FUNCTION,
+        sequence: int = -1,
+        forward_thread: int = -1,
+        stack: int = -1,
+        module: int = -1,
+        shapes: int = -1,
+        parameter: int = -1,
+        is_async: bool = False,
+        unfinished: bool = False,
+    ) -> TraceBuilder:
+        """Adds a span; returns the builder, so that calls chain."""
+        self.spans.append(
+            _Span(
+                thread, start_ns, duration_ns, self.string(name), self.string(overload), scope, sequence,
+                forward_thread, stack, module, shapes, parameter, is_async | unfinished << 1,
+            )
+        )  # fmt: skip
+        return self
+
+    def annotation(self, name: str, start_ns: int, duration_ns: int, **more: Any) -> TraceBuilder:
+        """Adds a range as `record_function` makes it."""
+        return self.span(name, start_ns, duration_ns, scope=USER, **more)
+
+    def step(self, number: int, start_ns: int, duration_ns: int, **more: Any) -> TraceBuilder:
+        """Adds the mark of a training step."""
+        return self.annotation(f"ProfilerStep#{number}", start_ns, duration_ns, **more)
+
+    def backward(
+        self, name: str, start_ns: int, duration_ns: int, *, sequence: int, forward_thread: int = 0, **more: Any
+    ) -> TraceBuilder:
+        """Adds a backward function inside the wrapper that autograd's engine puts around it."""
+        wrapper = f"autograd::engine::evaluate_function: {name}"
+        shared = {"sequence": sequence, "forward_thread": forward_thread, **more}
+        parameter = shared.pop("parameter", -1)
+        self.span(wrapper, start_ns - 1, duration_ns + 2, **shared)
+        return self.span(name, start_ns, duration_ns, scope=BACKWARD, parameter=parameter, **shared)
+
+    def allocate(
+        self, time_ns: int, address: int, size_bytes: int, *, thread: int = 0, device: tuple[int, int] = (0, -1), stack: int = -1
+    ) -> int:
+        """Adds an allocation on a (device type, device index); returns its row if they are added in order of time."""
+        self.allocations.append((time_ns, address, size_bytes, thread, *device, stack))
+        return len(self.allocations) - 1
+
+    def free(self, time_ns: int, address: int, *, thread: int = 0, device: tuple[int, int] = (0, -1)) -> int:
+        """Adds a free."""
+        return self.allocate(time_ns, address, 0, thread=thread, device=device)
+
+    def lose(self, what: str, count: int = 1) -> TraceBuilder:
+        """Adds a loss by the reader's name, such as `dropped_spans`."""
+        self.losses[what] = count
+        return self
+
+    def know(self, key: str, value: Any) -> TraceBuilder:
+        """Adds metadata."""
+        self.info[key] = json.dumps(value)
+        return self
+
+    def killed(self) -> TraceBuilder:
+        """Makes it the recording of a process that never called stop()."""
+        self.state = "recording"
+        return self
+
+    def build(self) -> Trace:
+        """Builds the trace."""
+        return Trace.from_recording_parts(self.recording())
+
+    def recording(self) -> dict[str, Any]:
+        """Builds what `_core.read_recording` would return."""
+        if not self.threads:
+            self.thread()
+        spans = sorted(self.spans, key=lambda span: (span.thread, span.start_ns, -span.duration_ns))
+        allocations = sorted(self.allocations, key=lambda row: row[0])
+        last = max((span.start_ns + span.duration_ns for span in spans), default=0)
+        last = max(last, allocations[-1][0] if allocations else 0)
+        return {
+            "info": dict(self.info),
+            "state": self.state,
+            "process": 4242,
+            "start_realtime_ns": 1_700_000_000_000_000_000,
+            "stop_ns": last if self.stop_ns is None else self.stop_ns,
+            "clock_checks": {name: np.zeros(2, np.int64) for name in ("time_ns", "error_ns")},
+            "losses": {"dropped_spans": 0, "unfinished_spans": sum(span.flags >> 1 & 1 for span in spans)} | self.losses,
+            "strings": list(self.strings),
+            "threads": {
+                "index": np.arange(len(self.threads), dtype=np.int32),
+                "os_tid": np.array([row[0] for row in self.threads], np.int64),
+                "torch_tid": np.array([row[1] for row in self.threads], np.int64),
+                "name": [row[2] for row in self.threads],
+            },
+            "frames": _columns(list(self.frames), {"function": "i4", "file": "i4", "line": "i4"}),
+            "stacks": _columns(list(self.stacks), {"parent": "i4", "frame": "i4"}),
+            "modules": _columns(
+                self.modules, {"parent": "i4", "name": "i4", "class": "i4", "caller": "i4", "address": "u8"}
+            ),
+            "parameters": _columns(self.parameters, {"module": "i4", "name": "i4", "address": "u8"}),
+            "shapes": {
+                part: [row[place] for row in self.shape_rows] for place, part in enumerate(("dims", "types", "concrete"))
+            },
+            "names": {"string": np.zeros(0, np.int32), "overload": np.zeros(0, np.int32)},
+            "spans": _columns(
+                [tuple(vars(span).values()) for span in spans],
+                {
+                    "thread": "i4", "start_ns": "i8", "duration_ns": "i8", "name": "i4", "overload": "i4", "scope": "u1",
+                    "sequence": "i8", "forward_thread": "i4", "stack": "i4", "module": "i4", "shapes": "i4",
+                    "parameter": "i4", "flags": "u1",
+                },
+            ),
+            "allocations": _columns(
+                allocations,
+                {
+                    "time_ns": "i8", "address": "u8", "bytes": "i8", "thread": "i4", "device_type": "u1",
+                    "device_index": "i1", "stack": "i4",
+                },
+            ),
+        }  # fmt: skip
+
+
+def _columns(rows: list[Any], types: dict[str, str]) -> dict[str, np.ndarray]:
+    """Turns rows into one array a column."""
+    return {name: np.array([row[place] for row in rows], dtype) for place, (name, dtype) in enumerate(types.items())}
