@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 EngineName = Literal["auto", "native", "kineto"]
 
 
-def choose_engine(requested: EngineName, activities: Iterable[ProfilerActivity]) -> Engine:
+def choose_engine(requested: EngineName | Engine, activities: Iterable[ProfilerActivity]) -> Engine:
     """Make the engine that shall record.
 
     Args:
         requested: `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record what is asked
-            for; where it cannot, one warning says why.
+            for; where it cannot, one warning says why. An engine object is returned as it is.
         activities: What shall be recorded.
 
     Returns:
-        A new engine, not yet prepared.
+        The engine, not yet prepared.
 
     Raises:
         ArgumentError: The name is unknown, or the native engine cannot record these activities.
         RecorderError: The native engine was asked for by name and is not available.
     """
+    if not isinstance(requested, str):
+        return requested
+
     from kinetoscope.collect._kineto import KinetoEngine
 
     if requested == "kineto":

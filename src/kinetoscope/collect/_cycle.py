@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kinetoscope.collect._engine import Recording
@@ -15,7 +16,7 @@ class Cycle:
     """A recording that is turned into a trace when somebody asks."""
 
     def __init__(self, recording: Recording, info: Mapping[str, str], *, worth_reading: bool) -> None:
-        """Keep the recording; `info` are JSON texts that join the trace's own."""
+        """Keep the recording; `info` are JSON texts whose values join the trace's own."""
         self._recording = recording
         self._info = dict(info)
         self._worth_reading = worth_reading
@@ -32,7 +33,7 @@ class Cycle:
         with self._lock:
             if self._trace is None:
                 trace = self._recording.trace()
-                trace.info.update(self._info)
+                trace.info.update(_values(self._info))
                 self._trace = trace
             return self._trace
 
@@ -41,8 +42,13 @@ class Cycle:
         with self._lock:
             self._info.update(info)
             if self._trace is not None:
-                self._trace.info.update(info)
+                self._trace.info.update(_values(info))
 
     def discard(self) -> None:
         """Forget the recording and its files."""
         self._recording.discard()
+
+
+def _values(info: Mapping[str, str]) -> dict[str, Any]:
+    """What JSON texts mean."""
+    return {key: json.loads(text) for key, text in info.items()}

@@ -7,23 +7,20 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
+from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect import _metadata
 from kinetoscope.collect._activities import ProfilerActivity, asked_activities, recordable
+from kinetoscope.collect._arguments import checked_engine, checked_ring_bytes, refuse_later_ones
 from kinetoscope.collect._choose import EngineName, choose_engine
 from kinetoscope.collect._cycle import Cycle
 from kinetoscope.collect._engine import Engine, RecordingRequest
+from kinetoscope.collect._reading import ReadsLastCycle
 from kinetoscope.collect._seat import SEAT
 from kinetoscope.collect._warn import warn_user
-from kinetoscope.trace import catalog
-
-if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
 
 
-class _KinetoProfile:
+class _KinetoProfile(ReadsLastCycle):
     """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
 
     Args:
@@ -38,7 +35,7 @@ class _KinetoProfile:
         acc_events: Not there yet.
         custom_trace_id_callback: Not there yet.
         post_processing_timeout_s: Not there yet.
-        engine: `"native"`, `"kineto"` (torch's own collector), or `"auto"`: native where it can serve.
+        engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
         path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
             a private temporary place that is removed when its trace is gone.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
@@ -61,13 +58,11 @@ class _KinetoProfile:
         acc_events: bool = False,
         custom_trace_id_callback: None = None,
         post_processing_timeout_s: None = None,
-        engine: EngineName = "auto",
+        engine: EngineName | Engine = "auto",
         path: str | os.PathLike[str] | None = None,
         ring_bytes: int | None = None,
     ) -> None:
-        if engine not in ("auto", "native", "kineto"):
-            raise ArgumentError(f"engine={engine!r} is not valid: choose 'auto', 'native' or 'kineto'.")
-        _refuse_later_ones(
+        refuse_later_ones(
             with_flops=with_flops,
             experimental_config=experimental_config,
             execution_trace_observer=execution_trace_observer,
@@ -75,19 +70,15 @@ class _KinetoProfile:
             custom_trace_id_callback=custom_trace_id_callback,
             post_processing_timeout_s=post_processing_timeout_s,
         )
-        if ring_bytes is not None and ring_bytes <= 0:
-            raise ArgumentError(
-                f"ring_bytes={ring_bytes!r} is not valid: need a whole number of bytes above 0, or None."
-            )
         self.activities = asked_activities(activities)
         self._recordable = recordable(self.activities)
-        self._engine_name: EngineName = engine
+        self._asked_engine = checked_engine(engine)
         self.record_shapes = bool(record_shapes)
         self.profile_memory = bool(profile_memory)
         self.with_stack = bool(with_stack)
         self.with_modules = bool(with_modules)
         self._path = None if path is None else Path(path)
-        self._ring_bytes = ring_bytes
+        self._ring_bytes = checked_ring_bytes(ring_bytes)
         self._metadata = _metadata.Metadata()
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
@@ -132,7 +123,7 @@ class _KinetoProfile:
             return
         with self._lock:
             if self._engine is None:
-                self._engine = choose_engine(self._engine_name, self._recordable)
+                self._engine = choose_engine(self._asked_engine, self._recordable)
             if self._state != "prepared":
                 SEAT.take(self, self._engine)
             self._owner_process = os.getpid()
@@ -308,20 +299,6 @@ class _KinetoProfile:
         """
         self._metadata.preset(key, value)
 
-    # --------------------------------------------------------------------------------------------------- reading
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the last finished cycle; built on first use, then the same object until a new cycle ends.
-
-        Raises:
-            StateError: Nothing was recorded yet; the message says which call is missing.
-        """
-        cycle = self._cycle
-        if cycle is None:
-            raise StateError(f"there is no trace yet: {self._why_no_trace()}")
-        return cycle.trace()
-
     def _why_no_trace(self) -> str:
         """Which call is missing before there is something to read."""
         if self._state == "recording":
@@ -329,74 +306,3 @@ class _KinetoProfile:
         if self._state == "prepared":
             return "the session is prepared but records nothing; call start_trace(), then stop_trace()."
         return "call start() and stop() first, or leave the `with` block."
-
-    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the last finished trace in Chrome's JSON format, as Perfetto and chrome://tracing read it.
-
-        Args:
-            path: The file; a name ending in `.gz` is compressed.
-
-        Raises:
-            StateError: Nothing was recorded yet.
-        """
-        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, path)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the last finished trace in the format that the suffix names.
-
-        Args:
-            path: The file, such as `run.ktrace`, `run.parquet` or `run.json.gz`.
-
-        Raises:
-            StateError: Nothing was recorded yet.
-            ArgumentError: The suffix is unknown.
-        """
-        self.trace.save(path)
-
-    def key_averages(
-        self,
-        group_by_input_shape: bool = False,
-        group_by_stack_n: int = 0,
-        group_by_overload_name: bool = False,
-    ) -> Any:
-        """Sum up the last finished trace by operator.
-
-        Args:
-            group_by_input_shape: Keep different input shapes apart.
-            group_by_stack_n: Keep different stacks apart, looking at this many innermost frames.
-            group_by_overload_name: Keep overloads apart.
-
-        Returns:
-            An `EventList` with one row for each group.
-
-        Raises:
-            StateError: Nothing was recorded yet.
-        """
-        view = catalog.resolve(catalog.VIEWS["key_averages"])
-        return view(
-            self.trace,
-            group_by_input_shape=group_by_input_shape,
-            group_by_stack_n=group_by_stack_n,
-            group_by_overload_name=group_by_overload_name,
-        )
-
-    def events(self) -> Any:
-        """The operators and ranges of the last finished trace, each as an event.
-
-        Returns:
-            An `EventList`: a lazy view over the trace's columns.
-
-        Raises:
-            StateError: Nothing was recorded yet.
-        """
-        return catalog.resolve(catalog.VIEWS["events"])(self.trace)
-
-
-def _refuse_later_ones(**values: object) -> None:
-    """Refuse an argument of torch's that is set but that this version does not act on."""
-    for name, value in values.items():
-        if value is not None and value is not False:
-            raise ArgumentError(
-                f"{name}={value!r}: {name} arrives in a later version of Kinetoscope and would be ignored today; "
-                "leave it out."
-            )

@@ -63,7 +63,8 @@ def json_text(key: str, value: str) -> str:
     if not isinstance(value, str):
         raise ArgumentError(f"metadata {key!r}: {value!r} is not a JSON text. Pass json.dumps(value).")
     try:
-        json.loads(value, parse_constant=_refuse_constant)
+        # Written again, because a number beyond the range of a double is read as an infinity.
+        json.dumps(json.loads(value, parse_constant=_refuse_constant), allow_nan=False)
     except (ValueError, RecursionError) as error:
         shown = value if len(value) <= 80 else value[:77] + "..."
         raise ArgumentError(

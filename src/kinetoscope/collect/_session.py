@@ -18,6 +18,7 @@ from kinetoscope.collect._activities import (
     record_function,
 )
 from kinetoscope.collect._choose import EngineName
+from kinetoscope.collect._engine import Engine
 from kinetoscope.collect._low_level import _KinetoProfile
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect._seat import SEAT
@@ -30,6 +31,14 @@ R = TypeVar("R")
 def running() -> _KinetoProfile | None:
     """The session that is prepared or recording in this process, or None."""
     return SEAT.taken_by()
+
+
+class _Run:
+    """One stretch from `start` to `stop`; whoever finds another one in the session has been stopped meanwhile."""
+
+    def __init__(self) -> None:
+        self.recorded = False
+        self.changing = False
 
 
 class profile(_KinetoProfile):  # noqa: N801  (torch's name)
@@ -54,7 +63,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         use_cuda: Deprecated; adds CUDA to the activities or takes it away.
         custom_trace_id_callback: Not there yet.
         post_processing_timeout_s: Not there yet.
-        engine: `"native"`, `"kineto"` (torch's own collector), or `"auto"`: native where it can serve.
+        engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
         path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
             a private temporary place that is removed when its trace is gone.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
@@ -82,7 +91,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         use_cuda: bool | None = None,
         custom_trace_id_callback: None = None,
         post_processing_timeout_s: None = None,
-        engine: EngineName = "auto",
+        engine: EngineName | Engine = "auto",
         path: str | os.PathLike[str] | None = None,
         ring_bytes: int | None = None,
         on_error: Literal["raise", "warn"] = "raise",
@@ -117,10 +126,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self.current_action = ask(self.schedule, 0)
         self._record_steps = schedule is not None
         self._on_error = on_error
-        # Stands for one stretch from start() to stop(); whoever finds another one there has been stopped meanwhile.
-        self._run: object | None = None
+        self._run: _Run | None = None
         self._ever_started = False
-        self._recorded_in_run = False
         self._step_range: Any = None
 
     # ------------------------------------------------------------------------------------------------ life cycle
@@ -137,8 +144,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             if self._run is not None:
                 raise StateError("this session is already recording: call stop() before starting it again.")
-            self._run = run = object()
-            self._recorded_in_run = False
+            self._run = run = _Run()
         try:
             self._transit(run, ProfilerAction.NONE, self.current_action)
         except BaseException:
@@ -218,43 +224,47 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             return
         self._close_step_range()
         try:
-            self._transit(None, self.current_action, None)
+            if not run.changing:
+                self._transit(run, self.current_action, None)
+            else:
+                # A transition is under way, above us or in another thread, and stops where it is.
+                self._finish(keep=False)
         except Exception as error:
             if handler_may_raise:
                 raise
             warn_user(f"on_trace_ready failed: {type(error).__name__}: {error}")
-        if not self._recorded_in_run:
+        if not run.recorded:
             warn_user(f"nothing was recorded: {self._why_nothing()}")
 
-    def _transit(self, run: object | None, before: ProfilerAction, after: ProfilerAction | None) -> None:
+    def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction | None) -> None:
         """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out."""
         change = transition(before, after)
+        run_meanwhile = None if after is None else run
         failure: BaseException | None = None
-        for do in change.do:
-            if self._run is not run:
-                break
-            if do is not Do.TRACE_READY:
-                self._do(do, before)
-            elif self._state == "idle":
-                failure = self._call_handler()
-        if self._run is None and run is not None:
-            # stop() came from the handler or from another thread in the middle of this: nothing may stay on.
+        run.changing = True
+        try:
+            for do in change.do:
+                if self._run is not run_meanwhile:
+                    break
+                if do is Do.PREPARE:
+                    self.prepare_trace()
+                elif do is Do.START:
+                    self.start_trace()
+                elif do is Do.STOP:
+                    worth_keeping = before is not ProfilerAction.WARMUP
+                    if self._finish(keep=worth_keeping) and worth_keeping:
+                        run.recorded = True
+                elif run.recorded:
+                    failure = self._call_handler()
+        finally:
+            run.changing = False
+        if after is not None and self._run is None:
+            # stop() came in the middle of this: nothing may stay on.
             self._finish(keep=False)
         if change.warning is not None:
             warn_user(change.warning)
         if failure is not None:
             raise failure
-
-    def _do(self, do: Do, before: ProfilerAction) -> None:
-        """Do one thing to the engine."""
-        if do is Do.PREPARE:
-            self.prepare_trace()
-        elif do is Do.START:
-            self.start_trace()
-        elif before is ProfilerAction.WARMUP:
-            self._finish(keep=False)
-        elif self._finish(keep=True):
-            self._recorded_in_run = True
 
     def _call_handler(self) -> BaseException | None:
         """Call `on_trace_ready`; return the exception that shall get out, if any."""
@@ -276,7 +286,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """Whether something was begun that has not ended, be it only a wait."""
         return self._run is not None or super()._is_under_way()
 
-    def _open_step_range(self, run: object) -> None:
+    def _open_step_range(self, run: _Run) -> None:
         """Mark the step in the trace, while one is being recorded."""
         if not self._record_steps:
             return

@@ -1,0 +1,75 @@
+import warnings
+
+import pytest
+import torch.profiler
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.profiler import ProfilerAction
+
+from kinetoscope import ArgumentError
+from kinetoscope.collect import schedule
+from kinetoscope.collect._schedule import Do, ask, transition
+
+small = st.integers(0, 4)
+
+
+@given(wait=small, warmup=st.integers(1, 3), active=st.integers(1, 4), repeat=small, skip=small, drop=st.integers(0, 2))
+def test_every_schedule_is_torchs_schedule(wait, warmup, active, repeat, skip, drop):
+    numbers = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "skip_first": skip}
+    ours = schedule(**numbers, skip_first_wait=drop)
+    theirs = torch.profiler.schedule(**numbers, skip_first_wait=drop)
+    assert [ours(step) for step in range(60)] == [theirs(step) for step in range(60)]
+
+
+@given(wait=small, warmup=st.integers(1, 3), skip=small, drop=st.integers(0, 1))
+def test_steps_before_recording_is_the_first_recorded_step(wait, warmup, skip, drop):
+    made = schedule(wait=wait, warmup=warmup, active=1, skip_first=skip, skip_first_wait=drop)
+    actions = [made(step) for step in range(20)]
+    assert actions.index(ProfilerAction.RECORD_AND_SAVE) == made.steps_before_recording()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("wait", -1), ("warmup", -2), ("active", 0), ("repeat", -1), ("skip_first", -1), ("active", 1.5), ("wait", "x"),
+     ("active", float("inf"))],
+)  # fmt: skip
+def test_an_invalid_number_is_named(name, value):
+    numbers = {"wait": 1, "warmup": 1, "active": 1, name: value}
+    with pytest.raises(ValueError, match=f"{name}={value!r}") as caught:
+        schedule(**numbers)
+    assert isinstance(caught.value, ArgumentError)
+
+
+def test_no_warmup_warns_at_the_callers_line():
+    with pytest.warns(UserWarning, match="won't be using warmup") as caught:
+        schedule(wait=1, warmup=0, active=1)
+    assert caught[0].filename == __file__
+
+
+def test_a_negative_step_is_refused():
+    with pytest.raises(ArgumentError, match="step=-1"):
+        schedule(wait=1, warmup=1, active=1)(-1)
+
+
+def test_a_schedule_may_not_ask_for_anything_else():
+    with pytest.raises(ArgumentError, match="returned 2 for step 7"):
+        ask(lambda step: 2, 7)
+    with pytest.raises(ArgumentError, match="DEVICE_STOPPED"):
+        ask(lambda step: ProfilerAction.DEVICE_STOPPED, 0)
+
+
+def test_the_transition_table_is_torchs():
+    """torch's table, read from a session of its own, says the same for every pair of actions a schedule can name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    names = {"prepare_trace": Do.PREPARE, "start_trace": Do.START, "stop_trace": Do.STOP, "_trace_ready": Do.TRACE_READY}
+    actions = [action for action in ProfilerAction if action.name != "DEVICE_STOPPED"]
+    for before in actions:
+        for after in [*actions, None]:
+            expected = theirs.action_map.get((before, after), [])
+            done = tuple(names[call.__name__] for call in expected if hasattr(call, "__name__"))
+            said = [call.args[0] for call in expected if hasattr(call, "args")]
+            change = transition(before, after)
+            assert change.do == done, (before, after)
+            assert [change.warning] * (change.warning is not None) == said

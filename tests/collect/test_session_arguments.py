@@ -1,0 +1,215 @@
+import warnings
+
+import pytest
+import torch
+import torch.profiler
+
+import kinetoscope
+from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
+from kinetoscope.collect import choose_engine
+from tests.support.noting_engine import NotingEngine
+
+CPU, CUDA = ProfilerActivity.CPU, ProfilerActivity.CUDA
+
+
+def test_torchs_own_objects_are_re_exported():
+    for name in ("ProfilerActivity", "ProfilerAction", "record_function", "DeviceType", "kineto_available"):
+        assert getattr(kinetoscope, name) is getattr(torch.profiler, name)
+
+
+def test_the_cpu_is_always_supported_and_a_missing_device_never():
+    supported = supported_activities()
+    assert CPU in supported
+    assert supported <= torch.profiler.supported_activities()
+    assert (CUDA in supported) == torch.cuda.is_available()
+    supported.clear()
+    assert CPU in supported_activities()
+
+
+@pytest.mark.parametrize("given", [[CPU], (CPU,), {CPU}, iter([CPU]), {CPU: "x"}.keys()])
+def test_activities_may_be_any_iterable(given):
+    assert profile(engine=NotingEngine(), activities=given).activities == {CPU}
+
+
+@pytest.mark.parametrize("given", [[], ["cpu"], "cpu", CPU, 3, [CPU, None], [CPU, CPU], [{CUDA: ["GPU_MEMCPY"]}]])
+def test_wrong_activities_are_refused_with_the_valid_ones(given):
+    with pytest.raises(ValueError, match="activities") as caught:
+        profile(activities=given)
+    assert isinstance(caught.value, ArgumentError)
+    assert "ProfilerActivity.CPU" in str(caught.value)
+
+
+no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="tells what happens where there is no CUDA device")
+
+
+@no_cuda
+def test_a_device_that_is_not_there_is_left_out_with_torchs_warning():
+    with pytest.warns(UserWarning, match="CUDA is not available, disabling CUDA profiling") as caught:
+        session = profile(activities=[CPU, CUDA], engine=NotingEngine())
+    assert caught[0].filename == __file__
+    assert session.activities == {CPU, CUDA}
+    with session:
+        pass
+    assert session._asked_engine.requests[0].activities == {CPU}
+
+
+@no_cuda
+def test_nothing_but_a_missing_device_is_an_error():
+    with pytest.raises(ArgumentError, match="CUDA is not available here. Available: CPU"):
+        profile(activities=[CUDA])
+
+
+@no_cuda
+def test_use_cuda_warns_and_takes_effect():
+    with pytest.warns(FutureWarning, match="use_cuda"):
+        assert profile(activities=[CPU, CUDA], use_cuda=False).activities == {CPU}
+    with pytest.warns((FutureWarning, UserWarning)) as caught:
+        assert profile(activities=[CPU], use_cuda=True).activities == {CPU, CUDA}
+    assert [w.category for w in caught] == [FutureWarning, UserWarning]
+    with pytest.warns(FutureWarning), pytest.raises(ArgumentError, match="activities is empty"):
+        profile(activities=[CUDA], use_cuda=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("with_flops", True), ("experimental_config", object()), ("execution_trace_observer", object()),
+     ("acc_events", True), ("custom_trace_id_callback", str), ("post_processing_timeout_s", 1.0)],
+)  # fmt: skip
+def test_what_is_not_there_yet_is_refused_and_not_ignored(name, value):
+    with pytest.raises(ArgumentError, match=f"{name}=.*arrives in a later version"):
+        profile(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("engine", "fast"), ("on_error", "ignore"), ("ring_bytes", 0), ("ring_bytes", -5), ("schedule", 3),
+     ("on_trace_ready", "print")],
+)  # fmt: skip
+def test_a_wrong_value_is_named(name, value):
+    with pytest.raises(ArgumentError, match=f"{name}={value!r}"):
+        profile(**{name: value})
+
+
+def test_torchs_keywords_are_all_accepted_at_their_defaults():
+    import inspect
+
+    theirs = inspect.signature(torch.profiler.profile).parameters
+    profile(engine=NotingEngine(), **{name: p.default for name, p in theirs.items()})
+
+
+def test_the_request_carries_what_was_asked(tmp_path):
+    engine = NotingEngine()
+    session = profile(
+        engine=engine,
+        activities=[CPU],
+        record_shapes=True,
+        profile_memory=True,
+        with_modules=True,
+        path=tmp_path / "run.rec",
+        ring_bytes=1 << 20,
+        on_trace_ready=lambda s: s.trace,
+    )
+    for _ in range(2):
+        session.start()
+        session.stop()
+    first, second = engine.requests
+    assert (first.record_shapes, first.profile_memory, first.with_stack, first.with_modules) == (True, True, False, True)
+    assert (first.path, second.path) == (tmp_path / "run.rec", tmp_path / "run.1.rec")
+    assert first.ring_bytes == 1 << 20
+    assert first.info == {"record_shapes": "1", "profile_memory": "1", "with_modules": "1"}
+
+
+# -------------------------------------------------------------------------------------------------------- metadata
+
+
+def info_of(session):
+    return session.trace.info
+
+
+def test_metadata_joins_the_cycle_it_was_meant_for():
+    session = profile(engine=NotingEngine(), on_trace_ready=lambda s: s.add_metadata("handler", "in time"))
+    session.preset_metadata_json("always", "[1, 2]")
+    session.add_metadata_json("before", "null")
+    session.start()
+    session.add_metadata("during", 'quote " backslash \\ newline \n end')
+    session.stop()
+    session.add_metadata("after", "\ud800")
+    assert info_of(session) == {
+        "always": [1, 2],
+        "before": None,
+        "during": 'quote " backslash \\ newline \n end',
+        "handler": "in time",
+        "after": "\ud800",
+    }
+    session.start()
+    session.stop()
+    assert info_of(session) == {"always": [1, 2], "handler": "in time"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "nan", "NaN", "[Infinity]", "{'a': 1}", "1 2", "1e999", "[" * 100_000])
+def test_metadata_that_is_no_json_is_refused_and_changes_nothing(text):
+    session = profile(engine=NotingEngine())
+    for call in (session.add_metadata_json, session.preset_metadata_json):
+        with pytest.raises(ValueError, match="is not valid JSON"):
+            call("key", text)
+    session.start()
+    session.stop()
+    assert info_of(session) == {}
+
+
+@pytest.mark.parametrize("key", ["traceEvents", "schemaVersion", 3])
+def test_a_key_of_the_format_itself_is_refused(key):
+    with pytest.raises(ArgumentError, match="metadata: the key"):
+        profile(engine=NotingEngine()).add_metadata(key, "x")
+
+
+def test_metadata_must_be_text():
+    session = profile(engine=NotingEngine())
+    with pytest.raises(ArgumentError, match="3 is not a string"):
+        session.add_metadata("key", 3)
+    with pytest.raises(ArgumentError, match="3 is not a JSON text"):
+        session.add_metadata_json("key", 3)
+
+
+def test_json_with_a_lone_surrogate_becomes_its_escape():
+    session = profile(engine=NotingEngine())
+    session.preset_metadata_json("key", '"\udc80"')
+    with session:
+        pass
+    assert session._asked_engine.requests[0].info["key"] == '"\\udc80"'
+    assert session.trace.info["key"] == "\udc80"
+
+
+def test_an_initialised_process_group_is_described(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        with profile(engine=NotingEngine()) as session:
+            pass
+    finally:
+        torch.distributed.destroy_process_group()
+    group = info_of(session)["distributedInfo"]
+    assert (group["backend"], group["rank"], group["world_size"], group["pg_count"]) == ("gloo", 0, 1, 1)
+    assert group["pg_config"][0]["ranks"] == [0]
+
+
+# ---------------------------------------------------------------------------------------------------------- engines
+
+
+def test_an_engine_by_name():
+    assert choose_engine("kineto", [CPU]).name == "kineto"
+    with pytest.raises(ArgumentError, match="engine='best'"):
+        choose_engine("best", [CPU])
+    with pytest.raises(ArgumentError, match="does not record CUDA activity yet"):
+        choose_engine("native", [CPU, CUDA])
+
+
+def test_auto_takes_kineto_for_a_device_and_says_so_once():
+    with pytest.warns(UserWarning, match=r"Kineto.*does not record CUDA activity yet") as caught:
+        assert choose_engine("auto", [CPU, CUDA]).name == "kineto"
+    assert len(caught) == 1
+
+
+def test_asking_for_kineto_by_name_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose_engine("kineto", [CUDA])
