@@ -1,0 +1,100 @@
+"""The command itself: finds its subcommands lazily, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetoscope import __version__
+from kinetoscope._errors import KinetoscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = {
+    "run": "Profile a program as it is.",
+    "demo": "Profile a real training run that ships with the package.",
+    "info": "Say what a trace is and whether it is complete.",
+    "table": "Print a table of a trace.",
+    "convert": "Write a trace in another format.",
+    "sql": "Ask a trace a question in SQL.",
+    "doctor": "Say which engine records on this machine, and why.",
+}
+
+ERROR, USAGE_ERROR = 1, 2
+
+
+class Commands(click.Group):
+    """The group of subcommands, each in the file of its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return their names in the order of a first visit."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a subcommand."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"kinetoscope.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the subcommand; a mistake becomes one line on standard error.
+
+        A subcommand that returns a function has a program to run, and it is run here, with nearly nothing of ours
+        below it on the stack: what lies there is part of every Python stack that is recorded.
+        """
+        try:
+            result = super().main(args, prog_name or "kinetoscope", complete_var, False, windows_expand_args, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(USAGE_ERROR)
+        except click.ClickException as error:
+            complain(error.format_message())
+            sys.exit(USAGE_ERROR if isinstance(error, click.UsageError) else ERROR)
+        except KinetoscopeError as error:
+            complain(str(error))
+            sys.exit(ERROR)
+        except BrokenPipeError:
+            # Whoever read our output has enough. Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(ERROR)
+        except OSError as error:
+            complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            sys.exit(ERROR)
+        except (KeyboardInterrupt, click.Abort):
+            complain("interrupted")
+            sys.exit(128 + 2)
+        if callable(result):
+            return result()
+        if standalone_mode:
+            sys.exit(result if isinstance(result, int) else 0)
+        return result
+
+
+def complain(message: str) -> None:
+    """Print an error as one line."""
+    click.echo(f"kinetoscope: error: {' '.join(message.split())}", err=True)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="kinetoscope %(version)s")
+def main() -> None:
+    """A profiler for PyTorch: records a training run cheaply and says where the time went."""

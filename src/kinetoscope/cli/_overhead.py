@@ -1,0 +1,88 @@
+"""What recording costs on this machine: a small training step, timed with and without it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetoscope.cli._recording import Wanted
+
+ROUNDS = 9
+STEPS_PER_ROUND = 12
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """The measured cost of one record.
+
+    Attributes:
+        record_ns: Nanoseconds that recording adds to one operator of a small training step.
+    """
+
+    record_ns: float
+
+    def total_ns(self, records: int) -> float:
+        """What that many records cost, by this measure."""
+        return self.record_ns * records
+
+
+def measure_overhead(wanted: Wanted) -> Overhead | None:
+    """Time a small training step with and without a recording of what `wanted` says, turn by turn.
+
+    The processor time of this thread is taken, so that other load on the machine counts little, and the least of
+    each kind, so that what disturbs a round does not count. About a third of a second is spent.
+
+    Args:
+        wanted: What was recorded.
+
+    Returns:
+        The cost, or None when nothing was recorded of the step.
+    """
+    step = _small_training_step()
+    _time(step)
+    bare, recorded, records = [], [], 0
+    for _ in range(ROUNDS):
+        bare.append(_time(step))
+        session = replace(wanted, ring_bytes=None).session(None)
+        session.start()
+        try:
+            recorded.append(_time(step))
+        finally:
+            session.stop()
+        records = records or len(session.trace.columns("spans"))
+    if records == 0:
+        return None
+    return Overhead(max(0.0, (min(recorded) - min(bare)) / records))
+
+
+def _time(step: Callable[[], None]) -> int:
+    """The processor time in ns that one round of steps takes."""
+    begin_ns = time.thread_time_ns()
+    for _ in range(STEPS_PER_ROUND):
+        step()
+    return time.thread_time_ns() - begin_ns
+
+
+def _small_training_step() -> Callable[[], None]:
+    """Make a training step of small operators: forward, backward, optimizer."""
+    import torch
+    from torch import nn
+
+    def step() -> None:
+        with torch.device("cpu"), torch.inference_mode(mode=False), torch.enable_grad():
+            loss = model(inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    # Whatever defaults the program has set must not reach this.
+    with torch.device("cpu"), torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
+        layers = [layer for _ in range(3) for layer in (nn.Linear(32, 32), nn.LayerNorm(32), nn.GELU())]
+        model = nn.Sequential(*layers).to(torch.float32)
+        inputs = torch.randn(16, 32, dtype=torch.float32)
+        optimizer = torch.optim.AdamW(model.parameters())
+    return step

@@ -1,0 +1,82 @@
+"""What is seen on a terminal while a program is being recorded, without getting in the way of the program's own output."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from kinetoscope.cli import _units
+
+INTERVAL_S = 0.5
+_UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
+
+
+class ProgressLine:
+    """One line on a terminal, brought up to date for as long as nothing else has been written below it.
+
+    The line is always ended, so whatever the program prints starts on a line of its own. Once the program has
+    written anything at all (the kernel counts it), the line is left as it is: the program then tells its own progress.
+    """
+
+    def __init__(self, live_path: Path, shown_as: str) -> None:
+        self._live_path = live_path
+        self._shown_as = shown_as
+        self._engine = ""
+        self._done = threading.Event()
+        self._started_s = 0.0
+        self._quiet_until: tuple[int, int] | None = None
+
+    def begin(self, engine: str) -> None:
+        """Show the line, if there is a terminal to show it on."""
+        if sys.__stderr__ is None or not sys.__stderr__.isatty():
+            return
+        self._engine, self._started_s = engine, time.monotonic()
+        self._write("", self._text())
+        threading.Thread(target=self._keep_current, name="kinetoscope-progress", daemon=True).start()
+
+    def end(self) -> None:
+        """Leave the line as it is."""
+        self._done.set()
+
+    def _keep_current(self) -> None:
+        """Rewrite the line until somebody else writes."""
+        while not self._done.wait(INTERVAL_S):
+            if self._quiet_until is None or _written_by_this_process() != self._quiet_until:
+                return
+            self._write(_UP_AND_CLEAR, self._text())
+
+    def _text(self) -> str:
+        """What the line says."""
+        text = f"kinetoscope: recording to {self._shown_as} ({self._engine} engine)"
+        seconds = time.monotonic() - self._started_s
+        with suppress(OSError):
+            held = self._live_path.stat().st_blocks * 512
+            if seconds >= INTERVAL_S:
+                text += f", {_units.duration(seconds * 1e9)}, {_units.size(held)}"
+        return text
+
+    def _write(self, before: str, text: str) -> None:
+        """Write the line, and note how much this process has then written in all."""
+        # A line that wraps could not be taken back.
+        width = max(20, os.get_terminal_size(2).columns - 1) if os.isatty(2) else 79
+        line = f"{before}{text[:width]}\n".encode()
+        written = _written_by_this_process()
+        with suppress(OSError):
+            os.write(2, line)
+        self._quiet_until = None if written is None else (written[0] + len(line), written[1])
+
+
+def _written_by_this_process() -> tuple[int, int] | None:
+    """How many bytes this process has written, and how many children it has; None where the kernel does not tell."""
+    try:
+        counts = Path("/proc/self/io").read_text(encoding="ascii")
+        children = sum(
+            len(task.read_text(encoding="ascii").split()) for task in Path("/proc/self/task").glob("*/children")
+        )
+        return int(counts.split("wchar:")[1].split()[0]), children
+    except (OSError, IndexError, ValueError):
+        return None

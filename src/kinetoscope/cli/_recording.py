@@ -1,0 +1,252 @@
+"""The recording of one program: begins when torch is there, ends in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import KinetoscopeError
+from kinetoscope.cli._group import complain
+from kinetoscope.cli._torch_import import TorchImport
+
+if TYPE_CHECKING:
+    from kinetoscope.cli._overhead import Overhead
+    from kinetoscope.cli._program import Program
+    from kinetoscope.collect import profile
+    from kinetoscope.trace import Trace
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for.
+
+    Attributes:
+        prefix: The files are named after it; absolute, because the program may change the current folder.
+        shapes: Record the shapes of inputs.
+        memory: Record allocations.
+        stack: Record Python stacks.
+        modules: Record module paths.
+        engine: `auto`, `native` or `kineto`.
+        chrome: Write a Chrome trace too.
+        ring_bytes: Upper limit of the recording, or None.
+        steps: The first optimizer step to record and the first one not to, or None for the whole run.
+        folder: The current folder when it was asked for.
+    """
+
+    prefix: Path
+    shapes: bool = False
+    memory: bool = False
+    stack: bool = True
+    modules: bool = True
+    engine: str = "auto"
+    chrome: bool = False
+    ring_bytes: int | None = None
+    steps: tuple[int, int | None] | None = None
+    folder: Path = field(default_factory=Path.cwd)
+
+    def shown(self, path: Path) -> str:
+        """Write a path the shorter way: from the folder of the command line, where it lies in it."""
+        return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
+
+    @property
+    def live_path(self) -> Path:
+        """Where the recording is kept while it runs."""
+        return self.prefix.with_name(f"{self.prefix.name}.recording")
+
+    @property
+    def trace_path(self) -> Path:
+        """Where the finished trace goes."""
+        return self.prefix.with_name(f"{self.prefix.name}.ktrace")
+
+    @property
+    def chrome_path(self) -> Path:
+        """Where the Chrome trace goes."""
+        return self.prefix.with_name(f"{self.prefix.name}.json.gz")
+
+    def session(self, path: Path | None) -> profile:
+        """Make the session that records this, keeping the live recording at `path`."""
+        from kinetoscope.collect import ProfilerActivity, profile
+
+        return profile(
+            # The native engine records the CPU side only, and says so when asked for more.
+            activities=[ProfilerActivity.CPU] if self.engine == "native" else None,
+            record_shapes=self.shapes,
+            profile_memory=self.memory,
+            with_stack=self.stack,
+            with_modules=self.modules,
+            engine=self.engine,  # type: ignore[arg-type]  # click has checked it
+            path=path,
+            ring_bytes=self.ring_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a recording led to.
+
+    Attributes:
+        trace: The trace.
+        program: What ran.
+        ended: How it ended, in words.
+        wanted: What was asked for.
+        files: The files written, the trace first.
+        overhead: What recording cost, or None where that was not measured.
+        engine: The engine that recorded.
+    """
+
+    trace: Trace
+    program: Program
+    ended: str
+    wanted: Wanted
+    files: tuple[Path, ...]
+    engine: str
+    overhead: Overhead | None = None
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+
+class ProgramRecording:
+    """Records a program from its import of torch to its end, or some of its steps."""
+
+    def __init__(self, program: Program, wanted: Wanted, on_start: Callable[[str], None] | None = None) -> None:
+        self._program = program
+        self._wanted = wanted
+        self._on_start = on_start
+        self._torch_import = TorchImport(self._torch_is_there)
+        self._session: profile | None = None
+        self._started_s = 0.0
+        self._optimizer: int | None = None
+        self._optimizer_hook: Any = None
+        self.steps_done = 0
+        self.notes: list[str] = []
+        self.state = "waiting for torch"
+
+    @property
+    def seconds(self) -> float:
+        """For how long the recording has been running."""
+        return time.monotonic() - self._started_s if self.state == "recording" else 0.0
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that records."""
+        engine = self._session._engine if self._session is not None else None
+        return engine.name if engine is not None else self._wanted.engine
+
+    def begin(self) -> None:
+        """Record from the moment at which the program has imported torch."""
+        self._torch_import.wait()
+
+    def finish(self, ended: str) -> Finished | None:
+        """Close the recording and write the files.
+
+        Args:
+            ended: How the program ended, in words.
+
+        Returns:
+            What was recorded, or None where nothing was; `why_nothing` tells why.
+        """
+        self._torch_import.give_up()
+        self._forget_optimizers()
+        if self._session is None:
+            return None
+        self._stop()
+        if self.state != "stopped":
+            return None
+        self._session.add_metadata_json("program", self._description(ended))
+        trace = self._session.trace
+        files = [self._wanted.trace_path]
+        trace.save(self._wanted.trace_path)
+        if self._wanted.chrome:
+            trace.save(self._wanted.chrome_path)
+            files.append(self._wanted.chrome_path)
+        self._wanted.live_path.unlink(missing_ok=True)
+        return Finished(
+            trace, self._program, ended, self._wanted, tuple(files), self.engine, notes=tuple(self.notes)
+        )
+
+    def why_nothing(self) -> str:
+        """Say why nothing was recorded."""
+        if self.state == "waiting for torch":
+            return "the program never imported torch"
+        first = self._wanted.steps[0] if self._wanted.steps else 0
+        return f"the program's optimizer made {self.steps_done:,} steps, and recording was to begin after {first:,}"
+
+    # ------------------------------------------------------------------------------------------------------ start
+
+    def _torch_is_there(self) -> None:
+        """Start, or wait for the step at which to start."""
+        self.state = "waiting for its step"
+        if self._wanted.steps is not None:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            self._optimizer_hook = register_optimizer_step_post_hook(self._after_step)
+        if self._wanted.steps is None or self._wanted.steps[0] == 0:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the session; where it cannot be started the program ends here, before it has cost anything."""
+        self._wanted.prefix.parent.mkdir(parents=True, exist_ok=True)
+        # Not truncated in place: another process may still have the old one mapped.
+        self._wanted.live_path.unlink(missing_ok=True)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                session = self._wanted.session(self._wanted.live_path)
+                session.preset_metadata_json("program", self._description(None))
+                session.start()
+        except KinetoscopeError as error:
+            complain(str(error))
+            sys.exit(1)
+        self.notes += [str(warning.message) for warning in caught]
+        self._session = session
+        self._started_s = time.monotonic()
+        self.state = "recording"
+        if self._on_start is not None:
+            self._on_start(self.engine)
+
+    def _stop(self) -> None:
+        """Stop the session."""
+        if self.state == "recording" and self._session is not None:
+            self._session.stop()
+            self.state = "stopped"
+
+    # ------------------------------------------------------------------------------------------------------ steps
+
+    def _after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        """Count the steps of the first optimizer that steps, and start and stop at the chosen ones."""
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+        if id(optimizer) != self._optimizer or self._wanted.steps is None:
+            return
+        self.steps_done += 1
+        first, end = self._wanted.steps
+        if self.steps_done == first:
+            self._start()
+        if self.steps_done == end:
+            self._stop()
+            self._forget_optimizers()
+
+    def _forget_optimizers(self) -> None:
+        """Take the hook off torch's optimizers."""
+        if self._optimizer_hook is not None:
+            self._optimizer_hook.remove()
+            self._optimizer_hook = None
+
+    def _description(self, ended: str | None) -> str:
+        """Describe the program in the trace's metadata."""
+        facts: dict[str, Any] = {
+            "command": self._program.command_line,
+            "folder": os.getcwd(),  # noqa: PTH109
+            "python": sys.version.split()[0],
+        }
+        if self._wanted.steps is not None:
+            facts["first_step"] = self._wanted.steps[0]
+        if ended is not None:
+            facts["ended"] = ended
+        return json.dumps(facts)

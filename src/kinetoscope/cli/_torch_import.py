@@ -1,0 +1,77 @@
+"""Waiting for the moment at which a program imports torch.
+
+A recording needs torch, and torch must not be imported before the program does it: programs set environment variables
+that torch reads at its import, and many never import it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+class TorchImport(MetaPathFinder):
+    """Calls a function once, right after torch was imported for the first time."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._looking = False
+
+    def wait(self) -> None:
+        """Begin to wait; where torch is there already, call the function now."""
+        if "torch" in sys.modules:
+            self._then()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def give_up(self) -> None:
+        """Wait no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Let the other finders find torch, and stand before its loader."""
+        if fullname != "torch" or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Announcing(spec.loader, self)
+        return spec
+
+    def announce(self) -> None:
+        """Torch is there."""
+        self.give_up()
+        self._then()
+
+
+class _Announcing(Loader):
+    """Loads torch with torch's own loader, and says so afterwards."""
+
+    def __init__(self, loader: Loader, waiting: TorchImport) -> None:
+        self._loader = loader
+        self._waiting = waiting
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the real loader for whoever looks at it meanwhile."""
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the real loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module under its real loader, so that nobody finds this one in it later."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._waiting.announce()

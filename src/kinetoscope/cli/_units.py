@@ -1,0 +1,79 @@
+"""Numbers as people read and write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kinetoscope._errors import ArgumentError
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def duration(ns: float) -> str:
+    """Write a duration with three digits: `1.23 s`, `45.6 ms`, `789 µs`, `12 ns`."""
+    size = abs(ns)
+    if size >= 100e9:
+        seconds = round(size / 1e9)
+        hours, minutes = divmod(seconds // 60, 60)
+        text = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds % 60:02} s"
+        return f"-{text}" if ns < 0 else text
+    for unit, ns_in_unit in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if size >= 0.9995 * ns_in_unit:
+            return f"{_three_digits(ns / ns_in_unit)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def size(count_bytes: float) -> str:
+    """Write a number of bytes with three digits: `1.23 GB`, `45.6 MB`, `789 B`; 1 MB is a million bytes."""
+    for unit, bytes_in_unit in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(count_bytes) >= 0.9995 * bytes_in_unit:
+            return f"{_three_digits(count_bytes / bytes_in_unit)} {unit}"
+    return f"{count_bytes:.0f} B"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Write how many there are of something: `1 step`, `1,234 steps`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def percent(part: float, whole: float) -> str:
+    """Write a share: `28.7 %`, `<0.1 %`, or a dash where there is no whole."""
+    if whole <= 0:
+        return "–"
+    share = 100 * part / whole
+    if 0 < share < 0.05:
+        return "<0.1 %"
+    return f"{share:.1f} %"
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes such as `64M`; K, M and G are thousands, millions and billions.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    if found is None or (number := int(float(found[1]) * _SIZES[found[2].upper()])) <= 0:
+        raise ArgumentError(f"{text!r} is no size: write a number of bytes such as 64M or 2G.")
+    return number
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw values as a row of bars from zero up, at most `width` of them; each bar is the largest of its neighbours."""
+    if not values or width <= 0:
+        return ""
+    bars = min(len(values), width)
+    edges = [round(bar * len(values) / bars) for bar in range(bars + 1)]
+    heights = [max(values[low:high]) for low, high in zip(edges, edges[1:], strict=False)]
+    top = max(heights)
+    if top <= 0:
+        return _BLOCKS[0] * bars
+    return "".join(_BLOCKS[min(7, int(8 * max(0.0, height) / top))] for height in heights)
+
+
+def _three_digits(number: float) -> str:
+    """Write a number from 1 to 999 with three significant digits."""
+    size = abs(number)
+    return f"{number:.2f}" if size < 9.995 else f"{number:.1f}" if size < 99.95 else f"{number:.0f}"

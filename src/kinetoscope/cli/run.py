@@ -1,0 +1,178 @@
+"""`kinetoscope run`: profile a program as it is."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.cli._group import complain
+from kinetoscope.cli._program import CannotRun, Program, show_exception
+from kinetoscope.cli._recording import ProgramRecording, Wanted
+from kinetoscope.cli._units import parse_size
+
+
+@click.command(
+    "run",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+    options_metavar="[OPTIONS]",
+)
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as for `python -m`.")
+@click.option("-o", "--output", metavar="PREFIX", help="Name the files PREFIX.ktrace and so on (the program's name).")
+@click.option("--shapes", is_flag=True, help="Record the shapes, types and scalars of inputs.")
+@click.option("--memory", is_flag=True, help="Record every allocation and free.")
+@click.option("--stack/--no-stack", default=True, help="Record Python stacks (yes).")
+@click.option("--modules/--no-modules", default=True, help="Record the nn.Module of each operator (yes).")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "native", "kineto"]),
+    default="auto",
+    help="What records: our recorder, torch's collector, or ours where it can (auto).",
+)
+@click.option("--steps", metavar="A:B", help="Record optimizer steps A to B only, counted from 0, B not among them.")
+@click.option("--ring", metavar="SIZE", help="Keep the newest SIZE bytes of the recording, such as 64M.")
+@click.option("--chrome", is_flag=True, help="Also write PREFIX.json.gz, for Perfetto and chrome://tracing.")
+@click.option("--no-summary", is_flag=True, help="Print no summary at the end.")
+@click.argument("program", metavar="PROGRAM")
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def command(
+    program: str,
+    arguments: tuple[str, ...],
+    *,
+    is_module: bool,
+    output: str | None,
+    shapes: bool,
+    memory: bool,
+    stack: bool,
+    modules: bool,
+    engine: str,
+    steps: str | None,
+    ring: str | None,
+    chrome: bool,
+    no_summary: bool,
+) -> Callable[[], None]:
+    """Profile a Python script, or with -m a module, as it is.
+
+    It keeps its arguments, standard input, signals and exit code. Recording begins when it imports torch, and steps
+    are found from its optimizer. The recording is kept in PREFIX.recording while it runs, where even a killed
+    program leaves it readable; at the end it becomes PREFIX.ktrace and a summary is printed on standard error.
+    """
+    to_run = Program(program, arguments, is_module)
+    wanted = Wanted(
+        prefix=_prefix(output, to_run),
+        shapes=shapes,
+        memory=memory,
+        stack=stack,
+        modules=modules,
+        engine=engine,
+        chrome=chrome or bool(output and output.endswith((".json", ".json.gz"))),
+        ring_bytes=None if ring is None else parse_size(ring),
+        steps=None if steps is None else _parse_steps(steps),
+    )
+    return Run(to_run, wanted, summary=not no_summary).execute
+
+
+class Run:
+    """One run of a program under a recording, from the command line to the exit code."""
+
+    def __init__(self, program: Program, wanted: Wanted, *, summary: bool) -> None:
+        from kinetoscope.cli._progress import ProgressLine
+
+        self._program = program
+        self._wanted = wanted
+        self._summary = summary
+        self._progress = ProgressLine(wanted.live_path, wanted.shown(wanted.live_path))
+        self._recording = ProgramRecording(program, wanted, on_start=self._progress.begin)
+        self._ended = "exit code 0"
+        self._process = os.getpid()
+
+    def execute(self) -> None:
+        """Run the program, and leave as it leaves."""
+        # At exit Python first waits for the program's threads; the recording ends after them and after the program's
+        # own exit handlers, which are called before those registered earlier.
+        atexit.register(self._finish)
+        try:
+            self._recording.begin()
+            self._program.run()
+        except CannotRun as error:
+            atexit.unregister(self._finish)
+            complain(str(error))
+            sys.exit(error.exit_code)
+        except SystemExit as error:
+            self._ended = _exit_in_words(error.code)
+            raise
+        except KeyboardInterrupt as error:
+            self._ended = "interrupted"
+            show_exception(error)
+            # Passed on, so that Python ends the process the way it ends on an interrupt: by the signal.
+            sys.excepthook = lambda *_: None
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever it is, it is the program's)
+            self._ended = f"ended by {type(error).__name__}"
+            show_exception(error)
+            sys.exit(1)
+
+    def _finish(self) -> None:
+        """Write the files and the summary, but not in a fork of the process that records."""
+        if os.getpid() != self._process:
+            return
+        self._progress.end()
+        with suppress(AttributeError, ValueError, OSError):  # closed, replaced or broken by the program
+            sys.stdout.flush()
+        try:
+            finished = self._recording.finish(self._ended)
+            if finished is None:
+                click.echo(f"kinetoscope: nothing was recorded: {self._recording.why_nothing()}.", err=True)
+            elif self._summary:
+                from kinetoscope.cli._overhead import measure_overhead
+                from kinetoscope.cli._summary import print_summary
+
+                print_summary(replace(finished, overhead=measure_overhead(self._wanted)))
+        except (KinetoscopeError, OSError) as error:
+            complain(f"{error}{self._what_is_left()}")
+        except KeyboardInterrupt:
+            complain(f"interrupted{self._what_is_left()}")
+
+    def _what_is_left(self) -> str:
+        """Say where the recording is when it could not be finished."""
+        live = self._wanted.live_path
+        return f" (the recording is in {self._wanted.shown(live)}, which kinetoscope opens too)" if live.exists() else ""
+
+
+def _prefix(output: str | None, program: Program) -> Path:
+    """Choose the files' names: as asked for, or after the program and not in the way of earlier ones."""
+    rank = f"-rank{os.environ['RANK']}" if os.environ.get("RANK", "").isdigit() else ""
+    if output is not None:
+        prefix = re.sub(r"\.(ktrace|json|json\.gz|recording)$", "", output)
+        if not os.path.basename(prefix) or Path(prefix).is_dir():  # noqa: PTH119
+            raise ArgumentError(f"-o {output} names no file: write the beginning of a file name, such as -o runs/first.")
+        return Path(prefix + rank).absolute()
+    stem = program.name + rank
+    for number in range(1, 10_000):
+        prefix_path = Path(stem if number == 1 else f"{stem}-{number}")
+        if not any(Path(f"{prefix_path}{suffix}").exists() for suffix in (".ktrace", ".recording", ".json.gz")):
+            return prefix_path.absolute()
+    raise ArgumentError(f"there are thousands of {stem}-N.ktrace files here: choose a name with -o PREFIX.")
+
+
+def _parse_steps(text: str) -> tuple[int, int | None]:
+    """Read a range of steps such as `10:20`, `10:` or `:20`."""
+    found = re.fullmatch(r"(\d*):(\d*)", text.strip())
+    if found is None or (found[2] and int(found[2]) <= int(found[1] or 0)):
+        raise ArgumentError(f"--steps {text} is no range of steps: write FIRST:END, such as 10:20 for ten steps.")
+    return int(found[1] or 0), int(found[2]) if found[2] else None
+
+
+def _exit_in_words(code: object) -> str:
+    """Say what a program exits with."""
+    if code is None or isinstance(code, int):
+        return f"exit code {int(code or 0) & 0xFF}"
+    return "exit code 1"
