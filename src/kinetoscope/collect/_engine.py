@@ -86,5 +86,9 @@ class Engine(Protocol):
         ...
 
     def stop(self) -> Recording:
-        """Close the books and return the recording; the cost must not depend on how much was recorded."""
+        """Close the books and return the recording; the cost must not depend on how much was recorded.
+
+        Raises:
+            StateError: It cannot be stopped now, or not from this thread, and goes on as before.
+        """
         ...

@@ -178,9 +178,13 @@ class _KinetoProfile(ReadsLastCycle):
                 return False
             try:
                 recording = self._chosen().stop()
-            finally:
-                self._state = "idle"
-                SEAT.leave(self)
+            except StateError:
+                # The engine goes on recording: this was the wrong moment or the wrong thread.
+                raise
+            except BaseException:
+                self._stand_up()
+                raise
+            self._stand_up()
             earlier = self._cycle
             if not keep and earlier is not None:
                 recording.discard()
@@ -191,6 +195,11 @@ class _KinetoProfile(ReadsLastCycle):
             if earlier is not None:
                 self._drop(earlier)
             return True
+
+    def _stand_up(self) -> None:
+        """Let the next session record."""
+        self._state = "idle"
+        SEAT.leave(self)
 
     def _request(self) -> RecordingRequest:
         """What the engine is asked for in this cycle."""
@@ -216,8 +225,8 @@ class _KinetoProfile(ReadsLastCycle):
 
     def _abandon(self) -> None:
         """Leave an engine that was prepared, or that failed half way, in a state from which it can start again."""
-        was_recording, self._state = self._state == "recording", "idle"
-        SEAT.leave(self)
+        was_recording = self._state == "recording"
+        self._stand_up()
         if was_recording:
             # The failure that led here is already on its way to the user; a second one would only hide it.
             with contextlib.suppress(KinetoscopeError):

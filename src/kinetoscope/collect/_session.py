@@ -230,6 +230,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 # A transition is under way, above us or in another thread, and stops where it is.
                 self._finish(keep=False)
         except Exception as error:
+            with self._lock:
+                if self._state == "recording" and self._run is None:
+                    self._run = run
             if handler_may_raise:
                 raise
             warn_user(f"on_trace_ready failed: {type(error).__name__}: {error}")

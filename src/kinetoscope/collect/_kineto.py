@@ -1,0 +1,175 @@
+"""The engine of last resort and of every device: torch's own collector, its events turned into our columns.
+
+Collecting and stopping cost what they cost in `torch.profiler`; only what comes after is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import profiler as collector
+from torch.profiler import ProfilerActivity
+
+from kinetoscope._errors import StateError
+from kinetoscope.collect._warn import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._engine import RecordingRequest
+    from kinetoscope.trace import Trace
+
+_WHY_TAKEN = (
+    "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
+    "use one of them at a time, or the native engine, which can run beside torch.profiler"
+)
+_TAKEN = {
+    "what": ["every event of this recording"],
+    "count": [1],
+    "where": ["the whole recording"],
+    "why": [_WHY_TAKEN],
+}
+_DEVICE_NAMES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
+
+
+class KinetoEngine:
+    """Records with the collector that is built into torch."""
+
+    name = "kineto"
+
+    def __init__(self) -> None:
+        """Begin with nothing prepared."""
+        self._request: RecordingRequest | None = None
+        self._collector: Any = None
+        self._only_thread: int | None = None
+
+    def prepare(self, request: RecordingRequest) -> None:
+        """Let torch load and warm up what its devices need.
+
+        Raises:
+            StateError: torch's collector is already in use, by `torch.profiler` for example.
+        """
+        ignored = [name for name in ("path", "ring_bytes") if getattr(request, name) is not None]
+        if ignored:
+            warn_user(
+                f"{' and '.join(ignored)}: without effect, since torch's own collector keeps its recording in memory"
+            )
+        self._refuse_second_user()
+        self._request = request
+        self._collector = _make_collector(request)
+        self._collector._prepare_trace()
+
+    def start(self) -> None:
+        """Let torch collect.
+
+        Raises:
+            StateError: Nothing was prepared, or torch's collector is already in use.
+        """
+        if self._request is None or self._collector is None:
+            raise StateError("the Kineto engine was started without being prepared: call prepare() first.")
+        self._refuse_second_user()
+        # torch reports memory to the thread that started only, and that collection can only be stopped by it.
+        self._only_thread = threading.get_ident() if self._request.profile_memory else None
+        self._collector._start_trace()
+
+    def stop(self) -> KinetoRecording:
+        """Stop torch's collector and keep what it returns.
+
+        Raises:
+            StateError: Nothing is being recorded, or memory is and another thread started it.
+        """
+        if self._request is None or self._collector is None:
+            raise StateError("the Kineto engine was stopped without being started: call start() first.")
+        if self._only_thread not in (None, threading.get_ident()):
+            raise StateError(
+                "with profile_memory=True torch's own collector can only be stopped by the thread that started it: "
+                "call stop() there."
+            )
+        stopped, self._collector = self._collector, None
+        if not _in_use():
+            return KinetoRecording(None, self._request)
+        stopped.__exit__(None, None, None)
+        return KinetoRecording(stopped.kineto_results, self._request)
+
+    def _refuse_second_user(self) -> None:
+        """Say so when torch.profiler is running: torch itself would silently end that one."""
+        if _in_use():
+            raise StateError(
+                "torch's own collector is already in use, by torch.profiler or torch.autograd.profiler: stop that one "
+                "first. (The native engine can run beside it.)"
+            )
+
+
+class KinetoRecording:
+    """What torch's collector returned, turned into a trace on demand."""
+
+    engine = KinetoEngine.name
+
+    def __init__(self, results: Any | None, request: RecordingRequest) -> None:
+        """Keep torch's results; None when somebody else has ended the collection and taken them."""
+        self._results = results
+        self._taken = results is None
+        self._request = request
+        self._process = os.getpid()
+        self._trace: Trace | None = None
+        self._lock = threading.Lock()
+
+    def trace(self) -> Trace:
+        """The recording as a trace; torch's own events are let go of once it is built.
+
+        Raises:
+            StateError: The recording was discarded.
+        """
+        with self._lock:
+            if self._trace is None:
+                self._trace = self._build()
+                self._results = None
+            return self._trace
+
+    def _build(self) -> Trace:
+        """Turn torch's results into a trace, and their absence into a loss."""
+        from kinetoscope.collect._kineto_columns import Tables, columns_from_kineto
+        from kinetoscope.trace import Trace
+
+        info = {key: json.loads(text) for key, text in self._request.info.items()}
+        info |= {"engine": self.engine, "torch_version": str(torch.__version__), "process": self._process}
+        tables: Tables = {"losses": _TAKEN}
+        strings = [""]
+        if self._results is not None:
+            tables, strings = columns_from_kineto(self._results)
+            info["start_realtime_ns"] = int(self._results.trace_start_ns())
+        elif not self._taken:
+            raise StateError("this recording was discarded: there is no trace of it.")
+        return Trace.from_columns(tables, strings=strings, info=info)
+
+    def discard(self) -> None:
+        """Let go of torch's results; a trace already built stays whole."""
+        self._results = None
+
+
+def _in_use() -> bool:
+    """Whether torch's collector is collecting, on any thread: torch keeps that in a variable of its module."""
+    return bool(collector._is_profiler_enabled)
+
+
+def _make_collector(request: RecordingRequest) -> Any:
+    """A collector of torch, set up but doing nothing yet."""
+    names = {activity.name for activity in request.activities}
+    device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
+    if device is None and "PrivateUse1" in names:
+        device = torch._C._get_privateuse1_backend_name()
+    return collector.profile(
+        use_cpu=ProfilerActivity.CPU in request.activities,
+        use_device=device,
+        record_shapes=request.record_shapes,
+        with_flops=request.with_flops,
+        profile_memory=request.profile_memory,
+        with_stack=request.with_stack,
+        with_modules=request.with_modules,
+        use_kineto=True,
+        experimental_config=torch._C._profiler._ExperimentalConfig(
+            profile_all_threads=not request.profile_memory
+        ),
+    )

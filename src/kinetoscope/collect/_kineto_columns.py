@@ -1,0 +1,281 @@
+"""From the events of torch's own collector to the columns of a trace."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from kinetoscope.trace import SpanKind
+from kinetoscope.trace._schema import FLAG_ASYNC, SCOPE_BACKWARD, SCOPE_USER
+
+_KINDS = {
+    "cpu_op": SpanKind.OPERATOR,
+    "user_annotation": SpanKind.USER_ANNOTATION,
+    "gpu_user_annotation": SpanKind.USER_ANNOTATION,
+    "python_function": SpanKind.PYTHON,
+    "kernel": SpanKind.KERNEL,
+    "concurrent_kernel": SpanKind.KERNEL,
+    "gpu_memcpy": SpanKind.MEMCPY,
+    "gpu_memset": SpanKind.MEMSET,
+    "cuda_sync": SpanKind.SYNC,
+    "overhead": SpanKind.OVERHEAD,
+}
+_ON_DEVICE = {"gpu_user_annotation", "kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"}
+_STEP_MARK = "ProfilerStep#"
+_MODULE_MARK = "nn.Module: "
+_PYTHON_NAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
+
+Tables = dict[str, dict[str, Any]]
+
+
+def columns_from_kineto(results: Any) -> tuple[Tables, list[str]]:
+    """Turn what torch's collector returned into columns.
+
+    Args:
+        results: torch's `_ProfilerResult`.
+
+    Returns:
+        The columns of each table and the string table, as `Trace.from_columns` takes them.
+    """
+    return _Conversion(int(results.trace_start_ns())).run(results)
+
+
+class _Ids(dict[Any, int]):
+    """Numbers things in the order in which they are first seen."""
+
+    def of(self, thing: Any) -> int:
+        """The number of a thing, a new one if it is new."""
+        return self.setdefault(thing, len(self))
+
+
+class _Conversion:
+    """One pass over the events; every table is filled as things are first seen."""
+
+    def __init__(self, base_ns: int) -> None:
+        self.base_ns = base_ns
+        self.strings = _Ids({"": 0})
+        self.threads = _Ids()
+        self.thread_of_torch_id: dict[int, int] = {}
+        self.streams = _Ids()
+        self.shapes = _Ids()
+        self.frames = _Ids()
+        self.stacks = _Ids()
+        self.modules = _Ids()
+
+    def run(self, results: Any) -> tuple[Tables, list[str]]:
+        """Fill all tables."""
+        events = [
+            event for event in results.events() if (kind := _activity(event)) in _KINDS or _is_host_call(kind)
+        ]
+        rows = [self.span(event) for event in events]
+        spans: dict[str, Any] = {
+            name: np.array([row[name] for row in rows], dtype) for name, dtype in _SPAN_TYPES.items()
+        }
+        order = np.lexsort((-spans["duration_ns"], spans["start_ns"], spans["thread"]))
+        spans = {name: values[order] for name, values in spans.items()}
+        events = [events[row] for row in order.tolist()]
+        spans["own_stack"], spans["own_module"] = self.enclosing_python(events, spans)
+        forward = np.array([event.fwd_thread_id() for event in events], np.int64)
+        backward = spans["scope"] == SCOPE_BACKWARD
+        spans["forward_thread"] = np.array(
+            [self.thread_of_torch_id.get(int(thread), -1) for thread in np.where(backward, forward, -1)],
+            np.int32,
+        )
+        tables: Tables = {
+            "spans": spans,
+            "launches": self.launches(events, spans),
+            "allocations": self.allocations(results.experimental_event_tree()),
+        }
+        tables |= self.dictionaries()
+        return tables, list(self.strings)
+
+    def span(self, event: Any) -> dict[str, int]:
+        """The columns of one event that do not depend on others."""
+        activity = _activity(event)
+        name = event.name()
+        kind = _KINDS.get(activity) or (SpanKind.DRIVER if activity.endswith("_driver") else SpanKind.RUNTIME)
+        if activity == "cpu_op":
+            kind = SpanKind.BACKWARD if event.scope() == SCOPE_BACKWARD else SpanKind.OPERATOR
+        elif kind is SpanKind.USER_ANNOTATION and name.startswith(_STEP_MARK):
+            kind = SpanKind.STEP
+        elif kind is SpanKind.PYTHON and name.startswith(_MODULE_MARK):
+            kind = SpanKind.MODULE
+        stream = -1
+        if activity in _ON_DEVICE:
+            stream = self.streams.of((_device_type(event), event.device_index(), event.device_resource_id()))
+            thread = self.threads.of(("stream", stream))
+        else:
+            thread = self.threads.of(("thread", event.device_resource_id(), event.start_thread_id()))
+            self.thread_of_torch_id.setdefault(event.start_thread_id(), thread)
+        return {
+            "thread": thread,
+            "start_ns": event.start_ns() - self.base_ns,
+            "duration_ns": max(0, event.duration_ns()),
+            "name": self.strings.of(name),
+            "overload": self.strings.of(event.overload_name()),
+            "scope": SCOPE_USER if activity == "user_annotation" else event.scope(),
+            "sequence": event.sequence_nr(),
+            "shapes": self.shape(event) if activity == "cpu_op" else -1,
+            "flags": FLAG_ASYNC if event.is_async() else 0,
+            "stream": stream,
+            "kind": kind,
+        }
+
+    def shape(self, event: Any) -> int:
+        """The row of an operator's inputs, -1 where none were recorded."""
+        dims, types = event.shapes(), event.dtypes()
+        if not dims and not types:
+            return -1
+        concrete = ["" if value is None else str(value) for value in event.concrete_inputs()]
+        return self.shapes.of((json.dumps(dims), json.dumps(types), json.dumps(concrete)))
+
+    def enclosing_python(self, events: list[Any], spans: dict[str, Any]) -> tuple[Any, Any]:
+        """For each span the Python calls and the module call around it, from the calls torch put on the timeline."""
+        stack_of = np.full(len(events), -1, np.int32)
+        module_of = np.full(len(events), -1, np.int32)
+        open_calls: list[tuple[int, int, int]] = []
+        thread = -1
+        starts, durations = spans["start_ns"].tolist(), spans["duration_ns"].tolist()
+        for row, event in enumerate(events):
+            if spans["thread"][row] != thread:
+                thread = int(spans["thread"][row])
+                open_calls.clear()
+            while open_calls and open_calls[-1][0] <= starts[row]:
+                open_calls.pop()
+            _, stack, module = open_calls[-1] if open_calls else (0, -1, -1)
+            kind = spans["kind"][row]
+            if kind == SpanKind.PYTHON:
+                stack = self.stacks.of((stack, self.frame(event.name())))
+            elif kind == SpanKind.MODULE:
+                module = self.modules.of((event.name(), event.python_module_id(), module))
+            stack_of[row], module_of[row] = stack, module
+            if kind in (SpanKind.PYTHON, SpanKind.MODULE):
+                open_calls.append((starts[row] + durations[row], stack, module))
+        return stack_of, module_of
+
+    def frame(self, name: str) -> int:
+        """The row of the frame that torch calls `file(line): function`."""
+        parts = _PYTHON_NAME.fullmatch(name)
+        if parts is None:
+            return self.frames.of((self.strings.of(name), 0, 0))
+        return self.frames.of(
+            (self.strings.of(parts["function"]), self.strings.of(parts["file"]), int(parts["line"]))
+        )
+
+    def launches(self, events: list[Any], spans: dict[str, Any]) -> dict[str, Any]:
+        """The runtime call, or else the operator, that started each device span."""
+        calls: dict[int, int] = {}
+        operators: dict[int, int] = {}
+        for row, event in enumerate(events):
+            if spans["stream"][row] < 0:
+                made_by = calls if spans["kind"][row] in (SpanKind.RUNTIME, SpanKind.DRIVER) else operators
+                made_by[event.correlation_id()] = row
+        host, device = [], []
+        for row in np.flatnonzero(spans["stream"] >= 0).tolist():
+            event = events[row]
+            source = calls.get(event.correlation_id(), operators.get(event.linked_correlation_id()))
+            if source is not None:
+                host.append(source)
+                device.append(row)
+        return {"host": np.array(host, np.int32), "device": np.array(device, np.int32)}
+
+    def allocations(self, roots: list[Any]) -> dict[str, Any]:
+        """Every block allocated or freed, in order of time; torch tells the size of a freed block, we keep 0."""
+        found: list[tuple[int, ...]] = []
+        pending = list(roots)
+        while pending:
+            event = pending.pop()
+            pending.extend(event.children)
+            if event.name != "[memory]":
+                continue
+            block = event.extra_fields
+            thread = self.thread_of_torch_id.get(event.start_tid, 0)
+            index = block.device.index
+            found.append((
+                event.start_time_ns - self.base_ns, len(found), thread, block.ptr or 0, max(0, block.alloc_size),
+                _DEVICE_TYPES.get(block.device.type, 0), -1 if index is None else index,
+            ))  # fmt: skip
+        found.sort()
+        return {
+            name: np.array([row[place] for row in found], dtype)
+            for name, (place, dtype) in {
+                "time_ns": (0, np.int64), "thread": (2, np.int32), "address": (3, np.uint64), "bytes": (4, np.int64),
+                "device_type": (5, np.uint8), "device_index": (6, np.int8),
+            }.items()
+        }  # fmt: skip
+
+    def dictionaries(self) -> Tables:
+        """The tables that spans point into."""
+        stack_rows, frame_rows = list(self.stacks), list(self.frames)
+        module_rows = [
+            (self.strings.of(name.removeprefix(_MODULE_MARK).rpartition("_")[0] or name), caller)
+            for name, _, caller in self.modules
+        ]
+        streams = list(self.streams)
+        threads = [
+            (streams[key[1]][2], -1, f"stream {streams[key[1]][2]} of device {streams[key[1]][1]}")
+            if key[0] == "stream"
+            else (key[1], key[2], "")
+            for key in self.threads
+        ]
+        return {
+            "threads": {
+                "index": np.arange(len(threads)),
+                "os_tid": _column(threads, 0), "torch_tid": _column(threads, 1), "name": [row[2] for row in threads],
+            },
+            "streams": {
+                "device_type": _column(streams, 0), "device_index": _column(streams, 1), "number": _column(streams, 2),
+            },
+            "stacks": {"parent": _column(stack_rows, 0), "frame": _column(stack_rows, 1)},
+            "frames": {
+                "function": _column(frame_rows, 0), "file": _column(frame_rows, 1), "line": _column(frame_rows, 2),
+            },
+            "modules": {"class": _column(module_rows, 0), "caller": _column(module_rows, 1)},
+            "shapes": {
+                name: [row[place] for row in self.shapes] for place, name in enumerate(("dims", "types", "concrete"))
+            },
+        }  # fmt: skip
+
+
+_SPAN_TYPES: dict[str, type] = {
+    "thread": np.int32, "start_ns": np.int64, "duration_ns": np.int64, "name": np.int32, "overload": np.int32,
+    "scope": np.uint8, "sequence": np.int64, "shapes": np.int32, "flags": np.uint8, "stream": np.int32, "kind": np.uint8,
+}  # fmt: skip
+_DEVICE_TYPES = {"cpu": 0, "cuda": 1, "xpu": 12, "mtia": 19, "hpu": 18, "privateuseone": 20}
+
+
+def _column(rows: list[tuple[Any, ...]], place: int) -> Any:
+    """One column of integers out of rows."""
+    return np.array([row[place] for row in rows], np.int64)
+
+
+def _activity(event: Any) -> str:
+    """What torch says an event is; torch before 2.9 does not say it, and then it follows from the rest."""
+    if hasattr(event, "activity_type"):
+        return str(event.activity_type())
+    name = event.name()
+    if name == "[memory]":
+        return "cpu_instant_event"
+    if _device_type(event) != 0:
+        for prefix, activity in (("Memcpy", "gpu_memcpy"), ("Memset", "gpu_memset")):
+            if name.startswith(prefix):
+                return activity
+        return "gpu_user_annotation" if event.is_user_annotation() else "kernel"
+    if event.is_user_annotation():
+        return "user_annotation"
+    if event.is_python_function():
+        return "python_function"
+    return "cuda_runtime" if re.match(r"cuda[A-Z]|cu[A-Z]", name) else "cpu_op"
+
+
+def _is_host_call(activity: str) -> bool:
+    """Whether an event is a call into a device's runtime or driver."""
+    return activity.endswith(("_runtime", "_driver"))
+
+
+def _device_type(event: Any) -> int:
+    """The device type of torch as a number: 0 is the host."""
+    return int(getattr(event.device_type(), "value", event.device_type()))
