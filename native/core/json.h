@@ -1,0 +1,31 @@
+// Text as it goes into JSON, and whether text is JSON.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kinetoscope {
+
+// One character of a text that is UTF-8 in the main: lone surrogates in their three-byte form are characters
+// too, and whatever else is not UTF-8 reads as U+FFFD, one for each longest beginning of a character.
+struct DecodedCharacter {
+  uint32_t code_point;
+  std::size_t bytes;
+  bool valid;  // false for the U+FFFD of broken bytes; surrogates are valid
+};
+
+// The character at the front of `text`, which is not empty.
+DecodedCharacter decode_character(std::string_view text);
+
+// The whole text as code points.
+std::u32string decode_text(std::string_view text);
+
+// Appends the inside of a JSON string (no quotes around it) that a strict parser reads as decode_text(text).
+void append_json_escaped(std::string_view text, std::string& out);
+
+// Whether `text` is exactly one JSON value (RFC 8259) in valid UTF-8, nested at most 1000 deep.
+bool is_json(std::string_view text);
+
+}  // namespace kinetoscope

@@ -1,0 +1,245 @@
+#include "module.h"
+
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "allocations.h"
+#include "grouping.h"
+#include "json.h"
+#include "linking.h"
+#include "nesting.h"
+
+namespace kinetoscope {
+namespace {
+
+nb::dict nest_arrays(Array<int32_t> thread, Array<int64_t> start_ns, Array<int64_t> duration_ns) {
+  Nesting nesting;
+  {
+    nb::gil_scoped_release released;
+    nesting = nest(view(thread), view(start_ns), view(duration_ns));
+  }
+  nb::dict dict;
+  dict["parent"] = to_array(std::move(nesting.parent));
+  dict["depth"] = to_array(std::move(nesting.depth));
+  dict["lane"] = to_array(std::move(nesting.lane));
+  dict["self_ns"] = to_array(std::move(nesting.self_ns));
+  return dict;
+}
+
+auto link_backward_arrays(Array<int32_t> thread, Array<int64_t> start_ns, Array<uint8_t> scope,
+                          Array<int64_t> sequence, Array<int32_t> forward_thread) {
+  Column<int32_t> forward;
+  {
+    nb::gil_scoped_release released;
+    forward = link_backward(view(thread), view(start_ns), view(scope), view(sequence), view(forward_thread));
+  }
+  return to_array(std::move(forward));
+}
+
+nb::dict inherit_modules_arrays(Array<int32_t> parent, Array<int32_t> module, Array<int32_t> stack,
+                                Array<int32_t> forward, Array<int32_t> parameter,
+                                Array<int32_t> parameter_module, Array<uint8_t> scope) {
+  InheritedModules inherited;
+  {
+    nb::gil_scoped_release released;
+    inherited = inherit_modules({view(parent), view(module), view(stack), view(forward), view(parameter),
+                                 view(parameter_module), view(scope)});
+  }
+  nb::dict dict;
+  dict["module"] = to_array(std::move(inherited.module));
+  dict["forward_stack"] = to_array(std::move(inherited.forward_stack));
+  return dict;
+}
+
+nb::dict attribute_allocations_arrays(Array<int32_t> span_thread, Array<int64_t> span_start_ns,
+                                      Array<int64_t> span_duration_ns, Array<int32_t> span_parent,
+                                      Array<int32_t> span_lane, Array<int64_t> time_ns, Array<int32_t> thread,
+                                      Array<uint64_t> address, Array<int64_t> bytes) {
+  AttributedAllocations attributed;
+  {
+    nb::gil_scoped_release released;
+    attributed = attribute_allocations(
+        {view(span_thread), view(span_start_ns), view(span_duration_ns), view(span_parent), view(span_lane)},
+        {view(time_ns), view(thread), view(address), view(bytes)});
+  }
+  nb::dict dict;
+  dict["span"] = to_array(std::move(attributed.span));
+  dict["match"] = to_array(std::move(attributed.match));
+  dict["total_bytes"] = to_array(std::move(attributed.total_bytes));
+  dict["span_self_bytes"] = to_array(std::move(attributed.span_self_bytes));
+  dict["span_bytes"] = to_array(std::move(attributed.span_bytes));
+  dict["unmatched_frees"] = attributed.unmatched_frees;
+  return dict;
+}
+
+nb::tuple group_arrays(nb::sequence keys, std::optional<Array<bool>> where) {
+  std::vector<Array<int32_t>> int32_keys;
+  std::vector<Array<int64_t>> int64_keys;
+  std::vector<KeyColumn> columns;
+  for (const nb::handle key : keys) {
+    Array<int32_t> narrow;
+    Array<int64_t> wide;
+    if (nb::try_cast(key, narrow, false)) {
+      columns.emplace_back(view(narrow));
+      int32_keys.push_back(narrow);
+    } else if (nb::try_cast(key, wide, false)) {
+      columns.emplace_back(view(wide));
+      int64_keys.push_back(wide);
+    } else {
+      throw nb::type_error("group: every key must be a one-dimensional, contiguous array of int32 or int64");
+    }
+  }
+  Grouping grouping;
+  {
+    nb::gil_scoped_release released;
+    grouping = group_rows(columns, where ? view(*where) : std::span<const bool>{});
+  }
+  return nb::make_tuple(to_array(std::move(grouping.group_of)), to_array(std::move(grouping.first_row)));
+}
+
+auto reduce_arrays(Reduction reduction, const Array<int32_t>& group_of, std::size_t groups,
+                   std::span<const int64_t> values, const std::optional<Array<uint8_t>>& skip) {
+  Column<int64_t> result;
+  {
+    nb::gil_scoped_release released;
+    result = reduce_groups(reduction, view(group_of), groups, values,
+                           skip ? view(*skip) : std::span<const uint8_t>{});
+  }
+  return to_array(std::move(result));
+}
+
+template <Reduction reduction>
+auto reduce_values(Array<int32_t> group_of, std::size_t groups, Array<int64_t> values,
+                   std::optional<Array<uint8_t>> skip) {
+  return reduce_arrays(reduction, group_of, groups, view(values), skip);
+}
+
+auto count_groups(Array<int32_t> group_of, std::size_t groups, std::optional<Array<uint8_t>> skip) {
+  return reduce_arrays(Reduction::Count, group_of, groups, {}, skip);
+}
+
+auto descends_from_same_arrays(Array<int32_t> parent, Array<int32_t> key) {
+  Column<uint8_t> descends;
+  {
+    nb::gil_scoped_release released;
+    descends = descends_from_same(view(parent), view(key));
+  }
+  return to_array(std::move(descends));
+}
+
+nb::bytes escape_json(nb::str text) {
+  std::string escaped;
+  append_json_escaped(to_utf8(text), escaped);
+  return nb::bytes(escaped.data(), escaped.size());
+}
+
+auto array(const char* name) { return nb::arg(name).noconvert(); }
+auto optional_array(const char* name) { return nb::arg(name).noconvert().none() = nb::none(); }
+
+void bind_structure(nb::module_& module) {
+  module.def("nest", &nest_arrays, array("thread"), array("start_ns"), array("duration_ns"),
+             R"(Finds each span's parent, depth, lane and self time.
+
+Lane 0 of a thread nests exactly; spans that would partly overlap lie side by side in lanes 1, 2, ..., without
+parent, depth or self time. Spans are sorted by (thread, start), an enclosing span before what it encloses.
+
+Returns:
+    The columns parent (row, -1 for none), depth, lane and self_ns.
+
+Raises:
+    ValueError: Columns of different lengths, or not in order.)");
+  module.def("link_backward", &link_backward_arrays, array("thread"), array("start_ns"), array("scope"),
+             array("sequence"), array("forward_thread"),
+             R"(Finds the forward span of each backward span.
+
+That is the last-started span on the forward thread with the same sequence number that began before it and
+neither is backward nor names a forward thread itself. Spans are sorted by (thread, start).
+
+Returns:
+    The forward span's row, -1 for none.
+
+Raises:
+    ValueError: Columns of different lengths, or not in order of threads.)");
+  module.def("inherit_modules", &inherit_modules_arrays, array("parent"), array("module"), array("stack"),
+             array("forward"), array("parameter"), array("parameter_module"), array("scope"),
+             R"(Gives each span the module it works for.
+
+Backward spans take their forward span's, AccumulateGrad its parameter's, the engine's wrapper its backward
+child's; below a backward span the module that called backward() counts as none; whoever has none takes its
+parent's.
+
+Returns:
+    The columns module and forward_stack (the forward span's stack, for all in and below backward spans).
+
+Raises:
+    ValueError: Columns of different lengths.)");
+  module.def("attribute_allocations", &attribute_allocations_arrays, array("span_thread"),
+             array("span_start_ns"), array("span_duration_ns"), array("span_parent"), array("span_lane"),
+             array("time_ns"), array("thread"), array("address"), array("bytes"),
+             R"(Finds the span of each allocation and free, the free of each allocation, and sums of bytes.
+
+Spans are sorted by (thread, start) and nested by nest(); events are sorted by time, bytes 0 for a free.
+Frees of unknown blocks count zero bytes.
+
+Returns:
+    By event: span, match, total_bytes (live after it); by span: span_self_bytes, span_bytes (with all below);
+    and unmatched_frees.
+
+Raises:
+    ValueError: Columns of different lengths, or not in order.)");
+}
+
+void bind_grouping(nb::module_& module) {
+  module.def("group", &group_arrays, nb::arg("keys"), optional_array("where"),
+             R"(Numbers rows that are equal in every key, in the order in which groups are first seen.
+
+Args:
+    keys: Arrays of int32 or int64 of one length.
+    where: Which rows take part; others get group -1.
+
+Returns:
+    (group_of by row, first_row by group).
+
+Raises:
+    ValueError: No keys, or different lengths.)");
+  module.def("group_counts", &count_groups, array("group_of"), nb::arg("groups"), optional_array("skip"),
+             R"(Counts the rows of each group; rows of group -1 or with a non-zero skip do not count.)");
+  module.def("group_sums", &reduce_values<Reduction::Sum>, array("group_of"), nb::arg("groups"),
+             array("values"), optional_array("skip"),
+             R"(Adds up the values of each group; rows of group -1 or with a non-zero skip do not count.)");
+  module.def("group_min", &reduce_values<Reduction::Least>, array("group_of"), nb::arg("groups"),
+             array("values"), optional_array("skip"),
+             R"(The least value of each group, as group_sums counts; 0 for empty groups.)");
+  module.def("group_max", &reduce_values<Reduction::Most>, array("group_of"), nb::arg("groups"),
+             array("values"), optional_array("skip"),
+             R"(The greatest value of each group, as group_sums counts; 0 for empty groups.)");
+  module.def("descends_from_same", &descends_from_same_arrays, array("parent"), array("key"),
+             R"(Says (1 or 0) which rows have an ancestor with the same key.
+
+Pass it as skip, and totals of recursive spans count once.
+
+Raises:
+    ValueError: Different lengths, or a parent after its child.)");
+}
+
+}  // namespace
+}  // namespace kinetoscope
+
+NB_MODULE(_core, module) {
+  using namespace kinetoscope;
+  nb::set_leak_warnings(false);
+  module.doc() =
+      "Kinetoscope's native core: reads recordings, nests, links and groups columns, writes Chrome traces.";
+  bind_recording(module);
+  bind_structure(module);
+  bind_grouping(module);
+  module.def(
+      "escape_json", &escape_json, nb::arg("text"),
+      "The inside of a JSON string (ASCII escapes, UTF-8 beyond) that a strict parser reads as this text.");
+  module.def(
+      "is_json", [](nb::str text) { return is_json(to_utf8(text)); }, nb::arg("text"),
+      "Whether the text is exactly one valid JSON value.");
+  bind_chrome_writer(module);
+}

@@ -1,0 +1,116 @@
+#include "nesting.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace kinetoscope {
+namespace {
+
+constexpr int64_t kFree = std::numeric_limits<int64_t>::min();
+
+// Lanes beside the exactly nested one, each with the end of its last span. A tree of minima finds the first
+// lane that is free at a time in logarithmic time: a thread with many asynchronous spans may need very many
+// lanes.
+class SideLanes {
+ public:
+  void clear() {
+    std::fill(tree_.begin(), tree_.end(), kFree);
+    lanes_ = 0;
+  }
+
+  // Takes the first lane that is free from `start_ns` on until `end_ns`; returns its number from 0.
+  std::size_t take(int64_t start_ns, int64_t end_ns) {
+    if (tree_.empty()) tree_.assign(2, kFree);
+    if (tree_[1] > start_ns) grow();
+    std::size_t node = 1;
+    while (node < leaves()) {
+      node *= 2;
+      if (tree_[node] > start_ns) ++node;
+    }
+    const std::size_t lane = node - leaves();
+    tree_[node] = end_ns;
+    for (node /= 2; node >= 1; node /= 2) tree_[node] = std::min(tree_[2 * node], tree_[2 * node + 1]);
+    lanes_ = std::max(lanes_, lane + 1);
+    return lane;
+  }
+
+ private:
+  std::size_t leaves() const { return tree_.size() / 2; }
+
+  void grow() {
+    const std::size_t old_leaves = leaves(), new_leaves = 2 * old_leaves;
+    std::vector<int64_t> bigger(2 * new_leaves, kFree);
+    std::copy(tree_.begin() + static_cast<std::ptrdiff_t>(old_leaves), tree_.end(),
+              bigger.begin() + static_cast<std::ptrdiff_t>(new_leaves));
+    for (std::size_t node = new_leaves - 1; node >= 1; --node) {
+      bigger[node] = std::min(bigger[2 * node], bigger[2 * node + 1]);
+    }
+    tree_ = std::move(bigger);
+  }
+
+  // tree_[1] is the root, the leaves are the second half.
+  std::vector<int64_t> tree_;
+  std::size_t lanes_ = 0;
+};
+
+int64_t end_of(int64_t start_ns, int64_t duration_ns) {
+  int64_t end_ns;
+  if (__builtin_add_overflow(start_ns, duration_ns, &end_ns)) return std::numeric_limits<int64_t>::max();
+  return end_ns;
+}
+
+struct OpenSpan {
+  int64_t end_ns;
+  int32_t row;
+};
+
+}  // namespace
+
+Nesting nest(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
+             std::span<const int64_t> duration_ns) {
+  const std::size_t rows = thread.size();
+  if (start_ns.size() != rows || duration_ns.size() != rows) {
+    throw BadColumns("nest: thread, start_ns and duration_ns have different lengths");
+  }
+  if (rows > static_cast<std::size_t>(std::numeric_limits<int32_t>::max()))
+    throw BadColumns("nest: too many spans");
+  Nesting result{Column<int32_t>(rows), Column<int32_t>(rows), Column<int32_t>(rows), Column<int64_t>(rows)};
+  std::vector<OpenSpan> open;
+  SideLanes side;
+  bool side_used = false;
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (row > 0 && thread[row] != thread[row - 1]) {
+      if (thread[row] < thread[row - 1])
+        throw BadColumns("nest: row " + std::to_string(row) + " is not in order of threads");
+      open.clear();
+      if (side_used) side.clear();
+      side_used = false;
+    } else if (row > 0 && start_ns[row] < start_ns[row - 1]) {
+      throw BadColumns("nest: row " + std::to_string(row) + " starts before the row above it");
+    }
+    const int64_t start = start_ns[row];
+    const int64_t end = end_of(start, std::max<int64_t>(duration_ns[row], 0));
+    const int64_t duration = end - start;
+    while (!open.empty() && open.back().end_ns <= start) open.pop_back();
+    if (!open.empty() && end > open.back().end_ns) {
+      side_used = true;
+      result.lane[row] = static_cast<int32_t>(1 + side.take(start, end));
+      result.parent[row] = -1;
+      result.depth[row] = 0;
+      result.self_ns[row] = 0;
+      continue;
+    }
+    const int32_t parent = open.empty() ? -1 : open.back().row;
+    if (parent >= 0) result.self_ns[static_cast<std::size_t>(parent)] -= duration;
+    result.parent[row] = parent;
+    result.depth[row] = static_cast<int32_t>(open.size());
+    result.lane[row] = 0;
+    result.self_ns[row] = duration;
+    open.push_back({end, static_cast<int32_t>(row)});
+  }
+  return result;
+}
+
+}  // namespace kinetoscope

@@ -1,0 +1,131 @@
+#include "recording_chunks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <tuple>
+
+#include "recording_reader.h"
+
+namespace kinetoscope {
+namespace {
+
+constexpr uint32_t kLeastChunkBytes = 2 * sizeof(ChunkHeader);
+constexpr uint32_t kMostChunkBytes = uint32_t{1} << 30;
+
+// A counter that the recorder release-stores, possibly right now: what it counts is visible after this load.
+uint64_t published(const std::byte* counter) {
+  uint64_t value;
+  __atomic_load(reinterpret_cast<const uint64_t*>(counter), &value, __ATOMIC_ACQUIRE);
+  return value;
+}
+
+uint64_t chunks_in_file(std::span<const std::byte> file, const FileHeader& header) {
+  if (file.size() <= kHeaderBytes) return 0;
+  const uint64_t room = file.size() - kHeaderBytes;
+  return std::min<uint64_t>(header.chunks, (room + header.chunk_bytes - 1) / header.chunk_bytes);
+}
+
+// How many of `committed` units of `unit_bytes` are really there.
+std::size_t whole_units(uint64_t committed, std::size_t unit_bytes, std::size_t capacity_bytes,
+                        std::size_t present_bytes, ChunkList& list) {
+  const std::size_t there = std::min(capacity_bytes, present_bytes) / unit_bytes;
+  if (committed <= there) return static_cast<std::size_t>(committed);
+  ++list.damaged;
+  // A counter above the capacity is garbage, so it does not say how many records are missing.
+  if (unit_bytes > 1 && committed <= capacity_bytes / unit_bytes) list.missing_records += committed - there;
+  return there;
+}
+
+}  // namespace
+
+FileHeader read_header(std::span<const std::byte> file) {
+  FileHeader header = {};
+  if (file.size() < sizeof(kMagic) || std::memcmp(file.data(), kMagic, sizeof(kMagic)) != 0) {
+    throw RefusedRecording("this is not a Kinetoscope recording: the file begins with other bytes");
+  }
+  if (file.size() < sizeof(FileHeader)) {
+    throw RefusedRecording("the recording ends within its header, after " + std::to_string(file.size()) +
+                           " of " + std::to_string(sizeof(FileHeader)) + " bytes");
+  }
+  const uint64_t chunks = published(file.data() + offsetof(FileHeader, chunks));
+  std::memcpy(&header, file.data(), sizeof(header));
+  header.chunks = chunks;
+  if (header.version != kVersion) {
+    throw RefusedRecording("the recording has version " + std::to_string(header.version) +
+                           " of the format, this reader knows version " + std::to_string(kVersion));
+  }
+  if (header.chunk_bytes < kLeastChunkBytes || header.chunk_bytes > kMostChunkBytes ||
+      header.chunk_bytes % sizeof(ChunkHeader) != 0) {
+    throw RefusedRecording("the recording claims chunks of " + std::to_string(header.chunk_bytes) +
+                           " bytes; its header is damaged");
+  }
+  return header;
+}
+
+std::size_t used_bytes(std::span<const std::byte> file) {
+  const FileHeader header = read_header(file);
+  const uint64_t used = kHeaderBytes + chunks_in_file(file, header) * header.chunk_bytes;
+  return static_cast<std::size_t>(std::min<uint64_t>(used, file.size()));
+}
+
+ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header) {
+  ChunkList list;
+  struct DictionaryChunk {
+    uint64_t order;
+    std::span<const std::byte> payload;
+  };
+  std::vector<DictionaryChunk> dictionary;
+  const uint64_t chunks = chunks_in_file(file, header);
+  const std::size_t capacity = header.chunk_bytes - sizeof(ChunkHeader);
+  list.damaged += header.chunks - chunks;
+  for (uint64_t at = 0; at < chunks; ++at) {
+    const std::size_t offset = kHeaderBytes + static_cast<std::size_t>(at) * header.chunk_bytes;
+    const std::span<const std::byte> present = file.subspan(offset);
+    if (present.size() < sizeof(ChunkHeader)) {
+      ++list.damaged;
+      continue;
+    }
+    const uint64_t committed = published(present.data() + offsetof(ChunkHeader, committed));
+    ChunkHeader chunk;
+    std::memcpy(&chunk, present.data(), sizeof(chunk));
+    // Handed out, but its writer had not yet begun.
+    if (chunk.magic == 0 && chunk.kind == 0 && committed == 0) continue;
+    if (chunk.magic != kChunkMagic) {
+      ++list.damaged;
+      continue;
+    }
+    const std::byte* payload = present.data() + sizeof(ChunkHeader);
+    const std::size_t payload_bytes = present.size() - sizeof(ChunkHeader);
+    switch (static_cast<ChunkKind>(chunk.kind)) {
+      case ChunkKind::Free:
+        break;
+      case ChunkKind::Spans:
+        list.spans.push_back({chunk.thread, chunk.order, payload,
+                              whole_units(committed, sizeof(SpanRecord), capacity, payload_bytes, list)});
+        break;
+      case ChunkKind::Allocations:
+        list.allocations.push_back(
+            {chunk.thread, chunk.order, payload,
+             whole_units(committed, sizeof(AllocationRecord), capacity, payload_bytes, list)});
+        break;
+      case ChunkKind::Dictionary:
+        dictionary.push_back(
+            {chunk.order, {payload, whole_units(committed, 1, capacity, payload_bytes, list)}});
+        break;
+      default:
+        ++list.damaged;
+    }
+  }
+  const auto by_thread_and_order = [](const RecordChunk& a, const RecordChunk& b) {
+    return std::tie(a.thread, a.order) < std::tie(b.thread, b.order);
+  };
+  std::stable_sort(list.spans.begin(), list.spans.end(), by_thread_and_order);
+  std::stable_sort(list.allocations.begin(), list.allocations.end(), by_thread_and_order);
+  std::stable_sort(dictionary.begin(), dictionary.end(),
+                   [](const DictionaryChunk& a, const DictionaryChunk& b) { return a.order < b.order; });
+  for (const DictionaryChunk& chunk : dictionary) list.dictionary.push_back(chunk.payload);
+  return list;
+}
+
+}  // namespace kinetoscope

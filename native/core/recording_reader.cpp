@@ -1,0 +1,323 @@
+#include "recording_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "recording_chunks.h"
+
+namespace kinetoscope {
+namespace {
+
+// Rows by the ids that records carry.
+struct RecordTables {
+  const RecordingDictionary& dictionary;
+  std::vector<int32_t> thread_of_torch_tid;
+
+  static int32_t row(uint32_t id, std::size_t rows) {
+    return id - 1u < rows ? static_cast<int32_t>(id - 1u) : -1;
+  }
+};
+
+struct SpanTotals {
+  uint64_t last_tick = 0;
+  uint64_t unfinished = 0;
+  uint64_t damaged = 0;
+  uint64_t early = 0;
+};
+
+// Converts the spans of one thread, into rows [first_row, ...).
+class SpanConverter {
+ public:
+  SpanConverter(SpanColumns& spans, const RecordTables& tables, const TickClock& clock, uint64_t start_tick)
+      : spans_(spans),
+        tables_(tables),
+        start_tick_(start_tick),
+        starts_(clock, start_tick),
+        ends_(clock, start_tick) {}
+
+  void begin_thread(int32_t thread, std::size_t first_row) {
+    thread_ = thread;
+    row_ = first_row;
+    previous_tick_ = 0;
+    ordered_ = true;
+    totals_ = {};
+  }
+
+  void convert(const std::byte* record_bytes) {
+    SpanRecord record;
+    std::memcpy(&record, record_bytes, sizeof(record));
+    ordered_ &= record.start_tick >= previous_tick_;
+    previous_tick_ = record.start_tick;
+    totals_.early += record.start_tick < start_tick_;
+
+    const std::size_t row = row_++;
+    const int64_t start_ns = starts_.to_ns(record.start_tick);
+    int64_t duration_ns = 0;
+    uint8_t flags = record.flags & kSpanAsync ? kStateAsync : 0;
+    if (record.end_tick == 0) {
+      flags |= kStateUnfinished;
+      ++totals_.unfinished;
+    } else if (record.end_tick < record.start_tick) {
+      ++totals_.damaged;
+    } else {
+      duration_ns = ends_.to_ns(record.end_tick) - start_ns;
+    }
+    totals_.last_tick = std::max({totals_.last_tick, record.start_tick, record.end_tick});
+
+    const RecordingDictionary& dictionary = tables_.dictionary;
+    const int32_t name = RecordTables::row(record.name, dictionary.name_string.size());
+    spans_.thread[row] = thread_;
+    spans_.start_ns[row] = start_ns;
+    spans_.duration_ns[row] = duration_ns;
+    spans_.name[row] = name < 0 ? 0 : dictionary.name_string[static_cast<std::size_t>(name)];
+    spans_.overload[row] = name < 0 ? 0 : dictionary.name_overload[static_cast<std::size_t>(name)];
+    spans_.scope[row] = record.scope;
+    spans_.sequence[row] = record.sequence;
+    spans_.forward_thread[row] =
+        record.forward_thread == 0 ? -1 : tables_.thread_of_torch_tid[record.forward_thread];
+    spans_.stack[row] = RecordTables::row(record.stack, dictionary.stack_parent.size());
+    spans_.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
+    spans_.shapes[row] = RecordTables::row(record.shapes, dictionary.shape_dims.size());
+    spans_.parameter[row] = RecordTables::row(record.parameter, dictionary.parameter_module.size());
+    spans_.flags[row] = flags;
+  }
+
+  bool ordered() const { return ordered_; }
+  const SpanTotals& totals() const { return totals_; }
+
+ private:
+  SpanColumns& spans_;
+  const RecordTables& tables_;
+  const uint64_t start_tick_;
+  TickReader starts_, ends_;
+  int32_t thread_ = -1;
+  std::size_t row_ = 0;
+  uint64_t previous_tick_ = 0;
+  bool ordered_ = true;
+  SpanTotals totals_;
+};
+
+uint64_t tick_of(const std::byte* record) {
+  uint64_t tick;
+  std::memcpy(&tick, record, sizeof(tick));
+  return tick;
+}
+
+// The records of some chunks in the order of their first field, which is their tick; equal ticks keep their
+// order.
+std::vector<const std::byte*> ordered_records(std::span<const RecordChunk> chunks, std::size_t record_bytes) {
+  std::vector<const std::byte*> records;
+  for (const RecordChunk& chunk : chunks) {
+    for (std::size_t at = 0; at < chunk.records; ++at) records.push_back(chunk.payload + at * record_bytes);
+  }
+  std::stable_sort(records.begin(), records.end(),
+                   [](const std::byte* a, const std::byte* b) { return tick_of(a) < tick_of(b); });
+  return records;
+}
+
+std::vector<uint32_t> thread_rows(const RecordingDictionary& dictionary, const ChunkList& chunks) {
+  std::vector<uint32_t> indexes;
+  for (const auto& [index, thread] : dictionary.threads) indexes.push_back(index);
+  for (const RecordChunk& chunk : chunks.spans) indexes.push_back(chunk.thread);
+  for (const RecordChunk& chunk : chunks.allocations) indexes.push_back(chunk.thread);
+  std::sort(indexes.begin(), indexes.end());
+  indexes.erase(std::unique(indexes.begin(), indexes.end()), indexes.end());
+  return indexes;
+}
+
+// Ends of threads with unfinished spans, which wait until the time of the end is known.
+struct OpenThread {
+  std::size_t first_row, last_row;
+};
+
+int32_t row_of_thread(const std::vector<uint32_t>& indexes, uint32_t index) {
+  return static_cast<int32_t>(std::lower_bound(indexes.begin(), indexes.end(), index) - indexes.begin());
+}
+
+// Reads all spans; returns the last tick seen.
+uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClock& clock,
+                    uint64_t start_tick, std::vector<OpenThread>& open_threads) {
+  const RecordingDictionary& dictionary = recording.dictionary;
+  RecordTables tables{dictionary, std::vector<int32_t>(size_t{1} << 16, -1)};
+  for (const auto& [index, thread] : dictionary.threads) {
+    const auto logical = static_cast<uint64_t>(thread.torch_tid);
+    if (logical == 0 || logical >= tables.thread_of_torch_tid.size()) continue;
+    tables.thread_of_torch_tid[logical] = row_of_thread(recording.thread_index, index);
+  }
+
+  std::size_t rows = 0;
+  for (const RecordChunk& chunk : chunks.spans) rows += chunk.records;
+  recording.spans = SpanColumns(rows);
+  SpanConverter converter(recording.spans, tables, clock, start_tick);
+  uint64_t last_tick = start_tick;
+  std::size_t first_row = 0;
+  const std::span<const RecordChunk> all(chunks.spans);
+  for (std::size_t first = 0, last = 0; first < all.size(); first = last) {
+    std::size_t thread_spans = 0;
+    while (last < all.size() && all[last].thread == all[first].thread) thread_spans += all[last++].records;
+    const int32_t thread = row_of_thread(recording.thread_index, all[first].thread);
+    const auto own = all.subspan(first, last - first);
+    converter.begin_thread(thread, first_row);
+    for (const RecordChunk& chunk : own) {
+      for (std::size_t at = 0; at < chunk.records; ++at)
+        converter.convert(chunk.payload + at * sizeof(SpanRecord));
+    }
+    if (!converter.ordered()) {
+      converter.begin_thread(thread, first_row);
+      for (const std::byte* record : ordered_records(own, sizeof(SpanRecord))) converter.convert(record);
+    }
+    const SpanTotals& totals = converter.totals();
+    last_tick = std::max(last_tick, totals.last_tick);
+    recording.losses.damaged_records += totals.damaged;
+    recording.losses.early_records += totals.early;
+    if (totals.unfinished != 0) open_threads.push_back({first_row, first_row + thread_spans});
+    first_row += thread_spans;
+  }
+  return last_tick;
+}
+
+// Reads all allocations; returns the last tick seen.
+uint64_t read_allocations(Recording& recording, const ChunkList& chunks, const TickClock& clock,
+                          uint64_t start_tick) {
+  struct Keyed {
+    uint64_t tick;
+    const std::byte* record;
+    int32_t thread;
+  };
+  std::vector<Keyed> records;
+  std::vector<std::size_t> runs{0};  // each thread's records are in order already
+  for (const RecordChunk& chunk : chunks.allocations) {
+    const int32_t thread = row_of_thread(recording.thread_index, chunk.thread);
+    if (!records.empty() && records.back().thread != thread) runs.push_back(records.size());
+    for (std::size_t at = 0; at < chunk.records; ++at) {
+      const std::byte* record = chunk.payload + at * sizeof(AllocationRecord);
+      records.push_back({tick_of(record), record, thread});
+    }
+  }
+  runs.push_back(records.size());
+  const auto earlier = [](const Keyed& a, const Keyed& b) { return a.tick < b.tick; };
+  const auto at = [&](std::size_t run) { return records.begin() + static_cast<std::ptrdiff_t>(runs[run]); };
+  for (std::size_t run = 0; run + 1 < runs.size(); ++run) {
+    if (!std::is_sorted(at(run), at(run + 1), earlier)) std::stable_sort(at(run), at(run + 1), earlier);
+  }
+  while (runs.size() > 2) {
+    std::vector<std::size_t> merged;
+    for (std::size_t run = 0; run + 1 < runs.size(); run += 2) {
+      if (run + 2 < runs.size()) std::inplace_merge(at(run), at(run + 1), at(run + 2), earlier);
+      merged.push_back(runs[run]);
+    }
+    merged.push_back(records.size());
+    runs = std::move(merged);
+  }
+
+  AllocationColumns& columns = recording.allocations = AllocationColumns(records.size());
+  const std::size_t stacks = recording.dictionary.stack_parent.size();
+  TickReader ticks(clock, start_tick);
+  for (std::size_t row = 0; row < records.size(); ++row) {
+    AllocationRecord record;
+    std::memcpy(&record, records[row].record, sizeof(record));
+    recording.losses.early_records += record.tick < start_tick;
+    recording.losses.damaged_records += record.bytes < 0;
+    columns.time_ns[row] = ticks.to_ns(record.tick);
+    columns.address[row] = record.address;
+    columns.bytes[row] = std::max<int64_t>(record.bytes, 0);
+    columns.thread[row] = records[row].thread;
+    columns.device_type[row] = record.device_type;
+    columns.device_index[row] = record.device_index;
+    columns.stack[row] = RecordTables::row(record.stack, stacks);
+  }
+  return records.empty() ? start_tick : std::max(start_tick, records.back().tick);
+}
+
+}  // namespace
+
+SpanColumns::SpanColumns(std::size_t rows)
+    : thread(rows),
+      start_ns(rows),
+      duration_ns(rows),
+      name(rows),
+      overload(rows),
+      scope(rows),
+      sequence(rows),
+      forward_thread(rows),
+      stack(rows),
+      module(rows),
+      shapes(rows),
+      parameter(rows),
+      flags(rows) {}
+
+AllocationColumns::AllocationColumns(std::size_t rows)
+    : time_ns(rows),
+      address(rows),
+      bytes(rows),
+      thread(rows),
+      device_type(rows),
+      device_index(rows),
+      stack(rows) {}
+
+std::size_t clip_unfinished(std::span<const int64_t> start_ns, std::span<int64_t> duration_ns,
+                            std::span<const uint8_t> flags, int64_t stop_ns) {
+  std::vector<int64_t> open_ends;
+  std::size_t clipped = 0;
+  for (std::size_t row = 0; row < start_ns.size(); ++row) {
+    while (!open_ends.empty() && open_ends.back() <= start_ns[row]) open_ends.pop_back();
+    if (flags[row] & kStateUnfinished) {
+      const int64_t end_ns = open_ends.empty() ? stop_ns : open_ends.back();
+      duration_ns[row] = std::max<int64_t>(end_ns - start_ns[row], 0);
+      ++clipped;
+    } else if (!(flags[row] & kStateAsync)) {
+      const int64_t end_ns = start_ns[row] + duration_ns[row];
+      if (open_ends.empty() || end_ns <= open_ends.back()) open_ends.push_back(end_ns);
+    }
+  }
+  return clipped;
+}
+
+Recording parse_recording(std::span<const std::byte> file) {
+  const FileHeader header = read_header(file);
+  ChunkList chunks = list_chunks(file, header);
+  Recording recording;
+  recording.stopped = header.state == static_cast<uint32_t>(FileState::Stopped);
+  recording.process = header.process;
+  recording.losses = {.dropped_spans = header.dropped_spans,
+                      .dropped_allocations = header.dropped_allocations,
+                      .recycled_spans = header.recycled_spans,
+                      .recycled_allocations = header.recycled_allocations,
+                      .truncated_strings = header.truncated_strings,
+                      .dropped_dictionary = header.dropped_dictionary,
+                      .damaged_chunks = chunks.damaged,
+                      .damaged_records = chunks.missing_records};
+
+  DictionaryParser dictionary;
+  for (const std::span<const std::byte>& payload : chunks.dictionary) dictionary.add_chunk(payload);
+  recording.dictionary = dictionary.build(header.dropped_dictionary);
+  recording.losses.damaged_entries = recording.dictionary.damaged_entries;
+  recording.thread_index = thread_rows(recording.dictionary, chunks);
+
+  const std::size_t pairs = std::min(header.clock_pairs, kMaxClockPairs);
+  const TickClock clock(header.clock, header.start_tick, std::span(header.pairs, pairs));
+  recording.start_realtime_ns = clock.start_realtime_ns();
+  recording.clock_checks = clock.checks();
+  recording.losses.uncalibrated_clock = clock.calibrated() ? 0 : 1;
+
+  std::vector<OpenThread> open_threads;
+  uint64_t last_tick = read_spans(recording, chunks, clock, header.start_tick, open_threads);
+  last_tick = std::max(last_tick, read_allocations(recording, chunks, clock, header.start_tick));
+  if (recording.stopped && header.stop_tick > header.start_tick) {
+    recording.stop_ns = clock.to_ns(header.stop_tick);
+  } else {
+    for (std::size_t pair = 0; pair < pairs; ++pair) last_tick = std::max(last_tick, header.pairs[pair].tick);
+    recording.stop_ns = clock.to_ns(last_tick);
+  }
+  for (const OpenThread& open : open_threads) {
+    const std::size_t rows = open.last_row - open.first_row;
+    SpanColumns& spans = recording.spans;
+    recording.losses.unfinished_spans += clip_unfinished(
+        {spans.start_ns.data() + open.first_row, rows}, {spans.duration_ns.data() + open.first_row, rows},
+        {spans.flags.data() + open.first_row, rows}, recording.stop_ns);
+  }
+  return recording;
+}
+
+}  // namespace kinetoscope
