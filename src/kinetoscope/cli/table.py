@@ -1,0 +1,35 @@
+"""`kinetoscope table`: print a table of a trace."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("table")
+@click.argument("path", metavar="TRACE")
+@click.argument("name", metavar="[NAME]", default="ops")
+@click.option("--sort", metavar="COLUMN", help="Sort by this column: numbers from the largest down.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=0), help="Print N rows (20), 0 for all.")
+@click.option("--columns", metavar="A,B,...", help="Print these columns only.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV, times in ns.")
+def command(
+    path: str, name: str, *, sort: str | None, limit: int | None, columns: str | None, as_csv: bool
+) -> None:
+    """Print a table of a trace, the operators if no NAME is given.
+
+    The most useful ones: ops, modules, steps, lines, stacks, memory, spans, threads, allocations, losses, info.
+    """
+    from kinetoscope.cli import _grid
+    from kinetoscope.cli._terminal import console
+    from kinetoscope.trace import open as open_trace
+
+    with open_trace(path) as trace:
+        found = trace.table(name)
+    if sort is not None:
+        found = _grid.sort_rows(found, sort)
+    if columns is not None:
+        found = _grid.choose_columns(found, [column.strip() for column in columns.split(",")])
+    if as_csv:
+        _grid.print_csv(found.slice(0, limit) if limit else found)
+    else:
+        _grid.print_table(console(), found, 20 if limit is None else limit, "--columns A,B or --csv")
