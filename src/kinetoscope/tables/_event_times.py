@@ -1,0 +1,107 @@
+"""What single and averaged events share: averages, texts of times, and torch's old names."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.tables._units import time_text
+
+
+class TimesAsText:
+    """Averages and the texts of times, shared by single and averaged events."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def count(self) -> int:
+            """How many calls."""
+
+        @property
+        def cpu_time_total(self) -> float:
+            """Host time, in microseconds."""
+
+        @property
+        def self_cpu_time_total(self) -> float:
+            """Host time without that of the events inside, in microseconds."""
+
+        @property
+        def device_time_total(self) -> float:
+            """Device time, in microseconds."""
+
+        @property
+        def self_device_time_total(self) -> float:
+            """Device time without that of the events inside, in microseconds."""
+
+    @property
+    def cpu_time(self) -> float:
+        """Host time of one call, in microseconds."""
+        return self.cpu_time_total / self.count if self.count else 0.0
+
+    @property
+    def device_time(self) -> float:
+        """Device time of one call, in microseconds."""
+        return self.device_time_total / self.count if self.count else 0.0
+
+    @property
+    def cpu_time_str(self) -> str:
+        """`cpu_time` with its unit."""
+        return time_text(self.cpu_time)
+
+    @property
+    def cpu_time_total_str(self) -> str:
+        """`cpu_time_total` with its unit."""
+        return time_text(self.cpu_time_total)
+
+    @property
+    def self_cpu_time_total_str(self) -> str:
+        """`self_cpu_time_total` with its unit."""
+        return time_text(self.self_cpu_time_total)
+
+    @property
+    def device_time_str(self) -> str:
+        """`device_time` with its unit."""
+        return time_text(self.device_time)
+
+    @property
+    def device_time_total_str(self) -> str:
+        """`device_time_total` with its unit."""
+        return time_text(self.device_time_total)
+
+    @property
+    def self_device_time_total_str(self) -> str:
+        """`self_device_time_total` with its unit."""
+        return time_text(self.self_device_time_total)
+
+    @property
+    def cuda_time(self) -> float:
+        """Old name of `device_time`."""
+        return float(self._renamed("cuda_time"))
+
+    @property
+    def cuda_time_total(self) -> float:
+        """Old name of `device_time_total`."""
+        return float(self._renamed("cuda_time_total"))
+
+    @property
+    def self_cuda_time_total(self) -> float:
+        """Old name of `self_device_time_total`."""
+        return float(self._renamed("self_cuda_time_total"))
+
+    @property
+    def cuda_memory_usage(self) -> int:
+        """Old name of `device_memory_usage`."""
+        return int(self._renamed("cuda_memory_usage"))
+
+    @property
+    def self_cuda_memory_usage(self) -> int:
+        """Old name of `self_device_memory_usage`."""
+        return int(self._renamed("self_cuda_memory_usage"))
+
+    def _renamed(self, old: str) -> Any:
+        """Warn as torch does and return the value under its new name."""
+        new = old.replace("cuda", "device")
+        warnings.warn(f"`{old}` is deprecated; use `{new}`.", FutureWarning, stacklevel=3)
+        return getattr(self, new)

@@ -1,0 +1,35 @@
+"""Times, sizes and shares as the event table prints them."""
+
+from __future__ import annotations
+
+TIME_UNITS = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0}
+
+
+def time_text(time_us: float, unit: str | None = None) -> str:
+    """Return a time with three decimals in `unit`, or in the largest unit that leaves at least 1."""
+    if unit is None:
+        unit = next((name for name, size in TIME_UNITS.items() if time_us >= size), "us")
+    return f"{time_us / TIME_UNITS[unit]:.3f}{unit}"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size in the largest binary unit that leaves at least 1; whole bytes below a kilobyte."""
+    for power, unit in ((3, "GB"), (2, "MB"), (1, "KB")):
+        if abs(size_bytes) >= 1024**power:
+            return f"{size_bytes / 1024**power:.2f} {unit}"
+    return f"{size_bytes} B"
+
+
+def share_text(part: float, whole: float) -> str:
+    """Return a share in percent; of nothing there are no shares."""
+    return f"{part * 100 / whole:.2f}%" if whole else "NaN"
+
+
+def printable(text: str) -> str:
+    """Write control characters, line breaks and lone surrogates as escapes, so that no name breaks a table."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )

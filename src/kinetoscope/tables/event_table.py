@@ -1,0 +1,177 @@
+"""The text table of events: torch's columns, headings and units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.tables._units import TIME_UNITS, printable, share_text, size_text, time_text
+from kinetoscope.tables._visible import on_device_mask
+from kinetoscope.tables.function_event import used_device
+from kinetoscope.trace._shown import memory_recorded
+
+if TYPE_CHECKING:
+    from kinetoscope.tables.event_list import Event, EventList
+
+NUMBER_WIDTH = 12
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of text: what its cell says of an event."""
+
+    heading: str
+    cell: Callable[[Event], str]
+    width: int = NUMBER_WIDTH
+    left: bool = False
+
+    def padded(self, text: str) -> str:
+        """Pad a cell to the width of the column."""
+        return text.ljust(self.width) if self.left else text.rjust(self.width)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How an event table is cut and headed; see `EventList.table`."""
+
+    row_limit: int = 100
+    max_src_column_width: int | None = 75
+    max_name_column_width: int | None = 55
+    max_shapes_column_width: int | None = 80
+    header: str | None = None
+    top_level_events_only: bool = False
+    time_unit: str | None = None
+
+
+def event_table(events: EventList, options: TableOptions) -> str:
+    """Return events as a text table, empty without events.
+
+    Raises:
+        ArgumentError: An unknown time unit.
+    """
+    if options.time_unit is not None and options.time_unit not in TIME_UNITS:
+        known = ", ".join(TIME_UNITS)
+        raise ArgumentError(f"unknown time unit {options.time_unit!r}; choose one of {known}, or None")
+    if len(events) == 0:
+        return ""
+    host_us = float(events.values("self_cpu_time_total").sum())
+    device_us = _device_total(events)
+    columns = _columns(events, options, host_us, device_us)
+    rows = [line for event in _chosen(events, options) for line in _lines(columns, event)]
+    rule = "".join("-" * column.width + GAP for column in columns)
+    wide_rule = "=" * (len(rule) - len(GAP))
+    out: list[str] = []
+    if options.header is not None:
+        out += [wide_rule, options.header]
+    if options.top_level_events_only:
+        out += [wide_rule, "This report only display top-level ops statistics"]
+    out += [rule, _joined(columns, [column.heading for column in columns]), rule, *rows, rule]
+    out.append(f"Self CPU time total: {time_text(host_us, options.time_unit)}")
+    if device_us > 0:
+        device = (used_device(events.trace) or "device").upper()
+        out.append(f"Self {device} time total: {time_text(device_us, options.time_unit)}")
+    return "\n".join(out) + "\n"
+
+
+def _columns(events: EventList, options: TableOptions, host_us: float, device_us: float) -> list[_Column]:
+    """The columns that these events fill."""
+    unit = options.time_unit
+    name_width = _width(events.widest("key"), options.max_name_column_width)
+    columns = [_Column("Name", lambda event: _cut_name(event.key, options.max_name_column_width), name_width)]
+    if events.widest("overload_name"):
+        columns.append(
+            _Column(
+                "Overload Name",
+                lambda event: _cut_name(event.overload_name, options.max_name_column_width),
+                name_width,
+            )
+        )
+    columns += [
+        _Column("Self CPU %", lambda event: share_text(event.self_cpu_time_total, host_us)),
+        _Column("Self CPU", lambda event: time_text(event.self_cpu_time_total, unit)),
+        _Column("CPU total %", lambda event: "0" if event.is_async else share_text(event.cpu_time_total, host_us)),
+        _Column("CPU total", lambda event: time_text(event.cpu_time_total, unit)),
+        _Column("CPU time avg", lambda event: time_text(event.cpu_time, unit)),
+    ]
+    device = (used_device(events.trace) or "").upper()
+    if device_us > 0:
+        columns += [
+            _Column(f"Self {device}", lambda event: time_text(event.self_device_time_total, unit)),
+            _Column(f"Self {device} %", lambda event: share_text(event.self_device_time_total, device_us)),
+            _Column(f"{device} total", lambda event: time_text(event.device_time_total, unit)),
+            _Column(f"{device} time avg", lambda event: time_text(event.device_time, unit)),
+        ]
+    if memory_recorded(events.trace):
+        columns += [
+            _Column("CPU Mem", lambda event: size_text(event.cpu_memory_usage)),
+            _Column("Self CPU Mem", lambda event: size_text(event.self_cpu_memory_usage)),
+        ]
+        if device and (events.values("self_device_memory_usage") > 0).any():
+            columns += [
+                _Column(f"{device} Mem", lambda event: size_text(event.device_memory_usage)),
+                _Column(f"Self {device} Mem", lambda event: size_text(event.self_device_memory_usage)),
+            ]
+    columns.append(_Column("# of Calls", lambda event: str(event.count)))
+    # An empty list prints as two characters.
+    widest_shapes = events.widest("input_shapes")
+    if widest_shapes > 2:
+        width = _width(widest_shapes, options.max_shapes_column_width)
+        columns.append(_Column("Input Shapes", lambda event: str(event.input_shapes)[:width], width))
+    widest_source = events.widest("stack")
+    if widest_source:
+        width = _width(widest_source, options.max_src_column_width)
+        columns.append(_Column(SOURCE, lambda event: _cut_left(event.stack[0], width) if event.stack else "", width, left=True))
+    return columns
+
+
+SOURCE = "Source Location"
+
+
+def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
+    """The lines of one event: its numbers, then the rest of its stack below each other."""
+    yield _joined(columns, [column.cell(event) for column in columns])
+    if columns[-1].heading == SOURCE:
+        before = [""] * (len(columns) - 1)
+        for entry in [*event.stack[1:], ""]:
+            yield _joined(columns, [*before, _cut_left(entry, columns[-1].width)])
+
+
+def _chosen(events: EventList, options: TableOptions) -> Iterator[Event]:
+    """The events to print; a negative limit prints all."""
+    found = (event for event in events if not (options.top_level_events_only and event.cpu_parent is not None))
+    return islice(found, options.row_limit) if options.row_limit >= 0 else found
+
+
+def _device_total(events: EventList) -> float:
+    """Self time of device events, in microseconds."""
+    if on_device_mask(events.trace) is None:
+        return 0.0
+    times = events.values("self_device_time_total")
+    return float(sum(time for time, event in zip(times.tolist(), events, strict=True) if int(event.device_type)))
+
+
+def _joined(columns: list[_Column], cells: list[str]) -> str:
+    """One line of the table."""
+    return "".join(column.padded(cell) + GAP for column, cell in zip(columns, cells, strict=True))
+
+
+def _width(widest: int, limit: int | None) -> int:
+    """Room for the widest cell and a margin, within the limit."""
+    return widest + 4 if limit is None else min(widest + 4, limit)
+
+
+def _cut_name(name: str, limit: int | None) -> str:
+    """Cut a name at its end and make it fit for a terminal."""
+    if limit is not None and len(name) >= limit - 3:
+        name = name[: limit - 3] + "..."
+    return printable(name)
+
+
+def _cut_left(path: str, limit: int) -> str:
+    """Cut a source location at its beginning, since its end tells more."""
+    path = printable(path)
+    return path if len(path) <= limit else "..." + path[len(path) - limit + 3 :]
