@@ -15,7 +15,6 @@ from benchmarks.harness import Result, run
 from benchmarks.workloads import operators_of, recorder, tiny_training_step
 
 LIMIT_BYTES = 64
-RING_BYTES = 32 << 20
 FLAT_BYTES = 2 << 20
 
 
@@ -27,16 +26,19 @@ def resident_bytes() -> int:
     raise SystemExit("this system does not say how much memory a process holds: the benchmark needs Linux")
 
 
+def ring_bytes(operators: int) -> int:
+    """The size of a ring that so many operators go round at least twice before half way."""
+    return max(1 << 20, 12 * operators)
+
+
 def growth(kind: str, operators: int) -> tuple[int, int, int]:
     """Records so many operators; returns them and the resident growth until half way and until the end, in bytes."""
     step = tiny_training_step()
     for _ in range(20):
         step()
     a_step = operators_of(step)
-    options = (
-        {"ring_bytes": RING_BYTES} if kind == "ring" else {"record_shapes": True} if kind == "shapes" else {}
-    )
-    session = recorder(kind == "torch", **options)()
+    options = {"ring": {"ring_bytes": ring_bytes(operators)}, "shapes": {"record_shapes": True}}
+    session = recorder(kind == "torch", **options.get(kind, {}))()
     half = max(1, operators // a_step // 2)
     before = resident_bytes()
     session.start()
@@ -91,7 +93,7 @@ def measure(options: Namespace) -> list[Result]:
             ],
         ),
         Result(
-            f"memory with a ring of {RING_BYTES >> 20} MiB, second half of {2 * operators:,} operators",
+            f"memory with a ring of {ring_bytes(2 * operators) / 1e6:.0f} MB, second half of {2 * operators:,} operators",
             "flat",
             f"{(ring_after - ring_middle) / 1e6:+.2f} MB",
             ring_after - ring_middle <= FLAT_BYTES,

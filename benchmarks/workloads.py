@@ -53,14 +53,14 @@ def tiny_training_step(width: int = 32, layers: int = 4) -> Callable[[], None]:
     return step
 
 
-def recorder(theirs: bool, **flags: bool) -> Callable[[], "kinetoscope.profile | torch_profile"]:
+def recorder(theirs: bool, **flags: bool | int) -> Callable[[], "kinetoscope.profile | torch_profile"]:
     """Returns a function that makes a session of the CPU, torch's or ours, with the same flags."""
     kind = torch_profile if theirs else kinetoscope.profile
     return lambda: kind(activities=[ProfilerActivity.CPU], **flags)
 
 
 @contextmanager
-def collecting(theirs: bool, **flags: bool) -> Iterator[object]:
+def collecting(theirs: bool, **flags: bool | int) -> Iterator[object]:
     """Records what runs inside and throws it away, for benchmarks of collection alone."""
     with recorder(theirs, **flags)() as session:
         yield session
