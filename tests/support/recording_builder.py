@@ -1,0 +1,249 @@
+"""Writes recording files byte by byte, whole ones and broken ones, without the recorder."""
+
+import itertools
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAGIC = b"KSCOPE\r\n"
+HEADER_BYTES = 8192
+CHUNK_HEADER_BYTES = 64
+CHUNK_MAGIC = 0x4B43484B
+FREE, SPANS, ALLOCATIONS, DICTIONARY = range(4)
+MOST_CLOCK_PAIRS = 128
+
+SPAN = struct.Struct("<QQIIIIqHBBI")
+ALLOCATION = struct.Struct("<QQqBbHI")
+
+
+@dataclass
+class Chunk:
+    """One chunk as it will stand in the file; every field may be a lie."""
+
+    kind: int
+    thread: int
+    payload: bytes
+    committed: int
+    order: int
+    magic: int = CHUNK_MAGIC
+
+    def to_bytes(self, chunk_bytes: int) -> bytes:
+        """The chunk, filled up with zeros."""
+        header = struct.pack("<IIIIQQ", self.magic, self.kind, self.thread, 0, self.order, self.committed)
+        return (header.ljust(CHUNK_HEADER_BYTES, b"\0") + self.payload).ljust(chunk_bytes, b"\0")
+
+
+@dataclass
+class RecordingBuilder:
+    """Collects entries and records; ticks are nanoseconds unless `clock` says otherwise.
+
+    Methods that add to the dictionary return the id of what they add, so that records can name it.
+    """
+
+    chunk_bytes: int = 1024
+    clock: int = 0
+    start_tick: int = 1_000
+    stop_tick: int = 1_000_000
+    state: int = 1
+    version: int = 1
+    process: int = 4242
+    pairs: list[tuple[int, int, int]] = field(
+        default_factory=lambda: [(1_000, 5_000, 1_700_000_000_000_000_000)]
+    )
+    dropped_spans: int = 0
+    dropped_allocations: int = 0
+    recycled_spans: int = 0
+    recycled_allocations: int = 0
+    truncated_strings: int = 0
+    dropped_dictionary: int = 0
+    extra_chunks: list[Chunk] = field(default_factory=list)
+    entries: list[bytes] = field(default_factory=list)
+    spans: dict[int, list[bytes]] = field(default_factory=dict)
+    allocations: dict[int, list[bytes]] = field(default_factory=dict)
+    _ids: dict[int, int] = field(default_factory=dict)
+    _strings: dict[bytes, int] = field(default_factory=dict)
+
+    def _next_id(self, kind: int) -> int:
+        self._ids[kind] = self._ids.get(kind, 0) + 1
+        return self._ids[kind]
+
+    def entry(self, kind: int, payload: bytes) -> None:
+        """Adds a dictionary entry as it is."""
+        self.entries.append(
+            (struct.pack("<II", kind, len(payload)) + payload).ljust(-(-(8 + len(payload)) // 8) * 8, b"\0")
+        )
+
+    def string(self, text: str | bytes) -> int:
+        """Adds a text once; str with lone surrogates and broken bytes are both welcome."""
+        raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        if not raw:
+            return 0
+        if raw not in self._strings:
+            self._strings[raw] = number = self._next_id(1)
+            self.entry(1, struct.pack("<I", number) + raw)
+        return self._strings[raw]
+
+    def name(self, text: str | bytes, overload: str = "") -> int:
+        """Adds an operator's name."""
+        number = self._next_id(2)
+        self.entry(2, struct.pack("<III", number, self.string(text), self.string(overload)))
+        return number
+
+    def frame(self, function: str, file: str, line: int) -> int:
+        """Adds a frame."""
+        number = self._next_id(3)
+        self.entry(3, struct.pack("<IIII", number, self.string(function), self.string(file), line))
+        return number
+
+    def stack(self, parent: int, frame: int) -> int:
+        """Adds a stack whose innermost call is `frame`."""
+        number = self._next_id(4)
+        self.entry(4, struct.pack("<III", number, parent, frame))
+        return number
+
+    def module(
+        self, class_name: str, *, parent: int = 0, name: str = "", caller: int = 0, address: int = 0
+    ) -> int:
+        """Adds a module and its place."""
+        number = self._next_id(5)
+        self.entry(5, struct.pack("<IIIIQ", number, self.string(class_name), caller, 0, address))
+        self.module_name(number, parent, name)
+        return number
+
+    def module_name(self, module: int, parent: int, name: str) -> None:
+        """Says (again) where a module hangs."""
+        self.entry(6, struct.pack("<III", module, parent, self.string(name)))
+
+    def parameter(self, module: int = 0, name: str = "", address: int = 0) -> int:
+        """Adds a parameter."""
+        number = self._next_id(7)
+        self.entry(7, struct.pack("<IIIIQ", number, module, self.string(name), 0, address))
+        return number
+
+    def shapes(self, dims: str, types: str = "[]", concrete: str = "[]") -> int:
+        """Adds input shapes; all three are JSON texts."""
+        number = self._next_id(8)
+        texts = [text.encode() for text in (dims, types, concrete)]
+        self.entry(8, struct.pack("<IIII", number, *map(len, texts)) + b"".join(texts))
+        return number
+
+    def thread(self, index: int, *, os_tid: int = 0, torch_tid: int = 0, name: str = "") -> None:
+        """Adds or renames a thread."""
+        self.entry(9, struct.pack("<IIQ", index, os_tid, torch_tid) + name.encode())
+
+    def info(self, key: str, json_text: str) -> None:
+        """Adds a fact about the run."""
+        self.entry(10, struct.pack("<I", len(key.encode())) + key.encode() + json_text.encode())
+
+    def span(
+        self,
+        start: int,
+        end: int,
+        name: int = 0,
+        *,
+        thread: int = 1,
+        stack: int = 0,
+        module: int = 0,
+        shapes: int = 0,
+        sequence: int = -1,
+        forward_thread: int = 0,
+        scope: int = 0,
+        flags: int = 0,
+        parameter: int = 0,
+    ) -> None:
+        """Adds a span in ticks after the start of the recording; end 0 means that it never ended."""
+        end_tick = 0 if end == 0 else self.start_tick + end
+        self.spans.setdefault(thread, []).append(
+            SPAN.pack(
+                self.start_tick + start,
+                end_tick,
+                name,
+                stack,
+                module,
+                shapes,
+                sequence,
+                forward_thread,
+                scope,
+                flags,
+                parameter,
+            )
+        )
+
+    def allocation(
+        self,
+        time: int,
+        address: int,
+        size: int,
+        *,
+        thread: int = 1,
+        device_type: int = 0,
+        device_index: int = -1,
+        stack: int = 0,
+    ) -> None:
+        """Adds an allocation, or with size 0 a free."""
+        self.allocations.setdefault(thread, []).append(
+            ALLOCATION.pack(self.start_tick + time, address, size, device_type, device_index, 0, stack)
+        )
+
+    def chunks(self) -> list[Chunk]:
+        """Lays everything out: dictionary, spans, allocations, then the extra chunks."""
+        order = itertools.count(1)
+        room = self.chunk_bytes - CHUNK_HEADER_BYTES
+        chunks = [
+            Chunk(DICTIONARY, 0, payload, len(payload), next(order))
+            for payload in _packed(self.entries, room)
+        ]
+        for kind, size, records in (
+            (SPANS, SPAN.size, self.spans),
+            (ALLOCATIONS, ALLOCATION.size, self.allocations),
+        ):
+            chunks.extend(
+                Chunk(kind, thread, payload, len(payload) // size, next(order))
+                for thread, own in records.items()
+                for payload in _packed(own, room)
+            )
+        return chunks + self.extra_chunks
+
+    def to_bytes(self) -> bytes:
+        """The whole file."""
+        chunks = self.chunks()
+        header = MAGIC + struct.pack(
+            "<IIIIIIQQQQQQQQQ",
+            self.version,
+            self.chunk_bytes,
+            self.state,
+            self.clock,
+            self.process,
+            len(self.pairs),
+            len(chunks),
+            self.start_tick,
+            self.stop_tick if self.state else 0,
+            self.dropped_spans,
+            self.dropped_allocations,
+            self.recycled_spans,
+            self.recycled_allocations,
+            self.truncated_strings,
+            self.dropped_dictionary,
+        )
+        header += b"".join(struct.pack("<Qqq", *pair) for pair in self.pairs[:MOST_CLOCK_PAIRS])
+        return header.ljust(HEADER_BYTES, b"\0") + b"".join(
+            chunk.to_bytes(self.chunk_bytes) for chunk in chunks
+        )
+
+    def write(self, path: Path) -> Path:
+        """Writes the file and returns its path."""
+        path.write_bytes(self.to_bytes())
+        return path
+
+
+def _packed(items: list[bytes], room: int) -> Iterator[bytes]:
+    """Joins items to payloads of at most `room` bytes; an item is never divided."""
+    payload = b""
+    for item in items:
+        if payload and len(payload) + len(item) > room:
+            yield payload
+            payload = b""
+        payload += item
+    if payload:
+        yield payload
