@@ -1,0 +1,125 @@
+// The file a recording is kept in while it runs, and the only thing the recorder and the reader share.
+//
+// Layout: one FileHeader in the first kHeaderBytes, then chunks of FileHeader::chunk_bytes each, in the
+// order in which they were handed out. A chunk belongs to one thread (SPANS, ALLOCATIONS) or to the whole
+// process (DICTIONARY). Its writer fills the payload and then release-stores ChunkHeader::committed, so
+// whatever lies below `committed` is whole even after SIGKILL: the pages are a shared mapping of the file.
+// Dictionary entries are committed before the first record that names them.
+//
+// Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
+// All numbers are little-endian. A reader refuses any other kVersion.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kinetoscope {
+
+inline constexpr char kMagic[8] = {'K', 'S', 'C', 'O', 'P', 'E', '\r', '\n'};
+inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kHeaderBytes = 8192;
+inline constexpr uint32_t kDefaultChunkBytes = 256 * 1024;
+inline constexpr uint32_t kChunkMagic = 0x4b43484bu;
+inline constexpr uint32_t kMaxClockPairs = 128;
+// Longer strings are cut here and counted in FileHeader::truncated_strings.
+inline constexpr uint32_t kMaxStringBytes = 192 * 1024;
+
+// One reading of the tick counter beside the kernel's clocks.
+struct ClockPair {
+  uint64_t tick;
+  int64_t monotonic_ns;
+  int64_t realtime_ns;
+};
+
+enum class FileState : uint32_t {
+  Recording = 0,  // the process is alive, or was killed
+  Stopped = 1,    // stop() closed the books
+};
+
+struct FileHeader {
+  char magic[8];
+  uint32_t version;
+  uint32_t chunk_bytes;
+  uint32_t state;              // FileState
+  uint32_t clock;              // 0 = monotonic ns, 1 = x86 TSC, 2 = aarch64 virtual counter
+  uint32_t process;            // pid
+  uint32_t clock_pairs;        // how many of `pairs` are valid (release-stored)
+  uint64_t chunks;             // how many chunks were handed out (release-stored)
+  uint64_t start_tick;         // first tick of the recording: time 0
+  uint64_t stop_tick;          // 0 while recording
+  uint64_t dropped_spans;      // no room (disk full), never written
+  uint64_t dropped_allocations;
+  uint64_t recycled_spans;     // overwritten by the ring
+  uint64_t recycled_allocations;
+  uint64_t truncated_strings;
+  uint64_t dropped_dictionary; // dictionary entries that found no room: their ids stay unnamed
+  ClockPair pairs[kMaxClockPairs];  // [0] is taken at start; when full the last slot is rewritten
+};
+static_assert(sizeof(FileHeader) <= kHeaderBytes);
+
+enum class ChunkKind : uint32_t { Free = 0, Spans = 1, Allocations = 2, Dictionary = 3 };
+
+struct ChunkHeader {
+  uint32_t magic;      // kChunkMagic once handed out
+  uint32_t kind;       // ChunkKind
+  uint32_t thread;     // index of a Thread entry; 0 for Dictionary
+  uint32_t reserved;
+  uint64_t order;      // rises with every hand-out; a recycled chunk gets a new one
+  uint64_t committed;  // records (Spans, Allocations) or payload bytes (Dictionary) that are whole
+  uint64_t padding[4];
+};
+static_assert(sizeof(ChunkHeader) == 64);
+
+// A span as it is written at its start; `end_tick` follows when it ends (0: never ended).
+struct SpanRecord {
+  uint64_t start_tick;
+  uint64_t end_tick;
+  uint32_t name;
+  uint32_t stack;
+  uint32_t module;
+  uint32_t shapes;
+  int64_t sequence;         // autograd sequence number, -1 without
+  uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else 0
+  uint8_t scope;            // at::RecordScope
+  uint8_t flags;            // SpanFlag
+  uint32_t parameter;       // AccumulateGrad: which parameter; else 0
+};
+static_assert(sizeof(SpanRecord) == 48);
+
+enum SpanFlag : uint8_t {
+  kSpanAsync = 1,  // ended on another thread than it began
+};
+
+// bytes > 0: allocated; bytes == 0: `address` was freed.
+struct AllocationRecord {
+  uint64_t tick;
+  uint64_t address;
+  int64_t bytes;
+  uint8_t device_type;  // c10::DeviceType
+  int8_t device_index;
+  uint16_t reserved;
+  uint32_t stack;
+};
+static_assert(sizeof(AllocationRecord) == 32);
+
+// Dictionary entries: EntryHeader, payload, zero padding to a multiple of 8. An entry never crosses a chunk.
+// Payloads are packed u32/u64 in the order named here; `text` runs to the end of the payload.
+enum class Entry : uint32_t {
+  String = 1,      // u32 id, text (UTF-8; lone surrogates as their three-byte form)
+  Name = 2,        // u32 id, u32 string, u32 overload string (0: none)
+  Frame = 3,       // u32 id, u32 function string, u32 file string, u32 line
+  Stack = 4,       // u32 id, u32 parent stack (0: root), u32 frame; the innermost call is the id itself
+  Module = 5,      // u32 id, u32 class string, u32 calling module (0: none), u32 0, u64 address
+  ModuleName = 6,  // u32 id, u32 parent module (0: a root), u32 attribute-name string; the last one wins
+  Parameter = 7,   // u32 id, u32 module (0: not known yet), u32 name string (0), u32 0, u64 address; last wins
+  Shapes = 8,      // u32 id, u32 bytes of dims, u32 bytes of types, u32 bytes of concrete, then the three JSON texts
+  Thread = 9,      // u32 index, u32 os thread id, u64 torch's logical id, text = thread name
+  Info = 10,       // u32 bytes of key, key, JSON value; the last one of a key wins
+};
+
+struct EntryHeader {
+  uint32_t type;   // Entry
+  uint32_t bytes;  // of the payload, without padding
+};
+
+}  // namespace kinetoscope

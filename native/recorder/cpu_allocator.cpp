@@ -1,0 +1,74 @@
+#include "cpu_allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceType.h>
+
+#include "clock.h"
+#include "session.h"
+#include "thread_state.h"
+
+namespace kinetoscope {
+namespace {
+
+c10::Allocator* original = nullptr;
+c10::DeleterFnPtr original_deleter = nullptr;
+
+void record(const void* address, int64_t bytes) {
+  ThreadState* thread = this_thread();
+  if (thread == nullptr) return;
+  BusyGuard busy(*thread);
+  Session* session = Session::current();
+  if (session == nullptr || !session->records(kRecordMemory)) return;
+  try {
+    if (thread->generation != session->generation()) thread->join(*session);
+    AllocationRecord event{};
+    event.tick = read_tick();
+    event.address = reinterpret_cast<uintptr_t>(address);
+    event.bytes = bytes;
+    event.device_type = static_cast<uint8_t>(c10::DeviceType::CPU);
+    event.device_index = -1;
+    session->add_allocation(*thread, event);
+  } catch (...) {
+    session->faults.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// Deletes as the original does; the event comes first, while the address cannot be handed out again.
+void recording_deleter(void* context) {
+  if (context != nullptr) record(context, 0);
+  original_deleter(context);
+}
+
+class RecordingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr data = original->allocate(bytes);
+    // A block whose deleter is not the usual one is left alone: its context may not be its address.
+    if (data.get_context() != nullptr && data.compare_exchange_deleter(original_deleter, &recording_deleter) &&
+        bytes != 0) {
+      record(data.get_context(), static_cast<int64_t>(bytes));
+    }
+    return data;
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return original_deleter == nullptr ? nullptr : &recording_deleter; }
+  void copy_data(void* destination, const void* source, std::size_t bytes) const override {
+    original->copy_data(destination, source, bytes);
+  }
+};
+
+}  // namespace
+
+void wrap_cpu_allocator() {
+  if (original != nullptr) return;
+  c10::Allocator* found = c10::GetAllocator(c10::DeviceType::CPU);
+  original_deleter = found->raw_deleter();
+  // Without a raw deleter we could not put ours in its place.
+  if (original_deleter == nullptr) return;
+  original = found;
+  static RecordingAllocator* ours = new RecordingAllocator;
+  // The highest priority: an allocator registered later with a lower one must not push us out.
+  c10::SetAllocator(c10::DeviceType::CPU, ours, UINT8_MAX);
+}
+
+}  // namespace kinetoscope

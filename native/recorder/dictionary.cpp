@@ -1,0 +1,145 @@
+#include "dictionary.h"
+
+#include <atomic>
+#include <cstring>
+
+namespace kinetoscope {
+namespace {
+
+uint64_t pair_key(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
+
+size_t padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
+
+}  // namespace
+
+std::string_view Dictionary::cut(std::string_view text) {
+  if (text.size() <= kMaxStringBytes) return text;
+  std::atomic_ref(file_->header().truncated_strings).fetch_add(1, std::memory_order_relaxed);
+  size_t end = kMaxStringBytes;
+  // Not in the middle of a character.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+std::byte* Dictionary::room_for(Entry type, size_t payload_bytes) {
+  const size_t needed = sizeof(EntryHeader) + padded(payload_bytes);
+  const size_t capacity = file_->chunk_bytes() - sizeof(ChunkHeader);
+  if (chunk_ == nullptr || chunk_->committed + needed > capacity) {
+    ChunkHeader* fresh = needed <= capacity ? file_->take_chunk(ChunkKind::Dictionary, 0) : nullptr;
+    if (fresh == nullptr) {
+      std::atomic_ref(file_->header().dropped_dictionary).fetch_add(1, std::memory_order_relaxed);
+      return nullptr;
+    }
+    chunk_ = fresh;
+  }
+  std::byte* at = reinterpret_cast<std::byte*>(chunk_ + 1) + chunk_->committed;
+  const EntryHeader head{static_cast<uint32_t>(type), static_cast<uint32_t>(payload_bytes)};
+  std::memcpy(at, &head, sizeof(head));
+  return at + sizeof(head);
+}
+
+void Dictionary::commit(size_t payload_bytes) {
+  std::atomic_ref(chunk_->committed)
+      .store(chunk_->committed + sizeof(EntryHeader) + padded(payload_bytes), std::memory_order_release);
+}
+
+void Dictionary::write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text) {
+  const size_t bytes = numbers.size() * sizeof(uint32_t) + text.size();
+  std::byte* at = room_for(type, bytes);
+  if (at == nullptr) return;
+  std::memcpy(at, numbers.begin(), numbers.size() * sizeof(uint32_t));
+  std::memcpy(at + numbers.size() * sizeof(uint32_t), text.data(), text.size());
+  commit(bytes);
+}
+
+void Dictionary::write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
+                                    std::string_view text) {
+  const size_t fixed = numbers.size() * sizeof(uint32_t);
+  const size_t bytes = fixed + sizeof(address) + text.size();
+  std::byte* at = room_for(type, bytes);
+  if (at == nullptr) return;
+  std::memcpy(at, numbers.begin(), fixed);
+  std::memcpy(at + fixed, &address, sizeof(address));
+  std::memcpy(at + fixed + sizeof(address), text.data(), text.size());
+  commit(bytes);
+}
+
+uint32_t Dictionary::string(std::string_view text) {
+  if (text.empty()) return 0;
+  text = cut(text);
+  if (const auto known = strings_.find(text); known != strings_.end()) return known->second;
+  const auto id = static_cast<uint32_t>(strings_.size() + 1);
+  strings_.emplace(text, id);
+  write(Entry::String, {id}, text);
+  return id;
+}
+
+uint32_t Dictionary::name(std::string_view name, std::string_view overload) {
+  const uint32_t text = string(name);
+  const uint32_t suffix = string(overload);
+  const auto [at, fresh] = names_.try_emplace(pair_key(text, suffix), static_cast<uint32_t>(names_.size() + 1));
+  if (fresh) write(Entry::Name, {at->second, text, suffix});
+  return at->second;
+}
+
+uint32_t Dictionary::frame(std::string_view function, std::string_view filename, uint32_t line) {
+  const uint32_t numbers[3] = {string(function), string(filename), line};
+  const std::string_view key(reinterpret_cast<const char*>(numbers), sizeof(numbers));
+  if (const auto known = frames_.find(key); known != frames_.end()) return known->second;
+  const auto id = static_cast<uint32_t>(frames_.size() + 1);
+  frames_.emplace(key, id);
+  write(Entry::Frame, {id, numbers[0], numbers[1], line});
+  return id;
+}
+
+uint32_t Dictionary::stack(uint32_t parent, uint32_t frame) {
+  const auto [at, fresh] = stacks_.try_emplace(pair_key(parent, frame), static_cast<uint32_t>(stacks_.size() + 1));
+  if (fresh) write(Entry::Stack, {at->second, parent, frame});
+  return at->second;
+}
+
+uint32_t Dictionary::shapes(const TextKey& key, std::string_view dims, std::string_view types,
+                            std::string_view concrete) {
+  const uint32_t id = ++shapes_count_;
+  shapes_.insert(key, id);
+  std::string text;
+  text.reserve(dims.size() + types.size() + concrete.size());
+  text.append(dims).append(types).append(concrete);
+  write(Entry::Shapes,
+        {id, static_cast<uint32_t>(dims.size()), static_cast<uint32_t>(types.size()),
+         static_cast<uint32_t>(concrete.size())},
+        text);
+  return id;
+}
+
+uint32_t Dictionary::new_module(std::string_view class_name, uint32_t caller, uint64_t address) {
+  const uint32_t id = ++modules_;
+  write_with_address(Entry::Module, {id, string(class_name), caller, 0}, address);
+  return id;
+}
+
+void Dictionary::name_module(uint32_t module, uint32_t parent, std::string_view attribute) {
+  write(Entry::ModuleName, {module, parent, string(attribute)});
+}
+
+uint32_t Dictionary::new_parameter(uint64_t address) {
+  const uint32_t id = ++parameters_;
+  write_with_address(Entry::Parameter, {id, 0, 0, 0}, address);
+  return id;
+}
+
+void Dictionary::place_parameter(uint32_t parameter, uint64_t address, uint32_t module, std::string_view name) {
+  write_with_address(Entry::Parameter, {parameter, module, string(name), 0}, address);
+}
+
+void Dictionary::thread(uint32_t index, uint32_t os_thread, uint64_t torch_thread, std::string_view name) {
+  write_with_address(Entry::Thread, {index, os_thread}, torch_thread, name);
+}
+
+void Dictionary::info(std::string_view key, std::string_view json) {
+  std::string text;
+  text.append(key).append(json);
+  write(Entry::Info, {static_cast<uint32_t>(key.size())}, text);
+}
+
+}  // namespace kinetoscope

@@ -1,0 +1,75 @@
+// Which nn.Module instances were called, and what they are called in their model.
+//
+// The frame walk sees addresses of instances, without the GIL. Their names come later, when the main thread next
+// looks at its pending calls and we hold the GIL: then the tree below each outermost module is read once, through
+// the C API only (no Python code runs, so torch.compile sees nothing of it).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "dictionary.h"
+
+struct _object;
+using PyObject = _object;
+
+namespace kinetoscope {
+
+class ModuleRegistry {
+ public:
+  explicit ModuleRegistry(Dictionary& dictionary) : dictionary_(dictionary) {}
+
+  // [any thread, its frame holds `self`] The id of an instance; `caller` is the module whose call it runs in.
+  uint32_t intern(PyObject* self, uint32_t caller);
+  // [any thread] The id of a parameter's tensor.
+  uint32_t intern_parameter(const void* tensor);
+
+  // [GIL] Names what was seen since the last time, as far as the instances are known to live: because a Python
+  // frame of any thread holds them, or because they are in `alive`. Returns how many are left unnamed.
+  size_t resolve(const std::vector<PyObject*>& alive);
+  // [GIL, session over] Gives the weak references back.
+  void drop_references();
+
+  // [GIL] The instance behind this weak reference is gone; its address may soon be another's.
+  void forget(PyObject* weak_reference);
+
+  // Rises when an address stops meaning what it meant; threads then forget their caches.
+  uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
+
+ private:
+  struct Module {
+    uint32_t id = 0;
+    uint32_t caller = 0;
+    PyObject* weak_reference = nullptr;
+    bool named = false;
+    uint32_t traversals = 0;  // of the tree below it, as a root
+  };
+
+  // [GIL] Reads the tree below `root` and names everything in it.
+  void name_tree(PyObject* root);
+  // [GIL] Follows instances still in their frames.
+  static void collect_frames(std::unordered_set<PyObject*>& found);
+  // [GIL] Makes sure we hear of the instance's end.
+  void watch(PyObject* self);
+  // [GIL] The outermost live module that (transitively) called this one.
+  PyObject* root_of(PyObject* self);
+
+  Dictionary& dictionary_;
+  std::atomic<uint32_t> epoch_{1};
+  // All below: guarded by dictionary_.mutex().
+  std::unordered_map<PyObject*, Module> modules_;
+  std::unordered_map<uint32_t, PyObject*> by_id_;
+  std::unordered_map<PyObject*, PyObject*> by_reference_;
+  std::unordered_map<const void*, uint32_t> parameters_;
+  std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> unregistered_;  // caller and class -> id
+  std::vector<PyObject*> unnamed_;
+};
+
+// [GIL] Lets the main thread's pending calls reach this registry; drop_references() ends that.
+void start_naming(ModuleRegistry* registry);
+
+}  // namespace kinetoscope

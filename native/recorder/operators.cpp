@@ -1,0 +1,184 @@
+#include "operators.h"
+
+#include <ATen/record_function.h>
+
+#include <cstring>
+
+#include "clock.h"
+#include "parameters.h"
+#include "python_walk.h"
+#include "session.h"
+#include "shapes.h"
+#include "thread_state.h"
+#include "torch_threads.h"
+
+namespace kinetoscope {
+
+namespace {
+
+at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+
+constexpr std::string_view kAccumulateGrad = "torch::autograd::AccumulateGrad";
+
+// A schema's overload name lives as long as the schema, at an address of its own; names that are mere strings share
+// the address of one empty overload name, which is learnt from the first of them.
+std::atomic<const char*> no_overload{nullptr};
+
+uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
+  const size_t length = std::strlen(name);
+  TextKey key{hash_bytes(name, length), length};
+  if (length >= 8) {
+    uint64_t last;
+    std::memcpy(&last, name + length - 8, 8);
+    key.second ^= mix(last);
+  }
+  if (const uint32_t known = thread.text_names.find(key); known != 0) return known;
+  uint32_t id = 0;
+  {
+    std::lock_guard lock(session.dictionary().mutex());
+    id = session.dictionary().name({name, length}, {});
+  }
+  if (std::string_view(name, length) == kAccumulateGrad) {
+    session.accumulate_grad_name.store(id, std::memory_order_relaxed);
+  }
+  thread.text_names.insert(key, id);
+  return id;
+}
+
+uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction& function) {
+  const char* overload = function.overload_name();
+  if (overload == no_overload.load(std::memory_order_relaxed)) return text_name(thread, session, function.name());
+  const AddressKey key{overload};
+  if (const uint32_t known = thread.schema_names.find(key); known != 0) return known;
+  if (!function.operator_name().has_value()) {
+    no_overload.store(overload, std::memory_order_relaxed);
+    return text_name(thread, session, function.name());
+  }
+  uint32_t id = 0;
+  {
+    std::lock_guard lock(session.dictionary().mutex());
+    id = session.dictionary().name(function.name(), overload);
+  }
+  thread.schema_names.insert(key, id);
+  return id;
+}
+
+uint32_t parameter_of(ThreadState& thread, Session& session) {
+  const AddressKey key{accumulated_parameter()};
+  if (key.address == nullptr) return 0;
+  if (const uint32_t known = thread.parameters.find(key); known != 0) return known;
+  const uint32_t id = session.modules().intern_parameter(key.address);
+  thread.parameters.insert(key, id);
+  return id;
+}
+
+// Fills where Python stands into `span`: from the span around it when nothing can have moved, else by a walk.
+void place(ThreadState& thread, Session& session, OpenSpan& span, bool ranged) {
+  const PythonPosition position = python_position(thread);
+  span.frame = position.frame;
+  span.instruction = position.instruction;
+  const OpenSpan* around = thread.open.empty() ? nullptr : &thread.open.back();
+  if (around != nullptr && around->frame != nullptr && around->frame == position.frame &&
+      around->instruction == position.instruction) {
+    span.stack = around->stack;
+    span.module = around->module;
+  } else {
+    const Place here = locate(thread, session, position, session.records(kRecordModules));
+    span.stack = here.stack;
+    span.module = here.module;
+  }
+  // Python goes on inside a user's range.
+  if (ranged) span.frame = nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
+  ThreadState* thread = this_thread();
+  if (thread == nullptr) return nullptr;
+  BusyGuard busy(*thread);
+  Session* session = Session::current();
+  if (session == nullptr) return nullptr;
+  try {
+    if (thread->generation != session->generation()) thread->join(*session);
+    if (thread->orphans_seen != session->orphans_posted()) session->adopt_orphans(*thread);
+    const at::RecordScope scope = function.scope();
+    OpenSpan span{&function, session->next_span(*thread)};
+    if (SpanRecord* record = span.record; record != nullptr) {
+      record->name = name_of(*thread, *session, function);
+      if (session->records_places()) place(*thread, *session, span, scope == at::RecordScope::USER_SCOPE);
+      record->stack = session->records(kRecordStacks) ? span.stack : 0;
+      record->module = span.module;
+      record->shapes = session->records(kRecordShapes) ? input_shapes(*thread, *session, function) : 0;
+      record->sequence = function.seqNr();
+      record->forward_thread = static_cast<uint16_t>(function.forwardThreadId());
+      record->scope = static_cast<uint8_t>(scope);
+      record->flags = 0;
+      const bool accumulates = scope == at::RecordScope::BACKWARD_FUNCTION &&
+                               record->name == session->accumulate_grad_name.load(std::memory_order_relaxed);
+      record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
+      record->end_tick = 0;
+    }
+    thread->open.push_back(span);
+    if (span.record != nullptr) {
+      // Last, so that our own work counts to the operator's caller.
+      span.record->start_tick = read_tick();
+      Session::commit_span(*thread);
+    }
+  } catch (...) {
+    // Out of memory, or a type we cannot describe: this one operator is missing, the job goes on.
+    session->faults.fetch_add(1, std::memory_order_relaxed);
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& function, at::ObserverContext*) {
+  const uint64_t now = read_tick();
+  ThreadState* thread = this_thread();
+  if (thread == nullptr) return;
+  BusyGuard busy(*thread);
+  Session* session = Session::current();
+  if (session == nullptr) return;
+  try {
+    if (thread->generation == session->generation()) {
+      std::vector<OpenSpan>& open = thread->open;
+      if (!open.empty() && open.back().function == &function) {
+        if (SpanRecord* record = open.back().record) {
+          std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
+        }
+        open.pop_back();
+        return;
+      }
+      // Ranges that a program opened and closes out of order.
+      for (size_t at = open.size(); at-- > 0;) {
+        if (open[at].function != &function) continue;
+        if (open[at].record != nullptr) {
+          std::atomic_ref(open[at].record->end_tick).store(now, std::memory_order_relaxed);
+        }
+        open.erase(open.begin() + static_cast<ptrdiff_t>(at));
+        return;
+      }
+    }
+    session->end_elsewhere(&function, now);
+  } catch (...) {
+    session->faults.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+uint64_t torch_thread_id() { return at::RecordFunction::currentThreadId(); }
+
+void add_operator_callback(bool shapes) {
+  handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(&on_start, &on_end)
+          .needsInputs(shapes)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
+                   at::RecordScope::CUSTOM_CLASS, at::RecordScope::LITE_INTERPRETER, at::RecordScope::USER_SCOPE}));
+}
+
+void remove_operator_callback() {
+  if (handle == at::INVALID_CALLBACK_HANDLE) return;
+  at::removeCallback(handle);
+  handle = at::INVALID_CALLBACK_HANDLE;
+}
+
+}  // namespace kinetoscope

@@ -1,0 +1,68 @@
+// The Python side: walking the interpreter's frame chain at an operator's start, without the GIL.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "frame_layout.h"
+
+struct _object;
+using PyObject = _object;
+
+namespace kinetoscope {
+
+class Session;
+struct ThreadState;
+
+struct Place {
+  uint32_t stack = 0;
+  uint32_t module = 0;
+};
+
+// The innermost Python frame of a thread and what it executes.
+struct PythonPosition {
+  const void* frame = nullptr;
+  const void* instruction = nullptr;
+};
+
+// [owner thread, hot] Where the calling thread's Python stands; nulls on a thread without Python.
+PythonPosition python_position(const ThreadState& thread);
+
+// [owner thread, hot] Where the calling thread's Python is. Its frames are frozen while it is inside our callback.
+Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules);
+
+// [GIL, once] Tells the walk which code object runs a module's call; the object must live for ever.
+// False when this Python is not the one the recorder was built for.
+bool prepare_walk(PyObject* module_call_code);
+
+const void* module_call_code();
+
+// Text of a str object, without the GIL: str objects never change. Lone surrogates keep their three-byte form.
+void append_text(PyObject* text, std::string& out);
+
+// Reads of interpreter frames, by the layout of the running version.
+namespace frames {
+
+inline const void* field(const void* base, uint32_t offset) {
+  return *reinterpret_cast<const void* const*>(static_cast<const char*>(base) + offset);
+}
+inline const void* untagged(const void* pointer) {
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(pointer) & kinetoscope_layout.pointer_mask);
+}
+inline const void* innermost(const void* thread_state) {
+  const void* at = field(thread_state, kinetoscope_layout.thread_frame);
+  return kinetoscope_layout.with_cframe != 0 && at != nullptr ? field(at, kinetoscope_layout.cframe_current) : at;
+}
+inline const void* previous(const void* frame) { return field(frame, kinetoscope_layout.previous); }
+inline const void* code(const void* frame) { return untagged(field(frame, kinetoscope_layout.code)); }
+inline const void* instruction(const void* frame) { return field(frame, kinetoscope_layout.instruction); }
+inline PyObject* first_local(const void* frame) {
+  const void* at = static_cast<const char*>(frame) + kinetoscope_layout.first_local;
+  return const_cast<PyObject*>(static_cast<const PyObject*>(untagged(*static_cast<const void* const*>(at))));
+}
+inline bool is_python(const void* frame) {
+  return static_cast<const char*>(frame)[kinetoscope_layout.owner] < KINETOSCOPE_FIRST_C_OWNER;
+}
+
+}  // namespace frames
+}  // namespace kinetoscope

@@ -1,0 +1,174 @@
+// The extern "C" face of the recorder. It is loaded with ctypes.PyDLL: every function is called with the GIL held.
+#include "recorder.h"
+
+#include <Python.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <new>
+
+#include "clock.h"
+#include "cpu_allocator.h"
+#include "operators.h"
+#include "python_walk.h"
+#include "room_keeper.h"
+#include "session.h"
+
+namespace kinetoscope {
+namespace {
+
+// Enough for any thread to leave a callback, short enough not to be felt.
+constexpr int64_t kPatienceNs = 200'000'000;
+
+// Guards starting and stopping; the GIL does too, but fork handlers run without it. Recursive: naming modules may run
+// the garbage collector, and with it any code of the job, fork included.
+std::recursive_mutex control;
+Session* recording = nullptr;
+bool stopped_all = false;  // every thread has left the recording that stop() ended
+uint32_t generations = 0;
+bool loaded = false;
+
+void say(char* message, size_t bytes, const char* text) {
+  if (bytes == 0) return;
+  std::strncpy(message, text, bytes - 1);
+  message[bytes - 1] = '\0';
+}
+
+void before_fork() {
+  control.lock();
+  if (recording != nullptr) recording->dictionary().mutex().lock();
+}
+
+void after_fork_in_parent() {
+  if (recording != nullptr) recording->dictionary().mutex().unlock();
+  control.unlock();
+}
+
+// The child shares the file but not its pages (MADV_DONTFORK): it takes no part in the parent's recording.
+void after_fork_in_child() {
+  Session::set_current(nullptr);
+  if (recording != nullptr) {
+    recording->dictionary().mutex().unlock();
+    recording->file().abandon();
+    start_naming(nullptr);
+    // Left behind whole: tearing it down would give up weak references and touch files of the parent.
+    recording = nullptr;
+  }
+  room_keeper::reset_after_fork();
+  forget_other_threads();
+  // A thread other than the main one may have forked: its state is now the main thread's.
+  if (ThreadState* thread = this_thread()) thread->main_python = PyGILState_GetThisThreadState();
+  control.unlock();
+}
+
+}  // namespace
+}  // namespace kinetoscope
+
+using namespace kinetoscope;
+
+extern "C" {
+
+uint32_t kinetoscope_recorder_version() { return KINETOSCOPE_RECORDER_VERSION; }
+
+int kinetoscope_recorder_load(PyObject* module_call, char* message, size_t bytes) {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (loaded) return 0;
+  if (!prepare_walk(module_call)) {
+    say(message, bytes, "the recorder was built for another version of Python");
+    return -1;
+  }
+  prepare_quiescence();
+  if (getpid() == gettid()) {
+    if (ThreadState* thread = this_thread()) thread->main_python = PyGILState_GetThisThreadState();
+  }
+  active_clock = choose_clock();
+  if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
+    say(message, bytes, "cannot register the fork handlers");
+    return -1;
+  }
+  loaded = true;
+  return 0;
+}
+
+int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes, uint64_t ring_chunks,
+                               char* message, size_t bytes) {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (!loaded || recording != nullptr) {
+    say(message, bytes, loaded ? "a recording is already in progress" : "the recorder is not loaded");
+    return -1;
+  }
+  try {
+    if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
+    room_keeper::ensure_running();
+    auto file = std::make_shared<RecordingFile>(path, chunk_bytes, ring_chunks);
+    // Generation 0 is that of a thread that has not taken part in anything.
+    if (++generations == 0) ++generations;
+    recording = new Session(file, generations, what);
+    start_naming(&recording->modules());
+    file->add_clock_pair(read_clock_pair());
+    file->header().start_tick = read_tick();
+    room_keeper::watch(file);
+    Session::set_current(recording);
+    add_operator_callback((what & kRecordShapes) != 0);
+    return 0;
+  } catch (const std::exception& error) {
+    say(message, bytes, error.what());
+    return -1;
+  }
+}
+
+int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* stopped) {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  std::memset(stopped, 0, sizeof(*stopped));
+  if (recording == nullptr) return -1;
+  Session* session = recording;
+  const uint64_t now = read_tick();
+  Session::set_current(nullptr);
+  remove_operator_callback();
+  stopped_all = wait_until_idle(kPatienceNs);
+  if (stopped_all) session->settle_orphans();
+  session->file().add_clock_pair(read_clock_pair());
+  session->file().header().stop_tick = now;
+  stopped->unnamed_modules = session->modules().resolve({});
+  stopped->faults = session->faults.load(std::memory_order_relaxed);
+  stopped->idle = stopped_all ? 1 : 0;
+  return 0;
+}
+
+size_t kinetoscope_recorder_resolve(PyObject* modules) {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (recording == nullptr || !PyList_Check(modules)) return 0;
+  std::vector<PyObject*> alive;
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(modules); ++at) alive.push_back(PyList_GET_ITEM(modules, at));
+  return recording->modules().resolve(alive);
+}
+
+void kinetoscope_recorder_add_info(const char* key, const char* json) {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (recording == nullptr) return;
+  std::lock_guard dictionary(recording->dictionary().mutex());
+  recording->dictionary().info(key, json);
+}
+
+int kinetoscope_recorder_close() {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (recording == nullptr) return -1;
+  Session* session = recording;
+  recording = nullptr;
+  session->modules().drop_references();
+  session->file().close_books(session->file().header().stop_tick);
+  // A thread that has not left its callback may still write: then the memory stays, once per such stop.
+  if (!stopped_all) return 0;
+  room_keeper::release(session->shared_file());
+  delete session;
+  return 0;
+}
+
+int kinetoscope_recorder_is_recording() {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  return recording != nullptr ? 1 : 0;
+}
+}

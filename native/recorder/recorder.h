@@ -1,0 +1,51 @@
+// The face that kinetoscope/collect/_recorder.py loads with ctypes. A change here changes the version.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KINETOSCOPE_RECORDER_VERSION 1u
+
+struct _object;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KINETOSCOPE_EXPORT __attribute__((visibility("default")))
+
+// What stop() can say at once; everything else is in the file.
+struct kinetoscope_recorder_stopped {
+  uint64_t faults;           // operators lost to faults inside a callback
+  uint64_t unnamed_modules;  // instances whose names are still unknown
+  uint32_t idle;             // 0: a thread did not leave its callback in time
+  uint32_t reserved;
+};
+
+KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
+
+// Once per process. `module_call` is the code object of nn.Module's call; the caller keeps it for ever.
+// Returns 0, or -1 with the reason in `message`. So do all that return int.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_load(struct _object* module_call, char* message, size_t bytes);
+
+// Begins a recording in a new file at `path`. `what` is a set of kinetoscope::Recorded; `ring_chunks` 0 for no ring.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes,
+                                                  uint64_t ring_chunks, char* message, size_t bytes);
+
+// Ends recording. The dictionary stays open for resolve() and add_info() until close().
+KINETOSCOPE_EXPORT int kinetoscope_recorder_stop(struct kinetoscope_recorder_stopped* stopped);
+
+// Names modules that are in this list of live instances. Returns how many stay unnamed.
+KINETOSCOPE_EXPORT size_t kinetoscope_recorder_resolve(struct _object* modules);
+
+// Writes `"key": json` into the recording in progress.
+KINETOSCOPE_EXPORT void kinetoscope_recorder_add_info(const char* key, const char* json);
+
+// Marks the file whole and gives everything back.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_close();
+
+KINETOSCOPE_EXPORT int kinetoscope_recorder_is_recording();
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,78 @@
+// The memory-mapped file a recording grows in, and the helper thread that keeps room ready ahead of the writers.
+// No torch and no Python in here.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+
+#include "../core/recording_format.h"
+
+namespace kinetoscope {
+
+// One open recording file. Chunks are handed out to threads under a mutex, once per some thousand records;
+// the pages ahead are allocated and faulted in by the helper thread (see room_keeper.h).
+class RecordingFile {
+ public:
+  // Creates the file and writes its header. Throws std::system_error with the path in its message.
+  // `ring_chunks` > 0 bounds how many span and allocation chunks exist: the oldest are written again.
+  RecordingFile(const std::string& path, uint32_t chunk_bytes, uint64_t ring_chunks);
+  ~RecordingFile();
+  RecordingFile(const RecordingFile&) = delete;
+  RecordingFile& operator=(const RecordingFile&) = delete;
+
+  FileHeader& header() { return *reinterpret_cast<FileHeader*>(base_); }
+  uint32_t chunk_bytes() const { return chunk_bytes_; }
+  uint64_t span_capacity() const { return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(SpanRecord); }
+  uint64_t allocation_capacity() const { return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(AllocationRecord); }
+
+  // [any thread] A chunk of zero `committed`, or nullptr when disk and ring have no room.
+  ChunkHeader* take_chunk(ChunkKind kind, uint32_t thread);
+  // [any thread] Says that `chunk` gets no further records, so that a ring may write it again.
+  void retire_chunk(ChunkHeader* chunk);
+
+  // [any thread] Appends a clock reading; the last slot is rewritten when the table is full.
+  void add_clock_pair(const ClockPair& pair);
+
+  // [helper thread] Allocates and faults in what the writers will need next. True if there was work to do.
+  bool prepare_room();
+
+  // [once, after the last write] Marks the books closed.
+  void close_books(uint64_t stop_tick);
+
+  // Forgets the mapping without touching it: for the child of a fork, where the pages are not inherited.
+  void abandon() { base_ = nullptr; }
+
+ private:
+  // [with room_mutex_] Grows the file so that `chunks` chunks have disk blocks. False when there is no room.
+  bool reserve(uint64_t chunks);
+  // [with mutex_] The oldest retired chunk in which no span is still open.
+  ChunkHeader* recycle();
+  ChunkHeader* chunk_at(uint64_t index) const;
+
+  std::string path_;
+  int file_ = -1;
+  std::byte* base_ = nullptr;
+  size_t mapped_bytes_ = 0;
+  const uint32_t chunk_bytes_;
+  const uint64_t ring_chunks_;
+
+  std::mutex mutex_;  // guards handed_out_, ring_in_use_, order_, retired_
+  uint64_t handed_out_ = 0;
+  uint64_t ring_in_use_ = 0;
+  uint64_t order_ = 0;
+  std::deque<ChunkHeader*> retired_;
+
+  std::mutex room_mutex_;  // guards reserve(); taken alone or inside mutex_
+  std::atomic<uint64_t> reserved_{0};
+  uint64_t faulted_ = 0;  // helper thread only
+  std::atomic<uint64_t> wanted_{2};
+  std::atomic<bool> disk_full_{false};
+
+  std::mutex clock_mutex_;
+};
+
+}  // namespace kinetoscope

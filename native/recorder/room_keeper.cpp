@@ -1,0 +1,139 @@
+#include "room_keeper.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "clock.h"
+
+namespace kinetoscope::room_keeper {
+namespace {
+
+struct Keeper {
+  std::mutex mutex;  // guards watched and dropped
+  std::shared_ptr<RecordingFile> watched;
+  std::vector<std::shared_ptr<RecordingFile>> dropped;
+  sem_t signal;
+  pthread_t thread{};
+};
+
+// Leaked on purpose: the thread outlives static destruction.
+std::mutex start_mutex;
+Keeper* keeper = nullptr;
+
+constexpr int64_t kFirstWaitNs = 1'000'000;
+constexpr int64_t kLongestWaitNs = 1'000'000'000;
+
+// Waits for a wake-up, or until the time has come for the next clock pair.
+void wait(Keeper& self, int64_t nanoseconds) {
+  timespec until{};
+  clock_gettime(CLOCK_REALTIME, &until);
+  const int64_t total = until.tv_nsec + nanoseconds;
+  until.tv_sec += total / 1'000'000'000;
+  until.tv_nsec = total % 1'000'000'000;
+  sem_timedwait(&self.signal, &until);
+}
+
+void* run(void* argument) {
+  Keeper& self = *static_cast<Keeper*>(argument);
+  RecordingFile* seen = nullptr;
+  int64_t pair_every = kFirstWaitNs;
+  int64_t next_pair = 0;
+  for (;;) {
+    std::shared_ptr<RecordingFile> file;
+    std::vector<std::shared_ptr<RecordingFile>> over;
+    {
+      std::lock_guard lock(self.mutex);
+      over.swap(self.dropped);
+      file = self.watched;
+    }
+    // Unmapping millions of pages takes a while: not under the lock that stop() needs.
+    over.clear();
+    const int64_t now = read_clock(CLOCK_MONOTONIC);
+    if (file.get() != seen) {
+      seen = file.get();
+      pair_every = kFirstWaitNs;
+      next_pair = now + pair_every;
+    }
+    if (file == nullptr) {
+      while (sem_wait(&self.signal) != 0) {
+      }
+      continue;
+    }
+    file->prepare_room();
+    if (now >= next_pair) {
+      file->add_clock_pair(read_clock_pair());
+      // Close pairs at first so that a recording killed early has a rate; then ever fewer.
+      pair_every = std::min(pair_every * 2, kLongestWaitNs);
+      next_pair = now + pair_every;
+    }
+    file.reset();
+    wait(self, std::max<int64_t>(next_pair - now, 100'000));
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool ensure_running() {
+  std::lock_guard lock(start_mutex);
+  if (keeper != nullptr) return true;
+  auto* fresh = new (std::nothrow) Keeper;
+  if (fresh == nullptr) return false;
+  sem_init(&fresh->signal, 0, 0);
+  // The job's signals are for the job's threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  const int failure = pthread_create(&fresh->thread, &attributes, run, fresh);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failure != 0) {
+    delete fresh;
+    return false;
+  }
+  pthread_setname_np(fresh->thread, "kinetoscope");
+  keeper = fresh;
+  return true;
+}
+
+void watch(std::shared_ptr<RecordingFile> file) {
+  if (keeper == nullptr) return;
+  {
+    std::lock_guard lock(keeper->mutex);
+    keeper->watched = std::move(file);
+  }
+  sem_post(&keeper->signal);
+}
+
+void release(std::shared_ptr<RecordingFile> file) {
+  if (keeper == nullptr) return;
+  {
+    std::lock_guard lock(keeper->mutex);
+    if (keeper->watched == file) keeper->watched.reset();
+    keeper->dropped.push_back(std::move(file));
+  }
+  sem_post(&keeper->signal);
+}
+
+void wake() {
+  if (keeper != nullptr) sem_post(&keeper->signal);
+}
+
+void reset_after_fork() {
+  // The mutex may have been held by a thread that does not exist here: the old keeper is left behind whole.
+  new (&start_mutex) std::mutex;
+  keeper = nullptr;
+}
+
+}  // namespace kinetoscope::room_keeper

@@ -1,0 +1,22 @@
+// The one helper thread of the process: faults pages in ahead of the writers, reads the clock pairs, and
+// unmaps recordings that are over, so that neither the job nor stop() waits for any of it.
+#pragma once
+
+#include <memory>
+
+#include "recording_file.h"
+
+namespace kinetoscope::room_keeper {
+
+// Starts the thread if this process has none yet. False if the system refuses one (recording works without).
+bool ensure_running();
+// [any thread] Gives the file to the helper's care.
+void watch(std::shared_ptr<RecordingFile> file);
+// [any thread] Takes the file out of its care; the helper drops its reference, unmapping it if it is the last.
+void release(std::shared_ptr<RecordingFile> file);
+// [any thread, hot] Says that chunks were taken.
+void wake();
+// [child of a fork] Forgets the parent's thread and files.
+void reset_after_fork();
+
+}  // namespace kinetoscope::room_keeper

@@ -1,0 +1,97 @@
+// One recording in progress: its file, its dictionary, its modules, and what is recorded.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "dictionary.h"
+#include "module_registry.h"
+#include "recording_file.h"
+#include "thread_state.h"
+
+namespace kinetoscope {
+
+// Bits of kinetoscope_recorder_start's `what`.
+enum Recorded : uint32_t { kRecordShapes = 1, kRecordMemory = 2, kRecordStacks = 4, kRecordModules = 8 };
+
+class Session {
+ public:
+  Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint32_t what);
+
+  // [any thread, hot] The recording in progress, or nullptr. What it returns stays valid inside a BusyGuard.
+  static Session* current() { return current_.load(std::memory_order_acquire); }
+  static void set_current(Session* session) { current_.store(session, std::memory_order_seq_cst); }
+
+  uint32_t generation() const { return generation_; }
+  bool records(Recorded what) const { return (what_ & what) != 0; }
+  bool records_places() const { return (what_ & (kRecordStacks | kRecordModules)) != 0; }
+  RecordingFile& file() { return *file_; }
+  const std::shared_ptr<RecordingFile>& shared_file() const { return file_; }
+  Dictionary& dictionary() { return dictionary_; }
+  ModuleRegistry& modules() { return modules_; }
+
+  // [any thread] Writes the calling thread's dictionary entry; returns its index, from 1.
+  uint32_t register_thread();
+
+  // [owner thread] The next free record; nullptr (and a drop counted) when there is no room.
+  SpanRecord* next_span(ThreadState& thread) {
+    if (__builtin_expect(thread.next_span == thread.span_end, 0) && !take_span_chunk(thread)) return nullptr;
+    return thread.next_span;
+  }
+  // [owner thread] Makes the record that next_span() gave part of the file.
+  static void commit_span(ThreadState& thread) {
+    ++thread.next_span;
+    std::atomic_ref committed(thread.span_chunk->committed);
+    committed.store(committed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  // [owner thread] Writes one allocation or free.
+  void add_allocation(ThreadState& thread, const AllocationRecord& record);
+
+  // [owner thread] It gives up its chunks; what it left open may still end elsewhere.
+  void thread_ended(ThreadState& thread);
+
+  // [any thread] A span that did not begin on this thread ended at `tick`: its owner, or stop(), writes it down.
+  void end_elsewhere(const void* function, uint64_t tick);
+  // [any thread, hot] How many spans have ended on another thread than their own so far.
+  uint64_t orphans_posted() const { return orphans_posted_.load(std::memory_order_relaxed); }
+  // [owner thread] Closes those of its open spans that ended elsewhere.
+  void adopt_orphans(ThreadState& thread);
+  // [stop, when every thread is idle] The same for every thread, and for those that ended.
+  void settle_orphans();
+
+  // Id of the name whose spans carry a parameter; 0 until it is first seen.
+  std::atomic<uint32_t> accumulate_grad_name{0};
+  // Faults inside callbacks that were caught; the operators they belong to are missing.
+  std::atomic<uint64_t> faults{0};
+
+ private:
+  bool take_span_chunk(ThreadState& thread);
+  bool take_allocation_chunk(ThreadState& thread);
+
+  // A span's end, seen on a thread that did not begin it.
+  struct Orphan {
+    const void* function;
+    uint64_t tick;
+  };
+  // [with orphans_mutex_] Ends the spans in `open` that an orphan belongs to, and removes both.
+  void match_orphans(std::vector<OpenSpan>& open);
+
+  static std::atomic<Session*> current_;
+
+  std::shared_ptr<RecordingFile> file_;
+  Dictionary dictionary_;
+  ModuleRegistry modules_;
+  const uint32_t generation_;
+  const uint32_t what_;
+  std::atomic<uint32_t> threads_{0};
+
+  std::atomic<uint64_t> orphans_posted_{0};
+  std::mutex orphans_mutex_;  // guards the two below
+  std::vector<Orphan> orphans_;
+  std::vector<OpenSpan> left_open_;  // by threads that ended
+};
+
+}  // namespace kinetoscope

@@ -1,0 +1,266 @@
+#include "shapes.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "session.h"
+#include "thread_state.h"
+
+namespace kinetoscope {
+namespace {
+
+// Longer lists are described by their first elements and an ellipsis.
+constexpr size_t kMaxListElements = 64;
+constexpr size_t kMaxInputs = 256;
+constexpr size_t kMaxConcreteText = 256;
+
+// The first pass only makes a key (cheap, for every operator); the texts are made for a key not seen before.
+enum Tag : uint64_t {
+  kNone = 1,
+  kTensor,
+  kOpaqueTensor,
+  kInt,
+  kTrue,
+  kFalse,
+  kDouble,
+  kList,
+  kTensorList,
+  kOptionalTensorList,
+  kString,
+  kDevice,
+  kScalar,
+  kOther,
+};
+
+// Digests an operator's inputs word by word into 128 bits, by which they are known from then on.
+class InputKey {
+ public:
+  void add(uint64_t word) {
+    first_ = mix(first_ ^ word);
+    second_ = (second_ + word) * 0xD6E8FEB86659FD93ull;
+    second_ ^= second_ >> 32;
+  }
+  void add_text(std::string_view text) {
+    add(text.size());
+    add(hash_bytes(text.data(), text.size()));
+  }
+  TextKey key() const { return {first_, second_}; }
+
+ private:
+  uint64_t first_ = 0x243F6A8885A308D3ull;
+  uint64_t second_ = 0x13198A2E03707344ull;
+};
+
+// Whether the sizes can be read without calling into Python or failing (symbolic, nested, wrapped by a subclass).
+bool has_plain_sizes(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return !impl->has_symbolic_sizes_strides() && !tensor.is_nested() && !impl->is_python_dispatch();
+}
+
+void add_tensor(const at::Tensor& tensor, InputKey& key) {
+  if (!tensor.defined()) {
+    key.add(kNone);
+    return;
+  }
+  const auto type = static_cast<uint64_t>(tensor.scalar_type());
+  if (!has_plain_sizes(tensor)) {
+    key.add(kOpaqueTensor | type << 8);
+    return;
+  }
+  const auto sizes = tensor.sizes();
+  key.add(kTensor | type << 8 | sizes.size() << 16);
+  for (const int64_t size : sizes) key.add(static_cast<uint64_t>(size));
+}
+
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, Visit visit) {
+  const auto list = value.toListRef();
+  for (size_t at = 0; at < list.size() && at < kMaxListElements; ++at) visit(list[at].toTensor());
+}
+
+std::string concrete_text(const c10::IValue& value);
+
+std::string list_text(const c10::IValue& value) {
+  std::string out = "[";
+  const auto list = value.toListRef();
+  for (size_t at = 0; at < list.size(); ++at) {
+    if (at != 0) out += ", ";
+    if (at == kMaxListElements) {
+      out += "...";
+      break;
+    }
+    out += concrete_text(list[at]);
+  }
+  return out + "]";
+}
+
+std::string concrete_text(const c10::IValue& value) {
+  char buffer[40];
+  if (value.isBool()) return value.toBool() ? "True" : "False";
+  if (value.isInt()) return std::to_string(value.toInt());
+  if (value.isDouble()) {
+    const double number = value.toDouble();
+    std::snprintf(buffer, sizeof(buffer), "%.17g", number);
+    if (double shorter = 0; std::isfinite(number)) {
+      for (int digits = 1; digits < 17; ++digits) {
+        std::snprintf(buffer, sizeof(buffer), "%.*g", digits, number);
+        if (std::sscanf(buffer, "%lf", &shorter) == 1 && shorter == number) break;
+      }
+    }
+    std::string text = buffer;
+    if (std::isfinite(number) && text.find_first_of(".e") == std::string::npos) text += ".";
+    return text;
+  }
+  if (value.isString()) return value.toStringRef();
+  if (value.isDevice()) return value.toDevice().str();
+  if (value.isList() && !value.isTensorList()) return list_text(value);
+  return {};
+}
+
+bool has_concrete_value(const c10::IValue& value) {
+  return value.isScalar() || value.isString() || value.isDevice() ||
+         (value.isList() && !value.isTensorList() && !value.isOptionalTensorList());
+}
+
+// Everything that decides the texts of an input goes into the key.
+void add_input(const c10::IValue& value, InputKey& key) {
+  if (value.isTensor()) {
+    add_tensor(value.toTensor(), key);
+  } else if (value.isInt()) {
+    key.add(kInt);
+    key.add(static_cast<uint64_t>(value.toInt()));
+  } else if (value.isNone()) {
+    key.add(kNone);
+  } else if (value.isBool()) {
+    key.add(value.toBool() ? kTrue : kFalse);
+  } else if (value.isDouble()) {
+    key.add(kDouble);
+    key.add(std::bit_cast<uint64_t>(value.toDouble()));
+  } else if (value.isList()) {
+    const auto list = value.toListRef();
+    const Tag kind = value.isTensorList() ? kTensorList : value.isOptionalTensorList() ? kOptionalTensorList : kList;
+    key.add(kind | list.size() << 8);
+    for (size_t at = 0; at < list.size() && at < kMaxListElements; ++at) add_input(list[at], key);
+  } else if (value.isString()) {
+    key.add(kString);
+    key.add_text(value.toStringRef());
+  } else if (value.isDevice()) {
+    const c10::Device device = value.toDevice();
+    key.add(kDevice | static_cast<uint64_t>(device.type()) << 8 | static_cast<uint64_t>(device.index() + 1) << 16);
+  } else if (value.isScalar()) {
+    // Complex and symbolic numbers: seldom enough for text.
+    key.add(kScalar);
+    key.add_text(concrete_text(value));
+  } else {
+    key.add(kOther);
+  }
+}
+
+void append_json(std::string& out, std::string_view text) {
+  out.push_back('"');
+  for (const char c : text.substr(0, kMaxConcreteText)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out.push_back('\\');
+      out.push_back(c);
+    } else if (byte < 0x20 || byte >= 0x7F) {
+      // Operator arguments may be any bytes; what is not ASCII is shown byte by byte.
+      char escaped[8];
+      std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
+      out += escaped;
+    } else {
+      out.push_back(c);
+    }
+  }
+  out.push_back('"');
+}
+
+void append_dims(std::string& out, const at::Tensor& tensor) {
+  out.push_back('[');
+  if (tensor.defined() && has_plain_sizes(tensor)) {
+    bool first = true;
+    for (const int64_t size : tensor.sizes()) {
+      if (!first) out += ", ";
+      first = false;
+      out += std::to_string(size);
+    }
+  }
+  out.push_back(']');
+}
+
+struct Texts {
+  std::string dims = "[";
+  std::string types = "[";
+  std::string concrete = "[";
+};
+
+std::string_view dtype_name(const at::Tensor& tensor) {
+  return tensor.defined() ? std::string_view(tensor.dtype().name()) : std::string_view();
+}
+
+void describe(const c10::IValue& value, Texts& out) {
+  if (value.isTensor()) {
+    append_dims(out.dims, value.toTensor());
+    append_json(out.types, dtype_name(value.toTensor()));
+    out.concrete += "\"\"";
+    return;
+  }
+  if (value.isTensorList()) {
+    out.dims.push_back('[');
+    bool first = true;
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!first) out.dims += ", ";
+      first = false;
+      append_dims(out.dims, tensor);
+    });
+    out.dims.push_back(']');
+    append_json(out.types, "TensorList");
+    out.concrete += "\"\"";
+    return;
+  }
+  out.dims += "[]";
+  const bool scalars = value.isList() && has_concrete_value(value);
+  append_json(out.types, value.isScalar() ? "Scalar" : scalars ? "ScalarList" : "");
+  append_json(out.concrete, has_concrete_value(value) ? concrete_text(value) : std::string());
+}
+
+}  // namespace
+
+uint32_t input_shapes(ThreadState& thread, Session& session, const at::RecordFunction& function) {
+  const auto inputs = function.inputs();
+  if (inputs.empty()) return 0;
+  InputKey digest;
+  for (size_t at = 0; at < inputs.size() && at < kMaxInputs; ++at) add_input(inputs[at], digest);
+  const TextKey key = digest.key();
+  if (const uint32_t known = thread.shapes.find(key); known != 0) return known;
+
+  uint32_t id = 0;
+  {
+    std::lock_guard lock(session.dictionary().mutex());
+    id = session.dictionary().find_shapes(key);
+  }
+  if (id == 0) {
+    Texts texts;
+    for (size_t at = 0; at < inputs.size() && at < kMaxInputs; ++at) {
+      if (at != 0) {
+        texts.dims += ", ";
+        texts.types += ", ";
+        texts.concrete += ", ";
+      }
+      describe(inputs[at], texts);
+    }
+    std::lock_guard lock(session.dictionary().mutex());
+    id = session.dictionary().find_shapes(key);
+    if (id == 0) id = session.dictionary().shapes(key, texts.dims + "]", texts.types + "]", texts.concrete + "]");
+  }
+  thread.shapes.insert(key, id);
+  return id;
+}
+
+}  // namespace kinetoscope

@@ -1,0 +1,145 @@
+#include "thread_state.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "clock.h"
+#include "session.h"
+
+namespace kinetoscope {
+
+#if defined(__SANITIZE_THREAD__)
+bool fence_in_callbacks = true;
+#else
+bool fence_in_callbacks = false;
+#endif
+
+constinit thread_local ThreadState* this_state = nullptr;
+
+namespace {
+
+// Leaked on purpose: threads end after static destruction too.
+struct Register {
+  std::mutex mutex;
+  std::vector<ThreadState*> threads;
+  std::vector<ThreadState*> unused;  // of threads that ended
+  pthread_key_t key{};
+};
+
+Register& the_register() {
+  static Register* only = new Register;
+  return *only;
+}
+
+void thread_ended(void* argument) {
+  auto* state = static_cast<ThreadState*>(argument);
+  {
+    BusyGuard busy(*state);
+    if (Session* session = Session::current(); session != nullptr && session->generation() == state->generation) {
+      session->thread_ended(*state);
+    }
+    state->generation = 0;
+  }
+  this_state = nullptr;
+  Register& all = the_register();
+  std::lock_guard lock(all.mutex);
+  std::erase(all.threads, state);
+  all.unused.push_back(state);
+}
+
+long membarrier(int command) { return syscall(__NR_membarrier, command, 0, 0); }
+
+}  // namespace
+
+void prepare_quiescence() {
+  Register& all = the_register();
+  pthread_key_create(&all.key, thread_ended);
+  if (!fence_in_callbacks) {
+    fence_in_callbacks = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+  }
+}
+
+ThreadState* make_this_thread() {
+  Register& all = the_register();
+  ThreadState* state = nullptr;
+  {
+    std::lock_guard lock(all.mutex);
+    if (!all.unused.empty()) {
+      state = all.unused.back();
+      all.unused.pop_back();
+    } else {
+      state = new (std::nothrow) ThreadState;
+      if (state == nullptr) return nullptr;
+    }
+    all.threads.push_back(state);
+  }
+  pthread_setspecific(all.key, state);
+  this_state = state;
+  return state;
+}
+
+void forget_other_threads() {
+  Register& all = the_register();
+  new (&all.mutex) std::mutex;
+  all.threads.clear();
+  if (this_state != nullptr) {
+    this_state->generation = 0;
+    all.threads.push_back(this_state);
+  }
+}
+
+bool wait_until_idle(int64_t patience_ns) {
+  if (fence_in_callbacks) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } else {
+    membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  }
+  const int64_t give_up = read_clock(CLOCK_MONOTONIC) + patience_ns;
+  for (;;) {
+    bool idle = true;
+    {
+      Register& all = the_register();
+      std::lock_guard lock(all.mutex);
+      idle = std::none_of(all.threads.begin(), all.threads.end(), [](const ThreadState* state) {
+        // Ours is 1 when stop() is called from inside a callback's memory event; it cannot wait for itself.
+        return state != this_state && state->busy.load(std::memory_order_acquire) != 0;
+      });
+    }
+    if (idle) return true;
+    if (read_clock(CLOCK_MONOTONIC) > give_up) return false;
+    sched_yield();
+  }
+}
+
+void for_each_thread(const std::function<void(ThreadState&)>& visit) {
+  Register& all = the_register();
+  std::lock_guard lock(all.mutex);
+  for (ThreadState* state : all.threads) visit(*state);
+}
+
+void ThreadState::join(Session& session) {
+  generation = session.generation();
+  next_span = span_end = nullptr;
+  span_chunk = nullptr;
+  next_allocation = allocation_end = nullptr;
+  allocation_chunk = nullptr;
+  open.clear();
+  orphans_seen = session.orphans_posted();
+  path_depth = 0;
+  schema_names.clear();
+  text_names.clear();
+  calls.clear();
+  modules.clear();
+  parameters.clear();
+  shapes.clear();
+  index = session.register_thread();
+}
+
+}  // namespace kinetoscope

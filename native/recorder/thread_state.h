@@ -1,0 +1,135 @@
+// What the recorder keeps for each thread that ran an operator, and the rules by which stop() may run beside it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "probing_table.h"
+#include "recording_file.h"
+
+namespace kinetoscope {
+
+class Session;
+
+// One step down the Python stack: this code object, at this instruction, called from that stack.
+struct CallKey {
+  const void* code = nullptr;
+  const void* instruction = nullptr;
+  uint64_t fingerprint = 0;  // of the code object's parts: a freed code's address is used again
+  uint32_t parent = 0;
+  bool operator==(const CallKey&) const = default;
+  uint64_t hash() const {
+    return mix(reinterpret_cast<uintptr_t>(instruction) ^ (uint64_t{parent} << 40) ^ mix(fingerprint));
+  }
+};
+
+struct AddressKey {
+  const void* address = nullptr;
+  bool operator==(const AddressKey&) const = default;
+  uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(address)); }
+};
+
+struct PathFrame {
+  const void* code;
+  const void* instruction;
+  const void* module_self;  // the instance, in frames of nn.Module's call; else null
+  uint32_t stack;           // of this frame and all that called it
+  uint32_t module;          // innermost module at this frame
+};
+
+// A span in progress. It is found again by the address of torch's RecordFunction, which cannot move while it lives:
+// cheaper than a context object per operator.
+struct OpenSpan {
+  const void* function = nullptr;
+  SpanRecord* record = nullptr;  // null when there was no room for it
+  // Where Python stood. While a C++ operator is open, the frame that called it cannot move on, so an operator
+  // begun from the same frame at the same instruction has the same stack; null when that does not hold.
+  const void* frame = nullptr;
+  const void* instruction = nullptr;
+  uint32_t stack = 0;
+  uint32_t module = 0;
+};
+
+// Longest Python stack that is walked; of deeper ones the innermost frames are kept.
+inline constexpr uint32_t kMaxDepth = 512;
+
+struct ThreadState {
+  // 1 while this thread is inside one of our callbacks. stop() waits for 0 after it has made everyone see the end.
+  std::atomic<uint32_t> busy{0};
+  uint32_t generation = 0;  // of the session the fields below belong to
+  uint32_t index = 0;
+  const void* main_python = nullptr;  // the main thread's PyThreadState; null on every other thread
+
+  SpanRecord* next_span = nullptr;
+  SpanRecord* span_end = nullptr;
+  ChunkHeader* span_chunk = nullptr;
+  AllocationRecord* next_allocation = nullptr;
+  AllocationRecord* allocation_end = nullptr;
+  ChunkHeader* allocation_chunk = nullptr;
+
+  // Spans begun on this thread and not yet ended, outermost first.
+  std::vector<OpenSpan> open;
+  uint64_t orphans_seen = 0;  // of Session::orphans_posted()
+
+  // Path of the last operator, outermost frame first.
+  uint32_t path_depth = 0;
+  uint32_t module_epoch = 0;
+  PathFrame path[kMaxDepth];
+
+  ProbingTable<AddressKey> schema_names;  // by the address of a schema's overload name
+  ProbingTable<TextKey> text_names;
+  ProbingTable<CallKey> calls;
+  ProbingTable<AddressKey> modules;
+  ProbingTable<AddressKey> parameters;
+  ProbingTable<TextKey> shapes;
+
+  // Forgets what belonged to an earlier session and takes part in this one.
+  void join(Session& session);
+};
+
+// One pointer only: a shared library loaded late finds little room in the static TLS block.
+extern constinit thread_local ThreadState* this_state __attribute__((tls_model("initial-exec")));
+
+// Makes the calling thread's state; nullptr when memory is out.
+ThreadState* make_this_thread();
+
+// [hot] The state of the calling thread, made on first use; nullptr when memory is out.
+inline ThreadState* this_thread() {
+  ThreadState* state = this_state;
+  return __builtin_expect(state != nullptr, 1) ? state : make_this_thread();
+}
+// [child of a fork] Only the forking thread lives on.
+void forget_other_threads();
+// [stop] True once every thread has been seen outside the callbacks; gives up after `patience_ns`.
+bool wait_until_idle(int64_t patience_ns);
+// [stop, when idle] Visits the state of every living thread.
+void for_each_thread(const std::function<void(ThreadState&)>& visit);
+// [load] Chooses how stop() makes itself seen: membarrier, or a fence in every callback.
+void prepare_quiescence();
+
+// Whether callbacks need a full fence because the kernel has no membarrier.
+extern bool fence_in_callbacks;
+
+// Marks the calling thread as inside a callback for the guard's lifetime.
+class BusyGuard {
+ public:
+  explicit BusyGuard(ThreadState& state) : state_(state) {
+    state_.busy.store(1, std::memory_order_relaxed);
+    if (__builtin_expect(fence_in_callbacks, 0)) {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    } else {
+      // The other half of this fence is the membarrier in wait_until_idle().
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+  }
+  ~BusyGuard() { state_.busy.store(0, std::memory_order_release); }
+  BusyGuard(const BusyGuard&) = delete;
+  BusyGuard& operator=(const BusyGuard&) = delete;
+
+ private:
+  ThreadState& state_;
+};
+
+}  // namespace kinetoscope

@@ -1,0 +1,183 @@
+"""Compiles the recorder against the torch and the Python that are installed here.
+
+Runs in two ways: as a module of the package, when no built recorder fits the installed torch, and as a stand-alone
+script (``python _build.py --output DIR``) while a wheel is built. It imports nothing of Kinetoscope for that reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+_MACHINES = ("x86_64", "aarch64")
+
+
+class BuildError(Exception):
+    """Why the recorder could not be compiled, in one sentence."""
+
+
+def source_root() -> Path:
+    """The folder that holds ``recorder/`` and ``core/``: beside this file in a wheel, ``native/`` in a checkout."""
+    packaged = _HERE / "recorder_source"
+    for root in (packaged, _HERE.parents[2] / "native"):
+        if (root / "recorder" / "recorder.cpp").is_file():
+            return root
+    raise BuildError(f"the recorder's sources are missing (looked in {packaged})")
+
+
+def _sources(root: Path) -> list[Path]:
+    return sorted([*(root / "recorder").glob("*.cpp"), *(root / "recorder").glob("*.c")])
+
+
+def _source_digest(root: Path) -> str:
+    digest = hashlib.sha256()
+    headers = [*(root / "recorder").glob("*.h"), root / "core" / "recording_format.h"]
+    for path in sorted([*_sources(root), *headers], key=lambda path: path.name):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    # The flags are part of what was built.
+    digest.update(" ".join(_flags()).encode())
+    return digest.hexdigest()[:12]
+
+
+def _flags() -> list[str]:
+    return ["-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+
+
+def library_name(torch: Any) -> str:
+    """File name of the recorder for this torch, Python, machine and source: any change makes another name."""
+    version = str(torch.__version__).replace("+", "-")
+    python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    return f"kinetoscope_recorder-torch{version}-{python}-{platform.machine()}-{_source_digest(source_root())}.so"
+
+
+def cache_directory() -> Path:
+    """Where compiled recorders are kept: ``$KINETOSCOPE_CACHE``, else the user's cache folder."""
+    if chosen := os.environ.get("KINETOSCOPE_CACHE"):
+        return Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "kinetoscope"
+
+
+def _compilers() -> tuple[str, str]:
+    cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    cc = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    if not cxx or not cc:
+        raise BuildError("no C++ compiler was found: install g++ or clang++, or set CXX and CC")
+    return cxx, cc
+
+
+def _check_platform() -> None:
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        raise BuildError(
+            f"the recorder runs on Linux on {' and '.join(_MACHINES)}, not on {sys.platform} {platform.machine()}"
+        )
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise BuildError("the recorder does not know the free-threaded build of Python yet")
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        raise BuildError("the headers of Python are missing: install its development package (python3-dev)")
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise BuildError(f"{Path(command[0]).name} failed: {lines[0] if lines else f'exit code {done.returncode}'}")
+
+
+@contextmanager
+def _only_one_builder(folder: Path) -> Iterator[None]:
+    """Lets one process of many (ranks of a job) compile; the others wait and find its result."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "building.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
+    """Compiles the recorder for ``torch`` into ``folder`` unless it is there already.
+
+    Args:
+        torch: The imported torch module, whose headers and libraries are used.
+        folder: Where the library goes; made if missing.
+        progress: Called with one line of text when a compilation begins.
+
+    Returns:
+        Path of the library.
+
+    Raises:
+        BuildError: There is no compiler, no header, no source or no way to run here; the message says which.
+    """
+    _check_platform()
+    target = folder / library_name(torch)
+    if target.is_file():
+        return target
+    cxx, cc = _compilers()
+    torch_root = Path(torch.__file__).parent
+    root = source_root()
+    include = torch_root / "include"
+    if not (include / "ATen" / "record_function.h").is_file():
+        raise BuildError(f"torch {torch.__version__} has no headers at {include}")
+    headers = [
+        *("-I", sysconfig.get_path("include"), "-I", str(Path(sysconfig.get_path("include"), "internal"))),
+        *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
+    ]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    libraries = [f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-ltorch_python", "-lc10"]
+
+    with _only_one_builder(folder):
+        if target.is_file():
+            return target
+        progress(f"compiling the recorder for torch {torch.__version__} (once, some 20 seconds)")
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+
+            def compile_one(source: Path) -> str:
+                made = str(Path(scratch, source.name + ".o"))
+                language = [cxx, "-std=c++20", abi] if source.suffix == ".cpp" else [cc, "-std=c11"]
+                _run([*language, *_flags(), *headers, "-c", str(source), "-o", made])
+                return made
+
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                objects = list(pool.map(compile_one, _sources(root)))
+            library = Path(scratch, "recorder.so")
+            _run([cxx, "-shared", "-pthread", "-o", str(library), *objects, *libraries])
+            # A rename is whole or not at all, so no other process ever loads half a library.
+            library.replace(target)
+    return target
+
+
+def main() -> int:
+    """Builds into ``--output`` and prints the path; on failure prints one line and returns 1."""
+    parser = argparse.ArgumentParser(description="Compile Kinetoscope's recorder for the installed torch.")
+    parser.add_argument("--output", type=Path, required=True)
+    folder = parser.parse_args().output
+    try:
+        import torch
+    except ImportError as error:
+        print(f"torch cannot be imported: {error}", file=sys.stderr)
+        return 1
+    try:
+        print(build(torch, folder, lambda line: print(line, file=sys.stderr)))
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    (folder / "building.lock").unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

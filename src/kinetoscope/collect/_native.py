@@ -1,0 +1,232 @@
+"""The native engine: our own recorder behind the interface that sessions use."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import itertools
+import json
+import os
+import platform
+import socket
+import sys
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect._engine import EngineStatus, RecordingRequest
+from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
+from kinetoscope.collect._selftest import FEATURES, check_recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetoscope.trace import Trace
+
+# Without these a recording would be wrong; without the others it is only poorer.
+_NEEDED = frozenset({"operators", "nesting", "backward"})
+
+_status: EngineStatus | None = None
+_status_lock = threading.Lock()
+_numbers = itertools.count(1)
+
+
+def native_engine_status(progress: Callable[[str], None] | None = None) -> EngineStatus:
+    """Whether the native engine can serve here, found out once per process.
+
+    Loads the recorder, compiling it when no built one fits, and runs its self-test.
+
+    Args:
+        progress: Called with one line when a compilation begins; by default the line goes to stderr.
+    """
+    global _status
+    with _status_lock:
+        if _status is None:
+            _status = _find_status(progress or _say)
+        return _status
+
+
+def _say(line: str) -> None:
+    print(f"kinetoscope: {line}", file=sys.stderr, flush=True)
+
+
+def _find_status(progress: Callable[[str], None]) -> EngineStatus:
+    try:
+        recorder = load_recorder(progress)
+    except RecorderError as error:
+        return EngineStatus(False, str(error), {})
+    results = check_recorder(recorder)
+    details: dict[str, Any] = {"library": str(recorder.path)}
+    details.update({f"self-test: {feature}": results[feature] or "ok" for feature in FEATURES})
+    failed = [feature for feature in FEATURES if results[feature]]
+    if unusable := [feature for feature in failed if feature in _NEEDED]:
+        return EngineStatus(False, f"the recorder's self-test failed: {results[unusable[0]]}", details)
+    if failed:
+        return EngineStatus(True, f"the recorder works, without {', '.join(failed)} (self-test failed)", details)
+    return EngineStatus(True, "the recorder fits this torch and passed its self-test", details)
+
+
+class NativeEngine:
+    """Records with the native recorder: every thread's operators, with stacks and modules."""
+
+    name = "native"
+
+    def __init__(self) -> None:
+        """Nothing is loaded before `prepare`."""
+        self._request: RecordingRequest | None = None
+        self._recorder: Recorder | None = None
+        self._path: Path | None = None
+        self._kept = False
+        self._process = 0
+
+    def prepare(self, request: RecordingRequest) -> None:
+        """Load the recorder and choose the file.
+
+        Raises:
+            RecorderError: The recorder is not available, or cannot record what is asked for.
+        """
+        status = native_engine_status()
+        if not status.available:
+            raise RecorderError(f"the native engine is not available: {status.reason}")
+        if request.record_shapes and status.details["self-test: shapes"] != "ok":
+            raise RecorderError(
+                f"input shapes cannot be recorded here: {status.details['self-test: shapes']}. Use engine='kineto'."
+            )
+        self._recorder = load_recorder()
+        self._request = request
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            StateError: `prepare` was not called, or a recording is in progress.
+            RecorderError: The recording's file cannot be made.
+        """
+        request, recorder = self._request, self._recorder
+        if request is None or recorder is None:
+            raise StateError("the native engine was not prepared: call prepare() before start()")
+        self._kept = request.path is not None
+        self._path = request.path if request.path is not None else _temporary_path()
+        recorder.start(self._path, _what(request), request.ring_bytes)
+        self._process = os.getpid()
+        recorder.add_info({**_facts(), **request.info})
+
+    def stop(self) -> NativeRecording:
+        """Close the books.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        recorder, path = self._recorder, self._path
+        if recorder is None or path is None:
+            raise StateError("the native engine is not recording: call start() first")
+        if self._process != os.getpid():
+            raise StateError(f"this recording belongs to process {self._process}, not to its child {os.getpid()}")
+        stopped = recorder.stop()
+        if stopped.unnamed_modules:
+            recorder.resolve(_living_modules())
+        late = {"python_threads": json.dumps({str(thread.native_id): thread.name for thread in threading.enumerate()})}
+        if stopped.faults:
+            late["recorder_faults"] = json.dumps(stopped.faults)
+        recorder.add_info(late)
+        recorder.close()
+        self._path = None
+        return NativeRecording(path, kept=self._kept)
+
+
+class NativeRecording:
+    """A finished recording file. A file in a temporary place goes when it was read or nobody can read it any more."""
+
+    def __init__(self, path: Path, *, kept: bool) -> None:
+        """Take charge of the file at ``path``; ``kept`` says that it belongs to the user."""
+        self._path = path
+        self._trace: Trace | None = None
+        self._lock = threading.Lock()
+        self._remove = weakref.finalize(self, _remove_own, path, os.getpid()) if not kept else None
+
+    def trace(self) -> Trace:
+        """The recording as a trace, read on the first call.
+
+        Raises:
+            StateError: The recording was discarded before it was read.
+            FormatError: The file was damaged by others.
+        """
+        from kinetoscope.trace import Trace
+
+        with self._lock:
+            if self._trace is None:
+                if self._remove is not None and not self._remove.alive:
+                    raise StateError("this recording was discarded before it was read")
+                self._trace = Trace.from_recording(self._path)
+                if self._remove is not None:
+                    self._remove()
+            return self._trace
+
+    def discard(self) -> None:
+        """Remove the file, unless the user chose its place."""
+        if self._remove is not None:
+            self._remove()
+
+
+def _what(request: RecordingRequest) -> Recorded:
+    """The recorder's flags; stacks and modules are always taken, for they cost next to nothing."""
+    what = Recorded(0)
+    details = native_engine_status().details
+    if details["self-test: stacks"] == "ok":
+        what |= Recorded.STACKS
+    if details["self-test: modules"] == "ok":
+        what |= Recorded.MODULES
+    if request.record_shapes:
+        what |= Recorded.SHAPES
+    if request.profile_memory:
+        what |= Recorded.MEMORY
+    return what
+
+
+def _facts() -> dict[str, str]:
+    """What a reader wants to know of the run, known at its start so that a killed run has it too."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "engine": "native",
+        "torch_version": str(torch.__version__),
+        "python_version": platform.python_version(),
+        "host": socket.gethostname(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "command_line": sys.argv,
+    }
+    return {key: json.dumps(value) for key, value in facts.items()}
+
+
+def _living_modules() -> list[Any]:
+    """Every `nn.Module` that lives: for instances that were called by other threads while the main one did nothing."""
+    from torch.nn import Module
+
+    return [thing for thing in gc.get_objects() if isinstance(thing, Module)]
+
+
+def _temporary_path() -> Path:
+    return Path(tempfile.gettempdir()) / f"kinetoscope-{os.getpid()}-{next(_numbers)}.recording"
+
+
+def _remove_own(path: Path, process: int) -> None:
+    # A forked child inherits the finalizer, but not the file.
+    if os.getpid() == process:
+        path.unlink(missing_ok=True)
+
+
+def _stop_at_exit() -> None:
+    """Let nothing be recorded while the interpreter is taken down."""
+    if _status is None or not _status.available:
+        return
+    recorder = load_recorder()
+    if recorder.is_recording:
+        recorder.stop()
+        recorder.close()
+
+
+atexit.register(_stop_at_exit)

@@ -1,0 +1,188 @@
+"""The native recorder as Python sees it: loading the library that fits, and its few calls, through ctypes.
+
+Every call holds the GIL (``ctypes.PyDLL``); the recorder relies on that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect import _build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
+_FACE_VERSION = 1
+CHUNK_BYTES = 256 * 1024
+
+
+class Recorded(IntFlag):
+    """What a recording holds beside times and names; the bits of native/recorder/session.h."""
+
+    SHAPES = 1
+    MEMORY = 2
+    STACKS = 4
+    MODULES = 8
+
+
+class _Stopped(ctypes.Structure):
+    """The struct kinetoscope_recorder_stopped."""
+
+    _fields_ = (
+        ("faults", ctypes.c_uint64),
+        ("unnamed_modules", ctypes.c_uint64),
+        ("idle", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What the recorder says when it stops.
+
+    Attributes:
+        faults: Operators that are missing because a callback failed.
+        unnamed_modules: Module instances whose names are not known yet.
+        idle: False when a thread did not leave its callback in time.
+    """
+
+    faults: int
+    unnamed_modules: int
+    idle: bool
+
+
+class Recorder:
+    """A loaded recorder library. There is one per process; it is never unloaded."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the library at ``path``.
+
+        Raises:
+            RecorderError: It cannot be loaded, is of another version, or does not fit this Python.
+        """
+        self.path = path
+        try:
+            library = ctypes.PyDLL(str(path))
+        except OSError as error:
+            raise RecorderError(f"{path} cannot be loaded: {error}") from error
+        self._library = library
+        self._message = ctypes.create_string_buffer(1024)
+        library.kinetoscope_recorder_version.restype = ctypes.c_uint32
+        version = library.kinetoscope_recorder_version()
+        if version != _FACE_VERSION:
+            raise RecorderError(f"{path} speaks version {version} of the recorder's interface, not {_FACE_VERSION}")
+        message = (ctypes.c_char_p, ctypes.c_size_t)
+        library.kinetoscope_recorder_load.argtypes = (ctypes.py_object, *message)
+        library.kinetoscope_recorder_start.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            *message,
+        )
+        library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
+        library.kinetoscope_recorder_resolve.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
+        library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+        library.kinetoscope_recorder_add_info.restype = None
+
+        from torch.nn import Module
+
+        # Kept for ever: the recorder compares its address with the code of running frames.
+        self._module_call: Any = Module._wrapped_call_impl.__code__
+        if library.kinetoscope_recorder_load(self._module_call, self._message, len(self._message)) != 0:
+            raise RecorderError(f"{path}: {self._message.value.decode()}")
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a recording is open in this process."""
+        return bool(self._library.kinetoscope_recorder_is_recording())
+
+    def start(self, path: Path, what: Recorded, ring_bytes: int | None) -> None:
+        """Begin to record into a new file.
+
+        Raises:
+            StateError: A recording is in progress.
+            RecorderError: The file cannot be made; the message says why.
+        """
+        if self.is_recording:
+            raise StateError("the native recorder is recording already; stop that recording first")
+        ring_chunks = 0 if ring_bytes is None else max(2, ring_bytes // CHUNK_BYTES)
+        failed = self._library.kinetoscope_recorder_start(
+            os.fsencode(path), int(what), CHUNK_BYTES, ring_chunks, self._message, len(self._message)
+        )
+        if failed:
+            raise RecorderError(f"cannot record: {self._message.value.decode(errors='replace')}")
+
+    def stop(self) -> Stopped:
+        """End the recording; its dictionary stays open until `close`.
+
+        Raises:
+            StateError: Nothing is being recorded, for instance in a forked child.
+        """
+        stopped = _Stopped()
+        if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
+            raise StateError("the native recorder is not recording in this process")
+        return Stopped(stopped.faults, stopped.unnamed_modules, bool(stopped.idle))
+
+    def resolve(self, modules: Sequence[Any]) -> int:
+        """Name those instances of ``modules`` that were seen; returns how many are still without a name."""
+        return int(self._library.kinetoscope_recorder_resolve(list(modules)))
+
+    def add_info(self, info: Mapping[str, str]) -> None:
+        """Write keys and their JSON texts into the recording."""
+        for key, text in info.items():
+            self._library.kinetoscope_recorder_add_info(
+                key.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
+            )
+
+    def close(self) -> None:
+        """Finish the file and let go of it."""
+        self._library.kinetoscope_recorder_close()
+
+
+_loaded: Recorder | None = None
+_loading = threading.Lock()
+
+
+def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Recorder:
+    """The recorder of this process: found ready-made, or in the cache, or compiled now.
+
+    Args:
+        progress: Called with one line when something has to be compiled, which takes some seconds.
+
+    Returns:
+        The recorder, loaded once and then kept.
+
+    Raises:
+        RecorderError: There is none that fits and none can be compiled; the message says why.
+    """
+    global _loaded
+    with _loading:
+        if _loaded is None:
+            _loaded = Recorder(_library_for_here(progress))
+        return _loaded
+
+
+def _library_for_here(progress: Callable[[str], None]) -> Path:
+    """The library built for the installed torch and Python, compiled if need be."""
+    try:
+        import torch
+    except ImportError as error:
+        raise RecorderError(f"torch cannot be imported: {error}") from error
+    try:
+        name = _build.library_name(torch)
+        prebuilt = Path(__file__).parent / "prebuilt" / name
+        if prebuilt.is_file():
+            return prebuilt
+        return _build.build(torch, _build.cache_directory(), progress)
+    except (_build.BuildError, OSError) as error:
+        raise RecorderError(str(error)) from error
