@@ -18,6 +18,10 @@ from kinetoscope.collect._recorder import Recorded, Recorder
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
 
 
+# Longer than the program takes by a factor of a thousand; a recorder that hangs must not hang the job.
+_PATIENCE_SECONDS = 30.0
+
+
 def check_recorder(recorder: Recorder) -> dict[str, str]:
     """Record a known program and compare.
 
@@ -27,6 +31,8 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
     Returns:
         For each of `FEATURES` an empty string when it works, else what was seen instead.
     """
+    import torch
+
     found: dict[str, str] = {}
     failure: list[BaseException] = []
 
@@ -36,9 +42,15 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
         except (KinetoscopeError, OSError, RuntimeError, LookupError, ValueError) as error:
             failure.append(error)
 
-    thread = threading.Thread(target=run, name="kinetoscope self-test")
-    thread.start()
-    thread.join()
+    if getattr(torch.__spec__, "_initializing", False):
+        # We are inside `import torch`: any import in another thread would wait for this one.
+        run()
+    else:
+        thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_SECONDS)
+        if thread.is_alive():
+            return dict.fromkeys(FEATURES, f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds")
     if failure:
         return dict.fromkeys(FEATURES, f"the self-test failed: {failure[0]}")
     return found
