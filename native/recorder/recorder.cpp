@@ -125,13 +125,16 @@ int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* stopped) {
   std::memset(stopped, 0, sizeof(*stopped));
   if (recording == nullptr) return -1;
   Session* session = recording;
-  const uint64_t now = read_tick();
-  Session::set_current(nullptr);
-  remove_operator_callback();
-  stopped_all = wait_until_idle(kPatienceNs);
-  if (stopped_all) session->settle_orphans();
-  session->file().add_clock_pair(read_clock_pair());
-  session->file().header().stop_tick = now;
+  // Python's exit stops a recording that somebody may still want to stop for good.
+  if (session->file().header().stop_tick == 0) {
+    const uint64_t now = read_tick();
+    Session::set_current(nullptr);
+    remove_operator_callback();
+    stopped_all = wait_until_idle(kPatienceNs);
+    if (stopped_all) session->settle_orphans();
+    session->file().add_clock_pair(read_clock_pair());
+    session->file().header().stop_tick = now;
+  }
   stopped->unnamed_modules = session->modules().resolve({});
   stopped->faults = session->faults.load(std::memory_order_relaxed);
   stopped->idle = stopped_all ? 1 : 0;
@@ -162,8 +165,10 @@ int kinetoscope_recorder_close() {
   session->file().close_books(session->file().header().stop_tick);
   // A thread that has not left its callback may still write: then the memory stays, once per such stop.
   if (!stopped_all) return 0;
-  room_keeper::release(session->shared_file());
-  delete session;
+  // Its tables may hold millions of entries, its mapping millions of pages: the helper thread takes them down.
+  room_keeper::release(session->shared_file(), std::shared_ptr<void>(session, [](void* over) {
+                         delete static_cast<Session*>(over);
+                       }));
   return 0;
 }
 

@@ -18,7 +18,7 @@ namespace {
 struct Keeper {
   std::mutex mutex;  // guards watched and dropped
   std::shared_ptr<RecordingFile> watched;
-  std::vector<std::shared_ptr<RecordingFile>> dropped;
+  std::vector<std::shared_ptr<void>> dropped;
   sem_t signal;
   pthread_t thread{};
 };
@@ -47,7 +47,7 @@ void* run(void* argument) {
   int64_t next_pair = 0;
   for (;;) {
     std::shared_ptr<RecordingFile> file;
-    std::vector<std::shared_ptr<RecordingFile>> over;
+    std::vector<std::shared_ptr<void>> over;
     {
       std::lock_guard lock(self.mutex);
       over.swap(self.dropped);
@@ -116,11 +116,12 @@ void watch(std::shared_ptr<RecordingFile> file) {
   sem_post(&keeper->signal);
 }
 
-void release(std::shared_ptr<RecordingFile> file) {
+void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with) {
   if (keeper == nullptr) return;
   {
     std::lock_guard lock(keeper->mutex);
     if (keeper->watched == file) keeper->watched.reset();
+    keeper->dropped.push_back(std::move(with));
     keeper->dropped.push_back(std::move(file));
   }
   sem_post(&keeper->signal);

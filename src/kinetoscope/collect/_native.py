@@ -81,6 +81,7 @@ class NativeEngine:
         self._path: Path | None = None
         self._kept = False
         self._process = 0
+        self._remove: weakref.finalize[..., NativeEngine] | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
         """Load the recorder and choose the file.
@@ -112,6 +113,9 @@ class NativeEngine:
         self._path = request.path if request.path is not None else _temporary_path()
         recorder.start(self._path, _what(request), request.ring_bytes)
         self._process = os.getpid()
+        if not self._kept:
+            # For a recording that is never stopped; a stopped one looks after its file itself.
+            self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
         recorder.add_info({**_facts(), **request.info})
 
     def stop(self) -> NativeRecording:
@@ -134,6 +138,8 @@ class NativeEngine:
         recorder.add_info(late)
         recorder.close()
         self._path = None
+        if self._remove is not None:
+            self._remove.detach()
         return NativeRecording(path, kept=self._kept)
 
 
@@ -220,13 +226,12 @@ def _remove_own(path: Path, process: int) -> None:
 
 
 def _stop_at_exit() -> None:
-    """Let nothing be recorded while the interpreter is taken down."""
+    """Let nothing be recorded while the interpreter is taken down; whoever still wants the recording can stop it."""
     if _status is None or not _status.available:
         return
     recorder = load_recorder()
     if recorder.is_recording:
         recorder.stop()
-        recorder.close()
 
 
 atexit.register(_stop_at_exit)
