@@ -34,6 +34,25 @@ def test_the_function_is_called_once_when_torch_has_been_imported(tmp_path):
     assert run(tmp_path, "import json, torch, torch as again\nprint(calls, waiting in sys.meta_path)") == "[7] False\n"
 
 
+def test_the_function_may_wait_for_a_thread_that_imports_torch(tmp_path):
+    program = """
+import threading
+def work():
+    import torch
+    calls.append(torch.value)
+def start():
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    calls.append(thread.is_alive())
+waiting.give_up()
+TorchImport(start).wait()
+import torch
+print(calls)
+"""
+    assert run(tmp_path, program) == "[7, False]\n"
+
+
 def test_without_torch_it_is_never_called(tmp_path):
     assert run(tmp_path, "import json\nprint(calls)") == "[]\n"
 

@@ -74,4 +74,7 @@ class _Announcing(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
+        # The module is whole. Said now and not a moment later, because a thread that imports it too (the recorder tests
+        # itself in one) would otherwise wait for this one, which waits for it.
+        module.__spec__._initializing = False  # type: ignore[union-attr]
         self._waiting.announce()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import re
 import sys
@@ -96,8 +97,9 @@ class Run:
 
     def execute(self) -> None:
         """Run the program, and leave as it leaves."""
-        # At exit Python first waits for the program's threads; the recording ends after them and after the program's
-        # own exit handlers, which are called before those registered earlier.
+        # At exit Python first waits for the program's threads, then calls exit handlers, the last one first. So the
+        # recording ends after all the program's own, but must end before the engine's, which is registered by its import.
+        importlib.import_module("kinetoscope.collect._native")
         atexit.register(self._finish)
         try:
             self._recording.begin()
