@@ -93,6 +93,7 @@ TickClock::TickClock(uint32_t clock, uint64_t start_tick, std::span<const ClockP
       const auto elapsed =
           (static_cast<unsigned __int128>(start_tick - pair.tick) * rate.value) >> rate.shift;
       start_ns = static_cast<__int128>(pair.monotonic_ns) + static_cast<__int128>(elapsed);
+      start_realtime_ns_ = saturate(static_cast<__int128>(pair.realtime_ns) + static_cast<__int128>(elapsed));
       previous.rate = rate.value;
       previous.shift = rate.shift;
       continue;

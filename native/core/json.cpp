@@ -7,7 +7,8 @@ namespace kinetoscope {
 namespace {
 
 constexpr uint32_t kReplacement = 0xfffd;
-constexpr std::size_t kMostDepth = 1000;
+// Common parsers recurse and give up somewhere around a thousand levels.
+constexpr std::size_t kMostDepth = 200;
 constexpr char kHex[] = "0123456789abcdef";
 
 bool is_surrogate(uint32_t code_point) { return code_point >= 0xd800 && code_point <= 0xdfff; }
@@ -77,11 +78,11 @@ class JsonChecker {
       if (at_ == text_.size()) return false;
       const char next = text_[at_];
       if (next != '{' && next != '[') return scalar();
+      if (open_.size() == kMostDepth) return false;
       ++at_;
       skip_space();
       const char closing = next == '{' ? '}' : ']';
       if (take(closing)) return true;
-      if (open_.size() == kMostDepth) return false;
       open_.push_back(closing);
       if (next == '{' && !key()) return false;
     }

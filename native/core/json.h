@@ -25,7 +25,7 @@ std::u32string decode_text(std::string_view text);
 // Appends the inside of a JSON string (no quotes around it) that a strict parser reads as decode_text(text).
 void append_json_escaped(std::string_view text, std::string& out);
 
-// Whether `text` is exactly one JSON value (RFC 8259) in valid UTF-8, nested at most 1000 deep.
+// Whether `text` is exactly one JSON value (RFC 8259) in valid UTF-8, nested at most 200 deep.
 bool is_json(std::string_view text);
 
 }  // namespace kinetoscope

@@ -1,0 +1,301 @@
+"""What ChromeWriter writes, read back with a strict parser."""
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope import _core
+from tests.support.strict_json import paired, read_strictly
+
+HEADER, FOOTER = b'{"traceEvents": [', b"]}"
+COLUMNS: dict[str, tuple[type[np.generic], int]] = {
+    "start_ns": (np.int64, 0),
+    "duration_ns": (np.int64, 0),
+    "name": (np.int32, 0),
+    "kind": (np.uint8, 0),
+    "thread": (np.int32, 0),
+    "lane": (np.int32, 0),
+    "sequence": (np.int64, -1),
+    "forward": (np.int32, -1),
+    "forward_thread": (np.int32, -1),
+    "stack": (np.int32, -1),
+    "module": (np.int32, -1),
+    "shapes": (np.int32, -1),
+    "flags": (np.uint8, 0),
+}
+
+
+def writer(spans: list[dict[str, int]], **changes: Any) -> _core.ChromeWriter:
+    """A writer of spans given by their unusual columns."""
+    arguments: dict[str, Any] = {
+        name: np.array([span.get(name, usual) for span in spans], kind)
+        for name, (kind, usual) in COLUMNS.items()
+    }
+    arguments |= {
+        "strings": ["", "aten::mm", "train.py", "main", "model.py", "forward"],
+        "stack_parent": np.array([-1, 0], np.int32),
+        "stack_frame": np.array([0, 1], np.int32),
+        "frame_function": np.array([3, 5], np.int32),
+        "frame_file": np.array([2, 4], np.int32),
+        "frame_line": np.array([7, 12], np.int32),
+        "module_path": ["GPT", "head"],
+        "module_class": ["GPT", "Linear"],
+        "shape_dims": ["[[2, 3]]"],
+        "shape_types": ['["float"]'],
+        "shape_concrete": ['[""]'],
+        "categories": ["cpu_op", "user_annotation"],
+        "thread_torch_tid": np.array([1, 2], np.int64),
+        "thread_first_track": np.array([0, 2], np.int32),
+        "track_tid": np.array([100, 1000, 200], np.int64),
+        "pid": 9,
+        "header": HEADER,
+        "footer": FOOTER,
+    }
+    return _core.ChromeWriter(**(arguments | changes))
+
+
+def events(spans: list[dict[str, int]], **changes: Any) -> list[dict[str, Any]]:
+    """The events a writer wrote, by a parser without extensions."""
+    return read_strictly(b"".join(writer(spans, **changes)).decode("utf-8"))["traceEvents"]
+
+
+def test_a_slice_with_everything():
+    span = {
+        "start_ns": 1_234_567,
+        "duration_ns": 1_000,
+        "name": 1,
+        "sequence": 5,
+        "stack": 1,
+        "module": 1,
+        "shapes": 0,
+        "forward_thread": 1,
+    }
+    assert events([span]) == [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "pid": 9,
+            "tid": 100,
+            "ts": 1234.567,
+            "dur": 1.0,
+            "args": {
+                "External id": 1,
+                "Record function id": 0,
+                "Sequence number": 5,
+                "Fwd thread id": 2,
+                "Concrete Inputs": [""],
+                "Input type": ["float"],
+                "Input Dims": [[2, 3]],
+                "Module": "head",
+                "Module class": "Linear",
+                "Call stack": "model.py(12): forward;train.py(7): main",
+            },
+        }
+    ]
+
+
+def test_a_slice_with_nothing_and_an_unfinished_one():
+    bare, unfinished = events([{"kind": 1, "thread": 1}, {"lane": 1, "flags": 2}])
+    assert bare["args"] == {"External id": 1, "Record function id": 0}
+    assert (bare["cat"], bare["name"], bare["tid"]) == ("user_annotation", "", 200)
+    assert unfinished["args"] == {"External id": 2, "Record function id": 0, "Unfinished": True}
+    assert unfinished["tid"] == 1000
+
+
+def test_an_arrow_leads_from_forward_to_backward():
+    spans = [
+        {"start_ns": 5_001, "lane": 1},
+        {"start_ns": 9_000, "thread": 1, "forward": 0},
+        {"start_ns": 9_500, "thread": 1, "forward": 0},
+    ]
+    flows = [event for event in events(spans, base_ns=1_000) if event["ph"] in "sf"]
+    arrow = {"cat": "fwdbwd", "name": "fwdbwd", "pid": 9}
+    assert flows == [
+        {"ph": "s", "id": 1, "tid": 1000, "ts": 6.001} | arrow,
+        {"ph": "f", "bp": "e", "id": 1, "tid": 200, "ts": 10.0} | arrow,
+        {"ph": "s", "id": 2, "tid": 1000, "ts": 6.001} | arrow,
+        {"ph": "f", "bp": "e", "id": 2, "tid": 200, "ts": 10.5} | arrow,
+    ]
+
+
+def test_allocations_are_instants():
+    allocation = {
+        "allocation_time_ns": np.array([1_500, 2_500], np.int64),
+        "allocation_thread": np.array([0, 1], np.int32),
+        "allocation_address": np.array([2**64 - 1, 64], np.uint64),
+        "allocation_bytes": np.array([64, -64], np.int64),
+        "allocation_total_bytes": np.array([64, 0], np.int64),
+        "allocation_device_type": np.array([0, 1], np.uint8),
+        "allocation_device_index": np.array([-1, 3], np.int8),
+    }
+    first, second = events([], **allocation)
+    assert first == {
+        "ph": "i",
+        "s": "t",
+        "cat": "cpu_instant_event",
+        "name": "[memory]",
+        "pid": 9,
+        "tid": 100,
+        "ts": 1.5,
+        "args": {
+            "Total Reserved": 0,
+            "Total Allocated": 64,
+            "Bytes": 64,
+            "Addr": 2**64 - 1,
+            "Device Id": -1,
+            "Device Type": 0,
+        },
+    }
+    assert (second["tid"], second["args"]["Bytes"], second["args"]["Device Id"]) == (200, -64, 3)
+
+
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5),
+    st.one_of(st.just(0), st.integers(-(2**63), 2**63 - 1)),
+)
+def test_times_are_exact(times, base_ns):
+    text = b"".join(writer([{"start_ns": time} for time in times], base_ns=base_ns)).decode()
+    written = json.loads(text, parse_float=Fraction)["traceEvents"]
+    expected = [min(max(base_ns + time, -(2**63)), 2**63 - 1) for time in times]
+    assert [event["ts"] * 1000 for event in written] == expected
+
+
+any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
+
+
+@given(st.lists(any_text, min_size=4, max_size=4))
+def test_any_text_anywhere(texts):
+    name, file, function, module = texts
+    (event,) = events(
+        [{"name": 1, "stack": 0, "module": 0}],
+        strings=["", name, file, function],
+        stack_parent=np.array([-1], np.int32),
+        stack_frame=np.array([0], np.int32),
+        frame_file=np.array([2], np.int32),
+        frame_function=np.array([3], np.int32),
+        frame_line=np.array([1], np.int32),
+        module_path=[module],
+        module_class=[name],
+        categories=[module],
+    )
+    assert event["name"] == event["args"]["Module class"] == paired(name)
+    assert event["cat"] == event["args"]["Module"] == paired(module)
+    assert event["args"]["Call stack"] == paired(f"{file}(1): {function}")
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, '"' * 100_000, "\ud800" * 100_000, "\0" * 100_000])
+def test_texts_longer_than_a_block(text):
+    spans = [{"name": 1}, {}, {"name": 1}]
+    blocks = list(writer(spans, strings=["", text], block_bytes=1000))
+    assert len(blocks) > 2
+    names = [event["name"] for event in read_strictly(b"".join(blocks).decode())["traceEvents"]]
+    assert names == [text, "", text]
+
+
+@given(st.integers(0, 3000), st.integers(0, 20))
+def test_the_size_of_blocks_changes_nothing(block_bytes, count):
+    spans = [
+        {
+            "start_ns": -(2**62) + row,
+            "name": 1,
+            "stack": row % 2,
+            "forward": row - 1,
+            "shapes": 0,
+            "sequence": 2**62,
+        }
+        for row in range(count)
+    ]
+    whole = b"".join(writer(spans))
+    assert b"".join(writer(spans, block_bytes=block_bytes)) == whole
+    blocks = list(writer(spans, block_bytes=block_bytes))
+    # An event with its arrow reserves three times 512 bytes beside its texts.
+    assert all(len(block) <= max(block_bytes, 2048) for block in blocks)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [(b"[", 2), (b"[ \n", 2), (b'[{"ph":"M"}', 3), (b'[{"ph":"M"},\n', 3)],
+)
+def test_commas_behind_any_header(header, expected):
+    text = b"".join(writer([{}, {}], header=header, footer=b"]")).decode()
+    assert len(read_strictly(text)) == expected
+
+
+def test_no_events_leave_header_and_footer():
+    assert b"".join(writer([])) == HEADER + FOOTER
+    assert list(writer([], header=b"", footer=b"")) == []
+
+
+def test_iteration_ends_for_good():
+    blocks = writer([{}])
+    assert b"".join(blocks).startswith(HEADER)
+    assert list(blocks) == []
+
+
+def test_shapes_that_are_no_json_are_left_out():
+    (event,) = events([{"shapes": 0}], shape_dims=["[[1]"], shape_types=['["a"]'], shape_concrete=["NaN"])
+    assert event["args"] == {"External id": 1, "Record function id": 0, "Input type": ["a"]}
+
+
+def test_rows_that_do_not_exist_are_left_out():
+    spans = [
+        {"name": 99, "stack": 5, "module": 5, "shapes": 5, "forward": 7, "forward_thread": 9, "sequence": 1}
+    ]
+    (event,) = events(spans)
+    assert event["name"] == ""
+    assert event["args"] == {
+        "External id": 1,
+        "Record function id": 0,
+        "Sequence number": 1,
+        "Fwd thread id": 0,
+    }
+
+
+def test_deep_stacks_are_cut():
+    depth = 1_000
+    (event,) = events(
+        [{"stack": depth - 1}],
+        stack_parent=np.arange(-1, depth - 1, dtype=np.int32),
+        stack_frame=np.zeros(depth, np.int32),
+    )
+    frames = event["args"]["Call stack"].split(";")
+    assert frames == ["train.py(7): main"] * 256 + ["..."]
+
+
+@pytest.mark.parametrize(
+    ("span", "changes", "message"),
+    [
+        ({"thread": 2}, {}, "without a track"),
+        ({"thread": -1}, {}, "without a track"),
+        ({"lane": 3}, {}, "without a track"),
+        ({"lane": -1}, {}, "without a track"),
+        ({"kind": 2}, {}, "without a category"),
+        ({}, {"lane": np.zeros(2, np.int32)}, "different lengths"),
+        ({}, {"module_class": []}, "different lengths"),
+        ({}, {"shape_types": []}, "different lengths"),
+        ({}, {"frame_line": np.zeros(1, np.int32)}, "different lengths"),
+        ({}, {"allocation_time_ns": np.zeros(1, np.int64)}, "different lengths"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(span, changes, message):
+    with pytest.raises(ValueError, match=message):
+        writer([span], **changes)
+
+
+def test_texts_must_be_str():
+    with pytest.raises(TypeError, match="expected a str"):
+        writer([], strings=[b"x"])
+    with pytest.raises(TypeError, match="module_path must be a list or tuple"):
+        writer([], module_path="x")
+
+
+def test_the_writer_keeps_its_columns_alive():
+    blocks = writer([{"start_ns": row, "name": 1} for row in range(1000)], block_bytes=1)
+    names = [event["name"] for event in read_strictly(b"".join(blocks).decode())["traceEvents"]]
+    assert names == ["aten::mm"] * 1000
