@@ -8,7 +8,7 @@ children become its children, so totals are the same as torch's and nothing is l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -68,20 +68,27 @@ def _find(trace: Trace) -> VisibleSpans:
     """Mark hidden names first, then only children of the same name, as torch does."""
     spans = trace.columns("spans")
     name, parent = spans["name"], spans["parent"]
+    if len(name) == 0:
+        return VisibleSpans(None, parent, parent)
     hidden_names = [row for row, text in enumerate(trace.strings) if text in HIDDEN_NAMES]
-    absorbed = np.zeros(len(name), dtype=bool)
+    absorbed = None
     if hidden_names:
         is_hidden = np.zeros(len(trace.strings), dtype=bool)
         is_hidden[hidden_names] = True
         absorbed = is_hidden[name]
         parent = _shown_parents(parent, absorbed)
-    same = (parent >= 0) & (name == name[parent])
+    # Roots look up the last row here, which costs less than keeping them out first.
+    same = name == name.take(parent, mode="wrap")
+    same &= parent >= 0
     if same.any():
-        children = np.bincount(parent[(parent >= 0) & ~absorbed], minlength=len(name))
-        absorbed = absorbed | (same & (children[parent] == 1))
+        inside = parent >= 0 if absorbed is None else (parent >= 0) & ~absorbed
+        children = np.bincount(parent[inside], minlength=len(name))
+        alone = same & (children[parent] == 1)
+        absorbed = alone if absorbed is None else absorbed | alone
         parent = _shown_parents(parent, absorbed)
-    rows = np.flatnonzero(absorbed)
-    return VisibleSpans(absorbed if len(rows) else None, parent[rows], parent)
+    if absorbed is None or not absorbed.any():
+        return VisibleSpans(None, parent[:0], parent)
+    return VisibleSpans(absorbed, parent[absorbed], parent)
 
 
 def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -95,49 +102,55 @@ def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> ND
     return shown
 
 
-@dataclass(frozen=True)
-class Times:
-    """The numbers that event lists show, one value a span, in nanoseconds and bytes; absorbed rows hold 0 self."""
-
-    total_ns: NDArray[np.int64]
-    self_ns: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-    self_bytes: NDArray[np.int64]
-    device_ns: NDArray[np.int64]
-    device_self_ns: NDArray[np.int64]
-    device_bytes: NDArray[np.int64]
-    device_self_bytes: NDArray[np.int64]
+# What event lists show of a span, as columns of `spans`; the `self` ones also take what absorbed spans hold.
+NUMBERS = (
+    "duration_ns", "self_ns", "bytes", "self_bytes",
+    "device_ns", "device_self_ns", "device_bytes", "device_self_bytes",
+)  # fmt: skip
+HOST_TIMES = ("duration_ns", "self_ns")
 
 
-def times(trace: Trace) -> Times:
-    """Make the numbers of every span, once for a trace, as torch's events define them."""
-    return trace.cached("event_times", lambda: _times(trace))
+def numbers(trace: Trace, name: str) -> NDArray[np.int64]:
+    """One number of every span as torch's events define it: nanoseconds or bytes; absorbed rows hold 0 self.
+
+    Args:
+        trace: The trace.
+        name: One of `NUMBERS`.
+
+    Returns:
+        One value a span. Host time of device spans is 0, and asynchronous spans have no self time.
+    """
+    return trace.cached(f"event_{name}", lambda: _numbers(trace, name))
 
 
-def _times(trace: Trace) -> Times:
-    """Host time of device spans is 0 and the other way round; asynchronous spans have no self time."""
-    spans, visible = trace.columns("spans"), visible_spans(trace)
-    total, own = spans["duration_ns"], visible.self_values(spans["self_ns"])
-    apart = (spans["flags"] & FLAG_ASYNC) != 0
-    if apart.any():
-        own = np.where(apart, 0, own)
-    device, device_self = spans["device_ns"], visible.self_values(spans["device_self_ns"])
+def all_zero(trace: Trace, name: str) -> bool:
+    """Whether a number is 0 for all spans, as far as that can be known without computing it."""
+    if name in HOST_TIMES:
+        return False
+    if name in ("device_ns", "device_self_ns"):
+        return len(trace.columns("launches")) == 0 and on_device_mask(trace) is None
+    return len(trace.columns("allocations")) == 0
+
+
+def _numbers(trace: Trace, name: str) -> NDArray[np.int64]:
+    """Start from the column and take away what events do not show."""
+    spans = trace.columns("spans")
+    values: NDArray[np.int64] = spans[name]
+    if "self" in name:
+        values = visible_spans(trace).self_values(values)
+    if name == "self_ns" and spans["flags"].any():
+        values = np.where((spans["flags"] & FLAG_ASYNC) != 0, 0, values)
     on_device = on_device_mask(trace)
-    if on_device is not None:
-        device = np.where(on_device, total, device)
-        device_self = np.where(on_device, total, device_self)
-        total, own = np.where(on_device, 0, total), np.where(on_device, 0, own)
-    return Times(
-        total, own,
-        spans["bytes"], visible.self_values(spans["self_bytes"]),
-        device, device_self,
-        spans["device_bytes"], visible.self_values(spans["device_self_bytes"]),
-    )  # fmt: skip
+    if on_device is not None and name in HOST_TIMES:
+        values = np.where(on_device, 0, values)
+    elif on_device is not None and name in ("device_ns", "device_self_ns"):
+        values = np.where(on_device, spans["duration_ns"], values)
+    return values
 
 
 def on_device_mask(trace: Trace) -> NDArray[np.bool_] | None:
     """Which spans ran on a device, or None when none did."""
-    spans: Any = trace.columns("spans")
+    spans = trace.columns("spans")
     if "kind" not in spans.given and len(trace.columns("streams")) == 0:
         return None
     marked: NDArray[np.bool_] = np.isin(spans["kind"], [int(kind) for kind in DEVICE_KINDS])

@@ -11,7 +11,7 @@ from kinetoscope import _core
 from kinetoscope.tables import _visible
 from kinetoscope.tables._device import device_type
 from kinetoscope.tables._event_times import TimesAsText
-from kinetoscope.tables.function_event import FunctionEvent, flat_shapes, used_device
+from kinetoscope.tables.function_event import FunctionEvent, event_name, flat_shapes, used_device
 from kinetoscope.trace._naming import stack_frames
 from kinetoscope.trace._schema import SpanKind
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
-# Attribute of an event -> field of `_visible.Times`; times are shown in microseconds.
+# Attribute of an event -> column of `spans`; times are shown in microseconds.
 TIMES = {
-    "cpu_time_total": "total_ns",
+    "cpu_time_total": "duration_ns",
     "self_cpu_time_total": "self_ns",
     "device_time_total": "device_ns",
     "self_device_time_total": "device_self_ns",
@@ -150,10 +150,18 @@ class Averages:
             **sizes,
             first=first,
             input_shapes=flat_shapes(first.structured_input_shapes) if self.by_shape else "",
-            stack=first.stack[: self.stack_frames],
+            stack=first.innermost(self.stack_frames),
             overload_name=first.overload_name if self.by_overload else "",
             use_device=use_device,
         )
+
+    def keys(self) -> list[str]:
+        """The key of each group."""
+        names = self.trace.column("spans", "name")[self.first]
+        return [
+            MEMORY_KEY if row < 0 else event_name(self.trace.strings[name])
+            for name, row in zip(names.tolist(), self.first.tolist(), strict=True)
+        ]
 
     def values(self, attribute: str) -> NDArray[Any] | None:
         """Return an attribute of all groups as an array, in torch's unit; None for one that is not a number."""
@@ -169,6 +177,12 @@ class Averages:
 
     def widest(self, part: str) -> int:
         """Return the length of the longest key, overload, shapes or stack entry."""
+        if (part == "stack" and not self.stack_frames) or (part == "overload_name" and not self.by_overload):
+            return 0
+        if part == "input_shapes" and not self.by_shape:
+            return 0
+        if part == "key":
+            return max(map(len, self.keys()), default=0)
         events = (self.event(place) for place in range(len(self)))
         if part == "stack":
             return max((len(entry) for event in events for entry in event.stack), default=0)
@@ -187,7 +201,7 @@ def averages(trace: Trace, *, by_shape: bool, stack_frames: int, by_overload: bo
     Returns:
         The sums.
     """
-    spans, visible, times = trace.columns("spans"), _visible.visible_spans(trace), _visible.times(trace)
+    spans, visible = trace.columns("spans"), _visible.visible_spans(trace)
     keys = [_name_keys(trace)]
     if by_overload:
         keys.append(spans["overload"])
@@ -200,10 +214,11 @@ def averages(trace: Trace, *, by_shape: bool, stack_frames: int, by_overload: bo
     groups = len(first)
     numbers: dict[str, NDArray[np.int64]] = {}
     for attribute, name in (TIMES | SIZES).items():
-        values = getattr(times, name)
         # Most recordings have no device and many no memory; adding up zeros would double the cost of the table.
-        some = name in ("total_ns", "self_ns") or bool(values.any())
-        numbers[attribute] = _core.group_sums(group_of, groups, values) if some else np.zeros(groups, dtype=np.int64)
+        if _visible.all_zero(trace, name):
+            numbers[attribute] = np.zeros(groups, dtype=np.int64)
+        else:
+            numbers[attribute] = _core.group_sums(group_of, groups, _visible.numbers(trace, name))
     count = _core.group_counts(group_of, groups)
     earliest = first.astype(np.int64)
     if len(trace.columns("threads")) > 1:
@@ -226,7 +241,8 @@ def _name_keys(trace: Trace) -> NDArray[np.int32]:
     sort_of = np.zeros(256, dtype=np.int32)
     sort_of[[SpanKind.USER_ANNOTATION, SpanKind.STEP]] = 1
     sort_of[[SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET]] = 2
-    keys: NDArray[np.int32] = spans["name"] * 3 + sort_of[kind]
+    keys: NDArray[np.int32] = spans["name"] * np.int32(3)
+    keys += sort_of.take(kind)
     steps = kind == SpanKind.STEP
     if steps.any():
         keys[steps] = -1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables._visible import times, visible_spans
+from kinetoscope.tables._visible import numbers, visible_spans
 from kinetoscope.tables.averages import SIZES, TIMES, FunctionEventAvg, averages
 from kinetoscope.tables.event_table import TableOptions, event_table
 from kinetoscope.tables.function_event import FunctionEvent, flat_shapes, used_device
@@ -74,10 +74,10 @@ class SpanEvents:
         if attribute in ("cpu_time", "device_time"):
             attribute += "_total"
         if attribute in TIMES:
-            nanoseconds: NDArray[np.int64] = getattr(times(self.trace), TIMES[attribute])[self.rows]
+            nanoseconds: NDArray[np.int64] = numbers(self.trace, TIMES[attribute])[self.rows]
             return nanoseconds / 1000
         if attribute in SIZES:
-            size: NDArray[np.int64] = getattr(times(self.trace), SIZES[attribute])[self.rows]
+            size: NDArray[np.int64] = numbers(self.trace, SIZES[attribute])[self.rows]
             return size
         if attribute in ("count", "flops"):
             return np.full(len(self), attribute == "count", dtype=np.int64)

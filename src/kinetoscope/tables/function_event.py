@@ -86,7 +86,7 @@ class FunctionEvent(TimesAsText):
 
     def _time(self, name: str) -> int:
         """A number of this event as event lists show it."""
-        return int(getattr(_visible.times(self._trace), name)[self.row])
+        return int(_visible.numbers(self._trace, name)[self.row])
 
     def _shape_part(self, part: str) -> Any:
         """One part of what is known about the inputs."""
@@ -109,7 +109,7 @@ class FunctionEvent(TimesAsText):
     @property
     def name(self) -> str:
         """The name; all steps share one."""
-        return STEP_KEY if self.trace_name.startswith(MARK) else self.trace_name
+        return event_name(self.trace_name)
 
     key = name
 
@@ -229,8 +229,14 @@ class FunctionEvent(TimesAsText):
     @property
     def stack(self) -> list[str]:
         """The Python stack, innermost frame first; in backward that of the forward operator."""
+        return self.innermost(None)
+
+    def innermost(self, frames: int | None) -> list[str]:
+        """Return the innermost frames of the stack, at most this many; None returns all."""
+        if frames == 0:
+            return []
         texts = frame_texts(self._trace)
-        return [texts[frame] for frame in stack_frames(self._trace, self._number("stack"))]
+        return [texts[frame] for frame in stack_frames(self._trace, self._number("stack"), frames)]
 
     @property
     def module(self) -> str:
@@ -265,7 +271,7 @@ class FunctionEvent(TimesAsText):
     @property
     def cpu_time_total(self) -> float:
         """Host time, in microseconds."""
-        return self._time("total_ns") / 1000
+        return self._time("duration_ns") / 1000
 
     @property
     def self_cpu_time_total(self) -> float:
@@ -337,6 +343,11 @@ def used_device(trace: Trace) -> str | None:
     if _visible.on_device_mask(trace) is None and len(trace.columns("streams")) == 0:
         return None
     return "cuda"
+
+
+def event_name(recorded: str) -> str:
+    """The name of an event: as recorded, but all steps share one."""
+    return STEP_KEY if recorded.startswith(MARK) else recorded
 
 
 def flat_shapes(dims: list[Any]) -> list[Any]:
