@@ -1,0 +1,84 @@
+"""Which source line a person would look at: the innermost frame of a stack that is not torch's or ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+
+# Any of these tells where a torch package lies, installed or not.
+_KNOWN_FILES = (
+    "/torch/nn/modules/module.py",
+    "/torch/utils/_contextlib.py",
+    "/torch/_tensor.py",
+    "/torch/autograd/__init__.py",
+    "/torch/autograd/graph.py",
+    "/torch/optim/optimizer.py",
+    "/torch/_dynamo/eval_frame.py",
+)
+_PACKAGES = ("torch", "torchgen", "functorch", "torchvision", "torchaudio", "kinetoscope")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+# The package's own examples are programs like any other.
+_OWN_PROGRAMS = ("/kinetoscope/examples/", "/kinetoscope/demo/")
+_OWN_ROOMS = tuple(
+    f"/kinetoscope/{room}/" for room in ("cli", "collect", "trace", "tables", "formats")
+) + ("/kinetoscope/__main__.py",)
+
+
+def user_frames(trace: Trace) -> NDArray[np.bool_]:
+    """Return for each frame whether it is the user's: not in torch, not in this package, not in Python's import system."""
+
+    def make() -> NDArray[np.bool_]:
+        files = trace.column("frames", "file")
+        texts = {number: trace.strings[number].replace("\\", "/") for number in np.unique(files).tolist()}
+        roots = _torch_roots(list(texts.values()))
+        is_user = {number: not _is_library(text, roots) for number, text in texts.items()}
+        return np.array([is_user[number] for number in files.tolist()], dtype=bool)
+
+    return trace.cached("user_frames", make)
+
+
+def user_stacks(trace: Trace) -> NDArray[np.int32]:
+    """Return for each stack the stack whose last frame is the innermost user frame; itself where no frame is one."""
+
+    def make() -> NDArray[np.int32]:
+        is_user = user_frames(trace)
+        stacks = trace.columns("stacks")
+        parents, frames = stacks["parent"].tolist(), stacks["frame"].tolist()
+        found: list[int] = []
+        for row, (parent, frame) in enumerate(zip(parents, frames, strict=True)):
+            if frame >= 0 and is_user[frame]:
+                found.append(row)
+            else:
+                found.append(found[parent] if 0 <= parent < row else -1)
+        chosen = np.array(found, dtype=np.int32)
+        return np.where(chosen >= 0, chosen, np.arange(len(chosen), dtype=np.int32))
+
+    return trace.cached("user_stacks", make)
+
+
+def _torch_roots(files: list[str]) -> tuple[str, ...]:
+    """Find where torch lies, also when it is not installed but built in place."""
+    return tuple(
+        {file[: -len(known)] + "/torch/" for file in files for known in _KNOWN_FILES if file.endswith(known)}
+    )
+
+
+def _is_library(file: str, roots: tuple[str, ...]) -> bool:
+    """Whether a file belongs to torch or to this package."""
+    if file.startswith("<frozen") or file.startswith(roots):
+        return True
+    if any(place in file for place in _OWN_PROGRAMS):
+        return False
+    if any(place in file for place in _OWN_ROOMS):
+        return True
+    for place in _INSTALLED:
+        _, found, inside = file.rpartition(place)
+        if found and inside.split("/", 1)[0] in _PACKAGES:
+            return True
+    return False

@@ -1,0 +1,109 @@
+"""Operators and ranges added up by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.trace import Column, Table
+from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._schema import KIND_NAMES, SpanKind
+from kinetoscope.trace._shown import memory_recorded
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+
+OPS_SCHEMA = Table(
+    "ops",
+    "An operator, backward function or range: all spans of one name and kind. Largest self time first.",
+    (
+        Column("name", "string", "", "Its name; all steps together are `ProfilerStep*`."),
+        Column("kind", "category", "", "What it is, as in `spans`."),
+        Column("count", "int64", "", "How many spans."),
+        Column("self_ns", "int64", "ns", "Their time without that of the spans inside them."),
+        Column("total_ns", "int64", "ns", "Their time; where it calls itself, only the outermost counts."),
+        Column("mean_ns", "float64", "ns", "The mean duration of one span."),
+        Column("min_ns", "int64", "ns", "The shortest."),
+        Column("max_ns", "int64", "ns", "The longest."),
+        Column("self_percent", "float64", "%", "Share of all self time."),
+        Column("total_percent", "float64", "%", "Share of all self time that lies in it; never above 100."),
+        Column("self_bytes", "int64", "bytes", "Host memory it allocated minus freed itself; null if not recorded."),
+        Column("bytes", "int64", "bytes", "The same with inner spans; where it calls itself, only the outermost counts."),
+        Column("device_self_ns", "int64", "ns", "Device time of what it launched itself."),
+        Column("flops", "int64", "", "Estimated floating-point operations; null where they are not known."),
+    ),
+)  # fmt: skip
+
+
+def ops(trace: Trace) -> pyarrow.Table:
+    """Return the `ops` table: one row for each name and kind.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `OPS_SCHEMA`.
+    """
+    spans = trace.columns("spans")
+    keys = operator_keys(trace)
+    group_of, first = _core.group([keys])
+    groups = len(first)
+    inner = _core.descends_from_same(spans["parent"], keys)
+    duration = spans["duration_ns"]
+    count = _core.group_counts(group_of, groups)
+    own = _core.group_sums(group_of, groups, spans["self_ns"])
+    # What overlaps the nesting (lanes above 0) has no self time, so it has no share either.
+    nested = _core.group_sums(group_of, groups, duration, inner | (spans["lane"] > 0).astype(np.uint8))
+    everything = int(own.sum())
+    kind = spans["kind"][first]
+    columns: dict[str, Any] = {
+        "name": operator_names(trace, spans["name"][first], kind),
+        "kind": Labels(kind, KIND_NAMES),
+        "count": count,
+        "self_ns": own,
+        "total_ns": _core.group_sums(group_of, groups, duration, inner),
+        "mean_ns": _core.group_sums(group_of, groups, duration) / np.maximum(count, 1),
+        "min_ns": _core.group_min(group_of, groups, duration),
+        "max_ns": _core.group_max(group_of, groups, duration),
+        "self_percent": percent(own, everything),
+        "total_percent": percent(nested, everything),
+        "self_bytes": None,
+        "bytes": None,
+        "device_self_ns": _core.group_sums(group_of, groups, spans["device_self_ns"]),
+        "flops": None,
+    }
+    if memory_recorded(trace):
+        columns["self_bytes"] = _core.group_sums(group_of, groups, spans["self_bytes"])
+        columns["bytes"] = _core.group_sums(group_of, groups, spans["bytes"], inner)
+    return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-own, kind="stable"))
+
+
+def operator_keys(trace: Trace) -> NDArray[np.int32]:
+    """A number for each span that is equal where name and kind are; steps share one."""
+    spans = trace.columns("spans")
+    kind = spans["kind"]
+    keys: NDArray[np.int32] = spans["name"] * np.int32(len(SpanKind)) + kind
+    steps = kind == SpanKind.STEP
+    if steps.any():
+        keys[steps] = -1
+    return keys
+
+
+def operator_names(trace: Trace, names: NDArray[np.int32], kinds: NDArray[np.uint8]) -> list[str]:
+    """The names of groups by their first span."""
+    return [
+        "ProfilerStep*" if kind == SpanKind.STEP else trace.strings[name]
+        for name, kind in zip(names.tolist(), kinds.tolist(), strict=True)
+    ]
+
+
+def percent(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
+    """Shares in percent; null where there is no whole."""
+    if whole == 0:
+        return np.full(len(part), np.nan)
+    return part * (100.0 / whole)

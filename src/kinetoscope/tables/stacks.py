@@ -1,0 +1,124 @@
+"""Python stacks with the time spent in each, and the form flame graphs read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.trace import Column, Phase, Table
+from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._assemble import sums_below
+from kinetoscope.trace._naming import frame_texts, stack_frames, stack_texts
+from kinetoscope.trace._replace import replaced
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+
+STACKS_SCHEMA = Table(
+    "stacks",
+    "A Python call stack: its parent's with one more frame.",
+    (
+        Column("id", "int32", "row of stacks", "The row, which `parent` refers to."),
+        Column("parent", "int32", "row of stacks", "The stack of the caller; null at the root."),
+        Column("depth", "int32", "", "How many frames are below the innermost one.", 0),
+        Column("frame", "category", "", "The innermost frame, as `file(line): function`."),
+        Column("stack", "string", "", "All frames, root first, joined by `;`."),
+        Column("self_ns", "int64", "ns", "Time of spans with exactly this stack; in backward that of the forward operator."),
+        Column("total_ns", "int64", "ns", "The same, stacks that begin with this one included."),
+        Column("count", "int64", "", "How many spans have exactly this stack."),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StackSums:
+    """What ran with each stack; the totals include the stacks that begin with it."""
+
+    depth: NDArray[np.int32]
+    self_ns: NDArray[np.int64]
+    backward_ns: NDArray[np.int64]
+    total_ns: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+
+def stack_sums(trace: Trace) -> StackSums:
+    """Add up the spans by stack, once for a trace."""
+
+    def make() -> StackSums:
+        spans, stacks = trace.columns("spans"), trace.columns("stacks")
+        stack, self_ns, phase = spans["stack"], spans["self_ns"], spans["phase"]
+        known = np.flatnonzero(stack >= 0)
+        own = np.zeros(len(stacks), dtype=np.int64)
+        np.add.at(own, stack[known], self_ns[known])
+        backward = np.zeros(len(stacks), dtype=np.int64)
+        behind = known[phase[known] == Phase.BACKWARD]
+        np.add.at(backward, stack[behind], self_ns[behind])
+        count = np.bincount(stack[known], minlength=len(stacks)).astype(np.int64)
+        depth = _depths(stacks["parent"])
+        return StackSums(depth, own, backward, sums_below(stacks["parent"], depth, own), count)
+
+    return trace.cached("stack_sums", make)
+
+
+def stacks(trace: Trace) -> pyarrow.Table:
+    """Return the `stacks` table: one row for each stack, callers first.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `STACKS_SCHEMA`.
+    """
+    own, sums = trace.columns("stacks"), stack_sums(trace)
+    columns: dict[str, Any] = {
+        "id": np.arange(len(own), dtype=np.int32),
+        "parent": own["parent"],
+        "depth": sums.depth,
+        "frame": Labels(own["frame"], frame_texts(trace)),
+        "stack": stack_texts(trace),
+        "self_ns": sums.self_ns,
+        "total_ns": sums.total_ns,
+        "count": sums.count,
+    }
+    return to_arrow(STACKS_SCHEMA, columns)
+
+
+def write_collapsed(trace: Trace, path: Path, *, on_device: bool = False) -> None:
+    """Write the stacks for flame graphs: frames joined by `;`, root first, a space, and microseconds as an integer.
+
+    Spaces and semicolons within a frame become underscores, as do line breaks. Stacks below a microsecond are left out.
+
+    Args:
+        trace: The trace.
+        path: Where to write.
+        on_device: Write device times instead of host times.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    spans = trace.columns("spans")
+    values = spans["device_self_ns" if on_device else "self_ns"]
+    stack = spans["stack"]
+    known = np.flatnonzero(stack >= 0)
+    sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
+    np.add.at(sums, stack[known], values[known])
+    texts = ["".join("_" if part in " ;\t\r\n" else part for part in text) for text in frame_texts(trace)]
+    with replaced(path) as file:
+        for row in np.flatnonzero(sums >= 1000).tolist():
+            line = ";".join(texts[frame] for frame in reversed(stack_frames(trace, row)))
+            file.write(f"{line} {sums[row] // 1000}\n".encode(errors="backslashreplace"))
+
+
+def _depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:
+    """How many stacks are below each; parents come first."""
+    depths: list[int] = []
+    for row, parent in enumerate(parents.tolist()):
+        depths.append(depths[parent] + 1 if 0 <= parent < row else 0)
+    return np.array(depths, dtype=np.int32)
