@@ -72,12 +72,16 @@ class TraceBuilder:
     def thread(self, name: str = "main", *, os_tid: int | None = None, torch_tid: int | None = None) -> int:
         """Adds a thread."""
         row = len(self.threads)
-        self.threads.append((1000 + row if os_tid is None else os_tid, 1 + row if torch_tid is None else torch_tid, name))
+        self.threads.append(
+            (1000 + row if os_tid is None else os_tid, 1 + row if torch_tid is None else torch_tid, name)
+        )
         return row
 
     def module(self, cls: str, *, name: str = "", parent: int = -1, caller: int = -1) -> int:
         """Adds a module instance."""
-        self.modules.append((parent, self.string(name), self.string(cls), caller, 4096 + 64 * len(self.modules)))
+        self.modules.append(
+            (parent, self.string(name), self.string(cls), caller, 4096 + 64 * len(self.modules))
+        )
         return len(self.modules) - 1
 
     def parameter(self, module: int = -1, name: str = "weight") -> int:
@@ -135,7 +139,14 @@ class TraceBuilder:
         return self.annotation(f"ProfilerStep#{number}", start_ns, duration_ns, **more)
 
     def backward(
-        self, name: str, start_ns: int, duration_ns: int, *, sequence: int, forward_thread: int = 0, **more: Any
+        self,
+        name: str,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        sequence: int,
+        forward_thread: int = 0,
+        **more: Any,
     ) -> TraceBuilder:
         """Adds a backward function inside the wrapper that autograd's engine puts around it."""
         wrapper = f"autograd::engine::evaluate_function: {name}"
@@ -145,7 +156,14 @@ class TraceBuilder:
         return self.span(name, start_ns, duration_ns, scope=BACKWARD, parameter=parameter, **shared)
 
     def allocate(
-        self, time_ns: int, address: int, size_bytes: int, *, thread: int = 0, device: tuple[int, int] = (0, -1), stack: int = -1
+        self,
+        time_ns: int,
+        address: int,
+        size_bytes: int,
+        *,
+        thread: int = 0,
+        device: tuple[int, int] = (0, -1),
+        stack: int = -1,
     ) -> int:
         """Adds an allocation on a (device type, device index); returns its row if they are added in order of time."""
         self.allocations.append((time_ns, address, size_bytes, thread, *device, stack))
@@ -227,4 +245,7 @@ class TraceBuilder:
 
 def _columns(rows: list[Any], types: dict[str, str]) -> dict[str, np.ndarray]:
     """Turns rows into one array a column."""
-    return {name: np.array([row[place] for row in rows], dtype) for place, (name, dtype) in enumerate(types.items())}
+    return {
+        name: np.array([row[place] for row in rows], dtype)
+        for place, (name, dtype) in enumerate(types.items())
+    }

@@ -16,6 +16,8 @@ from kinetoscope.trace._naming import stack_frames
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
@@ -38,11 +40,12 @@ MEMORY_KEY = "[memory]"
 
 @dataclass(eq=False)
 class FunctionEventAvg(TimesAsText):
-    """Events with the same key, added up. Times are in microseconds.
+    """Events with the same key, added up.
 
     Attributes:
         key: Their name; all steps share one.
         count: How many there are.
+        numbers: Their sums by attribute, in nanoseconds and bytes.
         first: The earliest of them, or None for a total of different events.
         input_shapes: Their input shapes where these kept them apart, else empty.
         stack: The innermost frames that kept them apart, innermost first.
@@ -51,14 +54,7 @@ class FunctionEventAvg(TimesAsText):
 
     key: str
     count: int
-    cpu_time_total: float
-    self_cpu_time_total: float
-    device_time_total: float
-    self_device_time_total: float
-    cpu_memory_usage: int
-    self_cpu_memory_usage: int
-    device_memory_usage: int
-    self_device_memory_usage: int
+    numbers: Mapping[str, int]
     first: FunctionEvent | None = None
     input_shapes: Any = ""
     stack: list[str] = field(default_factory=list)
@@ -69,6 +65,46 @@ class FunctionEventAvg(TimesAsText):
     is_remote = False
     is_legacy = False
     flops = 0
+
+    @property
+    def cpu_time_total(self) -> float:
+        """Host time, in microseconds; a call inside one of the same name counts in both, as in torch."""
+        return self.numbers["cpu_time_total"] / 1000
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Host time without that of the events inside, in microseconds; never negative."""
+        return self.numbers["self_cpu_time_total"] / 1000
+
+    @property
+    def device_time_total(self) -> float:
+        """Device time, in microseconds."""
+        return self.numbers["device_time_total"] / 1000
+
+    @property
+    def self_device_time_total(self) -> float:
+        """Device time without that of the events inside, in microseconds."""
+        return self.numbers["self_device_time_total"] / 1000
+
+    @property
+    def cpu_memory_usage(self) -> int:
+        """Host bytes allocated minus freed."""
+        return self.numbers["cpu_memory_usage"]
+
+    @property
+    def self_cpu_memory_usage(self) -> int:
+        """The same without the events inside."""
+        return self.numbers["self_cpu_memory_usage"]
+
+    @property
+    def device_memory_usage(self) -> int:
+        """Device bytes allocated minus freed."""
+        return self.numbers["device_memory_usage"]
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """The same without the events inside."""
+        return self.numbers["self_device_memory_usage"]
 
     @property
     def is_async(self) -> bool:
@@ -136,18 +172,16 @@ class Averages:
 
     def event(self, place: int) -> FunctionEventAvg:
         """Make the event of one group."""
-        values = {name: int(self.numbers[name][place]) / 1000 for name in TIMES}
-        sizes = {name: int(self.numbers[name][place]) for name in SIZES}
+        numbers = {name: int(values[place]) for name, values in self.numbers.items()}
         count, row = int(self.count[place]), int(self.first[place])
         use_device = used_device(self.trace)
         if row < 0:
-            return FunctionEventAvg(MEMORY_KEY, count, **values, **sizes, use_device=use_device)
+            return FunctionEventAvg(MEMORY_KEY, count, numbers, use_device=use_device)
         first = FunctionEvent(self.trace, row)
         return FunctionEventAvg(
             first.name,
             count,
-            **values,
-            **sizes,
+            numbers,
             first=first,
             input_shapes=flat_shapes(first.structured_input_shapes) if self.by_shape else "",
             stack=first.innermost(self.stack_frames),
@@ -266,7 +300,8 @@ def _stack_keys(trace: Trace, count: int) -> NDArray[np.int32]:
     frames = trace.columns("stacks")["frame"]
     places: dict[tuple[int, ...], int] = {}
     keys = [
-        places.setdefault(tuple(stack_frames(trace, stack, count)), len(places)) for stack in range(len(frames))
+        places.setdefault(tuple(stack_frames(trace, stack, count)), len(places))
+        for stack in range(len(frames))
     ]
     return np.array([*keys, -1], dtype=np.int32)
 
@@ -295,5 +330,3 @@ def _with_loose_memory(found: Averages) -> Averages:
         found.by_overload,
         found.stack_frames,
     )
-
-

@@ -90,7 +90,9 @@ class SpanEvents:
             texts = frame_texts(self.trace)
             return max(map(len, texts), default=0) if (spans["stack"] >= 0).any() else 0
         if part == "input_shapes":
-            events = [FunctionEvent(self.trace, row) for row in _one_of_each(spans["shapes"][self.rows], self.rows)]
+            events = [
+                FunctionEvent(self.trace, row) for row in _one_of_each(spans["shapes"][self.rows], self.rows)
+            ]
             return max((len(str(flat_shapes(event.structured_input_shapes))) for event in events), default=0)
         column = {"key": "name", "overload_name": "overload"}[part]
         events = [FunctionEvent(self.trace, row) for row in _one_of_each(spans[column][self.rows], self.rows)]
@@ -234,10 +236,10 @@ class EventList(Sequence[Event]):
 
     def total_average(self) -> FunctionEventAvg:
         """Return one event, `Total`, with the sums of all of them."""
-        sums = {name: float(self.values(name).sum()) for name in TIMES}
-        sizes = {name: int(self.values(name).sum()) for name in SIZES}
+        numbers = {name: round(float(self.values(name).sum()) * 1000) for name in TIMES}
+        numbers |= {name: int(self.values(name).sum()) for name in SIZES}
         count = int(self.values("count").sum())
-        return FunctionEventAvg("Total", count, **sums, **sizes, use_device=used_device(self.trace))
+        return FunctionEventAvg("Total", count, numbers, use_device=used_device(self.trace))
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the whole trace for Perfetto and chrome://tracing, to a `.json` or `.json.gz` file.
@@ -283,7 +285,10 @@ def key_averages(
 ) -> EventList:
     """Return the events of a trace added up by name; see `Trace.key_averages`."""
     made = averages(
-        trace, by_shape=group_by_input_shape, stack_frames=group_by_stack_n, by_overload=group_by_overload_name
+        trace,
+        by_shape=group_by_input_shape,
+        stack_frames=group_by_stack_n,
+        by_overload=group_by_overload_name,
     )
     return EventList(made)
 

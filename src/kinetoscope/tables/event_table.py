@@ -93,7 +93,9 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
     columns += [
         _Column("Self CPU %", lambda event: share_text(event.self_cpu_time_total, host_us)),
         _Column("Self CPU", lambda event: time_text(event.self_cpu_time_total, unit)),
-        _Column("CPU total %", lambda event: "0" if event.is_async else share_text(event.cpu_time_total, host_us)),
+        _Column(
+            "CPU total %", lambda event: "0" if event.is_async else share_text(event.cpu_time_total, host_us)
+        ),
         _Column("CPU total", lambda event: time_text(event.cpu_time_total, unit)),
         _Column("CPU time avg", lambda event: time_text(event.cpu_time, unit)),
     ]
@@ -124,7 +126,14 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
     widest_source = events.widest("stack")
     if widest_source:
         width = _width(widest_source, options.max_src_column_width)
-        columns.append(_Column(SOURCE, lambda event: _cut_left(event.stack[0], width) if event.stack else "", width, left=True))
+        columns.append(
+            _Column(
+                SOURCE,
+                lambda event: _cut_left(event.stack[0], width) if event.stack else "",
+                width,
+                left=True,
+            )
+        )
     return columns
 
 
@@ -142,7 +151,9 @@ def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
 
 def _chosen(events: EventList, options: TableOptions) -> Iterator[Event]:
     """The events to print; a negative limit prints all."""
-    found = (event for event in events if not (options.top_level_events_only and event.cpu_parent is not None))
+    found = (
+        event for event in events if not (options.top_level_events_only and event.cpu_parent is not None)
+    )
     return islice(found, options.row_limit) if options.row_limit >= 0 else found
 
 
@@ -151,7 +162,9 @@ def _device_total(events: EventList) -> float:
     if on_device_mask(events.trace) is None:
         return 0.0
     times = events.values("self_device_time_total")
-    return float(sum(time for time, event in zip(times.tolist(), events, strict=True) if int(event.device_type)))
+    return float(
+        sum(time for time, event in zip(times.tolist(), events, strict=True) if int(event.device_type))
+    )
 
 
 def _joined(columns: list[_Column], cells: list[str]) -> str:

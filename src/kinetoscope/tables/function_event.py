@@ -171,7 +171,11 @@ class FunctionEvent(TimesAsText):
         kind = self.kind
         if kind in _ANNOTATIONS:
             return "user_annotation"
-        words = {SpanKind.PYTHON: "python_function", SpanKind.KERNEL: "kernel", SpanKind.RUNTIME: "cuda_runtime"}
+        words = {
+            SpanKind.PYTHON: "python_function",
+            SpanKind.KERNEL: "kernel",
+            SpanKind.RUNTIME: "cuda_runtime",
+        }
         return words.get(kind, "cpu_op")
 
     @property
@@ -328,7 +332,9 @@ def children(trace: Trace, row: int) -> list[int]:
 
     def index() -> tuple[Any, Any]:
         visible = _visible.visible_spans(trace)
-        parent = visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
+        parent = (
+            visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
+        )
         order = np.argsort(parent, kind="stable")
         return order, parent[order]
 

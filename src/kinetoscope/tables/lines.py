@@ -50,7 +50,9 @@ def lines(trace: Trace) -> pyarrow.Table:
     sums = stack_sums(trace)
     # What torch's own frames did counts for the user frame that called them.
     shown = user_stacks(trace)
-    self_ns, backward_ns, count = (_moved(values, shown) for values in (sums.self_ns, sums.backward_ns, sums.count))
+    self_ns, backward_ns, count = (
+        _moved(values, shown) for values in (sums.self_ns, sums.backward_ns, sums.count)
+    )
     line_of, first = _line_groups(trace)
     total_ns = sums.total_ns
     line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)

@@ -28,7 +28,12 @@ MEMORY_SCHEMA = Table(
         Column("blocks", "int64", "", "How many blocks.", 0),
         Column("operator", "category", "", "The operator that allocated them."),
         Column("module", "category", "", "The path of the module it ran in."),
-        Column("stack", "category", "", "The Python stack, root first, joined by `;`; in backward that of the forward."),
+        Column(
+            "stack",
+            "category",
+            "",
+            "The Python stack, root first, joined by `;`; in backward that of the forward.",
+        ),
         Column("step", "int64", "", "The number of the step in which the first of them was allocated."),
         Column("first_ns", "int64", "ns", "When the first of them was allocated.", 0),
         Column("never_freed", "int64", "", "How many of them were still live at the end of the trace.", 0),

@@ -106,4 +106,5 @@ def percent(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
     """Shares in percent; null where there is no whole."""
     if whole == 0:
         return np.full(len(part), np.nan)
-    return part * (100.0 / whole)
+    shares: NDArray[np.float64] = part * np.float64(100.0 / whole)
+    return shares

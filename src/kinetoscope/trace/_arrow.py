@@ -39,14 +39,20 @@ def to_arrow(table: Table, columns: Mapping[str, Any]) -> pyarrow.Table:
     """
     import pyarrow as pa
 
-    length = max((len(_values(columns[name])) for name in table.column_names if columns[name] is not None), default=0)
+    length = max(
+        (len(_values(columns[name])) for name in table.column_names if columns[name] is not None), default=0
+    )
     arrays, fields = [], []
     for column in table.columns:
         array = _array(column, columns[column.name], length)
         arrays.append(array)
-        metadata = {"meaning": column.meaning, "unit": column.unit} if column.unit else {"meaning": column.meaning}
+        metadata = (
+            {"meaning": column.meaning, "unit": column.unit} if column.unit else {"meaning": column.meaning}
+        )
         fields.append(pa.field(column.name, array.type, metadata=metadata))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata={"table": table.name, "row": table.row}))
+    return pa.Table.from_arrays(
+        arrays, schema=pa.schema(fields, metadata={"table": table.name, "row": table.row})
+    )
 
 
 def compact(labels: Labels) -> tuple[NDArray[np.int32], list[str]]:

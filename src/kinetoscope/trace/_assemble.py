@@ -79,7 +79,9 @@ def assemble(
     return made
 
 
-def sums_below(parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]) -> NDArray[np.int64]:
+def sums_below(
+    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Add to each row the values of all rows below it, level by level from the deepest."""
     total = own.astype(np.int64)
     by_depth = np.argsort(depth, kind="stable")
@@ -91,7 +93,9 @@ def sums_below(parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray
     return total
 
 
-def spread_down(parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int) -> NDArray[Any]:
+def spread_down(
+    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int
+) -> NDArray[Any]:
     """Give each row that has the value `none` the value of its nearest ancestor that has another."""
     spread = own.copy()
     by_depth = np.argsort(depth, kind="stable")
@@ -146,15 +150,22 @@ class _Derivation:
     def forward(self) -> Arrays:
         """Each backward function's forward operator, through autograd's sequence numbers."""
         spans = self._spans
-        columns = (spans[name] for name in ("thread", "start_ns", "scope", "sequence", "forward_thread"))
-        return {"forward": _core.link_backward(*columns)}
+        made = _core.link_backward(
+            spans["thread"], spans["start_ns"], spans["scope"], spans["sequence"], spans["forward_thread"]
+        )
+        return {"forward": made}
 
     def inheritance(self) -> Arrays:
         """Modules and forward stacks that backward spans take over from their forward operators."""
         spans = self._spans
-        names = ("parent", "own_module", "own_stack", "forward", "parameter")
         made = _core.inherit_modules(
-            *(spans[name] for name in names), self._tables["parameters"]["module"], spans["scope"]
+            spans["parent"],
+            spans["own_module"],
+            spans["own_stack"],
+            spans["forward"],
+            spans["parameter"],
+            self._tables["parameters"]["module"],
+            spans["scope"],
         )
         return {"module": made["module"], "forward_stack": made["forward_stack"]}
 

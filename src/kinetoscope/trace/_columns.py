@@ -111,7 +111,9 @@ def _definition(table: Table, name: str) -> Column:
         return table.column(name)
     except KeyError:
         known = ", ".join(table.column_names)
-        raise ArgumentError(f"table {table.name!r} has no column {name!r}; its columns are: {known}") from None
+        raise ArgumentError(
+            f"table {table.name!r} has no column {name!r}; its columns are: {known}"
+        ) from None
 
 
 def _checked(table: Table, column: Column, values: Any, length: int | Callable[[], int]) -> Values:
@@ -121,7 +123,9 @@ def _checked(table: Table, column: Column, values: Any, length: int | Callable[[
     else:
         result = np.ascontiguousarray(values, dtype=column.type)
         if result.ndim != 1:
-            raise ArgumentError(f"column {table.name}.{column.name} must have one dimension, not {result.ndim}")
+            raise ArgumentError(
+                f"column {table.name}.{column.name} must have one dimension, not {result.ndim}"
+            )
     if isinstance(length, int) and len(result) != length:
         raise ArgumentError(
             f"column {table.name}.{column.name} has {len(result)} values, but the table has {length} rows"

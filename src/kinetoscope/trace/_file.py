@@ -81,7 +81,9 @@ def read_ktrace(path: Path) -> Trace:
         members, manifest = _members(path)
         source = pa.memory_map(str(path))
         try:
-            strings = [from_utf8(text) for text in _column(source, members["strings.arrow"], "text").to_pylist()]
+            strings = [
+                from_utf8(text) for text in _column(source, members["strings.arrow"], "text").to_pylist()
+            ]
             tables = {
                 name: _lazy_columns(path, source, members.get(f"{name}.arrow"), STORED[name], known)
                 for name, known in manifest["tables"].items()
@@ -145,9 +147,13 @@ def _members(path: Path) -> tuple[dict[str, tuple[int, int]], dict[str, Any]]:
         try:
             manifest = json.loads(archive.read("manifest.json"))
         except KeyError as error:
-            raise FormatError(f"{path}: a ZIP archive, but no .ktrace file: it holds no manifest.json") from error
+            raise FormatError(
+                f"{path}: a ZIP archive, but no .ktrace file: it holds no manifest.json"
+            ) from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise FormatError(f"{path}: a ZIP archive, but no .ktrace file: its manifest.json is something else's")
+            raise FormatError(
+                f"{path}: a ZIP archive, but no .ktrace file: its manifest.json is something else's"
+            )
         if manifest.get("version") != VERSION:
             raise FormatError(
                 f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads version {VERSION}: "
@@ -161,14 +167,21 @@ def _members(path: Path) -> tuple[dict[str, tuple[int, int]], dict[str, Any]]:
                 header = file.read(30)
                 if len(header) < 30 or entry.compress_type != zipfile.ZIP_STORED:
                     raise zipfile.BadZipFile(f"member {entry.filename} is cut short or compressed")
-                name_bytes, extra_bytes = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+                name_bytes, extra_bytes = (
+                    int.from_bytes(header[26:28], "little"),
+                    int.from_bytes(header[28:30], "little"),
+                )
                 start = entry.header_offset + 30 + name_bytes + extra_bytes
                 members[entry.filename] = (start, entry.file_size)
     return members, manifest
 
 
 def _lazy_columns(
-    path: Path, source: pyarrow.MemoryMappedFile, place: tuple[int, int] | None, table: Table, known: dict[str, Any]
+    path: Path,
+    source: pyarrow.MemoryMappedFile,
+    place: tuple[int, int] | None,
+    table: Table,
+    known: dict[str, Any],
 ) -> dict[str, Any]:
     """Functions that read the columns of a table, for those the file has."""
     names = set(table.column_names)
@@ -229,5 +242,6 @@ def _damaged(path: Path, error: BaseException) -> FormatError:
     """Say that a file cannot be used, and what is known about why."""
     if isinstance(error, FormatError):
         return error
-    return FormatError(f"{path}: the .ktrace file is cut short or damaged ({error}); write it again from its source")
-
+    return FormatError(
+        f"{path}: the .ktrace file is cut short or damaged ({error}); write it again from its source"
+    )

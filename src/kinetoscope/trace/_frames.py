@@ -17,7 +17,9 @@ def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise MissingDependencyError("to_pandas() needs pandas: install it with `pip install pandas`") from error
+        raise MissingDependencyError(
+            "to_pandas() needs pandas: install it with `pip install pandas`"
+        ) from error
     import pyarrow as pa
 
     nullable = {
@@ -37,8 +39,8 @@ def to_polars(table: pyarrow.Table) -> polars.DataFrame:
     try:
         import polars as pl
     except ImportError as error:
-        raise MissingDependencyError("to_polars() needs polars: install it with `pip install polars`") from error
+        raise MissingDependencyError(
+            "to_polars() needs polars: install it with `pip install polars`"
+        ) from error
 
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return pl.DataFrame(table)

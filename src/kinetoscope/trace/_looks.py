@@ -26,7 +26,9 @@ def facts(trace: Trace) -> dict[str, str]:
     if trace.path is not None:
         known["file"] = str(trace.path)
     losses = trace.losses
-    known["complete"] = "yes" if not losses else "no: " + "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in losses)
+    known["complete"] = (
+        "yes" if not losses else "no: " + "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in losses)
+    )
     return known
 
 

@@ -9,20 +9,36 @@ if TYPE_CHECKING:
 
 _WORDS: dict[str, tuple[str, str, str]] = {
     "dropped_spans": ("spans not written", "spans", "The file could not grow, most likely a full disk."),
-    "dropped_allocations": ("allocations not written", "allocations", "The file could not grow, most likely a full disk."),
-    "recycled_spans": ("oldest spans overwritten", "spans", "The ring of fixed size was full; a larger ring keeps more."),
+    "dropped_allocations": (
+        "allocations not written",
+        "allocations",
+        "The file could not grow, most likely a full disk.",
+    ),
+    "recycled_spans": (
+        "oldest spans overwritten",
+        "spans",
+        "The ring of fixed size was full; a larger ring keeps more.",
+    ),
     "recycled_allocations": (
         "oldest allocations overwritten",
         "allocations",
         "The ring of fixed size was full; a larger ring keeps more.",
     ),
-    "truncated_strings": ("long strings cut", "strings", "A name or shape was longer than the recorder keeps."),
+    "truncated_strings": (
+        "long strings cut",
+        "strings",
+        "A name or shape was longer than the recorder keeps.",
+    ),
     "dropped_dictionary": (
         "names, stacks or modules not written",
         "dictionary",
         "The file could not grow, so some spans have no name, stack or module.",
     ),
-    "damaged_chunks": ("damaged parts of the file skipped", "file", "The file was cut short or changed after recording."),
+    "damaged_chunks": (
+        "damaged parts of the file skipped",
+        "file",
+        "The file was cut short or changed after recording.",
+    ),
     "unfinished_spans": (
         "spans without an end",
         "spans",
@@ -47,7 +63,10 @@ def loss_rows(losses: Mapping[str, int], *, stopped: bool) -> dict[str, list[Any
         rows.append(("recording not stopped", 1, "recording", why))
     for name, count in losses.items():
         if count > 0:
-            what, where, why = _WORDS.get(name, (name.replace("_", " "), "recording", "The reader counted it."))
+            what, where, why = _WORDS.get(
+                name, (name.replace("_", " "), "recording", "The reader counted it.")
+            )
             rows.append((what, int(count), where, why))
-    what, counts, where, why = ([row[place] for row in rows] for place in range(4))
-    return {"what": what, "count": counts, "where": where, "why": why}  # type: ignore[dict-item]
+    return {
+        name: [row[place] for row in rows] for place, name in enumerate(("what", "count", "where", "why"))
+    }

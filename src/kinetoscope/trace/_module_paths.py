@@ -43,10 +43,18 @@ def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
     roots = _root_names(classes, [row for row in order if holders[row] < 0])
     mixed = _sharing_roots(below, root)
     path = [
-        roots[row] if holders[row] < 0 else f"{roots[root[row]]}.{below[row]}" if root[row] in mixed else below[row]
+        roots[row]
+        if holders[row] < 0
+        else f"{roots[root[row]]}.{below[row]}"
+        if root[row] in mixed
+        else below[row]
         for row in range(len(holders))
     ]
-    return {"path": path, "depth": np.array(depth, dtype=np.int32), "holder": np.array(holders, dtype=np.int32)}
+    return {
+        "path": path,
+        "depth": np.array(depth, dtype=np.int32),
+        "holder": np.array(holders, dtype=np.int32),
+    }
 
 
 def _holders_first(holders: list[int]) -> list[int]:

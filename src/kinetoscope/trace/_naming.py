@@ -43,7 +43,9 @@ def stack_texts(trace: Trace) -> list[str]:
     def make() -> list[str]:
         stacks, frames = trace.columns("stacks"), frame_texts(trace)
         texts: list[str] = []
-        for row, (parent, frame) in enumerate(zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)):
+        for row, (parent, frame) in enumerate(
+            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+        ):
             text = frames[frame] if 0 <= frame < len(frames) else ""
             texts.append(f"{texts[parent]}{STACK_SEPARATOR}{text}" if 0 <= parent < row else text)
         return texts

@@ -114,7 +114,9 @@ _SPANS = (
     _c("overload", "int32", "row of strings", "The overload of the operator's schema, empty without.", 0),
     _c("scope", "uint8", "", "torch's record scope: 0 function, 1 backward function, 7 user range.", 0),
     _c("sequence", "int64", "", "Autograd's sequence number, -1 without."),
-    _c("forward_thread", "int32", "row of threads", "For a backward function, the thread its forward ran on."),
+    _c(
+        "forward_thread", "int32", "row of threads", "For a backward function, the thread its forward ran on."
+    ),
     _c("own_stack", "int32", "row of stacks", "The Python stack at its start, as recorded."),
     _c("own_module", "int32", "row of modules", "The module it ran in, as recorded."),
     _c("shapes", "int32", "row of shapes", "Shapes, types and scalars of its inputs."),
@@ -124,17 +126,34 @@ _SPANS = (
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost span of the same thread that encloses it."),
     _d("depth", "int32", "", "How many spans enclose it.", 0),
-    _d("lane", "int32", "", "0, or more for a span that partly overlaps others of its thread and nests with none.", 0),
+    _d(
+        "lane",
+        "int32",
+        "",
+        "0, or more for a span that partly overlaps others of its thread and nests with none.",
+        0,
+    ),
     _d("self_ns", "int64", "ns", "Its duration without that of the spans inside it; 0 in lanes above 0.", 0),
     _d("forward", "int32", "row of spans", "For a backward function, the forward operator that made it."),
-    _d("module", "int32", "row of modules", "The module it ran in or, in backward, the module of its forward operator."),
+    _d(
+        "module",
+        "int32",
+        "row of modules",
+        "The module it ran in or, in backward, the module of its forward operator.",
+    ),
     _d("forward_stack", "int32", "row of stacks", "In backward, the Python stack of its forward operator."),
     _d("stack", "int32", "row of stacks", "The forward stack where there is one, else its own."),
     _d("phase", "uint8", "", "Forward, backward or optimizer: a `Phase`.", 0),
     _d("step", "int32", "row of steps", "The step it began in."),
     _d("bytes", "int64", "bytes", "Host memory allocated minus freed within it, inner spans included.", 0),
     _d("self_bytes", "int64", "bytes", "The same without inner spans.", 0),
-    _d("device_bytes", "int64", "bytes", "Device memory allocated minus freed within it, inner spans included.", 0),
+    _d(
+        "device_bytes",
+        "int64",
+        "bytes",
+        "Device memory allocated minus freed within it, inner spans included.",
+        0,
+    ),
     _d("device_self_bytes", "int64", "bytes", "The same without inner spans.", 0),
     _d("device_ns", "int64", "ns", "Time on the device of what it and inner spans launched.", 0),
     _d("device_self_ns", "int64", "ns", "Time on the device of what it launched itself.", 0),
@@ -149,14 +168,21 @@ _ALLOCATIONS = (
     _c("device_index", "int8", "", "The index of the device, -1 without."),
     _c("stack", "int32", "row of stacks", "The Python stack, where it was recorded."),
     _d("span", "int32", "row of spans", "The innermost span running there and then."),
-    _d("match", "int32", "row of allocations", "For an allocation the row of its free, and the other way round."),
+    _d(
+        "match",
+        "int32",
+        "row of allocations",
+        "For an allocation the row of its free, and the other way round.",
+    ),
     _d("total_bytes", "int64", "bytes", "Live bytes of that device known to the trace, after this row.", 0),
 )
 
 STORED: dict[str, Table] = {
     table.name: table
     for table in (
-        Table("spans", "Something that ran: an operator, a backward function, a marked range, a kernel.", _SPANS),
+        Table(
+            "spans", "Something that ran: an operator, a backward function, a marked range, a kernel.", _SPANS
+        ),
         Table(
             "threads",
             "A thread of the recorded process.",
@@ -207,11 +233,22 @@ STORED: dict[str, Table] = {
             "An `nn.Module` instance that was seen running.",
             (
                 _c("parent", "int32", "row of modules", "The module that holds it, -1 for a root."),
-                _c("name", "int32", "row of strings", "Its attribute name in the parent, empty if not known.", 0),
+                _c(
+                    "name",
+                    "int32",
+                    "row of strings",
+                    "Its attribute name in the parent, empty if not known.",
+                    0,
+                ),
                 _c("class", "int32", "row of strings", "Its class.", 0),
                 _c("caller", "int32", "row of modules", "The module that called it when it was first seen."),
                 _c("address", "uint64", "", "Its identity in the process.", 0),
-                _d("path", "text", "", "Its dotted path as `named_modules()` spells it; a root's is its class."),
+                _d(
+                    "path",
+                    "text",
+                    "",
+                    "Its dotted path as `named_modules()` spells it; a root's is its class.",
+                ),
                 _d("depth", "int32", "", "How many modules hold it.", 0),
                 _d("holder", "int32", "row of modules", "The parent or, where none is known, the caller."),
             ),
@@ -260,7 +297,12 @@ STORED: dict[str, Table] = {
                 _d("number", "int64", "", "The number in `ProfilerStep#N`, or counted from 0.", 0),
                 _d("start_ns", "int64", "ns", "When it began.", 0),
                 _d("duration_ns", "int64", "ns", "How long it took.", 0),
-                _d("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
+                _d(
+                    "span",
+                    "int32",
+                    "row of spans",
+                    "The span that marks it, or the optimizer range that ends it.",
+                ),
                 _d("source", "uint8", "", "0: marked by `step()`. 1: found from the optimizer's calls.", 0),
             ),
         ),

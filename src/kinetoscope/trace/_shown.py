@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.trace._arrow import Labels, to_arrow
-from kinetoscope.trace._naming import frame_texts, module_classes, stack_texts
-from kinetoscope.trace._schema import FLAG_ASYNC, FLAG_UNFINISHED, KIND_NAMES, PHASE_NAMES, STORED, Column, Table
+from kinetoscope.trace._naming import module_classes, stack_texts
+from kinetoscope.trace._schema import (
+    FLAG_ASYNC,
+    FLAG_UNFINISHED,
+    KIND_NAMES,
+    PHASE_NAMES,
+    STORED,
+    Column,
+    Table,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -67,8 +75,19 @@ ALLOCATIONS_SCHEMA = Table(
     (
         Column("id", "int32", "row of allocations", "The row, which `match` refers to."),
         *_same("allocations", "time_ns"),
-        Column("bytes", "int64", "bytes", "The size of the block; negative for a free of a block seen allocated.", 0),
-        Column("lifetime_ns", "int64", "ns", "How long the block lived; null for frees and for what was never freed."),
+        Column(
+            "bytes",
+            "int64",
+            "bytes",
+            "The size of the block; negative for a free of a block seen allocated.",
+            0,
+        ),
+        Column(
+            "lifetime_ns",
+            "int64",
+            "ns",
+            "How long the block lived; null for frees and for what was never freed.",
+        ),
         *_same("allocations", "match", "total_bytes"),
         *_same("allocations", "address", "device_type", "device_index"),
         Column("thread", "int64", "", "The operating system's id of the thread that asked."),
@@ -141,7 +160,9 @@ def spans(trace: Trace) -> pyarrow.Table:
     """Return the `spans` table."""
     own = trace.columns("spans")
     strings, texts = trace.strings, stack_texts(trace)
-    step, thread, module, shapes, flags = (own[name] for name in ("step", "thread", "module", "shapes", "flags"))
+    step, thread, module, shapes, flags = (
+        own[name] for name in ("step", "thread", "module", "shapes", "flags")
+    )
     numbers = np.append(trace.column("steps", "number"), -1)
     has_memory = memory_recorded(trace)
     inputs = trace.columns("shapes")
@@ -266,7 +287,9 @@ def info(trace: Trace) -> pyarrow.Table:
 
 def strings(trace: Trace) -> pyarrow.Table:
     """Return the `strings` table."""
-    return to_arrow(STRINGS_SCHEMA, {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings})
+    return to_arrow(
+        STRINGS_SCHEMA, {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings}
+    )
 
 
 def rank(trace: Trace) -> int | None:

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"\w+")
 # Statements that list tables without naming them need all of them.
-_LISTING = {"show", "describe", "summarize", "information_schema", "duckdb_tables", "duckdb_views", "duckdb_columns"}
+_LISTING = {
+    "show",
+    "describe",
+    "summarize",
+    "information_schema",
+    "duckdb_tables",
+    "duckdb_views",
+    "duckdb_columns",
+}
 
 
 def run_query(trace: Trace, query: str) -> pyarrow.Table:

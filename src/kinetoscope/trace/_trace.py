@@ -86,7 +86,9 @@ class Trace:
         """
         unknown = sorted(set(tables) - set(_table_names()))
         if unknown:
-            raise ArgumentError(f"a trace has no table {unknown[0]!r}; its tables are: {', '.join(_table_names())}")
+            raise ArgumentError(
+                f"a trace has no table {unknown[0]!r}; its tables are: {', '.join(_table_names())}"
+            )
         if not strings or strings[0] != "":
             raise ArgumentError("the string table of a trace must begin with the empty string")
         known: dict[str, Any] = {"complete": True}
@@ -110,7 +112,7 @@ class Trace:
         from kinetoscope import _core
 
         try:
-            recording: Mapping[str, Any] = _core.read_recording(str(path))  # type: ignore[assignment]
+            recording: Mapping[str, Any] = _core.read_recording(str(path))
         except ValueError as error:
             raise FormatError(f"{path}: not a readable recording: {error}") from error
         return cls.from_recording_parts(recording, path=Path(path))
@@ -192,7 +194,9 @@ class Trace:
     def losses(self) -> list[dict[str, Any]]:
         """What is missing, one mapping (`what`, `count`, `where`, `why`) for each kind of loss."""
         losses = self.columns("losses")
-        columns = [losses[name] if isinstance(losses[name], list) else losses[name].tolist() for name in losses]
+        columns = [
+            losses[name] if isinstance(losses[name], list) else losses[name].tolist() for name in losses
+        ]
         return [dict(zip(losses, row, strict=True)) for row in zip(*columns, strict=True)]
 
     @property
@@ -316,7 +320,9 @@ class Trace:
             if name.endswith(suffix):
                 catalog.resolve(catalog.WRITERS[suffix])(self, Path(path))
                 return
-        raise ArgumentError(f"{path}: the suffix names no known format; use one of: {', '.join(catalog.WRITERS)}")
+        raise ArgumentError(
+            f"{path}: the suffix names no known format; use one of: {', '.join(catalog.WRITERS)}"
+        )
 
     def close(self) -> None:
         """Let go of the file and of all columns; columns already handed out stay valid. A second call does nothing."""
