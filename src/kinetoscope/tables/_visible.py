@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.trace._schema import DEVICE_KINDS, FLAG_ASYNC
+from kinetoscope.trace._schema import FLAG_ASYNC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,8 +150,20 @@ def _numbers(trace: Trace, name: str) -> NDArray[np.int64]:
 
 def on_device_mask(trace: Trace) -> NDArray[np.bool_] | None:
     """Which spans ran on a device, or None when none did."""
-    spans = trace.columns("spans")
-    if "kind" not in spans.given and len(trace.columns("streams")) == 0:
+    if len(trace.columns("streams")) == 0:
         return None
-    marked: NDArray[np.bool_] = np.isin(spans["kind"], [int(kind) for kind in DEVICE_KINDS])
+    marked: NDArray[np.bool_] = trace.column("spans", "stream") >= 0
     return marked if marked.any() else None
+
+
+def host_spans(trace: Trace) -> NDArray[np.bool_]:
+    """Which spans ran on the host."""
+    on_device = on_device_mask(trace)
+    return np.ones(len(trace.columns("spans")), dtype=bool) if on_device is None else ~on_device
+
+
+def host_total_ns(trace: Trace) -> int:
+    """All self time on the host: what shares in percent are shares of."""
+    own = trace.column("spans", "self_ns")
+    on_device = on_device_mask(trace)
+    return int(own.sum() if on_device is None else own[~on_device].sum())

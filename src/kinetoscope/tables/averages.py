@@ -274,9 +274,11 @@ def _name_keys(trace: Trace) -> NDArray[np.int32]:
     kind = spans["kind"]
     sort_of = np.zeros(256, dtype=np.int32)
     sort_of[[SpanKind.USER_ANNOTATION, SpanKind.STEP]] = 1
-    sort_of[[SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET]] = 2
-    keys: NDArray[np.int32] = spans["name"] * np.int32(3)
+    keys: NDArray[np.int32] = spans["name"] * np.int32(4)
     keys += sort_of.take(kind)
+    on_device = _visible.on_device_mask(trace)
+    if on_device is not None:
+        keys += on_device * np.int32(2)
     steps = kind == SpanKind.STEP
     if steps.any():
         keys[steps] = -1

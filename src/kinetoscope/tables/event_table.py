@@ -161,9 +161,14 @@ def _device_total(events: EventList) -> float:
     """Self time of device events, in microseconds."""
     if on_device_mask(events.trace) is None:
         return 0.0
-    times = events.values("self_device_time_total")
+    times = events.values("self_device_time_total").tolist()
+    # Ranges are drawn on the device too, around the kernels that are counted already.
     return float(
-        sum(time for time, event in zip(times.tolist(), events, strict=True) if int(event.device_type))
+        sum(
+            time
+            for time, event in zip(times, events, strict=True)
+            if int(event.device_type) and not event.is_user_annotation
+        )
     )
 
 

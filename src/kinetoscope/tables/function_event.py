@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kinetoscope.tables import _visible
-from kinetoscope.tables._device import device_type
+from kinetoscope.tables._device import DeviceType, device_type
 from kinetoscope.tables._event_times import TimesAsText
 from kinetoscope.trace._naming import frame_texts, stack_frames
-from kinetoscope.trace._schema import DEVICE_KINDS, FLAG_ASYNC, PHASE_NAMES, SpanKind
+from kinetoscope.trace._schema import FLAG_ASYNC, PHASE_NAMES, SpanKind
 from kinetoscope.trace._steps import MARK
 
 if TYPE_CHECKING:
@@ -181,9 +181,8 @@ class FunctionEvent(TimesAsText):
     @property
     def device_type(self) -> Any:
         """Where it ran: torch's `DeviceType` if torch is loaded, else an enum with the same numbers."""
-        if self.kind not in DEVICE_KINDS:
-            return device_type(0)
-        return device_type(int(self._trace.column("streams", "device_type")[self._number("stream")]))
+        stream = self._number("stream")
+        return device_type(int(self._trace.column("streams", "device_type")[stream]) if stream >= 0 else 0)
 
     @property
     def device_index(self) -> int:
@@ -346,9 +345,8 @@ def children(trace: Trace, row: int) -> list[int]:
 
 def used_device(trace: Trace) -> str | None:
     """torch's word for the device that was profiled beside the host."""
-    if _visible.on_device_mask(trace) is None and len(trace.columns("streams")) == 0:
-        return None
-    return "cuda"
+    types = trace.column("streams", "device_type")
+    return DeviceType(int(types[0])).name.lower() if len(types) else None
 
 
 def event_name(recorded: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.tables._source import user_frames, user_stacks
+from kinetoscope.tables._visible import host_total_ns
 from kinetoscope.tables.ops import percent
 from kinetoscope.tables.stacks import stack_sums
 from kinetoscope.trace import Column, Table
@@ -62,7 +63,7 @@ def lines(trace: Trace) -> pyarrow.Table:
     groups = len(first)
     own = _core.group_sums(rows, groups, self_ns)
     total = _core.group_sums(rows, groups, total_ns, inner)
-    everything = int(trace.column("spans", "self_ns").sum())
+    everything = host_total_ns(trace)
     columns: dict[str, Any] = {
         "file": Labels(frames["file"][first], trace.strings),
         "line": frames["line"][first],

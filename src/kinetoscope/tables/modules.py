@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.tables._module_tree import by_module, tree_order, with_submodules
+from kinetoscope.tables._visible import host_spans, host_total_ns
 from kinetoscope.tables.ops import percent
 from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
@@ -63,8 +64,9 @@ def modules(trace: Trace) -> pyarrow.Table:
     in_backward = spans["phase"] == Phase.BACKWARD
     ones = np.ones(len(spans), dtype=np.int64)
     operator = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
-    forward = by_module(trace, self_ns, ~in_backward)
-    backward = by_module(trace, self_ns, in_backward)
+    on_host = host_spans(trace)
+    forward = by_module(trace, self_ns, on_host & ~in_backward)
+    backward = by_module(trace, self_ns, on_host & in_backward)
     operators = by_module(trace, ones, operator)
     forward_total, backward_total = with_submodules(trace, forward), with_submodules(trace, backward)
     called = kind == SpanKind.MODULE
@@ -80,7 +82,7 @@ def modules(trace: Trace) -> pyarrow.Table:
         "total_operators": with_submodules(trace, operators),
         "self_ns": forward + backward,
         "total_ns": total,
-        "total_percent": percent(total, int(self_ns.sum())),
+        "total_percent": percent(total, host_total_ns(trace)),
         "forward_self_ns": forward,
         "forward_ns": forward_total,
         "backward_self_ns": backward,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope import _core
+from kinetoscope.tables._visible import host_spans, on_device_mask
 from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._schema import KIND_NAMES, SpanKind
@@ -41,7 +42,7 @@ OPS_SCHEMA = Table(
 
 
 def ops(trace: Trace) -> pyarrow.Table:
-    """Return the `ops` table: one row for each name and kind.
+    """Return the `ops` table: one row for each name and kind of what ran on the host.
 
     Args:
         trace: The trace.
@@ -51,7 +52,7 @@ def ops(trace: Trace) -> pyarrow.Table:
     """
     spans = trace.columns("spans")
     keys = operator_keys(trace)
-    group_of, first = _core.group([keys])
+    group_of, first = _core.group([keys], None if on_device_mask(trace) is None else host_spans(trace))
     groups = len(first)
     inner = _core.descends_from_same(spans["parent"], keys)
     duration = spans["duration_ns"]

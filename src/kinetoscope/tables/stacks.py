@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.tables._visible import host_spans
 from kinetoscope.trace import Column, Phase, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._assemble import sums_below
@@ -54,7 +55,7 @@ def stack_sums(trace: Trace) -> StackSums:
     def make() -> StackSums:
         spans, stacks = trace.columns("spans"), trace.columns("stacks")
         stack, self_ns, phase = spans["stack"], spans["self_ns"], spans["phase"]
-        known = np.flatnonzero(stack >= 0)
+        known = np.flatnonzero((stack >= 0) & host_spans(trace))
         own = np.zeros(len(stacks), dtype=np.int64)
         np.add.at(own, stack[known], self_ns[known])
         backward = np.zeros(len(stacks), dtype=np.int64)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.tables._visible import host_spans
 from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._schema import STEP_SOURCES
@@ -51,7 +52,7 @@ def steps(trace: Trace) -> pyarrow.Table:
     spans, own = trace.columns("spans"), trace.columns("steps")
     step, kind, phase = spans["step"], spans["kind"], spans["phase"]
     self_ns = spans["self_ns"]
-    work = (step >= 0) & (kind != SpanKind.STEP)
+    work = (step >= 0) & (kind != SpanKind.STEP) & host_spans(trace)
     columns: dict[str, Any] = {name: own[name] for name in ("number", "start_ns", "duration_ns", "span")}
     columns["operators"] = np.bincount(
         step[work & ((kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD))], minlength=len(own)

@@ -44,7 +44,6 @@ class Phase(IntEnum):
 
 KIND_NAMES: tuple[str, ...] = tuple(kind.name.lower() for kind in SpanKind)
 PHASE_NAMES: tuple[str, ...] = tuple(phase.name.lower() for phase in Phase)
-DEVICE_KINDS = frozenset({SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET})
 
 # at::RecordScope, as the recorder writes it.
 SCOPE_BACKWARD = 1
