@@ -135,12 +135,13 @@ nb::bytes escape_json(nb::str text) {
   return nb::bytes(escaped.data(), escaped.size());
 }
 
+bool is_json_text(nb::str text) { return is_json(to_utf8(text)); }
+
 auto array(const char* name) { return nb::arg(name).noconvert(); }
 auto optional_array(const char* name) { return nb::arg(name).noconvert().none() = nb::none(); }
 
 void bind_structure(nb::module_& module) {
-  module.def("nest", &nest_arrays, array("thread"), array("start_ns"), array("duration_ns"),
-             R"(Finds each span's parent, depth, lane and self time.
+  define(module, "nest", &nest_arrays, R"(Finds each span's parent, depth, lane and self time.
 
 Lane 0 of a thread nests exactly; spans that would partly overlap lie side by side in lanes 1, 2, ..., without
 parent, depth or self time. Spans are sorted by (thread, start), an enclosing span before what it encloses.
@@ -149,10 +150,9 @@ Returns:
     The columns parent (row, -1 for none), depth, lane and self_ns.
 
 Raises:
-    ValueError: Columns of different lengths, or not in order.)");
-  module.def("link_backward", &link_backward_arrays, array("thread"), array("start_ns"), array("scope"),
-             array("sequence"), array("forward_thread"),
-             R"(Finds the forward span of each backward span.
+    ValueError: Columns of different lengths, or not in order.)",
+         array("thread"), array("start_ns"), array("duration_ns"));
+  define(module, "link_backward", &link_backward_arrays, R"(Finds the forward span of each backward span.
 
 That is the last-started span on the forward thread with the same sequence number that began before it and
 neither is backward nor names a forward thread itself. Spans are sorted by (thread, start).
@@ -161,10 +161,9 @@ Returns:
     The forward span's row, -1 for none.
 
 Raises:
-    ValueError: Columns of different lengths, or not in order of threads.)");
-  module.def("inherit_modules", &inherit_modules_arrays, array("parent"), array("module"), array("stack"),
-             array("forward"), array("parameter"), array("parameter_module"), array("scope"),
-             R"(Gives each span the module it works for.
+    ValueError: Columns of different lengths, or not in order of threads.)",
+         array("thread"), array("start_ns"), array("scope"), array("sequence"), array("forward_thread"));
+  define(module, "inherit_modules", &inherit_modules_arrays, R"(Gives each span the module it works for.
 
 Backward spans take their forward span's, AccumulateGrad its parameter's, the engine's wrapper its backward
 child's; below a backward span the module that called backward() counts as none; whoever has none takes its
@@ -174,11 +173,11 @@ Returns:
     The columns module and forward_stack (the forward span's stack, for all in and below backward spans).
 
 Raises:
-    ValueError: Columns of different lengths.)");
-  module.def("attribute_allocations", &attribute_allocations_arrays, array("span_thread"),
-             array("span_start_ns"), array("span_duration_ns"), array("span_parent"), array("span_lane"),
-             array("time_ns"), array("thread"), array("address"), array("bytes"),
-             R"(Finds the span of each allocation and free, the free of each allocation, and sums of bytes.
+    ValueError: Columns of different lengths.)",
+         array("parent"), array("module"), array("stack"), array("forward"), array("parameter"),
+         array("parameter_module"), array("scope"));
+  define(module, "attribute_allocations", &attribute_allocations_arrays,
+         R"(Finds the span of each allocation and free, the free of each allocation, and sums of bytes.
 
 Spans are sorted by (thread, start) and nested by nest(); events are sorted by time, bytes 0 for a free.
 Frees of unknown blocks count zero bytes.
@@ -188,12 +187,14 @@ Returns:
     and unmatched_frees.
 
 Raises:
-    ValueError: Columns of different lengths, or not in order.)");
+    ValueError: Columns of different lengths, or not in order.)",
+         array("span_thread"), array("span_start_ns"), array("span_duration_ns"), array("span_parent"),
+         array("span_lane"), array("time_ns"), array("thread"), array("address"), array("bytes"));
 }
 
 void bind_grouping(nb::module_& module) {
-  module.def("group", &group_arrays, nb::arg("keys"), optional_array("where"),
-             R"(Numbers rows that are equal in every key, in the order in which groups are first seen.
+  define(module, "group", &group_arrays,
+         R"(Numbers rows that are equal in every key, in the order in which groups are first seen.
 
 Args:
     keys: Arrays of int32 or int64 of one length.
@@ -203,25 +204,28 @@ Returns:
     (group_of by row, first_row by group).
 
 Raises:
-    ValueError: No keys, or different lengths.)");
-  module.def("group_counts", &count_groups, array("group_of"), nb::arg("groups"), optional_array("skip"),
-             R"(Counts the rows of each group; rows of group -1 or with a non-zero skip do not count.)");
-  module.def("group_sums", &reduce_values<Reduction::Sum>, array("group_of"), nb::arg("groups"),
-             array("values"), optional_array("skip"),
-             R"(Adds up the values of each group; rows of group -1 or with a non-zero skip do not count.)");
-  module.def("group_min", &reduce_values<Reduction::Least>, array("group_of"), nb::arg("groups"),
-             array("values"), optional_array("skip"),
-             R"(The least value of each group, as group_sums counts; 0 for empty groups.)");
-  module.def("group_max", &reduce_values<Reduction::Most>, array("group_of"), nb::arg("groups"),
-             array("values"), optional_array("skip"),
-             R"(The greatest value of each group, as group_sums counts; 0 for empty groups.)");
-  module.def("descends_from_same", &descends_from_same_arrays, array("parent"), array("key"),
-             R"(Says (1 or 0) which rows have an ancestor with the same key.
+    ValueError: No keys, or different lengths.)",
+         nb::arg("keys"), optional_array("where"));
+  define(module, "group_counts", &count_groups,
+         R"(Counts the rows of each group; rows of group -1 or with a non-zero skip do not count.)",
+         array("group_of"), nb::arg("groups"), optional_array("skip"));
+  define(module, "group_sums", &reduce_values<Reduction::Sum>,
+         R"(Adds up the values of each group; rows of group -1 or with a non-zero skip do not count.)",
+         array("group_of"), nb::arg("groups"), array("values"), optional_array("skip"));
+  define(module, "group_min", &reduce_values<Reduction::Least>,
+         R"(The least value of each group, as group_sums counts; 0 for empty groups.)", array("group_of"),
+         nb::arg("groups"), array("values"), optional_array("skip"));
+  define(module, "group_max", &reduce_values<Reduction::Most>,
+         R"(The greatest value of each group, as group_sums counts; 0 for empty groups.)", array("group_of"),
+         nb::arg("groups"), array("values"), optional_array("skip"));
+  define(module, "descends_from_same", &descends_from_same_arrays,
+         R"(Says (1 or 0) which rows have an ancestor with the same key.
 
 Pass it as skip, and totals of recursive spans count once.
 
 Raises:
-    ValueError: Different lengths, or a parent after its child.)");
+    ValueError: Different lengths, or a parent after its child.)",
+         array("parent"), array("key"));
 }
 
 }  // namespace
@@ -235,11 +239,9 @@ NB_MODULE(_core, module) {
   bind_recording(module);
   bind_structure(module);
   bind_grouping(module);
-  module.def(
-      "escape_json", &escape_json, nb::arg("text"),
-      "The inside of a JSON string (ASCII escapes, UTF-8 beyond) that a strict parser reads as this text.");
-  module.def(
-      "is_json", [](nb::str text) { return is_json(to_utf8(text)); }, nb::arg("text"),
-      "Whether the text is exactly one valid JSON value.");
+  define(module, "escape_json", &escape_json,
+         "The inside of a JSON string (UTF-8) that a strict parser reads as this text.", nb::arg("text"));
+  define(module, "is_json", &is_json_text, "Whether the text is exactly one valid JSON value.",
+         nb::arg("text"));
   bind_chrome_writer(module);
 }

@@ -42,6 +42,29 @@ std::string to_utf8(nb::handle str);
 std::vector<std::string> to_utf8_list(nb::handle sequence, const char* argument);
 nb::list to_str_list(std::span<const std::string_view> texts);
 
+// Appends an argument as inspect shows it; every default is None.
+template <typename Argument>
+void append_argument(std::string& signature, const Argument& argument) {
+  if (signature.back() != '(') signature += ", ";
+  signature += argument.name_;
+  if constexpr (requires { argument.value; }) signature += "=None";
+}
+
+// Adds `callable` to the module as a builtin function with this signature and documentation.
+void define_builtin(nb::module_& module, const char* name, const std::string& signature, const char* doc,
+                    const nb::object& callable);
+
+// Defines a function of the module. nanobind's own function objects are opaque to inspect, help() and
+// stubtest; a builtin one that passes its call on is not.
+template <typename Function, typename... Arguments>
+void define(nb::module_& module, const char* name, Function function, const char* doc,
+            Arguments... arguments) {
+  std::string signature = std::string(name) + "(";
+  (append_argument(signature, arguments), ...);
+  define_builtin(module, name, signature + ")", doc,
+                 nb::cpp_function(function, nb::name(name), arguments...));
+}
+
 void bind_recording(nb::module_& module);
 void bind_chrome_writer(nb::module_& module);
 

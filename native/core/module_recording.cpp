@@ -162,8 +162,8 @@ nb::dict read_recording(const std::string& path) {
 }  // namespace
 
 void bind_recording(nb::module_& module) {
-  module.def("read_recording", &read_recording, nb::arg("path"),
-             R"(Reads a recording file, of a process that stopped, still runs or was killed.
+  define(module, "read_recording", &read_recording,
+         R"(Reads a recording file, of a process that stopped, still runs or was killed.
 
 Damage behind the header never fails: what makes no sense is left out and counted in "losses". Spans that never
 ended get the end of the innermost ended span of their thread that encloses them, or the end of the recording.
@@ -176,7 +176,8 @@ Returns:
 
 Raises:
     ValueError: The file is no recording, or one of another version.
-    OSError: The file cannot be read.)");
+    OSError: The file cannot be read.)",
+         nb::arg("path"));
 }
 
 }  // namespace kinetoscope

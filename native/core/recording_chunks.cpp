@@ -13,13 +13,6 @@ namespace {
 constexpr uint32_t kLeastChunkBytes = 2 * sizeof(ChunkHeader);
 constexpr uint32_t kMostChunkBytes = uint32_t{1} << 30;
 
-// A counter that the recorder release-stores, possibly right now: what it counts is visible after this load.
-uint64_t published(const std::byte* counter) {
-  uint64_t value;
-  __atomic_load(reinterpret_cast<const uint64_t*>(counter), &value, __ATOMIC_ACQUIRE);
-  return value;
-}
-
 uint64_t chunks_in_file(std::span<const std::byte> file, const FileHeader& header) {
   if (file.size() <= kHeaderBytes) return 0;
   const uint64_t room = file.size() - kHeaderBytes;
@@ -40,7 +33,6 @@ std::size_t whole_units(uint64_t committed, std::size_t unit_bytes, std::size_t 
 }  // namespace
 
 FileHeader read_header(std::span<const std::byte> file) {
-  FileHeader header = {};
   if (file.size() < sizeof(kMagic) || std::memcmp(file.data(), kMagic, sizeof(kMagic)) != 0) {
     throw RefusedRecording("this is not a Kinetoscope recording: the file begins with other bytes");
   }
@@ -48,9 +40,7 @@ FileHeader read_header(std::span<const std::byte> file) {
     throw RefusedRecording("the recording ends within its header, after " + std::to_string(file.size()) +
                            " of " + std::to_string(sizeof(FileHeader)) + " bytes");
   }
-  const uint64_t chunks = published(file.data() + offsetof(FileHeader, chunks));
-  std::memcpy(&header, file.data(), sizeof(header));
-  header.chunks = chunks;
+  const auto header = load_shared<FileHeader>(file.data());
   if (header.version != kVersion) {
     throw RefusedRecording("the recording has version " + std::to_string(header.version) +
                            " of the format, this reader knows version " + std::to_string(kVersion));
@@ -86,11 +76,9 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
       ++list.damaged;
       continue;
     }
-    const uint64_t committed = published(present.data() + offsetof(ChunkHeader, committed));
-    ChunkHeader chunk;
-    std::memcpy(&chunk, present.data(), sizeof(chunk));
+    const auto chunk = load_shared<ChunkHeader>(present.data());
     // Handed out, but its writer had not yet begun.
-    if (chunk.magic == 0 && chunk.kind == 0 && committed == 0) continue;
+    if (chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
     if (chunk.magic != kChunkMagic) {
       ++list.damaged;
       continue;
@@ -101,17 +89,18 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
       case ChunkKind::Free:
         break;
       case ChunkKind::Spans:
-        list.spans.push_back({chunk.thread, chunk.order, payload,
-                              whole_units(committed, sizeof(SpanRecord), capacity, payload_bytes, list)});
+        list.spans.push_back(
+            {chunk.thread, chunk.order, payload,
+             whole_units(chunk.committed, sizeof(SpanRecord), capacity, payload_bytes, list)});
         break;
       case ChunkKind::Allocations:
         list.allocations.push_back(
             {chunk.thread, chunk.order, payload,
-             whole_units(committed, sizeof(AllocationRecord), capacity, payload_bytes, list)});
+             whole_units(chunk.committed, sizeof(AllocationRecord), capacity, payload_bytes, list)});
         break;
       case ChunkKind::Dictionary:
         dictionary.push_back(
-            {chunk.order, {payload, whole_units(committed, 1, capacity, payload_bytes, list)}});
+            {chunk.order, {payload, whole_units(chunk.committed, 1, capacity, payload_bytes, list)}});
         break;
       default:
         ++list.damaged;

@@ -1,14 +1,29 @@
 // Finds the chunks of a recording file and what in them is whole.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "recording_format.h"
 
 namespace kinetoscope {
+
+// Copies what a running recorder may be writing, word by word: each word is whole, and what it publishes (a
+// count of records, say) is visible to later loads.
+template <typename T>
+T load_shared(const std::byte* bytes) {
+  static_assert(sizeof(T) % sizeof(uint64_t) == 0 && std::is_trivially_copyable_v<T>);
+  uint64_t words[sizeof(T) / sizeof(uint64_t)];
+  for (std::size_t at = 0; at < std::size(words); ++at) {
+    __atomic_load(reinterpret_cast<const uint64_t*>(bytes) + at, &words[at], __ATOMIC_ACQUIRE);
+  }
+  return std::bit_cast<T>(words);
+}
 
 // Whole records of one thread's chunk.
 struct RecordChunk {

@@ -45,8 +45,7 @@ class SpanConverter {
   }
 
   void convert(const std::byte* record_bytes) {
-    SpanRecord record;
-    std::memcpy(&record, record_bytes, sizeof(record));
+    const auto record = load_shared<SpanRecord>(record_bytes);
     ordered_ &= record.start_tick >= previous_tick_;
     previous_tick_ = record.start_tick;
     totals_.early += record.start_tick < start_tick_;
@@ -215,8 +214,7 @@ uint64_t read_allocations(Recording& recording, const ChunkList& chunks, const T
   const std::size_t stacks = recording.dictionary.stack_parent.size();
   TickReader ticks(clock, start_tick);
   for (std::size_t row = 0; row < records.size(); ++row) {
-    AllocationRecord record;
-    std::memcpy(&record, records[row].record, sizeof(record));
+    const auto record = load_shared<AllocationRecord>(records[row].record);
     recording.losses.early_records += record.tick < start_tick;
     recording.losses.damaged_records += record.bytes < 0;
     columns.time_ns[row] = ticks.to_ns(record.tick);

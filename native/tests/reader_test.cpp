@@ -1,0 +1,150 @@
+// parse_recording on whole, damaged and growing recordings.
+#include <atomic>
+#include <cstdint>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "core/nesting.h"
+#include "core/recording_reader.h"
+#include "recording_image.h"
+
+namespace kinetoscope {
+namespace {
+
+using testing::RecordingImage;
+
+RecordingImage small_image() {
+  RecordingImage image(512, 4);
+  image.begin_chunk(0, ChunkKind::Dictionary, 0, 1);
+  image.add_entry(0, Entry::String, {1}, "aten::mm");
+  image.add_entry(0, Entry::Name, {1, 1, 0});
+  image.add_entry(0, Entry::Frame, {1, 1, 1, 7});
+  image.add_entry(0, Entry::Stack, {1, 0, 1});
+  image.add_entry(0, Entry::Stack, {2, 1, 1});
+  image.add_entry(0, Entry::Module, {1, 1, 0, 0, 64, 0});
+  image.add_entry(0, Entry::ModuleName, {1, 1, 1});  // its own parent
+  image.add_entry(0, Entry::Parameter, {1, 1, 0, 0, 64, 0});
+  image.add_entry(0, Entry::Shapes, {1, 2, 2, 2}, "[][][]");
+  image.add_entry(0, Entry::Thread, {5, 55, 1, 0}, "main");
+  image.add_entry(0, Entry::Info, {1}, "k1");
+  image.begin_chunk(1, ChunkKind::Spans, 5, 3);
+  image.begin_chunk(2, ChunkKind::Spans, 5, 2);
+  for (uint64_t at = 0; at < 8; ++at) {
+    image.add_span(2, 10 * at, at == 3 ? 0 : 10 * at + 5).name = 1;
+    image.add_span(1, 100 + 10 * at, 100 + 10 * at + 5).stack = 2;
+  }
+  image.begin_chunk(3, ChunkKind::Allocations, 5, 4);
+  for (uint64_t at = 0; at < 4; ++at) {
+    AllocationRecord& record =
+        reinterpret_cast<AllocationRecord*>(image.payload(3))[image.chunk(3).committed++];
+    record = {RecordingImage::kStart + at, 64, at % 2 == 0 ? 128 : 0, 0, -1, 0, 1};
+  }
+  return image;
+}
+
+void check_columns(const Recording& recording) {
+  const SpanColumns& spans = recording.spans;
+  const RecordingDictionary& tables = recording.dictionary;
+  for (std::size_t row = 0; row < spans.size(); ++row) {
+    CHECK(spans.duration_ns[row] >= 0);
+    CHECK(static_cast<std::size_t>(spans.name[row]) < tables.strings.size());
+    CHECK(spans.stack[row] < static_cast<int32_t>(tables.stack_parent.size()));
+    CHECK(spans.module[row] < static_cast<int32_t>(tables.module_class.size()));
+    CHECK(static_cast<std::size_t>(spans.thread[row]) < recording.thread_index.size());
+  }
+  static_cast<void>(nest(spans.thread, spans.start_ns, spans.duration_ns));
+}
+
+void a_whole_recording_is_read() {
+  RecordingImage image = small_image();
+  const Recording recording = parse_recording(image.bytes());
+  check_columns(recording);
+  CHECK(recording.spans.size() == 16);
+  CHECK(recording.spans.start_ns[0] == 0 && recording.spans.start_ns[15] == 170);
+  CHECK(recording.dictionary.strings[static_cast<std::size_t>(recording.spans.name[0])] == "aten::mm");
+  CHECK(recording.spans.stack[15] == 1);
+  CHECK(recording.losses.unfinished_spans == 1);
+  CHECK(recording.losses.damaged_entries == 1);  // the module's circle
+  CHECK(recording.allocations.time_ns.size() == 4);
+  CHECK(recording.thread_index.size() == 1 && recording.thread_index[0] == 5);
+  CHECK(recording.stopped && recording.stop_ns == 1'000'000);
+}
+
+void damage_does_no_harm() {
+  const RecordingImage whole = small_image();
+  std::mt19937 random(7);
+  int read = 0;
+  for (int trial = 0; trial < 3000; ++trial) {
+    RecordingImage image = whole;
+    std::vector<std::byte>& bytes = image.storage();
+    const std::size_t first = trial % 4 == 0 ? 0 : kHeaderBytes;
+    for (std::size_t change = 1 + random() % 8; change > 0; --change) {
+      bytes[first + random() % (bytes.size() - first)] = static_cast<std::byte>(random());
+    }
+    if (trial % 3 == 0) bytes.resize(random() % bytes.size());
+    // A copy of its own, so that the sanitizer sees every read beyond the end.
+    const std::vector<std::byte> exact(bytes.begin(), bytes.end());
+    try {
+      check_columns(parse_recording(exact));
+      ++read;
+    } catch (const RefusedRecording&) {
+      continue;
+    }
+  }
+  CHECK(read > 1000);
+}
+
+void clips_to_the_caller() {
+  const std::vector<int64_t> start_ns{0, 10, 20};
+  std::vector<int64_t> duration_ns{0, 30, 0};
+  const std::vector<uint8_t> flags{kStateUnfinished, 0, kStateUnfinished};
+  CHECK(clip_unfinished(start_ns, duration_ns, flags, 100) == 2);
+  CHECK(duration_ns[0] == 100 && duration_ns[2] == 20);
+}
+
+void a_growing_recording_is_read_meanwhile() {
+  constexpr std::size_t kChunks = 60, kRecords = (4096 - sizeof(ChunkHeader)) / sizeof(SpanRecord);
+  RecordingImage image(4096, kChunks);
+  image.header().state = static_cast<uint32_t>(FileState::Recording);
+  image.header().chunks = 0;
+  std::atomic<bool> done = false;
+  std::thread recorder([&] {
+    for (std::size_t at = 0; at < kChunks; ++at) {
+      image.begin_chunk(at, ChunkKind::Spans, 1, at + 1);
+      __atomic_store_n(&image.header().chunks, at + 1, __ATOMIC_RELEASE);
+      auto* records = reinterpret_cast<SpanRecord*>(image.payload(at));
+      for (std::size_t record = 0; record < kRecords; ++record) {
+        records[record] = {};
+        records[record].start_tick = RecordingImage::kStart + at * kRecords + record;
+        __atomic_store_n(&image.chunk(at).committed, record + 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&records[record].end_tick, records[record].start_tick + 1, __ATOMIC_RELAXED);
+      }
+    }
+    done = true;
+  });
+  std::size_t seen = 0;
+  bool last = false;
+  while (!last) {
+    last = done;
+    const Recording recording = parse_recording(image.bytes());
+    check_columns(recording);
+    CHECK(recording.spans.size() >= seen);
+    CHECK(recording.losses.damaged_records == 0 && recording.losses.damaged_chunks == 0);
+    seen = recording.spans.size();
+  }
+  recorder.join();
+  CHECK(seen == kChunks * kRecords);
+}
+
+}  // namespace
+}  // namespace kinetoscope
+
+int main() {
+  kinetoscope::a_whole_recording_is_read();
+  kinetoscope::damage_does_no_harm();
+  kinetoscope::clips_to_the_caller();
+  kinetoscope::a_growing_recording_is_read_meanwhile();
+  return kinetoscope::testing::checks_failed();
+}
