@@ -26,6 +26,16 @@ struct SpanTotals {
   uint64_t early = 0;
 };
 
+// A live span may end while it is read: its end is the one field that changes after the record was committed.
+SpanRecord load_span(const std::byte* bytes) {
+  constexpr std::size_t kEnd = offsetof(SpanRecord, end_tick), kRest = kEnd + sizeof(uint64_t);
+  SpanRecord record;
+  std::memcpy(&record, bytes, kEnd);
+  __atomic_load(reinterpret_cast<const uint64_t*>(bytes + kEnd), &record.end_tick, __ATOMIC_RELAXED);
+  std::memcpy(reinterpret_cast<std::byte*>(&record) + kRest, bytes + kRest, sizeof(record) - kRest);
+  return record;
+}
+
 // Converts the spans of one thread, into rows [first_row, ...).
 class SpanConverter {
  public:
@@ -45,7 +55,7 @@ class SpanConverter {
   }
 
   void convert(const std::byte* record_bytes) {
-    const auto record = load_shared<SpanRecord>(record_bytes);
+    const SpanRecord record = load_span(record_bytes);
     ordered_ &= record.start_tick >= previous_tick_;
     previous_tick_ = record.start_tick;
     totals_.early += record.start_tick < start_tick_;
@@ -214,7 +224,8 @@ uint64_t read_allocations(Recording& recording, const ChunkList& chunks, const T
   const std::size_t stacks = recording.dictionary.stack_parent.size();
   TickReader ticks(clock, start_tick);
   for (std::size_t row = 0; row < records.size(); ++row) {
-    const auto record = load_shared<AllocationRecord>(records[row].record);
+    AllocationRecord record;
+    std::memcpy(&record, records[row].record, sizeof(record));
     recording.losses.early_records += record.tick < start_tick;
     recording.losses.damaged_records += record.bytes < 0;
     columns.time_ns[row] = ticks.to_ns(record.tick);
