@@ -13,7 +13,14 @@ from kinetoscope.collect._schedule import Do, ask, transition
 small = st.integers(0, 4)
 
 
-@given(wait=small, warmup=st.integers(1, 3), active=st.integers(1, 4), repeat=small, skip=small, drop=st.integers(0, 2))
+@given(
+    wait=small,
+    warmup=st.integers(1, 3),
+    active=st.integers(1, 4),
+    repeat=small,
+    skip=small,
+    drop=st.integers(0, 2),
+)
 def test_every_schedule_is_torchs_schedule(wait, warmup, active, repeat, skip, drop):
     numbers = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "skip_first": skip}
     ours = schedule(**numbers, skip_first_wait=drop)
@@ -63,7 +70,12 @@ def test_the_transition_table_is_torchs():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    names = {"prepare_trace": Do.PREPARE, "start_trace": Do.START, "stop_trace": Do.STOP, "_trace_ready": Do.TRACE_READY}
+    names = {
+        "prepare_trace": Do.PREPARE,
+        "start_trace": Do.START,
+        "stop_trace": Do.STOP,
+        "_trace_ready": Do.TRACE_READY,
+    }
     actions = [action for action in ProfilerAction if action.name != "DEVICE_STOPPED"]
     for before in actions:
         for after in [*actions, None]:

@@ -77,7 +77,9 @@ def test_any_schedule_does_what_torch_does(actions, steps):
         ready = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            session = make(schedule=listed(actions), on_trace_ready=lambda s, ready=ready: ready.append(s.step_num))
+            session = make(
+                schedule=listed(actions), on_trace_ready=lambda s, ready=ready: ready.append(s.step_num)
+            )
             current = []
             with session:
                 for _ in range(steps):
@@ -97,7 +99,9 @@ def test_any_schedule_does_what_torch_does(actions, steps):
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_run_that_recorded_nothing_says_why(steps):
     session = profile(engine=NotingEngine(), schedule=schedule(wait=3, warmup=1, active=1))
-    with pytest.warns(UserWarning, match=rf"needs 4 calls of step\(\) before it records; step\(\) was called {steps} time"):
+    with pytest.warns(
+        UserWarning, match=rf"needs 4 calls of step\(\) before it records; step\(\) was called {steps} time"
+    ):
         run(session, steps)
     with pytest.raises(StateError, match="nothing was recorded; the schedule needs 4"):
         _ = session.trace

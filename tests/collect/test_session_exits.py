@@ -48,7 +48,9 @@ def test_a_failing_handler_gets_out_after_the_session_has_done_its_work(error):
         session.trace  # noqa: B018
         raise error
 
-    session = profile(engine=engine, schedule=schedule(wait=0, warmup=1, active=1, repeat=2), on_trace_ready=fail)
+    session = profile(
+        engine=engine, schedule=schedule(wait=0, warmup=1, active=1, repeat=2), on_trace_ready=fail
+    )
     session.start()
     session.step()
     with pytest.raises(error):
@@ -67,7 +69,9 @@ def test_on_error_warn_turns_the_handlers_failure_into_a_warning():
         raise Broken("disk full")
 
     with (
-        pytest.warns(UserWarning, match="on_trace_ready failed at step 0, profiling goes on: Broken: disk full") as seen,
+        pytest.warns(
+            UserWarning, match="on_trace_ready failed at step 0, profiling goes on: Broken: disk full"
+        ) as seen,
         profile(engine=NotingEngine(), on_trace_ready=fail, on_error="warn"),
     ):
         pass
@@ -111,7 +115,9 @@ def test_stop_from_another_thread():
 def test_stop_inside_the_handler_ends_everything():
     engine = NotingEngine()
     session = profile(
-        engine=engine, schedule=schedule(wait=0, warmup=1, active=1), on_trace_ready=lambda session: session.stop()
+        engine=engine,
+        schedule=schedule(wait=0, warmup=1, active=1),
+        on_trace_ready=lambda session: session.stop(),
     )
     with session:
         for _ in range(6):
@@ -266,9 +272,11 @@ def test_a_forked_child_leaves_the_parents_recording_alone():
 
 
 def test_a_forked_child_leaves_a_waiting_session_alone():
-    with pytest.warns(UserWarning, match="nothing was recorded"):
-        with profile(engine=NotingEngine(), schedule=schedule(wait=2, warmup=1, active=1)) as session:
-            assert in_child(lambda: everything(session)) == "[] 0 ['step() was cal']"
+    with (
+        pytest.warns(UserWarning, match="nothing was recorded"),
+        profile(engine=NotingEngine(), schedule=schedule(wait=2, warmup=1, active=1)) as session,
+    ):
+        assert in_child(lambda: everything(session)) == "[] 0 ['step() was cal']"
 
 
 def test_a_forked_child_may_record_with_a_session_of_its_own_or_an_idle_one():
