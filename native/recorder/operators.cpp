@@ -168,6 +168,8 @@ void on_end(const at::RecordFunction& function, at::ObserverContext*) {
 uint64_t torch_thread_id() { return at::RecordFunction::currentThreadId(); }
 
 void add_operator_callback(bool shapes) {
+  // In a forked child the parent's registration came along.
+  remove_operator_callback();
   handle = at::addGlobalCallback(
       at::RecordFunctionCallback(&on_start, &on_end)
           .needsInputs(shapes)

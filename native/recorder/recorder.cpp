@@ -61,7 +61,8 @@ void after_fork_in_child() {
   forget_other_threads();
   // A thread other than the main one may have forked: its state is now the main thread's.
   if (ThreadState* thread = this_thread()) thread->main_python = PyGILState_GetThisThreadState();
-  control.unlock();
+  // Not unlocked but made anew: it is held by a thread number that does not exist in the child.
+  new (&control) std::recursive_mutex;
 }
 
 }  // namespace

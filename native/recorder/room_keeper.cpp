@@ -27,6 +27,8 @@ struct Keeper {
 std::mutex start_mutex;
 Keeper* keeper = nullptr;
 
+// More recordings than this waiting to be taken down: whoever brings another one does the work himself.
+constexpr size_t kMaxBacklog = 16;
 constexpr int64_t kFirstWaitNs = 1'000'000;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 
@@ -121,6 +123,7 @@ void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with) {
   {
     std::lock_guard lock(keeper->mutex);
     if (keeper->watched == file) keeper->watched.reset();
+    if (keeper->dropped.size() >= kMaxBacklog) return;
     keeper->dropped.push_back(std::move(with));
     keeper->dropped.push_back(std::move(file));
   }

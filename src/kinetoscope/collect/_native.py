@@ -130,13 +130,16 @@ class NativeEngine:
         if self._process != os.getpid():
             raise StateError(f"this recording belongs to process {self._process}, not to its child {os.getpid()}")
         stopped = recorder.stop()
-        if stopped.unnamed_modules:
-            recorder.resolve(_living_modules())
-        late = {"python_threads": json.dumps({str(thread.native_id): thread.name for thread in threading.enumerate()})}
-        if stopped.faults:
-            late["recorder_faults"] = json.dumps(stopped.faults)
-        recorder.add_info(late)
-        recorder.close()
+        try:
+            if stopped.unnamed_modules:
+                recorder.resolve(_living_modules())
+            names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+            late = {"python_threads": json.dumps(names)}
+            if stopped.faults:
+                late["recorder_faults"] = json.dumps(stopped.faults)
+            recorder.add_info(late)
+        finally:
+            recorder.close()
         self._path = None
         if self._remove is not None:
             self._remove.detach()
@@ -212,7 +215,8 @@ def _living_modules() -> list[Any]:
     """Every `nn.Module` that lives: for instances that were called by other threads while the main one did nothing."""
     from torch.nn import Module
 
-    return [thing for thing in gc.get_objects() if isinstance(thing, Module)]
+    # By type: `isinstance` asks objects for their __class__, and some of them answer with code of their own.
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), Module)]
 
 
 def _temporary_path() -> Path:
