@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,12 @@ class KinetoRecording:
         from kinetoscope.trace import Trace
 
         info = {key: json.loads(text) for key, text in self._request.info.items()}
-        info |= {"engine": self.engine, "torch_version": str(torch.__version__), "process": self._process}
+        info |= {
+            "engine": self.engine,
+            "torch_version": str(torch.__version__),
+            "host": socket.gethostname(),
+            "process": self._process,
+        }
         tables: Tables = {"losses": _TAKEN}
         strings = [""]
         if self._results is not None:

@@ -97,6 +97,7 @@ def _described(trace: Trace, path: str | os.PathLike[str]) -> bytes:
     described: dict[str, Any] = {
         "schemaVersion": 1,
         "deviceProperties": [],
+        **({"host_name": trace.info["host"]} if "host" in trace.info else {}),
         **trace.info,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": int(trace.info.get("start_realtime_ns") or 0),
