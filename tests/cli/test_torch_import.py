@@ -31,7 +31,10 @@ waiting.wait()
 
 
 def test_the_function_is_called_once_when_torch_has_been_imported(tmp_path):
-    assert run(tmp_path, "import json, torch, torch as again\nprint(calls, waiting in sys.meta_path)") == "[7] False\n"
+    assert (
+        run(tmp_path, "import json, torch, torch as again\nprint(calls, waiting in sys.meta_path)")
+        == "[7] False\n"
+    )
 
 
 def test_the_function_may_wait_for_a_thread_that_imports_torch(tmp_path):

@@ -30,14 +30,16 @@ def test_a_duration_has_three_digits_and_a_unit(ns, text):
 
 
 @pytest.mark.parametrize(
-    ("count_bytes", "text"), [(0, "0 B"), (999, "999 B"), (1_000, "1.00 kB"), (64_000_000, "64.0 MB"), (-5_000, "-5.00 kB")]
+    ("count_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_000, "1.00 kB"), (64_000_000, "64.0 MB"), (-5_000, "-5.00 kB")],
 )
 def test_a_size_has_three_digits_and_a_unit(count_bytes, text):
     assert _units.size(count_bytes) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "count_bytes"), [("64M", 64_000_000), ("2g", 2_000_000_000), ("1.5 K", 1_500), ("123", 123), ("8MB", 8_000_000)]
+    ("text", "count_bytes"),
+    [("64M", 64_000_000), ("2g", 2_000_000_000), ("1.5 K", 1_500), ("123", 123), ("8MB", 8_000_000)],
 )
 def test_sizes_are_read(text, count_bytes):
     assert _units.parse_size(text) == count_bytes

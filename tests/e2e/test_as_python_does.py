@@ -25,7 +25,9 @@ class Ended:
     err: str
 
 
-def start(folder: Path, *words: str, stdin: str = "", flags: tuple[str, ...] = (), **environment: str) -> Ended:
+def start(
+    folder: Path, *words: str, stdin: str = "", flags: tuple[str, ...] = (), **environment: str
+) -> Ended:
     """Runs Python with the words of a command line, and returns how it ended."""
     done = subprocess.run(
         [sys.executable, *flags, *words],
@@ -59,7 +61,15 @@ def script(folder: Path, text: str, name: str = "program.py") -> str:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["a", "b c"], ["--steps", "3", "-m", "x"], ["--", "--help"], ["-o", "mine"], ["", "-"], ["--memory"]],
+    [
+        [],
+        ["a", "b c"],
+        ["--steps", "3", "-m", "x"],
+        ["--", "--help"],
+        ["-o", "mine"],
+        ["", "-"],
+        ["--memory"],
+    ],
     ids=str,
 )
 def test_arguments_reach_the_program_untouched(tmp_path, arguments):
@@ -85,7 +95,9 @@ if __name__ == "__main__":
 
 def test_a_program_behind_a_link_imports_from_its_own_folder(tmp_path):
     script(tmp_path, "x = 5", "real/beside.py")
-    script(tmp_path, "import beside, sys; print(beside.x, sys.path[0], __file__, sys.argv)", "real/program.py")
+    script(
+        tmp_path, "import beside, sys; print(beside.x, sys.path[0], __file__, sys.argv)", "real/program.py"
+    )
     (tmp_path / "link.py").symlink_to(tmp_path / "real" / "program.py")
     plain, profiled = both_ways(tmp_path, "link.py")
     assert profiled == plain
@@ -184,7 +196,9 @@ def test_a_module_runs_as_python_runs_it(tmp_path):
     text = "import sys; print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0])\nfrom . import part"
     script(tmp_path, text, "package/tool.py")
     script(tmp_path, "print('part')", "package/part.py")
-    script(tmp_path, "import sys; print('main of the package', __spec__.name, sys.argv)", "package/__main__.py")
+    script(
+        tmp_path, "import sys; print('main of the package', __spec__.name, sys.argv)", "package/__main__.py"
+    )
     for module in ("package.tool", "package"):
         plain, profiled = both_ways(tmp_path, "-m", module, "--steps", "-x")
         assert profiled == plain
@@ -265,7 +279,9 @@ if __name__ == "__main__":
 
 
 def test_a_fork_of_it_writes_nothing_of_ours(tmp_path):
-    text = "import os, sys\nif os.fork() == 0:\n    sys.exit(3)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))"
+    text = (
+        "import os, sys\nif os.fork() == 0:\n    sys.exit(3)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))"
+    )
     plain, profiled = both_ways(tmp_path, script(tmp_path, text))
     assert profiled == plain
     assert plain.out == "3\n"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
-import click
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -19,6 +20,8 @@ from kinetoscope.cli import _units
 
 WIDEST_TEXT = 60
 _GAP = 2
+# Whole numbers that are neither ids nor sizes are easier to read in groups of three digits.
+_COUNTS = frozenset({"calls", "count", "spans"})
 
 
 def choose_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -46,12 +49,12 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
 
 def print_csv(table: pa.Table) -> None:
     """Write all rows on standard output as CSV, numbers as they are."""
-    plain = pa.table(
-        {field.name: _flat(table.column(place)) for place, field in enumerate(table.schema)}
-        if len(set(table.column_names)) == table.num_columns
-        else {f"{field.name}_{place}": _flat(table.column(place)) for place, field in enumerate(table.schema)}
-    )
-    pyarrow.csv.write_csv(plain, click.get_binary_stream("stdout"))
+    names = table.column_names
+    if len(set(names)) < len(names):
+        names = [f"{name}_{place}" for place, name in enumerate(names)]
+    plain = pa.Table.from_arrays([_flat(table.column(place)) for place in range(table.num_columns)], names=names)
+    sys.stdout.flush()
+    pyarrow.csv.write_csv(plain, sys.stdout.buffer)
 
 
 def print_table(console: Console, table: pa.Table, limit: int, how_to_see_all: str) -> None:
@@ -111,10 +114,15 @@ def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
     """Write a column's values for people."""
     values = column.to_pylist()
     if _is_number(column.type):
+        values = [
+            int(value) if isinstance(value, Decimal) and value == int(value) else value for value in values
+        ]
         if name.endswith("_ns"):
             return ["" if value is None else _units.duration(value) for value in values]
         if name == "bytes" or name.endswith("_bytes"):
             return ["" if value is None else _units.size(value) for value in values]
+        if name in _COUNTS:
+            return ["" if value is None else f"{value:,}" for value in values]
     return [_cell(value) for value in values]
 
 
@@ -124,14 +132,16 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
+    if isinstance(value, int | Decimal):
+        return str(value)
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     # Control characters would move the cursor, and half a surrogate pair cannot be written.
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape", "replace").decode("ascii")
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "replace").decode("ascii")
         for character in text
     )
 
@@ -149,7 +159,9 @@ def _flat(column: pa.ChunkedArray) -> Any:
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if pa.types.is_nested(column.type):
-        return pa.array([None if value is None else json.dumps(value, default=str) for value in column.to_pylist()])
+        return pa.array(
+            [None if value is None else json.dumps(value, default=str) for value in column.to_pylist()]
+        )
     return column
 
 

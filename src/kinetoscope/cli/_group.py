@@ -53,7 +53,6 @@ class Commands(click.Group):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         """Run the subcommand; a mistake becomes one line on standard error.
@@ -62,7 +61,9 @@ class Commands(click.Group):
         below it on the stack: what lies there is part of every Python stack that is recorded.
         """
         try:
-            result = super().main(args, prog_name or "kinetoscope", complete_var, False, windows_expand_args, **extra)
+            result = super().main(
+                args, prog_name or "kinetoscope", complete_var, standalone_mode=False, **extra
+            )
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(USAGE_ERROR)
@@ -94,7 +95,11 @@ def complain(message: str) -> None:
     click.echo(f"kinetoscope: error: {' '.join(message.split())}", err=True)
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    "kinetoscope",
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="kinetoscope %(version)s")
 def main() -> None:
     """A profiler for PyTorch: records a training run cheaply and says where the time went."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
     from kinetoscope.cli._recording import Wanted
 
-ROUNDS = 9
-STEPS_PER_ROUND = 12
+ROUNDS = 20
+STEPS_PER_ROUND = 6
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,11 @@ class Overhead:
 
     Attributes:
         record_ns: Nanoseconds that recording adds to one operator of a small training step.
+        rough: Whether the machine was too busy for more than the order of magnitude.
     """
 
     record_ns: float
+    rough: bool = False
 
     def total_ns(self, records: int) -> float:
         """What that many records cost, by this measure."""
@@ -56,11 +59,13 @@ def measure_overhead(wanted: Wanted) -> Overhead | None:
         records = records or len(session.trace.columns("spans"))
     if records == 0:
         return None
-    return Overhead(max(0.0, (min(recorded) - min(bare)) / records))
+    timed = records * STEPS_PER_ROUND / (STEPS_PER_ROUND + 1)
+    return Overhead(max(0.0, (min(recorded) - min(bare)) / timed), rough=median(bare) > 1.3 * min(bare))
 
 
 def _time(step: Callable[[], None]) -> int:
-    """The processor time in ns that one round of steps takes."""
+    """The processor time in ns that one round of steps takes, after one that meets everything for the first time."""
+    step()
     begin_ns = time.thread_time_ns()
     for _ in range(STEPS_PER_ROUND):
         step()

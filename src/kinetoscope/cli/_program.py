@@ -14,7 +14,7 @@ from types import CodeType, ModuleType, TracebackType
 
 from kinetoscope._errors import ArgumentError
 
-_OUR_FOLDER = os.path.dirname(__file__) + os.sep  # noqa: PTH120
+_OUR_FOLDER = os.path.dirname(__file__) + os.sep
 
 
 class CannotRun(ArgumentError):
@@ -42,7 +42,7 @@ class Program:
     @property
     def name(self) -> str:
         """A short name for files and headings: `train` for `train.py`, `package.train` for a module."""
-        return self.target if self.is_module else Path(os.path.abspath(self.target)).stem  # noqa: PTH100
+        return self.target if self.is_module else Path(os.path.abspath(self.target)).stem
 
     @property
     def command_line(self) -> list[str]:
@@ -66,16 +66,16 @@ class Program:
         """Compile a script, and set up the interpreter as Python does for it."""
         sys.argv[:] = [self.target, *self.arguments]
         # Python keeps a link in the name, and follows it for the folder that modules are imported from.
-        path = os.path.abspath(self.target)  # noqa: PTH100
-        if not os.path.exists(path):  # noqa: PTH110
+        path = os.path.abspath(self.target)
+        if not os.path.exists(path):
             raise CannotRun(f"there is no script {self.target!r}.", 2)
         spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
         if spec is not None and spec.loader is not None:
             _put_first(path, even_if_safe=True)
             return self._adopt(main, spec)
-        if os.path.isdir(path):  # noqa: PTH112
+        if os.path.isdir(path):
             raise CannotRun(f"there is no __main__.py in the folder {self.target!r}.", 1)
-        _put_first(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+        _put_first(os.path.dirname(os.path.realpath(path)))
         main.__file__ = path
         if path.endswith(".pyc"):
             compiled = importlib.machinery.SourcelessFileLoader("__main__", path)
@@ -94,7 +94,7 @@ class Program:
 
     def _find_module(self, main: ModuleType) -> CodeType:
         """Find a module or the `__main__` of a package, and set up the interpreter as `python -m` does."""
-        _put_first(os.getcwd())  # noqa: PTH109
+        _put_first(os.getcwd())
         sys.argv[:] = ["-m", *self.arguments]
         name = self.target
         try:

@@ -75,7 +75,8 @@ def _written_by_this_process() -> tuple[int, int] | None:
     try:
         counts = Path("/proc/self/io").read_text(encoding="ascii")
         children = sum(
-            len(task.read_text(encoding="ascii").split()) for task in Path("/proc/self/task").glob("*/children")
+            len(task.read_text(encoding="ascii").split())
+            for task in Path("/proc/self/task").glob("*/children")
         )
         return int(counts.split("wchar:")[1].split()[0]), children
     except (OSError, IndexError, ValueError):

@@ -114,7 +114,9 @@ class Finished:
 class ProgramRecording:
     """Records a program from its import of torch to its end, or some of its steps."""
 
-    def __init__(self, program: Program, wanted: Wanted, on_start: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, program: Program, wanted: Wanted, on_start: Callable[[str], None] | None = None
+    ) -> None:
         self._program = program
         self._wanted = wanted
         self._on_start = on_start
@@ -159,7 +161,10 @@ class ProgramRecording:
         if self.state != "stopped":
             return None
         self._session.add_metadata_json("program", self._description(ended))
+        from kinetoscope.cli._launch import forget_launcher
+
         trace = self._session.trace
+        forget_launcher(trace)
         files = [self._wanted.trace_path]
         trace.save(self._wanted.trace_path)
         if self._wanted.chrome:
@@ -191,7 +196,6 @@ class ProgramRecording:
 
     def _start(self) -> None:
         """Start the session; where it cannot be started the program ends here, before it has cost anything."""
-        self._wanted.prefix.parent.mkdir(parents=True, exist_ok=True)
         # Not truncated in place: another process may still have the old one mapped.
         self._wanted.live_path.unlink(missing_ok=True)
         try:
@@ -200,7 +204,7 @@ class ProgramRecording:
                 session = self._wanted.session(self._wanted.live_path)
                 session.preset_metadata_json("program", self._description(None))
                 session.start()
-        except KinetoscopeError as error:
+        except (KinetoscopeError, OSError) as error:
             complain(str(error))
             sys.exit(1)
         self.notes += [str(warning.message) for warning in caught]
@@ -242,7 +246,7 @@ class ProgramRecording:
         """Describe the program in the trace's metadata."""
         facts: dict[str, Any] = {
             "command": self._program.command_line,
-            "folder": os.getcwd(),  # noqa: PTH109
+            "folder": os.getcwd(),
             "python": sys.version.split()[0],
         }
         if self._wanted.steps is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -66,7 +67,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return ""
     bars = min(len(values), width)
     edges = [round(bar * len(values) / bars) for bar in range(bars + 1)]
-    heights = [max(values[low:high]) for low, high in zip(edges, edges[1:], strict=False)]
+    heights = [max(values[low:high]) for low, high in itertools.pairwise(edges)]
     top = max(heights)
     if top <= 0:
         return _BLOCKS[0] * bars

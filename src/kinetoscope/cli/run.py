@@ -27,7 +27,9 @@ from kinetoscope.cli._units import parse_size
     options_metavar="[OPTIONS]",
 )
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as for `python -m`.")
-@click.option("-o", "--output", metavar="PREFIX", help="Name the files PREFIX.ktrace and so on (the program's name).")
+@click.option(
+    "-o", "--output", metavar="PREFIX", help="Name the files PREFIX.ktrace and so on (the program's name)."
+)
 @click.option("--shapes", is_flag=True, help="Record the shapes, types and scalars of inputs.")
 @click.option("--memory", is_flag=True, help="Record every allocation and free.")
 @click.option("--stack/--no-stack", default=True, help="Record Python stacks (yes).")
@@ -38,7 +40,9 @@ from kinetoscope.cli._units import parse_size
     default="auto",
     help="What records: our recorder, torch's collector, or ours where it can (auto).",
 )
-@click.option("--steps", metavar="A:B", help="Record optimizer steps A to B only, counted from 0, B not among them.")
+@click.option(
+    "--steps", metavar="A:B", help="Record optimizer steps A to B only, counted from 0, B not among them."
+)
 @click.option("--ring", metavar="SIZE", help="Keep the newest SIZE bytes of the recording, such as 64M.")
 @click.option("--chrome", is_flag=True, help="Also write PREFIX.json.gz, for Perfetto and chrome://tracing.")
 @click.option("--no-summary", is_flag=True, help="Print no summary at the end.")
@@ -78,6 +82,8 @@ def command(
         ring_bytes=None if ring is None else parse_size(ring),
         steps=None if steps is None else _parse_steps(steps),
     )
+    # Found out now, and not by the program when it imports torch.
+    wanted.prefix.parent.mkdir(parents=True, exist_ok=True)
     return Run(to_run, wanted, summary=not no_summary).execute
 
 
@@ -146,7 +152,11 @@ class Run:
     def _what_is_left(self) -> str:
         """Say where the recording is when it could not be finished."""
         live = self._wanted.live_path
-        return f" (the recording is in {self._wanted.shown(live)}, which kinetoscope opens too)" if live.exists() else ""
+        return (
+            f" (the recording is in {self._wanted.shown(live)}, which kinetoscope opens too)"
+            if live.exists()
+            else ""
+        )
 
 
 def _prefix(output: str | None, program: Program) -> Path:
@@ -154,13 +164,17 @@ def _prefix(output: str | None, program: Program) -> Path:
     rank = f"-rank{os.environ['RANK']}" if os.environ.get("RANK", "").isdigit() else ""
     if output is not None:
         prefix = re.sub(r"\.(ktrace|json|json\.gz|recording)$", "", output)
-        if not os.path.basename(prefix) or Path(prefix).is_dir():  # noqa: PTH119
-            raise ArgumentError(f"-o {output} names no file: write the beginning of a file name, such as -o runs/first.")
+        if not os.path.basename(prefix) or Path(prefix).is_dir():
+            raise ArgumentError(
+                f"-o {output} names no file: write the beginning of a file name, such as -o runs/first."
+            )
         return Path(prefix + rank).absolute()
     stem = program.name + rank
     for number in range(1, 10_000):
         prefix_path = Path(stem if number == 1 else f"{stem}-{number}")
-        if not any(Path(f"{prefix_path}{suffix}").exists() for suffix in (".ktrace", ".recording", ".json.gz")):
+        if not any(
+            Path(f"{prefix_path}{suffix}").exists() for suffix in (".ktrace", ".recording", ".json.gz")
+        ):
             return prefix_path.absolute()
     raise ArgumentError(f"there are thousands of {stem}-N.ktrace files here: choose a name with -o PREFIX.")
 
@@ -169,7 +183,9 @@ def _parse_steps(text: str) -> tuple[int, int | None]:
     """Read a range of steps such as `10:20`, `10:` or `:20`."""
     found = re.fullmatch(r"(\d*):(\d*)", text.strip())
     if found is None or (found[2] and int(found[2]) <= int(found[1] or 0)):
-        raise ArgumentError(f"--steps {text} is no range of steps: write FIRST:END, such as 10:20 for ten steps.")
+        raise ArgumentError(
+            f"--steps {text} is no range of steps: write FIRST:END, such as 10:20 for ten steps."
+        )
     return int(found[1] or 0), int(found[2]) if found[2] else None
 
 

@@ -1,0 +1,99 @@
+"""The facts of a summary, taken from a trace's tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.tables.memory import Peak, peak
+from kinetoscope.trace import Phase, SpanKind
+from kinetoscope.trace._steps import OPTIMIZER
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a summary tells.
+
+    Attributes:
+        operators: How many operators and backward functions ran.
+        all_ns: The time of everything recorded on the host, on all threads, inner parts counted once: the whole of shares.
+        busiest_ns: The part of it on the thread that ran most.
+        threads: How many threads ran anything.
+        phases_ns: `all_ns` by phase: forward and other, backward, optimizer.
+        steps_ns: The time of each step.
+        set_up: Whether the first step holds what came before the training loop, because its start is not marked.
+        by_operator: The first rows of the table `ops`.
+        by_module: The table `modules`.
+        outside_ns: What ran in no module, by phase.
+        by_line: The first rows of the table `lines`.
+        peak: The moment at which tensors held most memory; None when that was not recorded.
+    """
+
+    operators: int
+    all_ns: int
+    busiest_ns: int
+    threads: int
+    phases_ns: tuple[int, ...]
+    steps_ns: tuple[int, ...]
+    set_up: bool
+    by_operator: tuple[Row, ...]
+    by_module: tuple[Row, ...]
+    outside_ns: tuple[int, ...]
+    by_line: tuple[Row, ...]
+    peak: Peak | None
+
+    def largest_modules(self, most: int) -> list[Row]:
+        """The largest modules in the order of the tree; none is left out before what it holds."""
+        largest = sorted(
+            range(len(self.by_module)),
+            key=lambda row: (-self.by_module[row]["total_ns"], self.by_module[row]["depth"]),
+        )
+        return [
+            self.by_module[row]
+            for row in sorted(largest[:most])
+            if self.by_module[row]["total_ns"] > 0
+        ]
+
+
+def gather(trace: Trace, rows: int) -> Facts:
+    """Gather the facts of a trace, with at most `rows` operators and lines."""
+    spans = trace.columns("spans")
+    # Spans on a device run beside those of the host, and have tables of their own.
+    own_ns = np.where(spans["stream"] < 0, spans["self_ns"], 0)
+    by_thread = _sums(spans["thread"], own_ns, len(trace.columns("threads")))
+    outside = spans["module"] < 0
+    peaks = [found for device in (0, 1) if (found := peak(trace, device_type=device)) is not None]
+    return Facts(
+        operators=int(np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD)).sum()),
+        all_ns=int(own_ns.sum()),
+        busiest_ns=max(by_thread, default=0),
+        threads=sum(1 for total_ns in by_thread if total_ns),
+        phases_ns=_sums(spans["phase"], own_ns, len(Phase)),
+        steps_ns=tuple(trace.column("steps", "duration_ns").tolist()),
+        set_up=bool((trace.column("steps", "source")[:1] == OPTIMIZER).any()),
+        by_operator=_first(trace, "ops", rows, ["name", "self_ns", "count"]),
+        by_module=_first(
+            trace, "modules", None, ["path", "class", "depth", "total_ns", "forward_ns", "backward_ns"]
+        ),
+        outside_ns=_sums(spans["phase"], np.where(outside, own_ns, 0), len(Phase)),
+        by_line=_first(trace, "lines", rows, ["file", "line", "function", "self_ns"]),
+        peak=max(peaks, key=lambda found: found.bytes, default=None),
+    )
+
+
+def _first(trace: Trace, name: str, rows: int | None, columns: list[str]) -> tuple[Row, ...]:
+    """The first rows of a table."""
+    table = trace.table(name).select(columns)
+    return tuple((table if rows is None else table.slice(0, rows)).to_pylist())
+
+
+def _sums(keys: Any, values: Any, length: int) -> tuple[int, ...]:
+    """Add up values by key; exact as long as a sum of ns stays below 2 to the 53, which is a hundred days."""
+    return tuple(np.bincount(keys, weights=values, minlength=length).astype(np.int64).tolist())

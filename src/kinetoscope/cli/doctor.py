@@ -1,0 +1,154 @@
+"""`kinetoscope doctor`: which engine records on this machine, and why."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetoscope import __version__
+from kinetoscope._errors import RecorderError
+from kinetoscope.cli import _units
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kinetoscope.collect import EngineStatus
+
+OK, POOR, BAD = "green", "yellow", "red"
+_LABEL_WIDTH = 12
+
+
+@click.command("doctor")
+@click.option("--build", is_flag=True, help="Compile the recorder now, also if one is there.")
+def command(*, build: bool) -> None:
+    """Say which engine records on this machine and why, and test the recorder feature by feature.
+
+    The exit code is 0 when something can record here, also if it is only torch's own collector.
+    """
+    from kinetoscope.cli._terminal import console
+
+    printer = console()
+    _line(printer, "kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
+    _line(printer, "Python", f"{platform.python_version()}, {sys.executable}")
+    _line(
+        printer,
+        "machine",
+        f"{platform.system()} {platform.machine()}, {_units.count(os.cpu_count() or 1, 'processor')}",
+    )
+    torch_version = _torch_version()
+    if torch_version is None:
+        _line(printer, "torch", "not installed: traces can be read here, but nothing can be recorded", BAD)
+        _line(printer, "engine", "none", BAD)
+        sys.exit(1)
+    _line(printer, "torch", torch_version)
+    _line(printer, "compiler", *_compiler())
+    if build:
+        _compile_anew(printer)
+
+    from kinetoscope.collect import ProfilerActivity, supported_activities
+    from kinetoscope.collect._native import native_engine_status
+
+    status = native_engine_status(_say)
+    _native_lines(printer, status)
+    beyond = sorted(activity.name for activity in supported_activities() if activity != ProfilerActivity.CPU)
+    _engine_line(printer, status, beyond)
+
+
+def _native_lines(printer: Console, status: EngineStatus) -> None:
+    """Tell what is known of the native engine: its file, and each feature of its self-test."""
+    _line(printer, "recorder", status.reason, OK if status.available else BAD)
+    for name, value in status.details.items():
+        test, _, feature = name.partition("self-test: ")
+        if feature and not test:
+            passed = value == "ok"
+            _line(
+                printer,
+                "",
+                f"{'✓' if passed else '✗'} {feature}{'' if passed else f': {value}'}",
+                OK if passed else BAD,
+            )
+        else:
+            _line(printer, "", f"{name}: {value}")
+
+
+def _engine_line(printer: Console, status: EngineStatus, beyond: list[str]) -> None:
+    """Conclude."""
+    if not status.available:
+        _line(
+            printer,
+            "engine",
+            "kineto, torch's own collector: slower, and without modules (see recorder above)",
+            POOR,
+        )
+    elif beyond:
+        devices = ", ".join(beyond)
+        _line(
+            printer,
+            "engine",
+            f"kineto by default, because only it records {devices}; native for the CPU side alone",
+            POOR,
+        )
+    else:
+        _line(printer, "engine", "native", OK)
+
+
+def _line(printer: Console, label: str, value: str, style: str = "") -> None:
+    """Print a fact."""
+    from kinetoscope.cli._terminal import print_fact
+
+    print_fact(printer, label, value, _LABEL_WIDTH, style)
+
+
+def _torch_version() -> str | None:
+    """The version and place of torch, or None when it is not there."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return None
+    return f"{torch.__version__}, {Path(torch.__file__).parent}"
+
+
+def _compiler() -> tuple[str, str]:
+    """The C++ compiler that would build the recorder, and how good that is."""
+    found = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    if not found:
+        return "none found (install g++ or clang++, or set CXX)", POOR
+    try:
+        told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        return f"{found} does not run: {error.strerror}", POOR
+    return f"{told.stdout.partition(chr(10))[0]}, {found}", ""
+
+
+def _compile_anew(printer: Console) -> None:
+    """Compile the recorder for this torch into the cache; the one that is there stays until the new one is whole."""
+    import torch
+
+    from kinetoscope.collect import _build
+
+    cache = _build.cache_directory()
+    begin_ns = time.monotonic_ns()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            made = _build.build(torch, Path(scratch), _say)
+            made.replace(cache / made.name)
+    except _build.BuildError as error:
+        raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
+    _line(printer, "built", f"{cache / made.name} in {_units.duration(time.monotonic_ns() - begin_ns)}", OK)
+
+
+def _say(line: str) -> None:
+    """Tell what is going on."""
+    click.echo(f"kinetoscope: {line}", err=True)

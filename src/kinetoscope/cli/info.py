@@ -1,0 +1,151 @@
+"""`kinetoscope info`: what a trace is and whether it is complete."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetoscope.cli import _units
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+# Said in words in lines of their own.
+_TOLD = {
+    "clock_checks", "command_line", "complete", "cpu_count", "engine", "host", "machine", "process", "program",
+    "python_threads", "python_version", "start_realtime_ns", "stop_ns", "torch_version",
+}  # fmt: skip
+_SWITCHES = {
+    "record_shapes": "shapes",
+    "profile_memory": "memory",
+    "with_stack": "stacks",
+    "with_modules": "modules",
+    "with_flops": "flops",
+}
+
+
+@click.command("info")
+@click.argument("path", metavar="TRACE")
+def command(path: str) -> None:
+    """Say what a trace is, where it was made, what it holds, and whether it is complete.
+
+    It may also be the recording of a program that was killed or still runs.
+    """
+    from kinetoscope.cli._terminal import console, print_fact
+    from kinetoscope.trace import open as open_trace
+
+    printer = console()
+    with open_trace(path) as trace:
+        facts = describe(trace, path)
+    label_width = max(len(label) for label, _ in facts) + 2
+    for label, value in facts:
+        print_fact(printer, label, value, label_width)
+
+
+def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
+    """Say what is known of a trace, as labels and texts."""
+    info = trace.info
+    facts = [("trace", f"{path}, {_size(path, trace)}"), ("complete", completeness(trace))]
+    if ran := command_line(info):
+        facts.append(("program", ran))
+    facts.append(("recorded", _when(trace)))
+    if where := _where(info):
+        facts.append(("on", where))
+    switches = [word for key, word in _SWITCHES.items() if info.get(key)]
+    facts.append(("with", ", ".join([f"{info.get('engine', 'unknown')} engine", *switches])))
+    facts.append(("holds", _amounts(trace)))
+    if trace.losses:
+        facts += [
+            ("lost", f"{_units.count(loss['count'], 'x', 'x')} {loss['what']}: {loss['why']}")
+            for loss in trace.losses
+        ]
+    if isinstance(checks := info.get("clock_checks"), dict):
+        worst = _units.duration(checks.get("largest_error_ns", 0))
+        facts.append(
+            ("clock", f"checked {_units.count(checks.get('readings', 0), 'time')}, {worst} off at most")
+        )
+    facts += [
+        (key, json.dumps(value, ensure_ascii=False))
+        for key, value in sorted(info.items())
+        if key not in _TOLD | set(_SWITCHES)
+    ]
+    return facts
+
+
+def completeness(trace: Trace) -> str:
+    """Say whether anything is missing."""
+    if trace.info.get("complete") is False:
+        return "no: the recording was not stopped (the program was killed, or still runs)"
+    if trace.losses:
+        return "no, see what was lost"
+    return "yes, nothing was lost"
+
+
+def command_line(info: dict[str, Any]) -> str:
+    """Say what ran, and how it ended."""
+    program = info.get("program")
+    if isinstance(program, dict) and isinstance(program.get("command"), list):
+        ended = f" ({program['ended']})" if "ended" in program else ""
+        return f"python {shlex.join(map(str, program['command']))}{ended}"
+    words = info.get("command_line")
+    return f"python {shlex.join(map(str, words))}" if isinstance(words, list) else ""
+
+
+def _size(path: str, trace: Trace) -> str:
+    """Say how large the file is, and what that means for one span."""
+    spans = len(trace.columns("spans"))
+    try:
+        held = Path(path).stat().st_size
+    except OSError:
+        return "not a local file"
+    each = f", {held / spans:.1f} bytes a span" if spans else ""
+    return f"{_units.size(held)}{each}"
+
+
+def _when(trace: Trace) -> str:
+    """Say when it was recorded, and for how long."""
+    text = f"for {_units.duration(trace.duration_ns)}"
+    start_ns = trace.info.get("start_realtime_ns")
+    if isinstance(start_ns, int) and start_ns > 0:
+        text = f"{datetime.fromtimestamp(start_ns // 10**9, UTC).astimezone():%Y-%m-%d %H:%M:%S %Z}, {text}"
+    if "process" in trace.info:
+        text += f", process {trace.info['process']}"
+    return text
+
+
+def _where(info: dict[str, Any]) -> str:
+    """Say on which machine, under which versions."""
+    parts = [str(info[key]) for key in ("host", "machine") if key in info]
+    if isinstance(processors := info.get("cpu_count"), int):
+        parts.append(_units.count(processors, "processor"))
+    parts += [
+        f"{name} {info[key]}"
+        for name, key in (("Python", "python_version"), ("torch", "torch_version"))
+        if key in info
+    ]
+    return ", ".join(parts)
+
+
+def _amounts(trace: Trace) -> str:
+    """Say how many rows its tables have, empty ones left out."""
+    nouns = {
+        "spans": ("span", None),
+        "threads": ("thread", None),
+        "steps": ("step", None),
+        "modules": ("module", None),
+        "stacks": ("Python stack", None),
+        "shapes": ("combination of shapes", "combinations of shapes"),
+        "allocations": ("allocation or free", "allocations and frees"),
+        "streams": ("device stream", None),
+        "launches": ("launch", "launches"),
+        "counters": ("counter value", None),
+        "collectives": ("collective", None),
+    }
+    rows = {name: len(trace.columns(name)) for name in nouns}
+    held = [_units.count(number, *nouns[name]) for name, number in rows.items() if number]
+    return ", ".join(held) or "nothing"

@@ -1,0 +1,113 @@
+"""The command itself: what it lists, what it says when something is wrong."""
+
+import subprocess
+import sys
+
+import pytest
+
+import kinetoscope
+from kinetoscope.cli._group import COMMANDS
+
+
+def test_help_lists_every_command(call):
+    shown = call("--help")
+    assert shown.exit_code == 0
+    for name, meaning in COMMANDS.items():
+        assert f"  {name} " in shown.stdout
+        assert meaning in shown.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_help(call, name):
+    shown = call(name, "--help")
+    assert shown.exit_code == 0
+    assert f"Usage: kinetoscope {name}" in shown.stdout
+
+
+def test_the_version(call):
+    assert call("--version").stdout == f"kinetoscope {kinetoscope.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown_and_it_is_an_error(call):
+    shown = call()
+    assert shown.exit_code == 2
+    assert "Commands:" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["nonsense"], 2, "No such command 'nonsense'."),
+        (["info"], 2, "Missing argument 'TRACE'."),
+        (["info", "--nonsense"], 2, "No such option"),
+        (["info", "nowhere.ktrace"], 1, "nowhere.ktrace: No such file or directory"),
+        (
+            ["run", "--ring", "much", "x.py"],
+            1,
+            "'much' is no size: write a number of bytes such as 64M or 2G.",
+        ),
+        (["run", "--steps", "5", "x.py"], 1, "--steps 5 is no range of steps"),
+        (["run", "--steps", "5:5", "x.py"], 1, "--steps 5:5 is no range of steps"),
+        (["run", "--engine", "magic", "x.py"], 2, "'magic' is not one of 'auto', 'native', 'kineto'."),
+        (["run", "-o", "/", "x.py"], 1, "-o / names no file"),
+        (["run"], 2, "Missing argument 'PROGRAM'."),
+        (["demo", "--steps", "0"], 2, "0 is not in the range"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(call, words, code, message):
+    shown = call(*words)
+    assert shown.exit_code == code
+    assert shown.stdout == ""
+    assert shown.stderr.startswith("kinetoscope: error: ")
+    assert shown.stderr.count("\n") == 1
+    assert message in shown.stderr
+
+
+def test_what_is_no_trace_is_refused_in_one_line(call, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    shown = call("info", tmp_path / "notes.txt")
+    assert shown.exit_code == 1
+    assert shown.stderr.count("\n") == 1
+    assert "holds no trace" in shown.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error_to_talk_about(trace_path):
+    words = [
+        sys.executable,
+        "-m",
+        "kinetoscope",
+        "table",
+        str(trace_path),
+        "strings",
+        "--csv",
+        "--limit",
+        "0",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() in (0, 1)
+
+
+def test_help_and_errors_need_neither_torch_nor_arrow():
+    program = """
+import sys
+from click.testing import CliRunner
+from kinetoscope.cli import main
+for words in (["--help"], ["run", "--help"], ["run", "nowhere.py"], ["info", "nowhere"], ["nonsense"]):
+    CliRunner().invoke(main, words)
+print([name for name in ("torch", "duckdb") if name in sys.modules])
+CliRunner().invoke(main, ["run", "--help"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_nothing_heavy_is_loaded_before_the_program_is(tmp_path):
+    heavy = ("torch", "numpy", "pyarrow", "rich")
+    (tmp_path / "program.py").write_text(
+        f"import sys; print([name for name in {heavy} if name in sys.modules])"
+    )
+    words = [sys.executable, "-m", "kinetoscope", "run", "program.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

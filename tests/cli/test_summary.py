@@ -1,0 +1,187 @@
+"""The summary: true to the trace, never above 40 lines, never wider than the terminal."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from kinetoscope.cli._overhead import Overhead
+from kinetoscope.cli._program import Program
+from kinetoscope.cli._recording import Finished, Wanted
+from kinetoscope.cli._summary import MOST_LINES, print_summary, summary_lines
+from tests.cli.conftest import training_trace
+from tests.support.trace_builder import TraceBuilder
+
+
+def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
+    """What a run would have left."""
+    wanted = Wanted(prefix=folder / "run", memory=True, chrome=True, folder=folder)
+    trace = builder.build()
+    for path in (wanted.trace_path, wanted.chrome_path):
+        trace.save(path)
+    made = Finished(
+        trace=trace,
+        program=Program("train.py", ("--lr", "0.1")),
+        ended="exit code 0",
+        wanted=wanted,
+        files=(wanted.trace_path, wanted.chrome_path),
+        engine="native",
+        overhead=Overhead(200.0),
+    )
+    return replace(made, **changes)
+
+
+def shown(made: Finished, width: int = 100, rows: int = 9) -> list[str]:
+    """The summary as plain lines."""
+    return [line.plain for line in summary_lines(made, width, rows)]
+
+
+def large_trace(modules: int = 60, operators: int = 60, lines: int = 60) -> TraceBuilder:
+    """A trace with more of everything than a summary can hold, and long names."""
+    builder = TraceBuilder()
+    root = builder.module("Model" * 12)
+    at_ns = 0
+    for number in range(max(modules, operators, lines)):
+        module = builder.module("Block", name=f"layer_with_a_long_name_{number % modules}", parent=root)
+        stack = builder.stack(
+            ("/code/a/very/long/path/" + "x" * 80 + ".py", 1 + number % lines, "Long.function" * 9)
+        )
+        builder.span(
+            f"aten::{'very_' * 20}{number % operators}", at_ns, 1000 + number, module=module, stack=stack
+        )
+        at_ns += 2000
+        if number % 5 == 4:
+            builder.annotation("Optimizer.step#AdamW.step", at_ns, 500)
+            at_ns += 1000
+    for what in (
+        "dropped_spans",
+        "recycled_spans",
+        "truncated_strings",
+        "damaged_chunks",
+        "dropped_dictionary",
+    ):
+        builder.lose(what, 3)
+    builder.know("program", {"command": ["a" * 300 + ".py", *["--option"] * 40]})
+    return builder
+
+
+def test_it_tells_what_the_trace_holds(tmp_path):
+    text = "\n".join(shown(finished(tmp_path, training_trace())))
+    assert "kinetoscope train.py --lr 0.1" in text
+    assert "19.5 ms recorded, 8 operators on 1 thread, native engine, exit code 0" in text
+    assert "2 steps" in text
+    assert "aten::addmm" in text
+    assert "train.py:12" not in text  # the innermost line is the module's
+    assert "net.py:34" in text
+    assert "  fc  Linear" in text
+    assert "(optimizer)" in text
+    assert "peak 2.00 MB of tensors" in text
+    assert "lost      nothing" in text
+    assert "10 records times 200 ns" in text
+    assert "run.ktrace" in text
+    assert "https://ui.perfetto.dev" in text
+
+
+def test_shares_are_of_all_that_was_recorded(tmp_path):
+    lines = shown(finished(tmp_path, training_trace()))
+    addmm = next(line for line in lines if line.startswith("aten::addmm")).split()
+    # 2 x 2 ms of 2 x (3 ms linear with addmm inside + 2 ms and 2 ns backward + 1.5 ms optimizer).
+    assert addmm[1:5] == ["4.00", "ms", "30.8", "%"]
+
+
+def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):
+    builder = TraceBuilder()
+    for end_ns in (9_000_000, 10_000_000, 12_000_000):
+        builder.annotation("Optimizer.step#SGD.step", end_ns - 1000, 1000)
+    text = "\n".join(shown(finished(tmp_path, builder)))
+    assert "3 steps · min 1.00 ms · median 1.50 ms · max 2.00 ms" in text
+    assert "first, with the set-up: 9.00 ms" in text
+
+
+def test_marked_steps_are_all_alike(tmp_path):
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.step(number, number * 5_000_000, 4_000_000)
+    text = "\n".join(shown(finished(tmp_path, builder)))
+    assert "3 steps · min 4.00 ms · median 4.00 ms · max 4.00 ms" in text
+    assert "set-up" not in text
+
+
+def test_a_trace_without_anything_has_a_summary(tmp_path):
+    lines = shown(finished(tmp_path, TraceBuilder(), overhead=None))
+    assert any("0 operators" in line for line in lines)
+    assert any("none found: no optimizer stepped" in line for line in lines)
+    assert any("not measured" in line for line in lines)
+
+
+def test_what_was_lost_is_told_with_the_reason(tmp_path):
+    text = " ".join(shown(finished(tmp_path, training_trace().lose("recycled_spans", 1200))))
+    assert "1,200 oldest spans overwritten" in text
+
+
+def test_memory_that_was_not_recorded_is_not_made_up(tmp_path):
+    builder = training_trace()
+    builder.allocations.clear()
+    made = finished(tmp_path, builder)
+    text = "\n".join(shown(replace(made, wanted=replace(made.wanted, memory=False))))
+    assert "peak" not in text
+    assert "--memory" in text
+    assert "no allocation was seen" in "\n".join(shown(made))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("rows", [1, 5, 9, 30])
+def test_it_never_has_more_than_40_lines_nor_wider_ones(tmp_path, width, rows):
+    made = finished(tmp_path, large_trace(), notes=("a note that says something " * 8,))
+    lines = shown(made, width, rows)
+    assert len(lines) <= MOST_LINES
+    assert [line for line in lines if len(line) > width] == []
+    # The last line is the use of the last file: nothing was cut off at the end.
+    assert "perfetto" in lines[-1] or "perfetto" in lines[-2]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(40, 120),
+    st.integers(1, 12),
+    st.booleans(),
+)
+def test_it_fits_whatever_the_trace_holds(tmp_path, modules, operators, lines, width, rows, killed):
+    builder = large_trace(modules, operators, lines)
+    if killed:
+        builder.killed()
+    told = shown(finished(tmp_path, builder), width, rows)
+    assert len(told) <= MOST_LINES
+    assert max(map(len, told)) <= width
+
+
+def printed(made: Finished, **options) -> str:
+    """What appears on a console."""
+    stream = io.StringIO()
+    print_summary(made, Console(file=stream, highlight=False, **options))
+    return stream.getvalue()
+
+
+def test_colours_are_for_terminals_that_want_them(tmp_path, monkeypatch):
+    made = finished(tmp_path, training_trace())
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[36m" in printed(made, force_terminal=True, width=80)
+    assert "\x1b" not in printed(made, force_terminal=False, width=80)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[36m" not in printed(made, force_terminal=True, width=80)
+
+
+def test_names_cannot_disturb_the_terminal(tmp_path):
+    builder = training_trace().span("\x1b]0;evil\x07[red]x\r\n\ud800", 30_000_000, 90_000_000)
+    text = printed(finished(tmp_path, builder), width=80)
+    assert "\x1b" not in text
+    assert "\r" not in text
+    assert "[red]x" in text

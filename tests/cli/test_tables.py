@@ -1,0 +1,173 @@
+"""`table`, `sql`, `convert` and `info` on a trace built by hand."""
+
+import csv
+import io
+import json
+
+import pytest
+
+import kinetoscope
+from tests.cli.conftest import training_trace
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """Reads CSV."""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_operators_are_shown_when_no_table_is_named(call, trace_path):
+    shown = call("table", trace_path)
+    assert shown.exit_code == 0, shown.stderr
+    header, first, *_ = shown.stdout.splitlines()
+    assert header.split()[:4] == ["name", "kind", "count", "self_ns"]
+    assert first.split()[0] == "aten::addmm"
+    assert "4.00 ms" in first
+
+
+def test_csv_has_every_row_and_the_numbers_as_they_are(call, trace_path):
+    shown = rows(call("table", trace_path, "spans", "--csv").stdout)
+    assert len(shown) == 10
+    own = {row["name"]: int(row["self_ns"]) for row in shown}
+    assert own["aten::linear"] == 1_000_000
+    assert shown[0]["module"] == "fc"
+    assert len(rows(call("table", trace_path, "spans", "--csv", "--limit", "3").stdout)) == 3
+
+
+def test_rows_are_sorted_numbers_down_and_text_up(call, trace_path):
+    by_size = rows(call("table", trace_path, "spans", "--csv", "--sort", "duration").stdout)
+    sizes = [int(row["duration_ns"]) for row in by_size]
+    assert sizes == sorted(sizes, reverse=True)
+    names = [
+        row["name"] for row in rows(call("table", trace_path, "spans", "--csv", "--sort", "name").stdout)
+    ]
+    assert names == sorted(names)
+
+
+def test_rows_without_a_value_come_last(call, trace_path):
+    shown = rows(call("table", trace_path, "spans", "--csv", "--sort", "module").stdout)
+    modules = [row["module"] for row in shown]
+    assert modules == sorted(modules, key=lambda module: (module == "", module))
+    assert modules[-1] == ""
+
+
+def test_columns_can_be_chosen_with_or_without_their_unit(call, trace_path):
+    shown = call("table", trace_path, "spans", "--columns", "duration, name", "--csv").stdout
+    assert shown.splitlines()[0] == '"duration_ns","name"'
+
+
+def test_a_narrow_terminal_gets_the_columns_that_fit_and_is_told_the_others(call, trace_path):
+    shown = call("table", trace_path, "spans", columns=50)
+    lines = shown.stdout.splitlines()
+    assert all(len(line) <= 50 for line in lines)
+    text = " ".join(lines)
+    assert "not shown for want of room:" in text
+    assert "device_self_ns" in text
+
+
+def test_more_rows_than_are_shown_are_counted(call, trace_path):
+    shown = call("table", trace_path, "spans", "--limit", "4")
+    assert "6 more rows (--limit 0 for all)" in shown.stdout
+    assert "more row" not in call("table", trace_path, "spans", "--limit", "0").stdout
+
+
+def test_an_empty_table_says_so(call, trace_path):
+    assert "no rows" in call("table", trace_path, "collectives").stdout
+
+
+@pytest.mark.parametrize("name", sorted(kinetoscope.Trace.from_columns({}, strings=[""]).table_names))
+def test_every_table_can_be_printed(call, trace_path, name):
+    assert call("table", trace_path, name, columns=80).exit_code == 0
+    assert call("table", trace_path, name, "--csv").exit_code == 0
+
+
+def test_unknown_tables_and_columns_are_told_the_known_ones(call, trace_path):
+    assert "choose one of: ops, modules" in call("table", trace_path, "nonsense").stderr
+    shown = call("table", trace_path, "spans", "--sort", "nonsense")
+    assert shown.exit_code == 1
+    assert "there is no column 'nonsense'; choose one of: id, name" in shown.stderr
+
+
+def test_names_cannot_disturb_the_terminal(call, tmp_path):
+    hostile = "\x1b[31m[bold]evil[/bold]\r\n\ud800\u202e"
+    builder = training_trace().span(hostile, 30_000_000, 5_000_000)
+    path = tmp_path / "hostile.ktrace"
+    builder.build().save(path)
+    shown = call("table", path, "ops")
+    assert shown.exit_code == 0, shown.stderr
+    assert "\x1b" not in shown.stdout
+    assert "[bold]evil[/bold]" in shown.stdout
+    assert "\\x1b" in shown.stdout
+    assert call("table", path, "spans", "--csv").exit_code == 0
+    assert call("info", path).exit_code == 0
+
+
+def test_sql_answers_with_units_where_names_have_them(call, trace_path):
+    query = "select name, sum(self_ns) as self_ns, count(*) as count, 0.5 as half from spans group by name order by name"
+    shown = call("sql", trace_path, query)
+    assert shown.exit_code == 0, shown.stderr
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert lines[0] == ["name", "self_ns", "count", "half"]
+    assert ["aten::addmm", "4.00", "ms", "2", "0.5"] in lines
+    exact = {row["name"]: row["self_ns"] for row in rows(call("sql", trace_path, query, "--csv").stdout)}
+    assert exact["aten::addmm"] == "4000000"
+
+
+def test_sql_may_give_two_columns_one_name(call, trace_path):
+    shown = call("sql", trace_path, "select 1 as a, 2 as a", "--csv")
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines()[1] == "1,2"
+
+
+def test_a_query_that_makes_no_sense_is_one_line(call, trace_path):
+    shown = call("sql", trace_path, "selec")
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("kinetoscope: error: DuckDB refused the query: Parser Error")
+    assert shown.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("suffix", [".ktrace", ".parquet", ".json", ".json.gz"])
+def test_convert_writes_what_the_suffix_says(call, trace_path, tmp_path, suffix):
+    output = tmp_path / f"other{suffix}"
+    shown = call("convert", trace_path, output)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.startswith(f"{output}: ")
+    assert output.stat().st_size > 0
+    if suffix == ".json":
+        assert len(json.loads(output.read_text())["traceEvents"]) > 5
+    if suffix == ".ktrace":
+        with kinetoscope.open(output) as again, kinetoscope.open(trace_path) as first:
+            assert again.table("spans").equals(first.table("spans"))
+
+
+def test_convert_refuses_what_it_cannot_write(call, trace_path, tmp_path):
+    shown = call("convert", trace_path, tmp_path / "x.doc")
+    assert shown.exit_code == 1
+    assert "the suffix names no known format" in shown.stderr
+    shown = call("convert", trace_path, trace_path)
+    assert shown.exit_code == 1
+    assert "is the trace itself" in shown.stderr
+    assert trace_path.stat().st_size > 0
+
+
+def test_info_says_what_ran_how_it_ended_and_that_nothing_is_missing(call, trace_path):
+    shown = call("info", trace_path)
+    facts = {line[:10].strip(): line[10:].strip() for line in shown.stdout.splitlines()}
+    assert facts["complete"] == "yes, nothing was lost"
+    assert facts["program"] == "python train.py --lr 0.1 (exit code 0)"
+    assert facts["holds"].startswith("10 spans, 1 thread, 2 steps, 2 modules")
+    assert facts["with"] == "native engine, memory"
+    assert "bytes a span" in facts["trace"]
+    assert "torch 2.13.0" in facts["on"]
+
+
+def test_info_says_what_was_lost_and_that_the_program_was_killed(call, tmp_path):
+    path = tmp_path / "killed.ktrace"
+    training_trace().killed().lose("recycled_spans", 12).build().save(path)
+    shown = call("info", path).stdout
+    assert "no: the recording was not stopped" in shown
+    assert "12 oldest spans overwritten" in shown.replace(" x ", " ")
+
+
+def test_info_folds_on_a_narrow_terminal(call, trace_path):
+    shown = call("info", trace_path, columns=50)
+    assert all(len(line) <= 50 for line in shown.stdout.splitlines())
