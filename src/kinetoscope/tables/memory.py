@@ -24,7 +24,7 @@ MEMORY_SCHEMA = Table(
     "Blocks that were live when memory was at its peak, put together by operator, module and stack. Largest first.",
     (
         Column("bytes", "int64", "bytes", "Their size together.", 0),
-        Column("percent", "float64", "%", "Their share of the peak."),
+        Column("peak_percent", "float64", "%", "Their share of the peak."),
         Column("blocks", "int64", "", "How many blocks.", 0),
         Column("operator", "category", "", "The operator that allocated them."),
         Column("module", "category", "", "The path of the module it ran in."),
@@ -103,7 +103,7 @@ def memory(trace: Trace, *, device_type: int = 0) -> pyarrow.Table:
     size = _core.group_sums(group_of, groups, blocks["bytes"][live])
     columns: dict[str, Any] = {
         "bytes": size,
-        "percent": percent(size, at.bytes if at is not None else 0),
+        "peak_percent": percent(size, at.bytes if at is not None else 0),
         "blocks": _core.group_counts(group_of, groups),
         "operator": Labels(operator[first], trace.strings),
         "module": Labels(module[first], trace.columns("modules")["path"]),

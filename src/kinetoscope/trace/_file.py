@@ -10,7 +10,8 @@ It is a ZIP archive, stored without compression, of:
 
 Encodings: `delta`: each value minus the one before, the first as it is. `constant`: no column at all, the
 manifest has the value. Text is valid UTF-8, lone surrogates escaped as `kinetoscope.trace._text` says.
-Columns are read when they are first used. Members lie in the archive uncompressed, so they are mapped, not copied.
+Columns are read when they are first used (`kinetoscope.trace._file_reader`). Members lie in the archive uncompressed,
+so they are mapped, not copied; the archive's checksum of a member is checked when it is first used.
 """
 
 from __future__ import annotations
@@ -21,20 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope._errors import FormatError
-from kinetoscope.trace._assemble import assemble
 from kinetoscope.trace._replace import replaced
-from kinetoscope.trace._schema import STORED, Table
-from kinetoscope.trace._text import from_utf8, to_utf8
-from kinetoscope.trace._trace import Trace
+from kinetoscope.trace._schema import STORED
+from kinetoscope.trace._text import to_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import pyarrow
 
     from kinetoscope.trace._columns import Columns
+    from kinetoscope.trace._trace import Trace
 
 FORMAT, VERSION = "ktrace", 1
 _DELTA = frozenset({("spans", "start_ns"), ("allocations", "time_ns")})
@@ -60,44 +58,6 @@ def write_ktrace(trace: Trace, path: Path) -> None:
                 archive.writestr(f"{name}.arrow", _ipc(table))
         archive.writestr("strings.arrow", _ipc(_strings_table(trace.strings)))
         archive.writestr("manifest.json", json.dumps(manifest, indent=1))
-
-
-def read_ktrace(path: Path) -> Trace:
-    """Open a `.ktrace` file; columns are read when they are first used.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The trace; closing it lets go of the file.
-
-    Raises:
-        FormatError: The file is cut short, damaged, of a newer version, or something else.
-        OSError: The file cannot be read.
-    """
-    import pyarrow as pa
-
-    try:
-        members, manifest = _members(path)
-        source = pa.memory_map(str(path))
-        try:
-            strings = [
-                from_utf8(text) for text in _column(source, members["strings.arrow"], "text").to_pylist()
-            ]
-            tables = {
-                name: _lazy_columns(path, source, members.get(f"{name}.arrow"), STORED[name], known)
-                for name, known in manifest["tables"].items()
-                if name in STORED
-            }
-            rows = {name: int(known["rows"]) for name, known in manifest["tables"].items()}
-        except BaseException:
-            source.close()
-            raise
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
-    trace = Trace(assemble(tables, strings, rows), strings, manifest["info"], path)
-    trace.on_close(source.close)
-    return trace
 
 
 def _encoded(name: str, columns: Columns) -> tuple[dict[str, Any], pyarrow.Table | None]:
@@ -139,109 +99,3 @@ def _strings_table(strings: list[str]) -> pyarrow.Table:
     import pyarrow as pa
 
     return pa.table({"text": pa.array([to_utf8(text) for text in strings], pa.string())})
-
-
-def _members(path: Path) -> tuple[dict[str, tuple[int, int]], dict[str, Any]]:
-    """Find where each member lies in the file, and read the manifest."""
-    with zipfile.ZipFile(path) as archive:
-        try:
-            manifest = json.loads(archive.read("manifest.json"))
-        except KeyError as error:
-            raise FormatError(
-                f"{path}: a ZIP archive, but no .ktrace file: it holds no manifest.json"
-            ) from error
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise FormatError(
-                f"{path}: a ZIP archive, but no .ktrace file: its manifest.json is something else's"
-            )
-        if manifest.get("version") != VERSION:
-            raise FormatError(
-                f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads version {VERSION}: "
-                "open it with the release that wrote it, or update kinetoscope"
-            )
-        members: dict[str, tuple[int, int]] = {}
-        with path.open("rb") as file:
-            for entry in archive.infolist():
-                # The header before a member repeats its name and may carry extra bytes, so its length is read there.
-                file.seek(entry.header_offset)
-                header = file.read(30)
-                if len(header) < 30 or entry.compress_type != zipfile.ZIP_STORED:
-                    raise zipfile.BadZipFile(f"member {entry.filename} is cut short or compressed")
-                name_bytes, extra_bytes = (
-                    int.from_bytes(header[26:28], "little"),
-                    int.from_bytes(header[28:30], "little"),
-                )
-                start = entry.header_offset + 30 + name_bytes + extra_bytes
-                members[entry.filename] = (start, entry.file_size)
-    return members, manifest
-
-
-def _lazy_columns(
-    path: Path,
-    source: pyarrow.MemoryMappedFile,
-    place: tuple[int, int] | None,
-    table: Table,
-    known: dict[str, Any],
-) -> dict[str, Any]:
-    """Functions that read the columns of a table, for those the file has."""
-    names = set(table.column_names)
-    return {
-        name: _loader(path, source, place, table.column(name).type, name, encoding, int(known["rows"]))
-        for name, encoding in known["columns"].items()
-        if name in names
-    }
-
-
-def _loader(
-    path: Path,
-    source: pyarrow.MemoryMappedFile,
-    place: tuple[int, int] | None,
-    kind: str,
-    name: str,
-    encoding: Any,
-    rows: int,
-) -> Callable[[], Any]:
-    """Make the function that reads one column."""
-
-    def load() -> Any:
-        import pyarrow as pa
-
-        if isinstance(encoding, dict):
-            return np.full(rows, encoding["constant"], dtype=kind)
-        try:
-            if place is None:
-                raise ValueError(f"column {name} is missing")
-            stored = _column(source, place, name)
-            if kind == "text":
-                return [from_utf8(text) for text in stored.to_pylist()]
-            values = stored.to_numpy()
-            return np.cumsum(values, dtype=kind) if encoding == "delta" else values
-        except (ValueError, KeyError, pa.ArrowException) as error:
-            raise _damaged(path, error) from error
-
-    return load
-
-
-def _column(source: pyarrow.MemoryMappedFile, place: tuple[int, int], name: str) -> pyarrow.ChunkedArray:
-    """Read one column of one member."""
-    import pyarrow as pa
-
-    member = _slice(source, *place)
-    schema = pa.ipc.open_file(member).schema
-    options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name)])
-    return pa.ipc.open_file(member, options=options).read_all().column(name)
-
-
-def _slice(source: pyarrow.MemoryMappedFile, start: int, size: int) -> pyarrow.Buffer:
-    """A piece of the mapped file, without copying it."""
-    source.seek(start)
-    return source.read_buffer(size)
-
-
-def _damaged(path: Path, error: BaseException) -> FormatError:
-    """Say that a file cannot be used, and what is known about why."""
-    if isinstance(error, FormatError):
-        return error
-    return FormatError(
-        f"{path}: the .ktrace file is cut short or damaged ({error}); write it again from its source"
-    )

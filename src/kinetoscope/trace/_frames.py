@@ -22,15 +22,19 @@ def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
         ) from error
     import pyarrow as pa
 
-    nullable = {
-        pa.int8(): pd.Int8Dtype(),
-        pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(),
-    }
-    with_nulls = {field.type for field in table.schema if table.column(field.name).null_count}
-    frame: pandas.DataFrame = table.to_pandas(
-        types_mapper=lambda kind: nullable.get(kind) if kind in with_nulls else None
-    )
+    nullable = {pa.int8(): pd.Int8Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+    with_nulls = [
+        field.name
+        for field in table.schema
+        if field.type in nullable and table.column(field.name).null_count
+    ]
+    if not with_nulls:
+        plain: pandas.DataFrame = table.to_pandas()
+        return plain
+    # pandas would turn these into floats, which cannot hold every nanosecond.
+    whole = table.select(with_nulls).to_pandas(types_mapper=nullable.get)
+    others = table.drop_columns(with_nulls).to_pandas()
+    frame: pandas.DataFrame = pd.concat([others, whole], axis=1)[table.column_names]
     return frame
 
 

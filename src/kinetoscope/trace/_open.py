@@ -44,7 +44,7 @@ def open(source: str | os.PathLike[str]) -> Trace:  # noqa: A001  (the verb is `
     if head == RECORDING_MAGIC:
         return Trace.from_recording(path)
     if head.startswith(ZIP_MAGIC):
-        from kinetoscope.trace._file import read_ktrace
+        from kinetoscope.trace._file_reader import read_ktrace
 
         return read_ktrace(path)
     raise FormatError(f"{path}: {_what_it_is(head)}; kinetoscope.open reads {CAN_OPEN}")

@@ -1,0 +1,76 @@
+"""Tables as frames of pandas and polars, and SQL over them."""
+
+import sys
+
+import pandas as pd
+import polars as pl
+import pytest
+
+from kinetoscope import ArgumentError, MissingDependencyError
+from kinetoscope.trace import catalog
+from tests.support.hostile import HOSTILE_NAMES
+from tests.support.trace_builder import TraceBuilder
+
+
+def trace():
+    builder = TraceBuilder().step(0, 0, 1000)
+    for place, name in enumerate(HOSTILE_NAMES):
+        builder.span(name, 10 + place * 10, 5, sequence=place or -1)
+    builder.allocate(12, 0x10, 64)
+    return builder.build()
+
+
+@pytest.mark.parametrize("name", list(catalog.TABLES))
+def test_every_table_becomes_a_frame(name):
+    table = trace().table(name)
+    pandas_frame, polars_frame = trace().to_pandas(name), trace().to_polars(name)
+    assert isinstance(pandas_frame, pd.DataFrame)
+    assert isinstance(polars_frame, pl.DataFrame)
+    assert len(pandas_frame) == len(polars_frame) == table.num_rows
+    assert list(pandas_frame) == polars_frame.columns == table.column_names
+
+
+def test_integers_with_nulls_stay_integers():
+    frame = trace().to_pandas("spans")
+    assert str(frame["sequence"].dtype) == "Int64"
+    assert str(frame["parent"].dtype) == "Int32"
+    assert str(frame["start_ns"].dtype) == "int64"
+    assert frame["sequence"].isna().tolist()[:3] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", list(catalog.TABLES))
+def test_every_table_can_be_named_in_sql(name):
+    assert trace().sql(f"select count(*) as n from {name}").to_pylist() == [{"n": trace().table(name).num_rows}]
+
+
+def test_sql_joins_tables_and_knows_them_all():
+    found = trace().sql(
+        "select s.name, p.kind as around from spans s join spans p on s.parent = p.id where s.sequence = 1"
+    )
+    assert found.to_pylist() == [{"name": HOSTILE_NAMES[1], "around": "step"}]
+    assert {row["name"] for row in trace().sql("show tables").to_pylist()} == set(catalog.TABLES)
+
+
+@pytest.mark.parametrize("query", ["select nothing from spans", "selec", "select 1/0 from unknown", ""])
+def test_a_refused_query_is_an_argument_error(query):
+    with pytest.raises(ArgumentError, match="the query|DuckDB"):
+        trace().sql(query)
+
+
+def test_an_error_while_it_runs_is_an_argument_error_too():
+    with pytest.raises(ArgumentError, match="DuckDB could not run the query"):
+        trace().sql("select name::int from spans")
+
+
+@pytest.mark.parametrize(
+    ("module", "use", "message"),
+    [
+        ("duckdb", lambda found: found.sql("select 1"), r"pip install kinetoscope\[sql\]"),
+        ("pandas", lambda found: found.to_pandas("ops"), "pip install pandas"),
+        ("polars", lambda found: found.to_polars("ops"), "pip install polars"),
+    ],
+)
+def test_a_missing_library_says_what_to_install(monkeypatch, module, use, message):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependencyError, match=message):
+        use(trace())

@@ -1,0 +1,81 @@
+"""Opening files by what they hold."""
+
+import sys
+
+import pytest
+
+from kinetoscope import FormatError, MissingDependencyError, open  # noqa: A004
+from tests.support.recording_builder import RecordingBuilder
+from tests.support.trace_builder import TraceBuilder
+
+
+def recording(path, *, killed=False):
+    builder = RecordingBuilder(state=0 if killed else 1)
+    builder.thread(1, os_tid=9)
+    builder.span(0, 50, builder.name("aten::add"))
+    builder.span(60, 0 if killed else 70, builder.name("aten::mul"))
+    return builder.write(path)
+
+
+def test_the_content_decides_and_not_the_name(tmp_path):
+    with open(recording(tmp_path / "odd.json")) as trace:
+        assert len(trace.columns("spans")) == 2
+    TraceBuilder().span("aten::add", 0, 5).build().save(tmp_path / "x.ktrace")
+    (tmp_path / "x.ktrace").rename(tmp_path / "noname")
+    with open(str(tmp_path / "noname")) as trace:
+        assert len(trace.columns("spans")) == 1
+
+
+def test_the_recording_of_a_killed_process_opens_and_says_so(tmp_path):
+    with open(recording(tmp_path / "run.recording", killed=True)) as trace:
+        assert trace.info["complete"] is False
+        assert not trace.complete
+        assert {loss["what"] for loss in trace.losses} == {"recording not stopped", "spans without an end"}
+        assert trace.table("spans").column("unfinished").to_pylist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"PAR1....", "a Parquet file holds one table"),
+        (b'{"traceEvents": []}', "JSON traces cannot be opened"),
+        (b"\x1f\x8b\x08", "gzip files cannot be opened"),
+        (b"KSCO", "breaks off after its first bytes"),
+        (b"KSCOPE\r\n", "not a readable recording"),
+        (b"\x7fELF\x02\x01\x01", "the file holds no trace"),
+        (b"PK\x03\x04 and no archive", "cut short or damaged"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_words(tmp_path, content, message):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(FormatError, match=message) as caught:
+        open(tmp_path / "x")
+    assert str(tmp_path / "x") in str(caught.value)
+
+
+def test_a_missing_file_is_the_usual_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        open(tmp_path / "missing")
+
+
+def test_urls_are_opened_through_fsspec(tmp_path):
+    pytest.importorskip("fsspec", reason="fsspec is an optional dependency")
+    builder = TraceBuilder().span("aten::add", 0, 5)
+    builder.thread("main")
+    builder.build().save(tmp_path / "x.ktrace")
+    for path in (recording(tmp_path / "run.recording"), tmp_path / "x.ktrace"):
+        with open(f"file://{path}") as trace:
+            assert trace.info["source"] == f"file://{path}"
+            assert trace.path is None
+            assert trace.strings[trace.column("spans", "name")[0]] == "aten::add"
+            assert trace.columns("threads")["name"]
+    (tmp_path / "no").write_bytes(b"no")
+    with pytest.raises(FormatError, match=f"file://{tmp_path}/no: the file holds no trace"):
+        open(f"file://{tmp_path}/no")
+
+
+def test_without_fsspec_a_url_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(MissingDependencyError, match="pip install fsspec"):
+        open("s3://bucket/run.ktrace")

@@ -1,0 +1,117 @@
+"""The tables people see."""
+
+import pyarrow as pa
+
+from kinetoscope.trace import Trace
+from tests.support.trace_builder import TraceBuilder
+
+
+def rows(trace, name, *columns):
+    table = trace.table(name)
+    return table.select(list(columns)).to_pylist() if columns else table.to_pylist()
+
+
+def full():
+    builder = TraceBuilder()
+    main = builder.thread("main", os_tid=70)
+    net = builder.module("Net")
+    fc = builder.module("Linear", name="fc", parent=net)
+    stack = builder.stack(("train.py", 3, "main"), ("net.py", 8, "Net.forward"))
+    shapes = builder.shapes([[2, 3], []], ["float", "Scalar"], ["", "1"])
+    builder.step(4, 0, 100, thread=main)
+    builder.span("aten::add", 10, 30, overload="Tensor", module=fc, stack=stack, shapes=shapes, sequence=9)
+    builder.span("aten::sleep", 60, 90, is_async=True, unfinished=True)
+    builder.allocate(12, 0x40, 256, stack=stack)
+    builder.free(35, 0x40)
+    builder.free(36, 0x50)
+    builder.allocate(300, 0x60, 8)
+    return builder.know("distributedInfo", {"rank": 3}).build()
+
+
+def test_spans_show_words_instead_of_ids():
+    assert rows(full(), "spans")[1] == {
+        "id": 1, "name": "aten::add", "overload": "Tensor", "kind": "operator", "start_ns": 10, "duration_ns": 30,
+        "self_ns": 30, "depth": 1, "parent": 0, "lane": 0, "process": 4242, "thread": 70, "thread_name": "main", "rank": 3,
+        "step": 4, "phase": "forward", "module": "fc", "module_class": "Linear",
+        "stack": "train.py(3): main;net.py(8): Net.forward", "shapes": "[[2, 3], []]", "types": '["float", "Scalar"]',
+        "inputs": '["", "1"]', "sequence": 9, "forward": None, "flops": None, "bytes": 0, "self_bytes": 0,
+        "device_bytes": 0, "device_self_bytes": 0, "device_ns": 0, "device_self_ns": 0, "is_async": False,
+        "unfinished": False,
+    }  # fmt: skip
+
+
+def test_what_is_not_known_is_null():
+    first, _, last = rows(full(), "spans", "parent", "module", "stack", "shapes", "overload", "sequence", "is_async", "unfinished")
+    assert first == {
+        "parent": None, "module": None, "stack": None, "shapes": None, "overload": None, "sequence": None,
+        "is_async": False, "unfinished": False,
+    }  # fmt: skip
+    assert last["is_async"]
+    assert last["unfinished"]
+    assert rows(TraceBuilder().span("aten::add", 0, 1).build(), "spans", "bytes", "rank", "step") == [
+        {"bytes": None, "rank": None, "step": None}
+    ]
+
+
+def test_memory_that_was_watched_and_quiet_is_zero():
+    trace = TraceBuilder().span("aten::add", 0, 1).know("profile_memory", 1).build()
+    assert rows(trace, "spans", "bytes") == [{"bytes": 0}]
+
+
+def test_names_are_dictionary_encoded_without_unused_entries():
+    table = full().table("spans")
+    for name in ("name", "kind", "module", "stack", "thread_name"):
+        assert pa.types.is_dictionary(table.schema.field(name).type), name
+    assert table.column("name").chunk(0).dictionary.to_pylist() == ["ProfilerStep#4", "aten::add", "aten::sleep"]
+
+
+def test_the_meaning_of_a_column_travels_with_the_table():
+    field = full().table("spans").schema.field("self_ns")
+    assert field.metadata[b"unit"] == b"ns"
+    assert b"without that of the spans inside" in field.metadata[b"meaning"]
+
+
+def test_allocations_show_sizes_lives_and_places():
+    found = rows(full(), "allocations", "bytes", "lifetime_ns", "match", "operator", "module", "stack", "total_bytes")
+    assert [row["bytes"] for row in found] == [256, -256, 0, 8]
+    assert [row["lifetime_ns"] for row in found] == [23, None, None, None]
+    assert [row["match"] for row in found] == [1, 0, None, None]
+    assert [row["operator"] for row in found] == ["aten::add", "aten::add", "aten::add", None]
+    assert found[0]["module"] == "fc"
+    assert found[0]["stack"] == "train.py(3): main;net.py(8): Net.forward"
+    assert [row["total_bytes"] for row in found] == [256, 0, 0, 8]
+
+
+def test_the_small_tables():
+    trace = full()
+    assert rows(trace, "threads", "os_tid", "name") == [{"os_tid": 70, "name": "main"}]
+    assert rows(trace, "frames")[1] == {"id": 1, "function": "Net.forward", "file": "net.py", "line": 8}
+    assert rows(trace, "shapes", "dims") == [{"dims": "[[2, 3], []]"}]
+    assert rows(trace, "strings")[0] == {"id": 0, "text": ""}
+    known = {row["key"]: row["value"] for row in rows(trace, "info")}
+    assert known["process"] == "4242"
+    assert known["distributedInfo"] == '{"rank": 3}'
+    assert rows(trace, "losses", "what") == [{"what": "spans without an end"}]
+    for name in ("streams", "launches", "counters", "collectives"):
+        assert rows(trace, name) == []
+
+
+def test_device_side_tables_show_what_a_source_delivers():
+    trace = Trace.from_columns(
+        {
+            "streams": {"device_type": [1], "device_index": [0], "number": [7]},
+            "counters": {"time_ns": [5], "name": [1], "value": [0.5]},
+            "collectives": {"span": [0], "name": [2], "group": [3], "bytes": [64]},
+            "launches": {"host": [0], "device": [1]},
+        },
+        strings=["", "power", "all_reduce", "default"],
+    )
+    assert rows(trace, "counters") == [{"time_ns": 5, "name": "power", "value": 0.5}]
+    assert rows(trace, "collectives") == [{"span": 0, "name": "all_reduce", "group": "default", "bytes": 64}]
+    assert rows(trace, "streams") == [{"device_type": 1, "device_index": 0, "number": 7}]
+    assert rows(trace, "launches") == [{"host": 0, "device": 1}]
+
+
+def test_a_rank_that_is_no_number_is_no_rank():
+    trace = TraceBuilder().span("aten::add", 0, 1).know("distributedInfo", ["odd"]).build()
+    assert rows(trace, "spans", "rank") == [{"rank": None}]

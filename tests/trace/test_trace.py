@@ -1,0 +1,206 @@
+"""The trace itself: making one, asking it, closing it, showing it."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from kinetoscope import ArgumentError, FormatError, StateError
+from kinetoscope.trace import Trace, catalog
+from tests.support.recording_builder import RecordingBuilder
+from tests.support.trace_builder import TraceBuilder
+
+
+def small():
+    return TraceBuilder().step(0, 0, 100).span("aten::add", 10, 20).know("user", "a").build()
+
+
+def test_a_recording_file_becomes_a_trace(tmp_path):
+    builder = RecordingBuilder()
+    builder.thread(1, os_tid=77, torch_tid=1, name="main")
+    outer, inner = builder.name("outer"), builder.name("inner", "Tensor")
+    builder.info("answer", "42")
+    builder.span(0, 100, outer)
+    builder.span(10, 30, inner)
+    trace = Trace.from_recording(builder.write(tmp_path / "run.recording"))
+    strings = trace.strings
+    assert [strings[name] for name in trace.column("spans", "name").tolist()] == ["outer", "inner"]
+    assert [strings[name] for name in trace.column("spans", "overload").tolist()] == ["", "Tensor"]
+    assert trace.column("spans", "self_ns").tolist() == [80, 20]
+    assert trace.info["answer"] == 42
+    assert trace.info["process"] == 4242
+    assert trace.info["complete"] is True
+    assert trace.complete
+
+
+def test_a_file_that_is_no_recording_is_a_format_error(tmp_path):
+    path = tmp_path / "x.recording"
+    path.write_bytes(b"KSCOPE\r\n" + bytes(10))
+    with pytest.raises(FormatError, match=r"x\.recording: not a readable recording"):
+        Trace.from_recording(path)
+
+
+def test_metadata_that_is_no_json_stays_text():
+    builder = TraceBuilder()
+    builder.info["odd"] = "{not json"
+    assert builder.build().info["odd"] == "{not json"
+
+
+def test_a_trace_can_be_made_from_columns():
+    trace = Trace.from_columns(
+        {"spans": {"start_ns": [0, 2], "duration_ns": [10, 3], "name": [1, 2]}, "threads": {"name": ["main"]}},
+        strings=["", "outer", "inner"],
+        info={"process": 3},
+    )
+    assert trace.column("spans", "parent").tolist() == [-1, 0]
+    assert trace.column("spans", "self_ns").tolist() == [7, 3]
+    assert trace.info == {"complete": True, "process": 3}
+
+
+@pytest.mark.parametrize(
+    ("tables", "strings", "message"),
+    [
+        ({"speed": {}}, [""], "no table 'speed'; its tables are: spans, threads"),
+        ({"spans": {"speed": [1]}}, [""], "no column 'speed'"),
+        ({"spans": {"start_ns": [1], "name": [0, 0]}}, [""], "2 values, but the table has 1 rows"),
+        ({}, [], "must begin with the empty string"),
+    ],
+)
+def test_wrong_columns_are_refused_in_words(tables, strings, message):
+    with pytest.raises(ArgumentError, match=message):
+        Trace.from_columns(tables, strings=strings)
+
+
+def test_unknown_names_list_the_known_ones():
+    trace = small()
+    with pytest.raises(ArgumentError, match="no stored table 'ops'; it has: spans"):
+        trace.columns("ops")
+    with pytest.raises(ArgumentError, match=r"no column 'speed'"):
+        trace.column("spans", "speed")
+    with pytest.raises(ArgumentError, match="no table 'speed'; choose one of: ops"):
+        trace.table("speed")
+    with pytest.raises(ArgumentError, match=r"x\.doc: the suffix names no known format; use one of: \.ktrace"):
+        trace.save("x.doc")
+
+
+def test_a_killed_process_leaves_a_trace_that_says_so():
+    trace = small()
+    assert trace.complete
+    assert trace.losses == []
+    killed = TraceBuilder().span("aten::add", 0, 5, unfinished=True).killed().lose("dropped_spans", 12).build()
+    assert not killed.complete
+    assert killed.info["complete"] is False
+    assert [(loss["what"], loss["count"]) for loss in killed.losses] == [
+        ("recording not stopped", 1),
+        ("spans not written", 12),
+        ("spans without an end", 1),
+    ]
+    assert "recording not stopped" in repr(killed)
+
+
+def test_a_loss_the_words_do_not_know_is_still_told():
+    losses = TraceBuilder().lose("eaten_by_mice", 3).build().losses
+    assert losses[0]["what"] == "eaten by mice"
+
+
+def test_duration_reaches_to_the_stop_or_the_last_span():
+    builder = TraceBuilder().span("aten::add", 5, 10)
+    builder.stop_ns = 40
+    assert builder.build().duration_ns == 40
+    assert Trace.from_columns({"spans": {"start_ns": [5], "duration_ns": [10]}}, strings=[""]).duration_ns == 15
+    assert Trace.from_columns({}, strings=[""]).duration_ns == 0
+
+
+def test_after_close_the_trace_says_so_and_columns_stay():
+    with small() as trace:
+        start = trace.column("spans", "start_ns")
+    assert start.tolist() == [0, 10]
+    for use in (
+        lambda: trace.column("spans", "start_ns"),
+        lambda: trace.table("spans"),
+        lambda: trace.key_averages(),
+        lambda: trace.save("x.ktrace"),
+    ):
+        with pytest.raises(StateError, match="closed"):
+            use()
+    trace.close()
+    assert repr(trace) == "<Trace (closed)>"
+
+
+def test_cached_makes_a_thing_once():
+    trace, made = small(), []
+    assert trace.cached("thing", lambda: made.append(1) or "x") == "x"
+    assert trace.cached("thing", lambda: made.append(1) or "y") == "x"
+    assert made == [1]
+
+
+def test_it_prints_well_everywhere():
+    builder = TraceBuilder().step(0, 0, 2_500_000)
+    builder.allocate(3, 0x10, 5)
+    trace = builder.build()
+    assert repr(trace) == "<Trace: 1 spans, 1 threads, 1 steps, 2.500 ms, complete>"
+    out = io.StringIO()
+    Console(file=out, width=80).print(trace)
+    assert "2.500 ms" in out.getvalue()
+    assert "allocations and frees" in out.getvalue()
+    html = trace._repr_html_()
+    assert html.startswith("<table>")
+    assert "<td style='text-align:left'>yes</td>" in html
+
+
+def test_the_page_for_notebooks_escapes_what_a_file_name_can_hold(tmp_path):
+    builder = RecordingBuilder()
+    builder.thread(1)
+    trace = Trace.from_recording(builder.write(tmp_path / "<b>[bold]&.recording"))
+    assert "&lt;b&gt;[bold]&amp;" in trace._repr_html_()
+    out = io.StringIO()
+    Console(file=out, width=300).print(trace)
+    assert "<b>[bold]&" in out.getvalue()
+
+
+def test_the_way_to_key_averages_loads_no_arrow_and_no_torch(tmp_path):
+    builder = RecordingBuilder()
+    builder.thread(1)
+    builder.span(0, 10, builder.name("aten::add"))
+    path = builder.write(tmp_path / "run.recording")
+    program = (
+        "import sys, kinetoscope\n"
+        f"print(kinetoscope.open({str(path)!r}).key_averages().table())\n"
+        "print([name for name in ('pyarrow', 'pandas', 'torch', 'rich', 'click') if name in sys.modules])\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "aten::add" in out
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_every_table_of_the_catalog_exists_and_is_documented():
+    trace = small()
+    for name in catalog.TABLES:
+        schema = catalog.schema(name)
+        table = trace.table(name)
+        assert schema.name == name
+        assert tuple(table.column_names) == schema.column_names
+        assert all(column.meaning.endswith(".") for column in schema.columns), name
+        for column in schema.columns:
+            for unit, suffix in (("ns", "_ns"), ("%", "_percent")):
+                assert (column.unit == unit) == column.name.endswith(suffix), (name, column.name)
+            assert (column.unit == "bytes") == column.name.endswith("bytes"), (name, column.name)
+
+
+def test_every_table_has_the_same_types_with_and_without_rows():
+    empty, full = TraceBuilder().build(), small()
+    for name in catalog.TABLES:
+        assert empty.table(name).schema == full.table(name).schema, name
+        assert hasattr(full.table(name), "__arrow_c_stream__")
+
+
+def test_columns_are_computed_in_any_order():
+    reference = small()
+    for first in reference.columns("spans"):
+        trace = small()
+        trace.column("spans", first)
+        for name in reference.columns("spans"):
+            assert np.array_equal(trace.column("spans", name), reference.column("spans", name)), (first, name)
