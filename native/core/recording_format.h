@@ -40,29 +40,30 @@ struct FileHeader {
   char magic[8];
   uint32_t version;
   uint32_t chunk_bytes;
-  uint32_t state;              // FileState
-  uint32_t clock;              // 0 = monotonic ns, 1 = x86 TSC, 2 = aarch64 virtual counter
-  uint32_t process;            // pid
-  uint32_t clock_pairs;        // how many of `pairs` are valid (release-stored)
-  uint64_t chunks;             // how many chunks were handed out (release-stored)
-  uint64_t start_tick;         // first tick of the recording: time 0
-  uint64_t stop_tick;          // 0 while recording
-  uint64_t dropped_spans;      // no room (disk full), never written
+  uint32_t state;          // FileState
+  uint32_t clock;          // 0 = monotonic ns, 1 = x86 TSC, 2 = aarch64 virtual counter
+  uint32_t process;        // pid
+  uint32_t clock_pairs;    // how many of `pairs` are valid (release-stored)
+  uint64_t chunks;         // how many chunks were handed out (release-stored)
+  uint64_t start_tick;     // first tick of the recording: time 0
+  uint64_t stop_tick;      // 0 while recording
+  uint64_t dropped_spans;  // no room (disk full), never written
   uint64_t dropped_allocations;
-  uint64_t recycled_spans;     // overwritten by the ring
+  uint64_t recycled_spans;  // overwritten by the ring
   uint64_t recycled_allocations;
   uint64_t truncated_strings;
-  uint64_t dropped_dictionary; // dictionary entries that found no room: their ids stay unnamed
-  ClockPair pairs[kMaxClockPairs];  // [0] is taken at start; when full the last slot is rewritten
+  uint64_t dropped_dictionary;  // dictionary entries that found no room: their ids stay unnamed
+  ClockPair
+      pairs[kMaxClockPairs];  // in order of time, [0] before the start; when full the last slot is rewritten
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
 enum class ChunkKind : uint32_t { Free = 0, Spans = 1, Allocations = 2, Dictionary = 3 };
 
 struct ChunkHeader {
-  uint32_t magic;      // kChunkMagic once handed out
-  uint32_t kind;       // ChunkKind
-  uint32_t thread;     // index of a Thread entry; 0 for Dictionary
+  uint32_t magic;   // kChunkMagic once handed out
+  uint32_t kind;    // ChunkKind
+  uint32_t thread;  // index of a Thread entry; 0 for Dictionary
   uint32_t reserved;
   uint64_t order;      // rises with every hand-out; a recycled chunk gets a new one
   uint64_t committed;  // records (Spans, Allocations) or payload bytes (Dictionary) that are whole
@@ -111,10 +112,11 @@ enum class Entry : uint32_t {
   Stack = 4,       // u32 id, u32 parent stack (0: root), u32 frame; the innermost call is the id itself
   Module = 5,      // u32 id, u32 class string, u32 calling module (0: none), u32 0, u64 address
   ModuleName = 6,  // u32 id, u32 parent module (0: a root), u32 attribute-name string; the last one wins
-  Parameter = 7,   // u32 id, u32 module (0: not known yet), u32 name string (0), u32 0, u64 address; last wins
-  Shapes = 8,      // u32 id, u32 bytes of dims, u32 bytes of types, u32 bytes of concrete, then the three JSON texts
-  Thread = 9,      // u32 index, u32 os thread id, u64 torch's logical id, text = thread name
-  Info = 10,       // u32 bytes of key, key, JSON value; the last one of a key wins
+  Parameter = 7,  // u32 id, u32 module (0: not known yet), u32 name string (0), u32 0, u64 address; last wins
+  Shapes =
+      8,  // u32 id, u32 bytes of dims, u32 bytes of types, u32 bytes of concrete, then the three JSON texts
+  Thread = 9,  // u32 index, u32 os thread id, u64 torch's logical id, text = thread name
+  Info = 10,   // u32 bytes of key, key, JSON value; the last one of a key wins
 };
 
 struct EntryHeader {

@@ -16,8 +16,7 @@ Clock choose_clock() {
     std::fclose(file);
     source[got] = '\0';
   }
-  const bool trusted =
-      std::strncmp(source, "tsc", 3) == 0 || std::strncmp(source, "kvm-clock", 9) == 0;
+  const bool trusted = std::strncmp(source, "tsc", 3) == 0 || std::strncmp(source, "kvm-clock", 9) == 0;
   return trusted ? Clock::Tsc : Clock::Monotonic;
 #elif defined(__aarch64__)
   return Clock::VirtualCounter;

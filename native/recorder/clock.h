@@ -1,4 +1,5 @@
-// The recorder's clock: the cheapest monotonic counter this processor has, and how it relates to the kernel's.
+// The recorder's clock: the cheapest monotonic counter this processor has, and how it relates to the
+// kernel's.
 #pragma once
 
 #include <time.h>

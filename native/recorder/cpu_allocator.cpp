@@ -45,13 +45,15 @@ class RecordingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr data = original->allocate(bytes);
     // A block whose deleter is not the usual one is left alone: its context may not be its address.
-    if (data.get_context() != nullptr && data.compare_exchange_deleter(original_deleter, &recording_deleter) &&
-        bytes != 0) {
+    if (data.get_context() != nullptr &&
+        data.compare_exchange_deleter(original_deleter, &recording_deleter) && bytes != 0) {
       record(data.get_context(), static_cast<int64_t>(bytes));
     }
     return data;
   }
-  c10::DeleterFnPtr raw_deleter() const override { return original_deleter == nullptr ? nullptr : &recording_deleter; }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return original_deleter == nullptr ? nullptr : &recording_deleter;
+  }
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
     original->copy_data(destination, source, bytes);
   }

@@ -3,8 +3,8 @@
 
 namespace kinetoscope {
 
-// [once] Puts ourselves in front of the allocator. It is never taken back: blocks that live on carry our deleter.
-// While no session records memory it forwards and nothing else.
+// [once] Puts ourselves in front of the allocator. It is never taken back: blocks that live on carry our
+// deleter. While no session records memory it forwards and nothing else.
 void wrap_cpu_allocator();
 
 }  // namespace kinetoscope

@@ -48,7 +48,7 @@ void Dictionary::write(Entry type, std::initializer_list<uint32_t> numbers, std:
   std::byte* at = room_for(type, bytes);
   if (at == nullptr) return;
   std::memcpy(at, numbers.begin(), numbers.size() * sizeof(uint32_t));
-  std::memcpy(at + numbers.size() * sizeof(uint32_t), text.data(), text.size());
+  if (!text.empty()) std::memcpy(at + numbers.size() * sizeof(uint32_t), text.data(), text.size());
   commit(bytes);
 }
 
@@ -60,7 +60,7 @@ void Dictionary::write_with_address(Entry type, std::initializer_list<uint32_t> 
   if (at == nullptr) return;
   std::memcpy(at, numbers.begin(), fixed);
   std::memcpy(at + fixed, &address, sizeof(address));
-  std::memcpy(at + fixed + sizeof(address), text.data(), text.size());
+  if (!text.empty()) std::memcpy(at + fixed + sizeof(address), text.data(), text.size());
   commit(bytes);
 }
 
@@ -77,7 +77,8 @@ uint32_t Dictionary::string(std::string_view text) {
 uint32_t Dictionary::name(std::string_view name, std::string_view overload) {
   const uint32_t text = string(name);
   const uint32_t suffix = string(overload);
-  const auto [at, fresh] = names_.try_emplace(pair_key(text, suffix), static_cast<uint32_t>(names_.size() + 1));
+  const auto [at, fresh] =
+      names_.try_emplace(pair_key(text, suffix), static_cast<uint32_t>(names_.size() + 1));
   if (fresh) write(Entry::Name, {at->second, text, suffix});
   return at->second;
 }
@@ -93,7 +94,8 @@ uint32_t Dictionary::frame(std::string_view function, std::string_view filename,
 }
 
 uint32_t Dictionary::stack(uint32_t parent, uint32_t frame) {
-  const auto [at, fresh] = stacks_.try_emplace(pair_key(parent, frame), static_cast<uint32_t>(stacks_.size() + 1));
+  const auto [at, fresh] =
+      stacks_.try_emplace(pair_key(parent, frame), static_cast<uint32_t>(stacks_.size() + 1));
   if (fresh) write(Entry::Stack, {at->second, parent, frame});
   return at->second;
 }
@@ -128,7 +130,8 @@ uint32_t Dictionary::new_parameter(uint64_t address) {
   return id;
 }
 
-void Dictionary::place_parameter(uint32_t parameter, uint64_t address, uint32_t module, std::string_view name) {
+void Dictionary::place_parameter(uint32_t parameter, uint64_t address, uint32_t module,
+                                 std::string_view name) {
   write_with_address(Entry::Parameter, {parameter, module, string(name), 0}, address);
 }
 

@@ -1,4 +1,5 @@
-// What the records point to: names, stacks, frames, modules, shapes, parameters, each written once to the file.
+// What the records point to: names, stacks, frames, modules, shapes, parameters, each written once to the
+// file.
 //
 // Everything here is reached only on a miss of a thread's own cache, so one mutex guards it all.
 // Thread rule: never take the GIL while holding the mutex; callers may hold the GIL.
@@ -37,7 +38,8 @@ class Dictionary {
   uint32_t frame(std::string_view function, std::string_view filename, uint32_t line);
   uint32_t stack(uint32_t parent, uint32_t frame);
   // Inputs are known by a digest of 128 bits; find_shapes() is 0 for a new one and spares building its texts.
-  uint32_t shapes(const TextKey& key, std::string_view dims, std::string_view types, std::string_view concrete);
+  uint32_t shapes(const TextKey& key, std::string_view dims, std::string_view types,
+                  std::string_view concrete);
   uint32_t find_shapes(const TextKey& key) const { return shapes_.find(key); }
 
   uint32_t new_module(std::string_view class_name, uint32_t caller, uint64_t address);
@@ -52,7 +54,8 @@ class Dictionary {
   void write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text = {});
   void write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
                           std::string_view text = {});
-  // Room for an entry of that payload in the current dictionary chunk; nullptr (counted) when the disk is full.
+  // Room for an entry of that payload in the current dictionary chunk; nullptr (counted) when the disk is
+  // full.
   std::byte* room_for(Entry type, size_t payload_bytes);
   void commit(size_t payload_bytes);
   std::string_view cut(std::string_view text);
@@ -62,7 +65,7 @@ class Dictionary {
   ChunkHeader* chunk_ = nullptr;
 
   std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> strings_;
-  std::unordered_map<uint64_t, uint32_t> names_;   // (string, overload)
+  std::unordered_map<uint64_t, uint32_t> names_;  // (string, overload)
   std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> frames_;
   std::unordered_map<uint64_t, uint32_t> stacks_;  // (parent, frame)
   ProbingTable<TextKey> shapes_;

@@ -10,11 +10,11 @@ extern "C" {
 #endif
 
 struct kinetoscope_frame_layout {
-  uint32_t python_hex;      /* PY_VERSION_HEX of the headers; major and minor must match at run time */
-  uint32_t thread_frame;    /* in PyThreadState: the current frame, or (with_cframe) the _PyCFrame */
-  uint32_t with_cframe;     /* 1 on 3.11 and 3.12: one more step through _PyCFrame */
-  uint32_t cframe_current;  /* in _PyCFrame */
-  uint32_t previous;        /* in _PyInterpreterFrame, as all that follow */
+  uint32_t python_hex;     /* PY_VERSION_HEX of the headers; major and minor must match at run time */
+  uint32_t thread_frame;   /* in PyThreadState: the current frame, or (with_cframe) the _PyCFrame */
+  uint32_t with_cframe;    /* 1 on 3.11 and 3.12: one more step through _PyCFrame */
+  uint32_t cframe_current; /* in _PyCFrame */
+  uint32_t previous;       /* in _PyInterpreterFrame, as all that follow */
   uint32_t code;
   uint32_t instruction;
   uint32_t owner;

@@ -25,7 +25,8 @@ int run_pending(void*) {
 }
 
 PyObject* on_instance_gone(PyObject*, PyObject* weak_reference) {
-  if (ModuleRegistry* registry = pending_registry.load(std::memory_order_acquire)) registry->forget(weak_reference);
+  if (ModuleRegistry* registry = pending_registry.load(std::memory_order_acquire))
+    registry->forget(weak_reference);
   Py_RETURN_NONE;
 }
 
@@ -48,7 +49,8 @@ struct Entry {
   PyObject* object;
 };
 
-// Reads `self.__dict__[key]`, if it is a dictionary. Nothing in the loop can run Python code or the collector.
+// Reads `self.__dict__[key]`, if it is a dictionary. Nothing in the loop can run Python code or the
+// collector.
 std::vector<Entry> read_dictionary(PyObject* self, const char* key) {
   std::vector<Entry> found;
   PyObject* attributes = PyObject_GenericGetDict(self, nullptr);
@@ -84,7 +86,8 @@ uint32_t ModuleRegistry::intern(PyObject* self, uint32_t caller) {
     std::lock_guard lock(dictionary_.mutex());
     if (const auto known = modules_.find(self); known != modules_.end()) return known->second.id;
     const char* type = class_name(self);
-    if (const auto like = unregistered_.find(std::to_string(caller) + ":" + type); like != unregistered_.end()) {
+    if (const auto like = unregistered_.find(std::to_string(caller) + ":" + type);
+        like != unregistered_.end()) {
       // Made anew for every call by a caller that registers none of them: one row stands for them all.
       return like->second;
     }
@@ -95,7 +98,8 @@ uint32_t ModuleRegistry::intern(PyObject* self, uint32_t caller) {
     ask = !pending_call.exchange(true, std::memory_order_acq_rel);
   }
   // The queue of pending calls may be full: then the next new instance asks again, and at last stop().
-  if (ask && Py_AddPendingCall(run_pending, nullptr) != 0) pending_call.store(false, std::memory_order_release);
+  if (ask && Py_AddPendingCall(run_pending, nullptr) != 0)
+    pending_call.store(false, std::memory_order_release);
   return id;
 }
 
@@ -208,7 +212,8 @@ void ModuleRegistry::name_tree(PyObject* root) {
     for (const Found& found : tree) {
       Module& module = modules_[found.module];
       if (module.id == 0) {
-        module.id = dictionary_.new_module(class_name(found.module), 0, reinterpret_cast<uintptr_t>(found.module));
+        module.id =
+            dictionary_.new_module(class_name(found.module), 0, reinterpret_cast<uintptr_t>(found.module));
         by_id_[module.id] = found.module;
       }
       // A root that another model holds keeps the name it has there.

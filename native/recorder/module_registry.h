@@ -1,8 +1,8 @@
 // Which nn.Module instances were called, and what they are called in their model.
 //
-// The frame walk sees addresses of instances, without the GIL. Their names come later, when the main thread next
-// looks at its pending calls and we hold the GIL: then the tree below each outermost module is read once, through
-// the C API only (no Python code runs, so torch.compile sees nothing of it).
+// The frame walk sees addresses of instances, without the GIL. Their names come later, when the main thread
+// next looks at its pending calls and we hold the GIL: then the tree below each outermost module is read
+// once, through the C API only (no Python code runs, so torch.compile sees nothing of it).
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,8 @@ class ModuleRegistry {
   // [any thread] The id of a parameter's tensor.
   uint32_t intern_parameter(const void* tensor);
 
-  // [GIL] Names what was seen since the last time, as far as the instances are known to live: because a Python
-  // frame of any thread holds them, or because they are in `alive`. Returns how many are left unnamed.
+  // [GIL] Names what was seen since the last time, as far as the instances are known to live: because a
+  // Python frame of any thread holds them, or because they are in `alive`. Returns how many are left unnamed.
   size_t resolve(const std::vector<PyObject*>& alive);
   // [GIL, session over] Gives the weak references back.
   void drop_references();
@@ -65,7 +65,8 @@ class ModuleRegistry {
   std::unordered_map<uint32_t, PyObject*> by_id_;
   std::unordered_map<PyObject*, PyObject*> by_reference_;
   std::unordered_map<const void*, uint32_t> parameters_;
-  std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> unregistered_;  // caller and class -> id
+  std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>>
+      unregistered_;  // caller and class -> id
   std::vector<PyObject*> unnamed_;
 };
 

@@ -20,8 +20,8 @@ at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
 constexpr std::string_view kAccumulateGrad = "torch::autograd::AccumulateGrad";
 
-// A schema's overload name lives as long as the schema, at an address of its own; names that are mere strings share
-// the address of one empty overload name, which is learnt from the first of them.
+// A schema's overload name lives as long as the schema, at an address of its own; names that are mere strings
+// share the address of one empty overload name, which is learnt from the first of them.
 std::atomic<const char*> no_overload{nullptr};
 
 uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
@@ -47,7 +47,8 @@ uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
 
 uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction& function) {
   const char* overload = function.overload_name();
-  if (overload == no_overload.load(std::memory_order_relaxed)) return text_name(thread, session, function.name());
+  if (overload == no_overload.load(std::memory_order_relaxed))
+    return text_name(thread, session, function.name());
   const AddressKey key{overload};
   if (const uint32_t known = thread.schema_names.find(key); known != 0) return known;
   if (!function.operator_name().has_value()) {
@@ -170,11 +171,12 @@ uint64_t torch_thread_id() { return at::RecordFunction::currentThreadId(); }
 void add_operator_callback(bool shapes) {
   // In a forked child the parent's registration came along.
   remove_operator_callback();
-  handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(&on_start, &on_end)
-          .needsInputs(shapes)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
-                   at::RecordScope::CUSTOM_CLASS, at::RecordScope::LITE_INTERPRETER, at::RecordScope::USER_SCOPE}));
+  handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                .needsInputs(shapes)
+                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                         at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::CUSTOM_CLASS,
+                                         at::RecordScope::LITE_INTERPRETER, at::RecordScope::USER_SCOPE}));
 }
 
 void remove_operator_callback() {

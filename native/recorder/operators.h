@@ -7,7 +7,8 @@ namespace kinetoscope {
 
 class Session;
 
-// [between sessions] Registers the callback with torch; it sees inputs only when asked, because boxing them is dear.
+// [between sessions] Registers the callback with torch; it sees inputs only when asked, because boxing them
+// is dear.
 void add_operator_callback(bool shapes);
 // [stop] Takes it back. Ranges still open may yet end; their contexts know that the session is over.
 void remove_operator_callback();

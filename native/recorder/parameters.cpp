@@ -14,7 +14,8 @@ const void* tensor_behind(PyObject* object) {
 const void* accumulated_parameter() {
   const auto node = torch::autograd::get_current_node();
   const auto* accumulate = dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
-  return accumulate != nullptr && accumulate->variable.defined() ? accumulate->variable.unsafeGetTensorImpl() : nullptr;
+  return accumulate != nullptr && accumulate->variable.defined() ? accumulate->variable.unsafeGetTensorImpl()
+                                                                 : nullptr;
 }
 
 }  // namespace kinetoscope

@@ -1,4 +1,5 @@
-// A small open-addressing map for one thread's caches: grows, forgets everything at once, never removes one key.
+// A small open-addressing map for one thread's caches: grows, forgets everything at once, never removes one
+// key.
 #pragma once
 
 #include <cstddef>

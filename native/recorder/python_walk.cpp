@@ -12,7 +12,9 @@ const void* module_call = nullptr;
 
 // Tells a code object from another one that later lives at its address.
 uint64_t fingerprint(const PyCodeObject* code) {
-  return (reinterpret_cast<uintptr_t>(code->co_linetable) * 31 + reinterpret_cast<uintptr_t>(code->co_filename)) * 31 +
+  return (reinterpret_cast<uintptr_t>(code->co_linetable) * 31 +
+          reinterpret_cast<uintptr_t>(code->co_filename)) *
+             31 +
          reinterpret_cast<uintptr_t>(code->co_qualname) + static_cast<uint64_t>(code->co_firstlineno);
 }
 
@@ -45,7 +47,8 @@ uint32_t intern_call(Session& session, const PyCodeObject* code, const void* ins
   append_text(code->co_qualname, function);
   append_text(code->co_filename, filename);
   std::lock_guard lock(session.dictionary().mutex());
-  const uint32_t frame = session.dictionary().frame(function, filename, line > 0 ? static_cast<uint32_t>(line) : 0);
+  const uint32_t frame =
+      session.dictionary().frame(function, filename, line > 0 ? static_cast<uint32_t>(line) : 0);
   return session.dictionary().stack(parent, frame);
 }
 
@@ -131,7 +134,8 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
   while (at < comparable) {
     const SeenFrame& now = seen[depth - 1 - at];
     const PathFrame& then = path[at];
-    if (now.code != then.code || now.instruction != then.instruction || now.module_self != then.module_self) break;
+    if (now.code != then.code || now.instruction != then.instruction || now.module_self != then.module_self)
+      break;
     ++at;
   }
   for (; at < depth; ++at) {

@@ -28,7 +28,8 @@ struct PythonPosition {
 // [owner thread, hot] Where the calling thread's Python stands; nulls on a thread without Python.
 PythonPosition python_position(const ThreadState& thread);
 
-// [owner thread, hot] Where the calling thread's Python is. Its frames are frozen while it is inside our callback.
+// [owner thread, hot] Where the calling thread's Python is. Its frames are frozen while it is inside our
+// callback.
 Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules);
 
 // [GIL, once] Tells the walk which code object runs a module's call; the object must live for ever.
@@ -37,7 +38,8 @@ bool prepare_walk(PyObject* module_call_code);
 
 const void* module_call_code();
 
-// Text of a str object, without the GIL: str objects never change. Lone surrogates keep their three-byte form.
+// Text of a str object, without the GIL: str objects never change. Lone surrogates keep their three-byte
+// form.
 void append_text(PyObject* text, std::string& out);
 
 // Reads of interpreter frames, by the layout of the running version.
@@ -47,11 +49,13 @@ inline const void* field(const void* base, uint32_t offset) {
   return *reinterpret_cast<const void* const*>(static_cast<const char*>(base) + offset);
 }
 inline const void* untagged(const void* pointer) {
-  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(pointer) & kinetoscope_layout.pointer_mask);
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(pointer) &
+                                       kinetoscope_layout.pointer_mask);
 }
 inline const void* innermost(const void* thread_state) {
   const void* at = field(thread_state, kinetoscope_layout.thread_frame);
-  return kinetoscope_layout.with_cframe != 0 && at != nullptr ? field(at, kinetoscope_layout.cframe_current) : at;
+  return kinetoscope_layout.with_cframe != 0 && at != nullptr ? field(at, kinetoscope_layout.cframe_current)
+                                                              : at;
 }
 inline const void* previous(const void* frame) { return field(frame, kinetoscope_layout.previous); }
 inline const void* code(const void* frame) { return untagged(field(frame, kinetoscope_layout.code)); }

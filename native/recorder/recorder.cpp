@@ -1,4 +1,5 @@
-// The extern "C" face of the recorder. It is loaded with ctypes.PyDLL: every function is called with the GIL held.
+// The extern "C" face of the recorder. It is loaded with ctypes.PyDLL: every function is called with the GIL
+// held.
 #include "recorder.h"
 
 #include <Python.h>
@@ -23,13 +24,14 @@ namespace {
 // Enough for any thread to leave a callback, short enough not to be felt.
 constexpr int64_t kPatienceNs = 200'000'000;
 
-// Guards starting and stopping; the GIL does too, but fork handlers run without it. Recursive: naming modules may run
-// the garbage collector, and with it any code of the job, fork included.
+// Guards starting and stopping; the GIL does too, but fork handlers run without it. Recursive: naming modules
+// may run the garbage collector, and with it any code of the job, fork included.
 std::recursive_mutex control;
 Session* recording = nullptr;
 bool stopped_all = false;  // every thread has left the recording that stop() ended
 uint32_t generations = 0;
 bool loaded = false;
+ClockPair at_load{};  // so that a recording killed in its first millisecond has two readings too
 
 void say(char* message, size_t bytes, const char* text) {
   if (bytes == 0) return;
@@ -86,6 +88,7 @@ int kinetoscope_recorder_load(PyObject* module_call, char* message, size_t bytes
     if (ThreadState* thread = this_thread()) thread->main_python = PyGILState_GetThisThreadState();
   }
   active_clock = choose_clock();
+  at_load = read_clock_pair();
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
     say(message, bytes, "cannot register the fork handlers");
     return -1;
@@ -109,6 +112,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_b
     if (++generations == 0) ++generations;
     recording = new Session(file, generations, what);
     start_naming(&recording->modules());
+    file->add_clock_pair(at_load);
     file->add_clock_pair(read_clock_pair());
     file->header().start_tick = read_tick();
     room_keeper::watch(file);
@@ -166,7 +170,8 @@ int kinetoscope_recorder_close() {
   session->file().close_books(session->file().header().stop_tick);
   // A thread that has not left its callback may still write: then the memory stays, once per such stop.
   if (!stopped_all) return 0;
-  // Its tables may hold millions of entries, its mapping millions of pages: the helper thread takes them down.
+  // Its tables may hold millions of entries, its mapping millions of pages: the helper thread takes them
+  // down.
   room_keeper::release(session->shared_file(), std::shared_ptr<void>(session, [](void* over) {
                          delete static_cast<Session*>(over);
                        }));

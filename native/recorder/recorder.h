@@ -28,7 +28,8 @@ KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
 // Returns 0, or -1 with the reason in `message`. So do all that return int.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_load(struct _object* module_call, char* message, size_t bytes);
 
-// Begins a recording in a new file at `path`. `what` is a set of kinetoscope::Recorded; `ring_chunks` 0 for no ring.
+// Begins a recording in a new file at `path`. `what` is a set of kinetoscope::Recorded; `ring_chunks` 0 for
+// no ring.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes,
                                                   uint64_t ring_chunks, char* message, size_t bytes);
 

@@ -19,11 +19,13 @@
 namespace kinetoscope {
 namespace {
 
-// Address space is reserved once, so that growing never moves a record; only pages below the file's end exist.
+// Address space is reserved once, so that growing never moves a record; only pages below the file's end
+// exist.
 constexpr size_t kAddressSpace[] = {size_t{1} << 38, size_t{1} << 35, size_t{1} << 32, size_t{1} << 28};
 constexpr uint64_t kMaxChunksAhead = 16;
 constexpr uint64_t kReserveStep = 16;
-// The disk of the profiled job is not ours to fill: below this much free space we stop growing and count drops.
+// The disk of the profiled job is not ours to fill: below this much free space we stop growing and count
+// drops.
 constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The memory-mapped file a recording grows in, and the helper thread that keeps room ready ahead of the writers.
-// No torch and no Python in here.
+// The memory-mapped file a recording grows in, and the helper thread that keeps room ready ahead of the
+// writers. No torch and no Python in here.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,9 @@ class RecordingFile {
   FileHeader& header() { return *reinterpret_cast<FileHeader*>(base_); }
   uint32_t chunk_bytes() const { return chunk_bytes_; }
   uint64_t span_capacity() const { return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(SpanRecord); }
-  uint64_t allocation_capacity() const { return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(AllocationRecord); }
+  uint64_t allocation_capacity() const {
+    return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(AllocationRecord);
+  }
 
   // [any thread] A chunk of zero `committed`, or nullptr when disk and ring have no room.
   ChunkHeader* take_chunk(ChunkKind kind, uint32_t thread);

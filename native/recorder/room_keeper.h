@@ -12,7 +12,8 @@ namespace kinetoscope::room_keeper {
 bool ensure_running();
 // [any thread] Gives the file to the helper's care.
 void watch(std::shared_ptr<RecordingFile> file);
-// [any thread] Takes the file out of its care; the helper drops the file and what came with it, in its own time.
+// [any thread] Takes the file out of its care; the helper drops the file and what came with it, in its own
+// time.
 void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with);
 // [any thread, hot] Says that chunks were taken.
 void wake();

@@ -14,7 +14,11 @@ namespace kinetoscope {
 std::atomic<Session*> Session::current_{nullptr};
 
 Session::Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint32_t what)
-    : file_(std::move(file)), dictionary_(file_), modules_(dictionary_), generation_(generation), what_(what) {}
+    : file_(std::move(file)),
+      dictionary_(file_),
+      modules_(dictionary_),
+      generation_(generation),
+      what_(what) {}
 
 uint32_t Session::register_thread() {
   const uint32_t index = threads_.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -79,7 +83,8 @@ void Session::match_orphans(std::vector<OpenSpan>& open) {
   std::erase_if(orphans_, [&](const Orphan& orphan) {
     // The oldest that began before: an address is used again once its span has ended.
     const auto found = std::find_if(open.begin(), open.end(), [&](const OpenSpan& span) {
-      return span.function == orphan.function && (span.record == nullptr || span.record->start_tick <= orphan.tick);
+      return span.function == orphan.function &&
+             (span.record == nullptr || span.record->start_tick <= orphan.tick);
     });
     if (found == open.end()) return false;
     if (found->record != nullptr) {

@@ -53,7 +53,8 @@ class Session {
   // [owner thread] It gives up its chunks; what it left open may still end elsewhere.
   void thread_ended(ThreadState& thread);
 
-  // [any thread] A span that did not begin on this thread ended at `tick`: its owner, or stop(), writes it down.
+  // [any thread] A span that did not begin on this thread ended at `tick`: its owner, or stop(), writes it
+  // down.
   void end_elsewhere(const void* function, uint64_t tick);
   // [any thread, hot] How many spans have ended on another thread than their own so far.
   uint64_t orphans_posted() const { return orphans_posted_.load(std::memory_order_relaxed); }

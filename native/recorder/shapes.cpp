@@ -57,7 +57,8 @@ class InputKey {
   uint64_t second_ = 0x13198A2E03707344ull;
 };
 
-// Whether the sizes can be read without calling into Python or failing (symbolic, nested, wrapped by a subclass).
+// Whether the sizes can be read without calling into Python or failing (symbolic, nested, wrapped by a
+// subclass).
 bool has_plain_sizes(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return !impl->has_symbolic_sizes_strides() && !tensor.is_nested() && !impl->is_python_dispatch();
@@ -144,7 +145,9 @@ void add_input(const c10::IValue& value, InputKey& key) {
     key.add(std::bit_cast<uint64_t>(value.toDouble()));
   } else if (value.isList()) {
     const auto list = value.toListRef();
-    const Tag kind = value.isTensorList() ? kTensorList : value.isOptionalTensorList() ? kOptionalTensorList : kList;
+    const Tag kind = value.isTensorList()           ? kTensorList
+                     : value.isOptionalTensorList() ? kOptionalTensorList
+                                                    : kList;
     key.add(kind | list.size() << 8);
     for (size_t at = 0; at < list.size() && at < kMaxListElements; ++at) add_input(list[at], key);
   } else if (value.isString()) {
@@ -152,7 +155,8 @@ void add_input(const c10::IValue& value, InputKey& key) {
     key.add_text(value.toStringRef());
   } else if (value.isDevice()) {
     const c10::Device device = value.toDevice();
-    key.add(kDevice | static_cast<uint64_t>(device.type()) << 8 | static_cast<uint64_t>(device.index() + 1) << 16);
+    key.add(kDevice | static_cast<uint64_t>(device.type()) << 8 |
+            static_cast<uint64_t>(device.index() + 1) << 16);
   } else if (value.isScalar()) {
     // Complex and symbolic numbers: seldom enough for text.
     key.add(kScalar);
@@ -257,7 +261,8 @@ uint32_t input_shapes(ThreadState& thread, Session& session, const at::RecordFun
     }
     std::lock_guard lock(session.dictionary().mutex());
     id = session.dictionary().find_shapes(key);
-    if (id == 0) id = session.dictionary().shapes(key, texts.dims + "]", texts.types + "]", texts.concrete + "]");
+    if (id == 0)
+      id = session.dictionary().shapes(key, texts.dims + "]", texts.types + "]", texts.concrete + "]");
   }
   thread.shapes.insert(key, id);
   return id;

@@ -42,7 +42,8 @@ void thread_ended(void* argument) {
   auto* state = static_cast<ThreadState*>(argument);
   {
     BusyGuard busy(*state);
-    if (Session* session = Session::current(); session != nullptr && session->generation() == state->generation) {
+    if (Session* session = Session::current();
+        session != nullptr && session->generation() == state->generation) {
       session->thread_ended(*state);
     }
     state->generation = 0;

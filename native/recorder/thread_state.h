@@ -1,4 +1,5 @@
-// What the recorder keeps for each thread that ran an operator, and the rules by which stop() may run beside it.
+// What the recorder keeps for each thread that ran an operator, and the rules by which stop() may run beside
+// it.
 #pragma once
 
 #include <atomic>
@@ -39,8 +40,8 @@ struct PathFrame {
   uint32_t module;          // innermost module at this frame
 };
 
-// A span in progress. It is found again by the address of torch's RecordFunction, which cannot move while it lives:
-// cheaper than a context object per operator.
+// A span in progress. It is found again by the address of torch's RecordFunction, which cannot move while it
+// lives: cheaper than a context object per operator.
 struct OpenSpan {
   const void* function = nullptr;
   SpanRecord* record = nullptr;  // null when there was no room for it
@@ -56,7 +57,8 @@ struct OpenSpan {
 inline constexpr uint32_t kMaxDepth = 512;
 
 struct ThreadState {
-  // 1 while this thread is inside one of our callbacks. stop() waits for 0 after it has made everyone see the end.
+  // 1 while this thread is inside one of our callbacks. stop() waits for 0 after it has made everyone see the
+  // end.
   std::atomic<uint32_t> busy{0};
   uint32_t generation = 0;  // of the session the fields below belong to
   uint32_t index = 0;

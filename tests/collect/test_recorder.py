@@ -1,4 +1,4 @@
-"""What the native recorder sees and survives: threads, forks, modules, backward, compile, rings, exits."""
+"""What the native recorder sees and survives: threads, forks, compile, rings, exits."""
 
 from __future__ import annotations
 
@@ -14,39 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-import kinetoscope
-from kinetoscope import ProfilerActivity, Trace
-from tests.support.programs import PROGRAMS, Transformer
-
-CPU = [ProfilerActivity.CPU]
-
-
-def profile(**options: Any) -> kinetoscope.profile:
-    return kinetoscope.profile(activities=CPU, engine="native", **options)
-
-
-def named(trace: Trace, name: str) -> list[int]:
-    """Rows of the spans with this name."""
-    wanted = trace.strings.index(name)
-    return [row for row, text in enumerate(trace.column("spans", "name").tolist()) if text == wanted]
-
-
-def modules_of(trace: Trace, name: str) -> list[str | None]:
-    """Module paths of the spans with this name."""
-    paths = trace.column("modules", "path")
-    modules = trace.column("spans", "module")
-    return [paths[modules[row]] if modules[row] >= 0 else None for row in named(trace, name)]
-
-
-def functions_of(trace: Trace, row: int) -> list[str]:
-    """Function names of a span's stack, innermost first."""
-    found = []
-    stack = int(trace.column("spans", "stack")[row])
-    while stack >= 0:
-        frame = trace.column("stacks", "frame")[stack]
-        found.append(trace.strings[trace.column("frames", "function")[frame]])
-        stack = int(trace.column("stacks", "parent")[stack])
-    return found
+from tests.support.programs import PROGRAMS
+from tests.support.recorded import named, profile
 
 
 def test_every_thread_is_recorded() -> None:
@@ -56,7 +25,9 @@ def test_every_thread_is_recorded() -> None:
             x = torch.neg(x)
 
     with profile() as prof:
-        threads = [threading.Thread(target=work, args=(count,), name=f"worker {count}") for count in (10, 20, 30)]
+        threads = [
+            threading.Thread(target=work, args=(count,), name=f"worker {count}") for count in (10, 20, 30)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -81,145 +52,6 @@ def test_a_thread_that_backs_propagates_there() -> None:
     assert len(named(prof.trace, "AddmmBackward0")) == 1
 
 
-def test_modules_of_forward_and_backward() -> None:
-    model = Transformer(layers=2)
-    tokens = torch.arange(8).view(1, 8)
-    with profile() as prof:
-        model(tokens).sum().backward()
-    trace = prof.trace
-    linears = ["layers.0.qkv", "layers.0.out", "layers.0.mlp.1", "layers.0.mlp.3"]
-    forward = [*linears, *(name.replace("0", "1", 1) for name in linears), "head"]
-    assert modules_of(trace, "aten::addmm") == forward
-    assert modules_of(trace, "AddmmBackward0") == forward[::-1]
-    assert modules_of(trace, "autograd::engine::evaluate_function: AddmmBackward0") == forward[::-1]
-    named_parameters = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
-    assert set(modules_of(trace, "torch::autograd::AccumulateGrad")) == named_parameters
-
-
-def test_modules_carry_their_class_and_the_root_its_own() -> None:
-    model = Transformer(layers=1)
-    with profile() as prof:
-        model(torch.arange(4).view(1, 4))
-    modules = prof.trace.columns("modules")
-    classes = dict(zip(modules["path"], (prof.trace.strings[name] for name in modules["class"]), strict=True))
-    assert classes["layers.0"] == "Attention"
-    assert classes["Transformer"] == "Transformer"
-    assert modules_of(prof.trace, "aten::embedding") == ["embedding"]
-
-
-def test_recomputed_blocks_keep_their_path() -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    class Checkpointed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return checkpoint(self.block, x, use_reentrant=False)
-
-    model = Checkpointed()
-    with profile() as prof:
-        model(torch.ones(2, 4, requires_grad=True)).sum().backward()
-    assert modules_of(prof.trace, "aten::addmm") == ["block.0", "block.0"]
-    assert modules_of(prof.trace, "TanhBackward0") == ["block.1"]
-
-
-def test_a_module_that_died_is_not_taken_for_its_successor() -> None:
-    class First(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.neg(x)
-
-    class Second(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.neg(x)
-
-    x = torch.ones(2)
-    with profile() as prof:
-        for kind in (First, Second) * 20:
-            kind()(x)
-    classes = [(path or "").partition("#")[0] for path in modules_of(prof.trace, "aten::neg")]
-    assert classes == ["First", "Second"] * 20
-
-
-def test_modules_seen_by_another_thread_only_get_their_names() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    with profile() as prof:
-        thread = threading.Thread(target=model, args=(torch.ones(1, 2),))
-        thread.start()
-        thread.join()
-    assert modules_of(prof.trace, "aten::addmm") == ["0"]
-
-
-def test_stacks_name_the_calling_functions() -> None:
-    def inner(x: torch.Tensor) -> torch.Tensor:
-        return torch.neg(x)
-
-    def outer(x: torch.Tensor) -> torch.Tensor:
-        return inner(x) + inner(x)
-
-    with profile() as prof:
-        outer(torch.ones(2))
-        inner(torch.ones(2))
-    prefix = "test_stacks_name_the_calling_functions.<locals>."
-    rows = named(prof.trace, "aten::neg")
-    stacks = [functions_of(prof.trace, row) for row in rows]
-    assert [stack[:2] for stack in stacks[:2]] == [[prefix + "inner", prefix + "outer"]] * 2
-    assert stacks[2][:2] == [prefix + "inner", "test_stacks_name_the_calling_functions"]
-    lines = [
-        int(prof.trace.column("frames", "line")[prof.trace.column("stacks", "frame")[stack]])
-        for stack in prof.trace.column("spans", "stack")[rows]
-    ]
-    assert set(lines) == {inner.__code__.co_firstlineno + 1}
-
-
-def test_operators_inside_an_operator_share_its_stack() -> None:
-    with profile() as prof:
-        nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3))
-    stacks = prof.trace.column("spans", "stack")
-    (row,) = named(prof.trace, "aten::linear")
-    for name in ("aten::t", "aten::mm"):
-        (child,) = named(prof.trace, name)
-        assert stacks[child] == stacks[row]
-
-
-def test_generated_code_is_told_apart() -> None:
-    x = torch.ones(2)
-    with profile() as prof:
-        for number in range(50):
-            scope: dict[str, Any] = {"torch": torch, "x": x}
-            exec(compile(f"def made_{number}():\n    return torch.neg(x)\n", f"<made {number}>", "exec"), scope)
-            scope[f"made_{number}"]()
-    rows = named(prof.trace, "aten::neg")
-    assert [functions_of(prof.trace, row)[0] for row in rows] == [f"made_{number}" for number in range(50)]
-
-
-def test_hostile_function_names() -> None:
-    names = ['quote" \\ back', "line\nbreak\x00\x1f", "\ud800 lone", "日本語 🦎", "x" * 100_000]
-    x = torch.ones(2)
-
-    def call() -> torch.Tensor:
-        return torch.neg(x)
-
-    with profile() as prof:
-        for name in names:
-            renamed = call.__code__.replace(co_name=name, co_qualname=name)
-            type(call)(renamed, globals(), None, None, call.__closure__)()
-    rows = named(prof.trace, "aten::neg")
-    assert [functions_of(prof.trace, row)[0] for row in rows] == names
-
-
-def test_deep_recursion_keeps_the_innermost_frames() -> None:
-    def deep(left: int) -> torch.Tensor:
-        return torch.neg(torch.ones(1)) if left == 0 else deep(left - 1)
-
-    with profile() as prof:
-        deep(700)
-    functions = functions_of(prof.trace, named(prof.trace, "aten::neg")[0])
-    assert len(functions) == 512
-    assert all("deep" in function for function in functions)
-
-
 def test_ranges_closed_out_of_order() -> None:
     first, second = torch.profiler.record_function("first"), torch.profiler.record_function("second")
     with profile() as prof:
@@ -240,7 +72,9 @@ def test_a_range_ended_by_another_thread_has_its_end() -> None:
     handle = torch.ops.profiler._record_function_enter_new("handed over", None)
     with profile() as prof:
         handle = torch.ops.profiler._record_function_enter_new("handed over", None)
-        thread = threading.Thread(target=torch.ops.profiler._record_function_exit._RecordFunction, args=(handle,))
+        thread = threading.Thread(
+            target=torch.ops.profiler._record_function_exit._RecordFunction, args=(handle,)
+        )
         thread.start()
         thread.join()
         torch.ones(1)

@@ -96,7 +96,8 @@ def test_sequence_numbers_and_forward_threads_agree() -> None:
     with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as theirs:
         ours = recorded(run)
     expected = Counter(
-        (event.name(), event.sequence_nr()) for event in theirs.profiler.kineto_results.events()  # type: ignore[union-attr]
+        (event.name(), event.sequence_nr())
+        for event in theirs.profiler.kineto_results.events()  # type: ignore[union-attr]
     )
     strings = ours.strings
     names, sequences = ours.column("spans", "name"), ours.column("spans", "sequence")
@@ -105,7 +106,9 @@ def test_sequence_numbers_and_forward_threads_agree() -> None:
     def numbered(counted: Counter[tuple[str, int]]) -> dict[tuple[str, int], int]:
         # torch copies the number of a backward function to the engine's span around it when it reads its events.
         return {
-            key: count for key, count in counted.items() if key[1] >= 0 and not key[0].startswith("autograd::engine")
+            key: count
+            for key, count in counted.items()
+            if key[1] >= 0 and not key[0].startswith("autograd::engine")
         }
 
     assert len(numbered(found)) > 100

@@ -40,7 +40,9 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -101,7 +103,7 @@ def convolutional_training() -> Program:
 def recurrent_training() -> Program:
     model = nn.LSTM(6, 8, num_layers=2, batch_first=True)
     x = torch.ones(3, 5, 6)
-    return training_step(model, lambda: model(x)[0].sum())
+    return training_step(model, lambda: model(x)[0].square().sum())
 
 
 @program
@@ -214,7 +216,7 @@ def nested_ranges() -> Program:
 
     def run() -> None:
         with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
-            x + 1  # noqa: B018
+            x + 1
         torch.cat([x, x, x]).view(3, 3).tolist()
 
     return run

@@ -96,7 +96,9 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise BuildError(f"{Path(command[0]).name} failed: {lines[0] if lines else f'exit code {done.returncode}'}")
+        raise BuildError(
+            f"{Path(command[0]).name} failed: {lines[0] if lines else f'exit code {done.returncode}'}"
+        )
 
 
 @contextmanager

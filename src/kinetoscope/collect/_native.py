@@ -65,7 +65,9 @@ def _find_status(progress: Callable[[str], None]) -> EngineStatus:
     if unusable := [feature for feature in failed if feature in _NEEDED]:
         return EngineStatus(False, f"the recorder's self-test failed: {results[unusable[0]]}", details)
     if failed:
-        return EngineStatus(True, f"the recorder works, without {', '.join(failed)} (self-test failed)", details)
+        return EngineStatus(
+            True, f"the recorder works, without {', '.join(failed)} (self-test failed)", details
+        )
     return EngineStatus(True, "the recorder fits this torch and passed its self-test", details)
 
 
@@ -128,7 +130,9 @@ class NativeEngine:
         if recorder is None or path is None:
             raise StateError("the native engine is not recording: call start() first")
         if self._process != os.getpid():
-            raise StateError(f"this recording belongs to process {self._process}, not to its child {os.getpid()}")
+            raise StateError(
+                f"this recording belongs to process {self._process}, not to its child {os.getpid()}"
+            )
         stopped = recorder.stop()
         try:
             if stopped.unnamed_modules:

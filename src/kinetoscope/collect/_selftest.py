@@ -50,7 +50,9 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
         thread.start()
         thread.join(_PATIENCE_SECONDS)
         if thread.is_alive():
-            return dict.fromkeys(FEATURES, f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds")
+            return dict.fromkeys(
+                FEATURES, f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds"
+            )
     if failure:
         return dict.fromkeys(FEATURES, f"the self-test failed: {failure[0]}")
     return found
@@ -119,7 +121,9 @@ class _Seen:
         return self._names.index(name) if name in self._names else -1
 
     def operators(self) -> str:
-        missing = [name for name in ("kinetoscope self-test", "aten::mul", "aten::sum") if name not in self._names]
+        missing = [
+            name for name in ("kinetoscope self-test", "aten::mul", "aten::sum") if name not in self._names
+        ]
         if missing:
             return f"{missing} were not recorded, but {self._names[:8]}"
         row = self._row("aten::mul")
@@ -168,7 +172,9 @@ class _Seen:
             functions.append(self._strings[self._recording["frames"]["function"][frame]])
             files.append(self._strings[self._recording["frames"]["file"][frame]])
             stack = int(self._recording["stacks"]["parent"][stack])
-        right = functions[:1] == [f"{_try_features.__qualname__}.<locals>.Inner.forward"] and files[0] == filename
+        right = (
+            functions[:1] == [f"{_try_features.__qualname__}.<locals>.Inner.forward"] and files[0] == filename
+        )
         return "" if right else f"the innermost frame of aten::mul reads {functions[:1]} {files[:1]}"
 
     def modules(self) -> str:

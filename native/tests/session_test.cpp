@@ -1,0 +1,170 @@
+// Sessions that begin and end while threads are in the middle of recording: nobody writes into a file that is
+// gone.
+#include "recorder/session.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "core/mapped_file.h"
+#include "core/recording_reader.h"
+#include "recorder/clock.h"
+#include "recorder/room_keeper.h"
+#include "recorder/thread_state.h"
+#include "recorder/torch_threads.h"
+
+namespace kinetoscope {
+
+// torch's number of the thread; here one of our own.
+uint64_t torch_thread_id() {
+  static std::atomic<uint64_t> next{0};
+  thread_local const uint64_t id = ++next;
+  return id;
+}
+
+}  // namespace kinetoscope
+
+using namespace kinetoscope;
+
+namespace {
+
+constexpr int64_t kPatienceNs = 10'000'000'000;
+
+// What the operator callback does at a start, without torch and Python. Returns the record, if one was
+// written.
+SpanRecord* begin(const void* function) {
+  ThreadState* thread = this_thread();
+  BusyGuard busy(*thread);
+  Session* session = Session::current();
+  if (session == nullptr) return nullptr;
+  if (thread->generation != session->generation()) thread->join(*session);
+  if (thread->orphans_seen != session->orphans_posted()) session->adopt_orphans(*thread);
+  SpanRecord* record = session->next_span(*thread);
+  if (record == nullptr) return nullptr;
+  *record = SpanRecord{};
+  record->sequence = -1;
+  record->start_tick = read_tick();
+  thread->open.push_back({function, record, nullptr, nullptr, 0, 0});
+  Session::commit_span(*thread);
+  return record;
+}
+
+void end_here() {
+  ThreadState* thread = this_thread();
+  BusyGuard busy(*thread);
+  Session* session = Session::current();
+  if (session == nullptr || thread->generation != session->generation() || thread->open.empty()) return;
+  std::atomic_ref(thread->open.back().record->end_tick).store(read_tick(), std::memory_order_relaxed);
+  thread->open.pop_back();
+}
+
+void end_elsewhere(const void* function) {
+  BusyGuard busy(*this_thread());
+  if (Session* session = Session::current()) session->end_elsewhere(function, read_tick());
+}
+
+struct Running {
+  std::string path;
+  Session* session;
+};
+
+Running start(uint32_t generation) {
+  std::string path =
+      (std::filesystem::temp_directory_path() / ("kinetoscope-session-" + std::to_string(getpid()))).string();
+  auto file = std::make_shared<RecordingFile>(path, 8192, 0);
+  auto* session = new Session(file, generation, 0);
+  file->add_clock_pair(read_clock_pair());
+  file->header().start_tick = read_tick();
+  room_keeper::watch(file);
+  Session::set_current(session);
+  return {path, session};
+}
+
+Recording stop(const Running& running) {
+  Session::set_current(nullptr);
+  CHECK(wait_until_idle(kPatienceNs));
+  running.session->settle_orphans();
+  running.session->file().add_clock_pair(read_clock_pair());
+  running.session->file().header().stop_tick = read_tick();
+  running.session->file().close_books(running.session->file().header().stop_tick);
+  const MappedFile bytes(running.path);
+  Recording recording = parse_recording(bytes.bytes());
+  room_keeper::release(running.session->shared_file(), nullptr);
+  delete running.session;
+  unlink(running.path.c_str());
+  // The texts point into the file that is about to go; these tests look at numbers only.
+  recording.dictionary = {};
+  return recording;
+}
+
+void sessions_come_and_go_beside_writers() {
+  std::atomic<bool> going{true};
+  std::vector<std::thread> writers;
+  for (int number = 0; number < 3; ++number) {
+    writers.emplace_back([&going] {
+      int function = 0;
+      while (going.load(std::memory_order_relaxed)) {
+        if (begin(&function) != nullptr) end_here();
+      }
+    });
+  }
+  uint64_t seen = 0;
+  for (uint32_t generation = 1; generation <= 60; ++generation) {
+    const Running running = start(generation);
+    int function = 0;
+    CHECK(begin(&function) != nullptr);
+    end_here();
+    const Recording recording = stop(running);
+    CHECK(recording.losses.damaged_records == 0);
+    CHECK(recording.losses.damaged_chunks == 0);
+    CHECK(recording.spans.size() >= 1);
+    seen += recording.spans.size();
+  }
+  going.store(false);
+  for (std::thread& writer : writers) writer.join();
+  CHECK(seen >= 60);
+}
+
+void a_span_ended_elsewhere_is_closed() {
+  const Running running = start(100);
+  int by_owner = 0;
+  int by_stop = 0;
+  SpanRecord* first = begin(&by_owner);
+  std::thread(end_elsewhere, &by_owner).join();
+  CHECK(first->end_tick == 0);
+  SpanRecord* second = begin(&by_stop);  // the owner hears of the first one here
+  CHECK(first->end_tick != 0);
+  std::thread(end_elsewhere, &by_stop).join();
+  CHECK(second->end_tick == 0);
+  const Recording recording = stop(running);
+  CHECK(recording.losses.unfinished_spans == 0);
+  CHECK(recording.spans.size() == 2);
+  CHECK(recording.spans.flags[0] == kStateAsync && recording.spans.flags[1] == kStateAsync);
+}
+
+void a_span_of_a_thread_that_is_gone_is_closed() {
+  const Running running = start(101);
+  int function = 0;
+  std::thread([&function] { CHECK(begin(&function) != nullptr); }).join();
+  end_elsewhere(&function);
+  const Recording recording = stop(running);
+  CHECK(recording.losses.unfinished_spans == 0);
+  CHECK(recording.spans.size() == 1);
+}
+
+}  // namespace
+
+int main() {
+  active_clock = choose_clock();
+  prepare_quiescence();
+  CHECK(room_keeper::ensure_running());
+  sessions_come_and_go_beside_writers();
+  a_span_ended_elsewhere_is_closed();
+  a_span_of_a_thread_that_is_gone_is_closed();
+  return testing::checks_failed();
+}
