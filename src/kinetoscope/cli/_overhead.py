@@ -73,7 +73,10 @@ def _time(step: Callable[[], None]) -> int:
 
 
 def _small_training_step() -> Callable[[], None]:
-    """Make a training step of small operators: forward, backward, optimizer."""
+    """Make a training step of small operators: forward, backward, update.
+
+    No optimizer of torch is used: the first one imports a large part of torch, which cannot be done at exit.
+    """
     import torch
     from torch import nn
 
@@ -81,13 +84,15 @@ def _small_training_step() -> Callable[[], None]:
         with torch.device("cpu"), torch.inference_mode(mode=False), torch.enable_grad():
             loss = model(inputs).square().mean()
             loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter.add_(parameter.grad, alpha=-1e-4)
+                    parameter.grad = None
 
     # Whatever defaults the program has set must not reach this.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
         layers = [layer for _ in range(3) for layer in (nn.Linear(32, 32), nn.LayerNorm(32), nn.GELU())]
         model = nn.Sequential(*layers).to(torch.float32)
         inputs = torch.randn(16, 32, dtype=torch.float32)
-        optimizer = torch.optim.AdamW(model.parameters())
+        parameters = list(model.parameters())
     return step

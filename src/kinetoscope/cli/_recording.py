@@ -115,10 +115,23 @@ class ProgramRecording:
     """Records a program from its import of torch to its end, or some of its steps."""
 
     def __init__(
-        self, program: Program, wanted: Wanted, on_start: Callable[[str], None] | None = None
+        self,
+        program: Program,
+        wanted: Wanted,
+        on_torch: Callable[[], None] = lambda: None,
+        on_start: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Prepare.
+
+        Args:
+            program: What will be run.
+            wanted: What to record of it.
+            on_torch: Called when torch was imported.
+            on_start: Called with the engine's name when recording has begun.
+        """
         self._program = program
         self._wanted = wanted
+        self._on_torch = on_torch
         self._on_start = on_start
         self._torch_import = TorchImport(self._torch_is_there)
         self._session: profile | None = None
@@ -186,6 +199,7 @@ class ProgramRecording:
 
     def _torch_is_there(self) -> None:
         """Start, or wait for the step at which to start."""
+        self._on_torch()
         self.state = "waiting for its step"
         if self._wanted.steps is not None:
             from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -211,8 +225,7 @@ class ProgramRecording:
         self._session = session
         self._started_s = time.monotonic()
         self.state = "recording"
-        if self._on_start is not None:
-            self._on_start(self.engine)
+        self._on_start(self.engine)
 
     def _stop(self) -> None:
         """Stop the session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import os
 import re
@@ -97,15 +98,12 @@ class Run:
         self._wanted = wanted
         self._summary = summary
         self._progress = ProgressLine(wanted.live_path, wanted.shown(wanted.live_path))
-        self._recording = ProgramRecording(program, wanted, on_start=self._progress.begin)
+        self._recording = ProgramRecording(program, wanted, self._torch_is_there, self._progress.begin)
         self._ended = "exit code 0"
         self._process = os.getpid()
 
     def execute(self) -> None:
         """Run the program, and leave as it leaves."""
-        # At exit Python first waits for the program's threads, then calls exit handlers, the last one first. So the
-        # recording ends after all the program's own, but must end before the engine's, which is registered by its import.
-        importlib.import_module("kinetoscope.collect._native")
         atexit.register(self._finish)
         try:
             self._recording.begin()
@@ -128,6 +126,17 @@ class Run:
             show_exception(error)
             sys.exit(1)
 
+    def _torch_is_there(self) -> None:
+        """Choose the moment of the end, as soon as torch is imported.
+
+        At exit Python waits for the program's threads and then calls exit handlers, the last one first. So the recording
+        ends after the handlers that the program registers from now on, but before the engine's, and before those of
+        torch, which take torch to pieces.
+        """
+        importlib.import_module("kinetoscope.collect._native")
+        atexit.unregister(self._finish)
+        atexit.register(self._finish)
+
     def _finish(self) -> None:
         """Write the files and the summary, but not in a fork of the process that records."""
         if os.getpid() != self._process:
@@ -148,6 +157,10 @@ class Run:
             complain(f"{error}{self._what_is_left()}")
         except KeyboardInterrupt:
             complain(f"interrupted{self._what_is_left()}")
+        if self._ended == "interrupted":
+            # Python ends by the signal when the last code it ran from outside was interrupted; loading an extension
+            # module above may have run some. Nothing is printed: the hook is the silent one.
+            ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _what_is_left(self) -> str:
         """Say where the recording is when it could not be finished."""
