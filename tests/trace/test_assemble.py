@@ -11,7 +11,10 @@ from tests.support.trace_builder import TraceBuilder
 
 def by_name(trace, column):
     values = trace.column("spans", column).tolist()
-    return {trace.strings[name]: value for name, value in zip(trace.column("spans", "name").tolist(), values, strict=True)}
+    return {
+        trace.strings[name]: value
+        for name, value in zip(trace.column("spans", "name").tolist(), values, strict=True)
+    }
 
 
 def test_kinds_follow_scope_and_name():
@@ -71,7 +74,9 @@ def test_phases_reach_down_to_what_runs_inside():
     )
     phases = by_name(trace, "phase")
     assert phases["aten::linear"] == phases["aten::zero_"] == Phase.FORWARD
-    assert phases["aten::mul"] == phases["autograd::engine::evaluate_function: AddBackward0"] == Phase.BACKWARD
+    assert (
+        phases["aten::mul"] == phases["autograd::engine::evaluate_function: AddBackward0"] == Phase.BACKWARD
+    )
     assert phases["aten::add_"] == phases["Optimizer.step#SGD.step"] == Phase.OPTIMIZER
 
 
@@ -125,9 +130,7 @@ def test_device_time_goes_to_the_launching_span_and_those_around_it():
 @st.composite
 def forests(draw):
     """Parents before children, with depths."""
-    parent: list[int] = []
-    for row in range(draw(st.integers(0, 40))):
-        parent.append(draw(st.integers(-1, row - 1)))
+    parent = [draw(st.integers(-1, row - 1)) for row in range(draw(st.integers(0, 40)))]
     depth: list[int] = []
     for above in parent:
         depth.append(0 if above < 0 else depth[above] + 1)

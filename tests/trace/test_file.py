@@ -75,7 +75,13 @@ def test_an_empty_trace_survives(tmp_path):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.tuples(st.integers(0, 2), st.integers(0, 2**62), st.integers(0, 2**40), hostile_text, st.integers(-1, 2**62)),
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(0, 2**62),
+            st.integers(0, 2**40),
+            hostile_text,
+            st.integers(-1, 2**62),
+        ),
         max_size=12,
     )
 )
@@ -95,7 +101,14 @@ def test_every_hostile_name_survives_everywhere(tmp_path):
     builder = TraceBuilder()
     for place, name in enumerate(HOSTILE_NAMES):
         module = builder.module(name, name=name)
-        builder.span(name, place * 10, 5, module=module, stack=builder.stack((name, place, name)), shapes=builder.shapes(name))
+        builder.span(
+            name,
+            place * 10,
+            5,
+            module=module,
+            stack=builder.stack((name, place, name)),
+            shapes=builder.shapes(name),
+        )
         builder.thread(name)
         builder.know(name, name)
     trace = builder.build()
@@ -132,7 +145,10 @@ def test_parts_are_arrow_files_that_other_tools_read(tmp_path):
         spans = pa.ipc.open_file(archive.read("spans.arrow")).read_all()
         manifest = json.loads(archive.read("manifest.json"))
     assert manifest["tables"]["spans"]["columns"]["start_ns"] == "delta"
-    assert np.cumsum(spans.column("start_ns").to_numpy()).tolist() == rich_trace().column("spans", "start_ns").tolist()
+    assert (
+        np.cumsum(spans.column("start_ns").to_numpy()).tolist()
+        == rich_trace().column("spans", "start_ns").tolist()
+    )
     assert "self_ns" not in spans.column_names, "what can be computed is not stored"
 
 
@@ -191,7 +207,11 @@ def rewrite(path, member, content):
         ("strings.arrow", b"junk", "cut short or damaged"),
         ("strings.arrow", None, "cut short or damaged"),
         ("spans.arrow", b"ARROW1\0\0 junk", "cut short or damaged"),
-        ("manifest.json", b'{"format": "ktrace", "version": 1, "info": 3, "tables": {}}', "cut short or damaged"),
+        (
+            "manifest.json",
+            b'{"format": "ktrace", "version": 1, "info": 3, "tables": {}}',
+            "cut short or damaged",
+        ),
         ("manifest.json", b"[" * 100_000, "cut short or damaged"),
         ("spans.arrow", None, "spans.arrow is missing"),
     ],
@@ -210,7 +230,11 @@ def test_a_wrong_part_is_a_format_error(tmp_path, member, content, message):
         ("spans", {"rows": -1}, "fewer than no rows"),
         ("spans", {"rows": 3}, "has the wrong length"),
         ("strings", {"rows": 3}, "refers to rows"),
-        ("spans", {"columns": {"name": {"constant": 999}, "start_ns": {"constant": 0}}}, "refers to rows that are not there"),
+        (
+            "spans",
+            {"columns": {"name": {"constant": 999}, "start_ns": {"constant": 0}}},
+            "refers to rows that are not there",
+        ),
         ("spans", {"columns": {"name": {"constant": "x"}, "start_ns": {"constant": 1 << 80}}}, "damaged"),
         ("spans", {"columns": {"start_ns": "delta", "name": {"constant": {}}}}, "damaged"),
     ],

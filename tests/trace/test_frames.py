@@ -40,7 +40,9 @@ def test_integers_with_nulls_stay_integers():
 
 @pytest.mark.parametrize("name", list(catalog.TABLES))
 def test_every_table_can_be_named_in_sql(name):
-    assert trace().sql(f"select count(*) as n from {name}").to_pylist() == [{"n": trace().table(name).num_rows}]
+    assert trace().sql(f"select count(*) as n from {name}").to_pylist() == [
+        {"n": trace().table(name).num_rows}
+    ]
 
 
 def test_sql_joins_tables_and_knows_them_all():

@@ -18,7 +18,8 @@ def test_stacks_read_root_first_and_frames_innermost_first():
 
 def test_stacks_that_name_no_frame_or_a_later_parent_do_no_harm():
     trace = Trace.from_columns(
-        {"stacks": {"parent": [1, 0, 7], "frame": [-1, 0, 0]}, "frames": {"file": [1], "line": [2]}}, strings=["", "a.py"]
+        {"stacks": {"parent": [1, 0, 7], "frame": [-1, 0, 0]}, "frames": {"file": [1], "line": [2]}},
+        strings=["", "a.py"],
     )
     assert stack_texts(trace) == ["", ";a.py(2): ", "a.py(2): "]
     assert stack_frames(trace, 1) == [0]

@@ -41,7 +41,18 @@ def test_spans_show_words_instead_of_ids():
 
 
 def test_what_is_not_known_is_null():
-    first, _, last = rows(full(), "spans", "parent", "module", "stack", "shapes", "overload", "sequence", "is_async", "unfinished")
+    first, _, last = rows(
+        full(),
+        "spans",
+        "parent",
+        "module",
+        "stack",
+        "shapes",
+        "overload",
+        "sequence",
+        "is_async",
+        "unfinished",
+    )
     assert first == {
         "parent": None, "module": None, "stack": None, "shapes": None, "overload": None, "sequence": None,
         "is_async": False, "unfinished": False,
@@ -62,7 +73,11 @@ def test_names_are_dictionary_encoded_without_unused_entries():
     table = full().table("spans")
     for name in ("name", "kind", "module", "stack", "thread_name"):
         assert pa.types.is_dictionary(table.schema.field(name).type), name
-    assert table.column("name").chunk(0).dictionary.to_pylist() == ["ProfilerStep#4", "aten::add", "aten::sleep"]
+    assert table.column("name").chunk(0).dictionary.to_pylist() == [
+        "ProfilerStep#4",
+        "aten::add",
+        "aten::sleep",
+    ]
 
 
 def test_the_meaning_of_a_column_travels_with_the_table():
@@ -72,7 +87,9 @@ def test_the_meaning_of_a_column_travels_with_the_table():
 
 
 def test_allocations_show_sizes_lives_and_places():
-    found = rows(full(), "allocations", "bytes", "lifetime_ns", "match", "operator", "module", "stack", "total_bytes")
+    found = rows(
+        full(), "allocations", "bytes", "lifetime_ns", "match", "operator", "module", "stack", "total_bytes"
+    )
     assert [row["bytes"] for row in found] == [256, -256, 0, 8]
     assert [row["lifetime_ns"] for row in found] == [23, None, None, None]
     assert [row["match"] for row in found] == [1, 0, None, None]

@@ -13,13 +13,18 @@ def steps(trace):
     return [
         (number, start, duration)
         for number, start, duration in zip(
-            columns["number"].tolist(), columns["start_ns"].tolist(), columns["duration_ns"].tolist(), strict=True
+            columns["number"].tolist(),
+            columns["start_ns"].tolist(),
+            columns["duration_ns"].tolist(),
+            strict=True,
         )
     ]
 
 
 def test_marked_steps_have_their_own_numbers():
-    trace = TraceBuilder().step(7, 0, 10).span("aten::add", 2, 3).step(8, 20, 10).span("aten::mul", 15, 2).build()
+    trace = (
+        TraceBuilder().step(7, 0, 10).span("aten::add", 2, 3).step(8, 20, 10).span("aten::mul", 15, 2).build()
+    )
     assert steps(trace) == [(7, 0, 10), (8, 20, 10)]
     assert trace.column("spans", "step").tolist() == [0, 0, -1, 1]
     assert trace.column("steps", "source").tolist() == [0, 0]
@@ -28,7 +33,12 @@ def test_marked_steps_have_their_own_numbers():
 def test_a_step_holds_what_other_threads_do_in_the_meantime():
     builder = TraceBuilder()
     main, other = builder.thread("main"), builder.thread("other")
-    trace = builder.step(0, 0, 10, thread=main).span("aten::add", 5, 50, thread=other).span("x", 30, 1, thread=other).build()
+    trace = (
+        builder.step(0, 0, 10, thread=main)
+        .span("aten::add", 5, 50, thread=other)
+        .span("x", 30, 1, thread=other)
+        .build()
+    )
     assert trace.column("spans", "step").tolist() == [0, 0, -1]
 
 
@@ -70,7 +80,8 @@ def test_step_at_finds_the_step_around_a_time(gaps, times):
         durations.append(duration)
         now += gap + duration
     expected = [
-        next((row for row, start in enumerate(starts) if start <= time < start + durations[row]), -1) for time in times
+        next((row for row, start in enumerate(starts) if start <= time < start + durations[row]), -1)
+        for time in times
     ]
     found = step_at(np.array(times, np.int64), np.array(starts, np.int64), np.array(durations, np.int64))
     assert found.tolist() == expected

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from kinetoscope.trace._text import from_utf8, to_utf8
 
 # Made of what the escape is made of, so that the tricky neighbours come up often.
-TRICKY = st.text(st.sampled_from(["\\", "u", "{", "}", "d", "8", "0", "f", "\ud800", "\udfff", "\udc80", "é"]))
+TRICKY = st.text(
+    st.sampled_from(["\\", "u", "{", "}", "d", "8", "0", "f", "\ud800", "\udfff", "\udc80", "é"])
+)
 
 
 @given(st.one_of(st.text(st.characters()), TRICKY))

@@ -51,7 +51,10 @@ def test_metadata_that_is_no_json_stays_text():
 
 def test_a_trace_can_be_made_from_columns():
     trace = Trace.from_columns(
-        {"spans": {"start_ns": [0, 2], "duration_ns": [10, 3], "name": [1, 2]}, "threads": {"name": ["main"]}},
+        {
+            "spans": {"start_ns": [0, 2], "duration_ns": [10, 3], "name": [1, 2]},
+            "threads": {"name": ["main"]},
+        },
         strings=["", "outer", "inner"],
         info={"process": 3},
     )
@@ -82,7 +85,9 @@ def test_unknown_names_list_the_known_ones():
         trace.column("spans", "speed")
     with pytest.raises(ArgumentError, match="no table 'speed'; choose one of: ops"):
         trace.table("speed")
-    with pytest.raises(ArgumentError, match=r"x\.doc: the suffix names no known format; use one of: \.ktrace"):
+    with pytest.raises(
+        ArgumentError, match=r"x\.doc: the suffix names no known format; use one of: \.ktrace"
+    ):
         trace.save("x.doc")
 
 
@@ -90,7 +95,9 @@ def test_a_killed_process_leaves_a_trace_that_says_so():
     trace = small()
     assert trace.complete
     assert trace.losses == []
-    killed = TraceBuilder().span("aten::add", 0, 5, unfinished=True).killed().lose("dropped_spans", 12).build()
+    killed = (
+        TraceBuilder().span("aten::add", 0, 5, unfinished=True).killed().lose("dropped_spans", 12).build()
+    )
     assert not killed.complete
     assert killed.info["complete"] is False
     assert [(loss["what"], loss["count"]) for loss in killed.losses] == [
@@ -110,7 +117,9 @@ def test_duration_reaches_to_the_stop_or_the_last_span():
     builder = TraceBuilder().span("aten::add", 5, 10)
     builder.stop_ns = 40
     assert builder.build().duration_ns == 40
-    assert Trace.from_columns({"spans": {"start_ns": [5], "duration_ns": [10]}}, strings=[""]).duration_ns == 15
+    assert (
+        Trace.from_columns({"spans": {"start_ns": [5], "duration_ns": [10]}}, strings=[""]).duration_ns == 15
+    )
     assert Trace.from_columns({}, strings=[""]).duration_ns == 0
 
 
@@ -121,7 +130,7 @@ def test_after_close_the_trace_says_so_and_columns_stay():
     for use in (
         lambda: trace.column("spans", "start_ns"),
         lambda: trace.table("spans"),
-        lambda: trace.key_averages(),
+        trace.key_averages,
         lambda: trace.save("x.ktrace"),
     ):
         with pytest.raises(StateError, match="closed"):

@@ -191,7 +191,7 @@ class Averages:
 
     def keys(self) -> list[str]:
         """The key of each group."""
-        names = self.trace.column("spans", "name")[self.first]
+        names = np.append(self.trace.column("spans", "name"), 0)[self.first]
         return [
             MEMORY_KEY if row < 0 else event_name(self.trace.strings[name])
             for name, row in zip(names.tolist(), self.first.tolist(), strict=True)
@@ -255,7 +255,7 @@ def averages(trace: Trace, *, by_shape: bool, stack_frames: int, by_overload: bo
             numbers[attribute] = _core.group_sums(group_of, groups, _visible.numbers(trace, name))
     count = _core.group_counts(group_of, groups)
     earliest = first.astype(np.int64)
-    if len(trace.columns("threads")) > 1:
+    if groups and len(trace.columns("threads")) > 1:
         start = spans["start_ns"]
         least = _core.group_min(group_of, groups, start)
         rows = np.flatnonzero((group_of >= 0) & (start == least[group_of]))

@@ -75,7 +75,7 @@ def lines(trace: Trace) -> pyarrow.Table:
         "total_percent": percent(total, everything),
         "count": _core.group_sums(rows, groups, count),
     }
-    seen = np.flatnonzero(_core.group_counts(rows, groups) > 0)
+    seen = np.flatnonzero((total > 0) | (columns["count"] > 0))
     order = seen[np.lexsort((-total[seen], -own[seen]))]
     return to_arrow(LINES_SCHEMA, columns).take(order)
 

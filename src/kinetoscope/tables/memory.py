@@ -36,7 +36,7 @@ MEMORY_SCHEMA = Table(
         ),
         Column("step", "int64", "", "The number of the step in which the first of them was allocated."),
         Column("first_ns", "int64", "ns", "When the first of them was allocated.", 0),
-        Column("never_freed", "int64", "", "How many of them were still live at the end of the trace.", 0),
+        Column("never_freed", "int64", "", "How many of them were not seen to be freed in the trace.", 0),
     ),
 )
 
@@ -124,7 +124,11 @@ def _live(trace: Trace, at: Peak | None, device_type: int) -> NDArray[np.int64]:
     made = same & (blocks["bytes"] > 0)
     made[at.allocation + 1 :] = False
     match = blocks["match"]
-    return np.flatnonzero(made & ((match < 0) | (match > at.allocation)))
+    rows = np.flatnonzero(made & ((match < 0) | (match > at.allocation)))
+    # Where the free of a block was not seen, the next block at its address shows that it is gone.
+    latest = rows[::-1]
+    _, places = np.unique(blocks["address"][latest], return_index=True)
+    return np.sort(latest[places])
 
 
 def _through(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:

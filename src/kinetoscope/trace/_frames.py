@@ -24,9 +24,7 @@ def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
 
     nullable = {pa.int8(): pd.Int8Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
     with_nulls = [
-        field.name
-        for field in table.schema
-        if field.type in nullable and table.column(field.name).null_count
+        field.name for field in table.schema if field.type in nullable and table.column(field.name).null_count
     ]
     if not with_nulls:
         plain: pandas.DataFrame = table.to_pandas()

@@ -1,0 +1,34 @@
+"""Stacks with the time spent in each."""
+
+from kinetoscope.tables.stacks import write_collapsed
+from tests.support.hostile import HOSTILE_NAMES
+from tests.support.trace_builder import TraceBuilder
+
+
+def test_totals_include_the_stacks_that_begin_with_one():
+    builder = TraceBuilder()
+    root, left = ("a.py", 1, "main"), ("b.py", 2, "left")
+    builder.span("x", 0, 5, stack=builder.stack(root))
+    builder.span("y", 10, 20, stack=builder.stack(root, left))
+    builder.span("z", 40, 7, stack=builder.stack(root, ("c.py", 3, "right")))
+    rows = builder.build().table("stacks").to_pylist()
+    assert [
+        (row["frame"], row["depth"], row["parent"], row["self_ns"], row["total_ns"], row["count"])
+        for row in rows
+    ] == [
+        ("a.py(1): main", 0, None, 5, 32, 1),
+        ("b.py(2): left", 1, 0, 20, 20, 1),
+        ("c.py(3): right", 1, 0, 7, 7, 1),
+    ]
+    assert rows[1]["stack"] == "a.py(1): main;b.py(2): left"
+
+
+def test_collapsed_stacks_hold_one_line_each_whatever_the_names(tmp_path):
+    builder = TraceBuilder()
+    for place, name in enumerate(HOSTILE_NAMES):
+        builder.span("x", place * 10_000, 2_000, stack=builder.stack((name, 1, name), (name, 2, name)))
+    write_collapsed(builder.build(), tmp_path / "x.txt")
+    content = (tmp_path / "x.txt").read_bytes().decode("utf-8")
+    lines = content.split("\n")
+    assert len(lines) == len(HOSTILE_NAMES) + 1
+    assert all(line.rsplit(" ", 1)[1] == "2" and line.count(";") == 1 for line in lines[:-1])

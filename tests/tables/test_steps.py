@@ -1,0 +1,48 @@
+"""The table of steps."""
+
+from tests.support.trace_builder import TraceBuilder
+
+
+def test_a_step_is_divided_into_its_phases():
+    builder = TraceBuilder()
+    for number, at in enumerate((0, 1000)):
+        builder.step(number, at, 900)
+        builder.span("aten::linear", at + 10, 100, sequence=number)
+        builder.backward("LinearBackward0", at + 200, 50, sequence=number)
+        builder.annotation("Optimizer.step#SGD.step", at + 400, 60).span("aten::add_", at + 410, 20)
+    builder.span("aten::outside", 950, 20)
+    first, second = builder.build().table("steps").to_pylist()
+    assert first == {
+        "number": 0, "start_ns": 0, "duration_ns": 900, "operators": 4, "forward_ns": 100, "backward_ns": 52, "optimizer_ns": 60,
+        "peak_bytes": None, "span": 0, "source": "marked",
+    }  # fmt: skip
+    assert (second["number"], second["start_ns"], second["forward_ns"]) == (1, 1000, 100)
+
+
+def test_the_peak_counts_what_was_live_before():
+    builder = TraceBuilder().step(0, 0, 100).step(1, 200, 100).step(2, 400, 100)
+    builder.allocate(10, 0x10, 100)
+    builder.allocate(20, 0x20, 50)
+    builder.free(30, 0x20)
+    builder.allocate(210, 0x30, 10)
+    builder.free(220, 0x10)
+    assert [row["peak_bytes"] for row in builder.build().table("steps").to_pylist()] == [150, 110, 10]
+
+
+def test_a_step_before_the_first_allocation_has_no_peak():
+    builder = TraceBuilder().step(0, 0, 10).step(1, 20, 10)
+    builder.allocate(25, 0x10, 7)
+    assert [row["peak_bytes"] for row in builder.build().table("steps").to_pylist()] == [0, 7]
+
+
+def test_steps_found_from_the_optimizer_say_so():
+    trace = TraceBuilder().span("aten::add", 0, 5).annotation("Optimizer.step#SGD.step", 10, 20).build()
+    row = trace.table("steps").to_pylist()[0]
+    assert (row["source"], row["start_ns"], row["duration_ns"]) == ("optimizer", 0, 30)
+    assert (row["forward_ns"], row["optimizer_ns"]) == (5, 20)
+
+
+def test_no_steps_no_rows():
+    builder = TraceBuilder().span("aten::add", 0, 5)
+    builder.allocate(1, 0x10, 5)
+    assert builder.build().table("steps").num_rows == 0
