@@ -19,9 +19,9 @@ void record(const void* address, int64_t bytes) {
   if (thread == nullptr) return;
   BusyGuard busy(*thread);
   Session* session = Session::current();
-  if (session == nullptr || !session->records(kRecordMemory)) return;
+  if (session == nullptr || (live.what.load(std::memory_order_relaxed) & kRecordMemory) == 0) return;
   try {
-    if (thread->generation != session->generation()) thread->join(*session);
+    if (thread->generation != live.generation.load(std::memory_order_relaxed)) thread->join(*session);
     AllocationRecord event{};
     event.tick = read_tick();
     event.address = reinterpret_cast<uintptr_t>(address);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "live.h"
 #include "parameters.h"
 #include "python_walk.h"
 
@@ -149,7 +150,7 @@ void ModuleRegistry::forget(PyObject* weak_reference) {
       modules_.erase(module);
     }
     std::erase(unnamed_, self);
-    epoch_.fetch_add(1, std::memory_order_acq_rel);
+    live.module_epoch.fetch_add(1, std::memory_order_acq_rel);
   }
   Py_DECREF(weak_reference);
 }

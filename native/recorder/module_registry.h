@@ -37,9 +37,6 @@ class ModuleRegistry {
   // [GIL] The instance behind this weak reference is gone; its address may soon be another's.
   void forget(PyObject* weak_reference);
 
-  // Rises when an address stops meaning what it meant; threads then forget their caches.
-  uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
-
  private:
   struct Module {
     uint32_t id = 0;
@@ -59,7 +56,6 @@ class ModuleRegistry {
   PyObject* root_of(PyObject* self);
 
   Dictionary& dictionary_;
-  std::atomic<uint32_t> epoch_{1};
   // All below: guarded by dictionary_.mutex().
   std::unordered_map<PyObject*, Module> modules_;
   std::unordered_map<uint32_t, PyObject*> by_id_;

@@ -39,7 +39,7 @@ uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
     id = session.dictionary().name({name, length}, {});
   }
   if (std::string_view(name, length) == kAccumulateGrad) {
-    session.accumulate_grad_name.store(id, std::memory_order_relaxed);
+    live.accumulate_grad_name.store(id, std::memory_order_relaxed);
   }
   thread.text_names.insert(key, id);
   return id;
@@ -74,7 +74,7 @@ uint32_t parameter_of(ThreadState& thread, Session& session) {
 }
 
 // Fills where Python stands into `span`: from the span around it when nothing can have moved, else by a walk.
-void place(ThreadState& thread, Session& session, OpenSpan& span, bool ranged) {
+void place(ThreadState& thread, Session& session, OpenSpan& span, bool modules, bool ranged) {
   const PythonPosition position = python_position(thread);
   span.frame = position.frame;
   span.instruction = position.instruction;
@@ -84,7 +84,7 @@ void place(ThreadState& thread, Session& session, OpenSpan& span, bool ranged) {
     span.stack = around->stack;
     span.module = around->module;
   } else {
-    const Place here = locate(thread, session, position, session.records(kRecordModules));
+    const Place here = locate(thread, session, position, modules);
     span.stack = here.stack;
     span.module = here.module;
   }
@@ -99,22 +99,26 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   Session* session = Session::current();
   if (session == nullptr) return nullptr;
   try {
-    if (thread->generation != session->generation()) thread->join(*session);
-    if (thread->orphans_seen != session->orphans_posted()) session->adopt_orphans(*thread);
+    if (thread->generation != live.generation.load(std::memory_order_relaxed)) thread->join(*session);
+    if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
+      session->adopt_orphans(*thread);
+    const uint32_t what = live.what.load(std::memory_order_relaxed);
     const at::RecordScope scope = function.scope();
     OpenSpan span{&function, session->next_span(*thread)};
     if (SpanRecord* record = span.record; record != nullptr) {
       record->name = name_of(*thread, *session, function);
-      if (session->records_places()) place(*thread, *session, span, scope == at::RecordScope::USER_SCOPE);
-      record->stack = session->records(kRecordStacks) ? span.stack : 0;
+      if ((what & (kRecordStacks | kRecordModules)) != 0) {
+        place(*thread, *session, span, (what & kRecordModules) != 0, scope == at::RecordScope::USER_SCOPE);
+      }
+      record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
       record->module = span.module;
-      record->shapes = session->records(kRecordShapes) ? input_shapes(*thread, *session, function) : 0;
+      record->shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0;
       record->sequence = function.seqNr();
       record->forward_thread = static_cast<uint16_t>(function.forwardThreadId());
       record->scope = static_cast<uint8_t>(scope);
       record->flags = 0;
       const bool accumulates = scope == at::RecordScope::BACKWARD_FUNCTION &&
-                               record->name == session->accumulate_grad_name.load(std::memory_order_relaxed);
+                               record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
       record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
       record->end_tick = 0;
     }
@@ -139,7 +143,7 @@ void on_end(const at::RecordFunction& function, at::ObserverContext*) {
   Session* session = Session::current();
   if (session == nullptr) return;
   try {
-    if (thread->generation == session->generation()) {
+    if (thread->generation == live.generation.load(std::memory_order_relaxed)) {
       std::vector<OpenSpan>& open = thread->open;
       if (!open.empty() && open.back().function == &function) {
         if (SpanRecord* record = open.back().record) {

@@ -2,6 +2,7 @@
 
 #include <Python.h>
 
+#include "live.h"
 #include "session.h"
 #include "thread_state.h"
 
@@ -122,7 +123,8 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
   SeenFrame seen[kMaxDepth];
   const uint32_t depth = collect(position.frame, seen, modules);
 
-  if (const uint32_t epoch = session.modules().epoch(); epoch != thread.module_epoch) {
+  if (const uint32_t epoch = live.module_epoch.load(std::memory_order_acquire);
+      epoch != thread.module_epoch) {
     thread.module_epoch = epoch;
     thread.modules.clear();
     thread.path_depth = 0;

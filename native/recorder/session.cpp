@@ -11,7 +11,17 @@
 
 namespace kinetoscope {
 
-std::atomic<Session*> Session::current_{nullptr};
+Live live;
+
+void Session::set_current(Session* session) {
+  if (session != nullptr) {
+    live.orphans_posted.store(0, std::memory_order_relaxed);
+    live.generation.store(session->generation_, std::memory_order_relaxed);
+    live.what.store(session->what_, std::memory_order_relaxed);
+    live.accumulate_grad_name.store(0, std::memory_order_relaxed);
+  }
+  live.session.store(session, std::memory_order_seq_cst);
+}
 
 Session::Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint32_t what)
     : file_(std::move(file)),
@@ -76,7 +86,7 @@ void Session::thread_ended(ThreadState& thread) {
 void Session::end_elsewhere(const void* function, uint64_t tick) {
   std::lock_guard lock(orphans_mutex_);
   orphans_.push_back({function, tick});
-  orphans_posted_.fetch_add(1, std::memory_order_release);
+  live.orphans_posted.fetch_add(1, std::memory_order_release);
 }
 
 void Session::match_orphans(std::vector<OpenSpan>& open) {
@@ -98,7 +108,7 @@ void Session::match_orphans(std::vector<OpenSpan>& open) {
 
 void Session::adopt_orphans(ThreadState& thread) {
   std::lock_guard lock(orphans_mutex_);
-  thread.orphans_seen = orphans_posted_.load(std::memory_order_relaxed);
+  thread.orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
   match_orphans(thread.open);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dictionary.h"
+#include "live.h"
 #include "module_registry.h"
 #include "recording_file.h"
 #include "thread_state.h"
@@ -22,12 +23,10 @@ class Session {
   Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint32_t what);
 
   // [any thread, hot] The recording in progress, or nullptr. What it returns stays valid inside a BusyGuard.
-  static Session* current() { return current_.load(std::memory_order_acquire); }
-  static void set_current(Session* session) { current_.store(session, std::memory_order_seq_cst); }
+  static Session* current() { return live.session.load(std::memory_order_acquire); }
+  static void set_current(Session* session);
 
   uint32_t generation() const { return generation_; }
-  bool records(Recorded what) const { return (what_ & what) != 0; }
-  bool records_places() const { return (what_ & (kRecordStacks | kRecordModules)) != 0; }
   RecordingFile& file() { return *file_; }
   const std::shared_ptr<RecordingFile>& shared_file() const { return file_; }
   Dictionary& dictionary() { return dictionary_; }
@@ -56,15 +55,11 @@ class Session {
   // [any thread] A span that did not begin on this thread ended at `tick`: its owner, or stop(), writes it
   // down.
   void end_elsewhere(const void* function, uint64_t tick);
-  // [any thread, hot] How many spans have ended on another thread than their own so far.
-  uint64_t orphans_posted() const { return orphans_posted_.load(std::memory_order_relaxed); }
   // [owner thread] Closes those of its open spans that ended elsewhere.
   void adopt_orphans(ThreadState& thread);
   // [stop, when every thread is idle] The same for every thread, and for those that ended.
   void settle_orphans();
 
-  // Id of the name whose spans carry a parameter; 0 until it is first seen.
-  std::atomic<uint32_t> accumulate_grad_name{0};
   // Faults inside callbacks that were caught; the operators they belong to are missing.
   std::atomic<uint64_t> faults{0};
 
@@ -80,8 +75,6 @@ class Session {
   // [with orphans_mutex_] Ends the spans in `open` that an orphan belongs to, and removes both.
   void match_orphans(std::vector<OpenSpan>& open);
 
-  static std::atomic<Session*> current_;
-
   std::shared_ptr<RecordingFile> file_;
   Dictionary dictionary_;
   ModuleRegistry modules_;
@@ -89,7 +82,6 @@ class Session {
   const uint32_t what_;
   std::atomic<uint32_t> threads_{0};
 
-  std::atomic<uint64_t> orphans_posted_{0};
   std::mutex orphans_mutex_;  // guards the two below
   std::vector<Orphan> orphans_;
   std::vector<OpenSpan> left_open_;  // by threads that ended

@@ -11,15 +11,10 @@
 #include <new>
 
 #include "clock.h"
+#include "live.h"
 #include "session.h"
 
 namespace kinetoscope {
-
-#if defined(__SANITIZE_THREAD__)
-bool fence_in_callbacks = true;
-#else
-bool fence_in_callbacks = false;
-#endif
 
 constinit thread_local ThreadState* this_state = nullptr;
 
@@ -62,8 +57,8 @@ long membarrier(int command) { return syscall(__NR_membarrier, command, 0, 0); }
 void prepare_quiescence() {
   Register& all = the_register();
   pthread_key_create(&all.key, thread_ended);
-  if (!fence_in_callbacks) {
-    fence_in_callbacks = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+  if (!live.fence_in_callbacks) {
+    live.fence_in_callbacks = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
   }
 }
 
@@ -97,7 +92,7 @@ void forget_other_threads() {
 }
 
 bool wait_until_idle(int64_t patience_ns) {
-  if (fence_in_callbacks) {
+  if (live.fence_in_callbacks) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   } else {
     membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
@@ -132,7 +127,7 @@ void ThreadState::join(Session& session) {
   next_allocation = allocation_end = nullptr;
   allocation_chunk = nullptr;
   open.clear();
-  orphans_seen = session.orphans_posted();
+  orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
   path_depth = 0;
   schema_names.clear();
   text_names.clear();

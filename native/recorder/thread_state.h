@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "live.h"
 #include "probing_table.h"
 #include "recording_file.h"
 
@@ -67,18 +68,12 @@ struct ThreadState {
   SpanRecord* next_span = nullptr;
   SpanRecord* span_end = nullptr;
   ChunkHeader* span_chunk = nullptr;
-  AllocationRecord* next_allocation = nullptr;
-  AllocationRecord* allocation_end = nullptr;
-  ChunkHeader* allocation_chunk = nullptr;
-
   // Spans begun on this thread and not yet ended, outermost first.
   std::vector<OpenSpan> open;
-  uint64_t orphans_seen = 0;  // of Session::orphans_posted()
+  uint64_t orphans_seen = 0;  // of Live::orphans_posted
 
-  // Path of the last operator, outermost frame first.
   uint32_t path_depth = 0;
   uint32_t module_epoch = 0;
-  PathFrame path[kMaxDepth];
 
   ProbingTable<AddressKey> schema_names;  // by the address of a schema's overload name
   ProbingTable<TextKey> text_names;
@@ -86,6 +81,13 @@ struct ThreadState {
   ProbingTable<AddressKey> modules;
   ProbingTable<AddressKey> parameters;
   ProbingTable<TextKey> shapes;
+
+  AllocationRecord* next_allocation = nullptr;
+  AllocationRecord* allocation_end = nullptr;
+  ChunkHeader* allocation_chunk = nullptr;
+
+  // Path of the last operator, outermost frame first; last, because it is long.
+  PathFrame path[kMaxDepth];
 
   // Forgets what belonged to an earlier session and takes part in this one.
   void join(Session& session);
@@ -111,15 +113,12 @@ void for_each_thread(const std::function<void(ThreadState&)>& visit);
 // [load] Chooses how stop() makes itself seen: membarrier, or a fence in every callback.
 void prepare_quiescence();
 
-// Whether callbacks need a full fence because the kernel has no membarrier.
-extern bool fence_in_callbacks;
-
 // Marks the calling thread as inside a callback for the guard's lifetime.
 class BusyGuard {
  public:
   explicit BusyGuard(ThreadState& state) : state_(state) {
     state_.busy.store(1, std::memory_order_relaxed);
-    if (__builtin_expect(fence_in_callbacks, 0)) {
+    if (__builtin_expect(live.fence_in_callbacks, 0)) {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     } else {
       // The other half of this fence is the membarrier in wait_until_idle().

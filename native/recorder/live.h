@@ -1,0 +1,30 @@
+// What every callback looks at first, in one cache line: the operators around it leave little else in the
+// cache.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace kinetoscope {
+
+class Session;
+
+struct alignas(64) Live {
+  std::atomic<Session*> session{nullptr};   // the recording in progress; set last and cleared first
+  std::atomic<uint64_t> orphans_posted{0};  // spans that ended on another thread than their own
+  std::atomic<uint32_t> generation{0};      // of the session
+  std::atomic<uint32_t> what{0};            // kinetoscope::Recorded
+  std::atomic<uint32_t> module_epoch{1};    // rises when a module's address stops meaning that module
+  std::atomic<uint32_t> accumulate_grad_name{
+      0};  // the name whose spans carry a parameter; 0 until it is seen
+  // Whether callbacks need a full fence because the kernel has no membarrier.
+#if defined(__SANITIZE_THREAD__)
+  bool fence_in_callbacks = true;
+#else
+  bool fence_in_callbacks = false;
+#endif
+};
+
+extern Live live;
+
+}  // namespace kinetoscope
