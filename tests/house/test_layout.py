@@ -59,7 +59,7 @@ def test_no_exception_is_swallowed_in_silence():
     found = [
         str(path.relative_to(ROOT))
         for path in source_files(".py")
-        if silent.search(path.read_text(encoding="utf-8"))
+        if "tests" not in path.relative_to(ROOT).parts and silent.search(path.read_text(encoding="utf-8"))
     ]
     assert found == []
 
