@@ -89,7 +89,7 @@ def test_whose_a_file_is(file, is_user):
 def test_a_torch_built_in_place_is_found_by_a_file_it_must_have():
     builder = TraceBuilder()
     builder.stack(
-        ("/work/pytorch/torch/nn/modules/module.py", 1, "f"), ("/work/pytorch/torch/nn/functional.py", 1, "g")
+        ("/src/pytorch/torch/nn/modules/module.py", 1, "f"), ("/src/pytorch/torch/nn/functional.py", 1, "g")
     )
     assert user_frames(builder.build()).tolist() == [False, False]
 
