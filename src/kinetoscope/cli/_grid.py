@@ -52,7 +52,9 @@ def print_csv(table: pa.Table) -> None:
     names = table.column_names
     if len(set(names)) < len(names):
         names = [f"{name}_{place}" for place, name in enumerate(names)]
-    plain = pa.Table.from_arrays([_flat(table.column(place)) for place in range(table.num_columns)], names=names)
+    plain = pa.Table.from_arrays(
+        [_flat(table.column(place)) for place in range(table.num_columns)], names=names
+    )
     sys.stdout.flush()
     pyarrow.csv.write_csv(plain, sys.stdout.buffer)
 

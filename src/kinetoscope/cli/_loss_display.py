@@ -37,6 +37,11 @@ class LossDisplay(io.TextIOBase):
             Live(self._line(), console=printer, refresh_per_second=10) if printer.is_terminal else None
         )
 
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The losses seen so far."""
+        return tuple(self._losses)
+
     def __enter__(self) -> Self:
         """Show the line."""
         if self._live is not None:

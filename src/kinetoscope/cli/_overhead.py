@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.cli._recording import Wanted
 
-ROUNDS = 20
+MOST_ROUNDS, FEWEST_ROUNDS, ENOUGH_S = 20, 4, 1.0
 STEPS_PER_ROUND = 6
 
 
@@ -37,7 +37,7 @@ def measure_overhead(wanted: Wanted) -> Overhead | None:
     """Time a small training step with and without a recording of what `wanted` says, turn by turn.
 
     The processor time of this thread is taken, so that other load on the machine counts little, and the least of
-    each kind, so that what disturbs a round does not count. About a third of a second is spent.
+    each kind, so that what disturbs a round does not count. Half a second is spent, a little more on a busy machine.
 
     Args:
         wanted: What was recorded.
@@ -45,10 +45,25 @@ def measure_overhead(wanted: Wanted) -> Overhead | None:
     Returns:
         The cost, or None when nothing was recorded of the step.
     """
-    step = _small_training_step()
+    import torch
+
+    threads = torch.get_num_threads()
+    # Tiny operators on several threads would measure how the threads wait for each other.
+    torch.set_num_threads(1)
+    try:
+        return _measure(_small_training_step(), wanted)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(step: Callable[[], None], wanted: Wanted) -> Overhead | None:
+    """Time the step with and without a recording."""
     _time(step)
     bare, recorded, records = [], [], 0
-    for _ in range(ROUNDS):
+    begin_s = time.monotonic()
+    for done in range(MOST_ROUNDS):
+        if done >= FEWEST_ROUNDS and time.monotonic() - begin_s > ENOUGH_S:
+            break
         bare.append(_time(step))
         session = replace(wanted, ring_bytes=None).session(None)
         session.start()
@@ -60,7 +75,8 @@ def measure_overhead(wanted: Wanted) -> Overhead | None:
     if records == 0:
         return None
     timed = records * STEPS_PER_ROUND / (STEPS_PER_ROUND + 1)
-    return Overhead(max(0.0, (min(recorded) - min(bare)) / timed), rough=median(bare) > 1.3 * min(bare))
+    rough = median(bare) > 1.3 * min(bare) or len(bare) < MOST_ROUNDS
+    return Overhead(max(0.0, (min(recorded) - min(bare)) / timed), rough)
 
 
 def _time(step: Callable[[], None]) -> int:

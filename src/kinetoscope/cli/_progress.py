@@ -62,12 +62,20 @@ class ProgressLine:
     def _write(self, before: str, text: str) -> None:
         """Write the line, and note how much this process has then written in all."""
         # A line that wraps could not be taken back.
-        width = max(20, os.get_terminal_size(2).columns - 1) if os.isatty(2) else 79
+        width = max(20, _columns() - 1)
         line = f"{before}{text[:width]}\n".encode()
         written = _written_by_this_process()
         with suppress(OSError):
             os.write(2, line)
         self._quiet_until = None if written is None else (written[0] + len(line), written[1])
+
+
+def _columns() -> int:
+    """How wide the terminal is; 80 where it does not know."""
+    try:
+        return os.get_terminal_size(2).columns or 80
+    except OSError:
+        return 80
 
 
 def _written_by_this_process() -> tuple[int, int] | None:

@@ -162,7 +162,7 @@ def _modules(facts: Facts, width: int, most: int) -> list[Text]:
     outside = [row for row in outside if row[1]]
     inside = [
         (_module_name(row), row["total_ns"], row["forward_ns"], row["backward_ns"])
-        for row in facts.largest_modules(max(1, most - len(outside)) if most else 0)
+        for row in facts.largest_modules(most)
     ]
     if not inside:
         return []
@@ -273,6 +273,10 @@ def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
     overhead = finished.overhead
     if overhead is None:
         return _fold("overhead", "not measured", width)
+    if overhead.record_ns <= 0:
+        return _fold(
+            "overhead", "too small to be measured here, on a machine that is busy with other things", width
+        )
     records = len(finished.trace.columns("spans"))
     total_ns = overhead.total_ns(records)
     share = _units.percent(total_ns, max(1, finished.trace.duration_ns))

@@ -55,11 +55,7 @@ class Facts:
             range(len(self.by_module)),
             key=lambda row: (-self.by_module[row]["total_ns"], self.by_module[row]["depth"]),
         )
-        return [
-            self.by_module[row]
-            for row in sorted(largest[:most])
-            if self.by_module[row]["total_ns"] > 0
-        ]
+        return [self.by_module[row] for row in sorted(largest[:most]) if self.by_module[row]["total_ns"] > 0]
 
 
 def gather(trace: Trace, rows: int) -> Facts:

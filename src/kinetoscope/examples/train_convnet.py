@@ -70,7 +70,9 @@ class ConvBlock(nn.Module):
         self.norm = nn.BatchNorm2d(channels_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.max_pool2d(functional.relu(self.norm(self.conv(x))), 2)
+        x = self.conv(x)
+        x = functional.relu(self.norm(x))
+        return functional.max_pool2d(x, 2)
 
 
 class ConvNet(nn.Module):
@@ -86,7 +88,8 @@ class ConvNet(nn.Module):
         self.classify = nn.Linear(4 * channels, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.classify(self.features(images).mean(dim=(2, 3)))
+        seen = self.features(images)
+        return self.classify(seen.mean(dim=(2, 3)))
 
 
 def endless(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[list[Tensor]]:

@@ -47,7 +47,9 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(functional.gelu(self.up(x)))
+        x = self.up(x)
+        x = functional.gelu(x)
+        return self.down(x)
 
 
 class Block(nn.Module):

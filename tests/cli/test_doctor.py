@@ -1,0 +1,41 @@
+"""What the doctor says."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def doctor(start: str = "", *words: str, **more) -> subprocess.CompletedProcess:
+    """Runs the doctor in a process of its own, after a line of Python."""
+    program = f"import sys\n{start}\nfrom kinetoscope.cli import main\nmain({['doctor', *words]!r})"
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, **more
+    )
+
+
+def test_it_names_the_engine_and_every_tested_feature():
+    pytest.importorskip("torch", reason="the recorder is tested with PyTorch")
+    told = doctor()
+    assert told.returncode == 0, told.stderr
+    for word in ("kinetoscope", "Python", "torch", "compiler", "recorder", "engine"):
+        assert any(line.startswith(word) for line in told.stdout.splitlines())
+    for feature in ("operators", "nesting", "backward", "shapes", "stacks", "modules"):
+        assert f" {feature}" in told.stdout
+
+
+def test_without_torch_it_says_that_only_reading_works():
+    told = doctor("sys.modules['torch'] = None")
+    assert told.returncode == 1
+    assert "not installed: traces can be read here, but nothing can be recorded" in told.stdout
+    assert "Traceback" not in told.stderr
+
+
+def test_it_says_when_the_recorder_cannot_be_built(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="the recorder is built for PyTorch")
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    told = doctor("", "--build")
+    assert told.returncode == 1
+    assert "kinetoscope: error: " in told.stderr
+    assert "Traceback" not in told.stderr

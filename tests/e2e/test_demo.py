@@ -1,0 +1,94 @@
+"""The demo as a visitor sees it, without and with a terminal."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+import kinetoscope
+
+pytest.importorskip("torch", reason="the demo trains with PyTorch")
+
+
+def on_a_terminal(folder, *words: str, columns: int, **environment: str) -> tuple[int, str]:
+    """Runs the command on a terminal of its own; returns the exit code and all that was shown."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", **environment}
+    with subprocess.Popen(
+        [sys.executable, "-m", "kinetoscope", *words],
+        cwd=folder, stdin=follower, stdout=follower, stderr=follower, env=environment,
+    ) as process:  # fmt: skip
+        os.close(follower)
+        shown = bytearray()
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:  # how Linux says that nobody holds the other end any more
+                break
+            if not piece:
+                break
+            shown += piece
+        os.close(leader)
+        return process.wait(), shown.decode()
+
+
+def test_the_demo_trains_shows_and_leaves_traces(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "kinetoscope", "demo", "--steps", "4"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for part in ("1/2  Training a small GPT", "2/2  Training a small conv", "step    4/4  loss", "What next"):
+        assert part in done.stdout
+    for part in ("blocks", "features.0  ConvBlock", "aten::", "train_gpt.py:", "peak", "overhead"):
+        assert part in done.stdout
+    left = sorted(path.name for path in (tmp_path / "kinetoscope-demo").iterdir())
+    assert left == ["convnet.json.gz", "convnet.ktrace", "gpt.json.gz", "gpt.ktrace"]
+    for name in ("gpt", "convnet"):
+        with kinetoscope.open(tmp_path / "kinetoscope-demo" / f"{name}.ktrace") as trace:
+            assert trace.complete
+            assert trace.table("steps").num_rows == 4
+            assert trace.info["program"]["command"][:2] == ["-m", f"kinetoscope.examples.train_{name}"]
+
+
+def test_on_a_terminal_the_loss_is_one_line_in_colour(tmp_path):
+    code, shown = on_a_terminal(tmp_path, "demo", "--steps", "3", "-o", "here", columns=60)
+    assert code == 0, shown
+    assert "\x1b[" in shown
+    assert "step 3/3" in shown
+    assert sorted(path.suffix for path in (tmp_path / "here").iterdir()) == [
+        ".gz",
+        ".gz",
+        ".ktrace",
+        ".ktrace",
+    ]
+
+
+QUIET = """
+import time, torch
+x, end = torch.ones(8, 8), time.monotonic() + 1.6
+while time.monotonic() < end:
+    x = (x @ x).tanh()
+"""
+
+
+@pytest.mark.parametrize(("talks", "rewritten"), [(False, True), (True, False)])
+def test_the_progress_line_stops_where_the_program_talks(tmp_path, talks, rewritten):
+    (tmp_path / "train.py").write_text(f"import torch\nprint('hello')\n{QUIET}" if talks else QUIET)
+    code, shown = on_a_terminal(tmp_path, "run", "--no-summary", "train.py", columns=80)
+    assert code == 0, shown
+    assert shown.startswith("kinetoscope: recording to train.recording (native engine)\r\n")
+    # Going up a line and writing it again would hit the program's own.
+    assert ("\x1b[1A" in shown) is rewritten
+    assert ("hello\r\n" in shown) is talks
+
+
+def test_no_progress_is_shown_where_nobody_looks(tmp_path):
+    (tmp_path / "train.py").write_text(QUIET)
+    done = subprocess.run(
+        [sys.executable, "-m", "kinetoscope", "run", "--no-summary", "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == done.stderr == ""
