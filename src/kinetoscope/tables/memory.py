@@ -123,12 +123,12 @@ def _live(trace: Trace, at: Peak | None, device_type: int) -> NDArray[np.int64]:
     same = (blocks["device_type"] == 0) == (device_type == 0)
     made = same & (blocks["bytes"] > 0)
     made[at.allocation + 1 :] = False
-    match = blocks["match"]
-    rows = np.flatnonzero(made & ((match < 0) | (match > at.allocation)))
     # Where the free of a block was not seen, the next block at its address shows that it is gone.
-    latest = rows[::-1]
+    latest = np.flatnonzero(made)[::-1]
     _, places = np.unique(blocks["address"][latest], return_index=True)
-    return np.sort(latest[places])
+    rows = np.sort(latest[places])
+    match = blocks["match"][rows]
+    return rows[(match < 0) | (match > at.allocation)]
 
 
 def _through(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
