@@ -74,6 +74,8 @@ develop: install $(STAMP)/dev-$(REQUIREMENTS)
 demo: install
 	$(call say,Profiling a training run)
 	@$(BIN)/kinetoscope demo
+	@printf '\nThe command stands in $(BIN): type %s first, or %s in its place.\n' \
+	  '`. $(BIN)/activate`' '`$(BIN)/kinetoscope`'
 
 test: lint native-test docs wheel-test pytest
 
