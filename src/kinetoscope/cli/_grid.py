@@ -21,7 +21,24 @@ from kinetoscope.cli import _units
 WIDEST_TEXT = 60
 _GAP = 2
 # Whole numbers that are neither ids nor sizes are easier to read in groups of three digits.
-_COUNTS = frozenset({"calls", "count", "spans"})
+_COUNTS = frozenset({"blocks", "calls", "count", "operators", "spans", "total_operators"})
+# What a reader looks for first, where the order of a table is another.
+_LEADING = {
+    "modules": (
+        "path",
+        "class",
+        "total_ns",
+        "total_percent",
+        "forward_ns",
+        "backward_ns",
+        "bytes",
+        "self_ns",
+    ),
+    "spans": ("id", "name", "module", "start_ns", "duration_ns", "self_ns", "step", "kind", "bytes"),
+    "lines": ("file", "line", "function", "self_ns", "self_percent", "total_ns", "count"),
+    "ops": ("name", "self_ns", "self_percent", "count", "mean_ns", "total_ns", "self_bytes"),
+    "allocations": ("id", "time_ns", "bytes", "lifetime_ns", "total_bytes", "operator", "module"),
+}
 
 
 def choose_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -31,6 +48,14 @@ def choose_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
         ArgumentError: There is no such column.
     """
     return table.select([_column(table, name) for name in names])
+
+
+def put_first(table: pa.Table, name: str) -> pa.Table:
+    """Bring the columns that matter most in the table of this name to the front, and leave out those without a value."""
+    filled = [column for column in table.column_names if table.column(column).null_count < table.num_rows]
+    leading = [column for column in _LEADING.get(name, ()) if column in filled]
+    ordered = [*leading, *(column for column in filled if column not in leading)]
+    return table.select(ordered or table.column_names)
 
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
@@ -123,6 +148,8 @@ def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
             return ["" if value is None else _units.duration(value) for value in values]
         if name == "bytes" or name.endswith("_bytes"):
             return ["" if value is None else _units.size(value) for value in values]
+        if name.endswith("_percent"):
+            return ["" if value is None else f"{value:.1f} %" for value in values]
         if name in _COUNTS:
             return ["" if value is None else f"{value:,}" for value in values]
     return [_cell(value) for value in values]

@@ -60,10 +60,7 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
     facts.append(("with", ", ".join([f"{info.get('engine', 'unknown')} engine", *switches])))
     facts.append(("holds", _amounts(trace)))
     if trace.losses:
-        facts += [
-            ("lost", f"{_units.count(loss['count'], 'x', 'x')} {loss['what']}: {loss['why']}")
-            for loss in trace.losses
-        ]
+        facts += [("lost", f"{loss['count']:,} {loss['what']}: {loss['why']}") for loss in trace.losses]
     if isinstance(checks := info.get("clock_checks"), dict):
         worst = _units.duration(checks.get("largest_error_ns", 0))
         facts.append(

@@ -33,8 +33,14 @@ from kinetoscope.cli._units import parse_size
 )
 @click.option("--shapes", is_flag=True, help="Record the shapes, types and scalars of inputs.")
 @click.option("--memory", is_flag=True, help="Record every allocation and free.")
-@click.option("--stack/--no-stack", default=True, help="Record Python stacks (yes).")
-@click.option("--modules/--no-modules", default=True, help="Record the nn.Module of each operator (yes).")
+@click.option(
+    "--stack/--no-stack",
+    default=True,
+    help="Record Python stacks (yes; our recorder always does, they cost it next to nothing).",
+)
+@click.option(
+    "--modules/--no-modules", default=True, help="Record the nn.Module of each operator (yes; as for stacks)."
+)
 @click.option(
     "--engine",
     type=click.Choice(["auto", "native", "kineto"]),

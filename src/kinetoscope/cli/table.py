@@ -29,6 +29,8 @@ def command(
         found = _grid.sort_rows(found, sort)
     if columns is not None:
         found = _grid.choose_columns(found, [column.strip() for column in columns.split(",")])
+    elif not as_csv:
+        found = _grid.put_first(found, name)
     if as_csv:
         _grid.print_csv(found.slice(0, limit) if limit else found)
     else:
