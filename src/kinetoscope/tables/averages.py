@@ -11,7 +11,8 @@ from kinetoscope import _core
 from kinetoscope.tables import _visible
 from kinetoscope.tables._device import device_type
 from kinetoscope.tables._event_times import TimesAsText
-from kinetoscope.tables.function_event import FunctionEvent, event_name, flat_shapes, used_device
+from kinetoscope.tables._widths import widest
+from kinetoscope.tables.function_event import FunctionEvent, flat_shapes, used_device
 from kinetoscope.trace._naming import stack_frames
 from kinetoscope.trace._schema import SpanKind
 
@@ -189,14 +190,6 @@ class Averages:
             use_device=use_device,
         )
 
-    def keys(self) -> list[str]:
-        """The key of each group."""
-        names = np.append(self.trace.column("spans", "name"), 0)[self.first]
-        return [
-            MEMORY_KEY if row < 0 else event_name(self.trace.strings[name])
-            for name, row in zip(names.tolist(), self.first.tolist(), strict=True)
-        ]
-
     def values(self, attribute: str) -> NDArray[Any] | None:
         """Return an attribute of all groups as an array, in torch's unit; None for one that is not a number."""
         if attribute == "count":
@@ -211,16 +204,15 @@ class Averages:
 
     def widest(self, part: str) -> int:
         """Return the length of the longest key, overload, shapes or stack entry."""
-        if (part == "stack" and not self.stack_frames) or (part == "overload_name" and not self.by_overload):
+        shown = {
+            "stack": self.stack_frames > 0,
+            "overload_name": self.by_overload,
+            "input_shapes": self.by_shape,
+        }
+        if not shown.get(part, True):
             return 0
-        if part == "input_shapes" and not self.by_shape:
-            return 0
-        if part == "key":
-            return max(map(len, self.keys()), default=0)
-        events = (self.event(place) for place in range(len(self)))
-        if part == "stack":
-            return max((len(entry) for event in events for entry in event.stack), default=0)
-        return max((len(str(getattr(event, part))) for event in events), default=0)
+        of_spans = widest(self.trace, self.first[self.first >= 0], part, self.stack_frames)
+        return max(of_spans, len(MEMORY_KEY)) if part == "key" and (self.first < 0).any() else of_spans
 
 
 def averages(trace: Trace, *, by_shape: bool, stack_frames: int, by_overload: bool) -> Averages:

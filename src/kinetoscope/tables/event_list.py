@@ -10,10 +10,10 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.tables._visible import numbers, visible_spans
+from kinetoscope.tables._widths import widest
 from kinetoscope.tables.averages import SIZES, TIMES, FunctionEventAvg, averages
 from kinetoscope.tables.event_table import TableOptions, event_table
-from kinetoscope.tables.function_event import FunctionEvent, flat_shapes, used_device
-from kinetoscope.trace._naming import frame_texts
+from kinetoscope.tables.function_event import FunctionEvent, used_device
 
 if TYPE_CHECKING:
     import os
@@ -85,18 +85,7 @@ class SpanEvents:
 
     def widest(self, part: str) -> int:
         """Return the length of the longest key, overload, shapes or stack entry."""
-        spans = self.trace.columns("spans")
-        if part == "stack":
-            texts = frame_texts(self.trace)
-            return max(map(len, texts), default=0) if (spans["stack"] >= 0).any() else 0
-        if part == "input_shapes":
-            events = [
-                FunctionEvent(self.trace, row) for row in _one_of_each(spans["shapes"][self.rows], self.rows)
-            ]
-            return max((len(str(flat_shapes(event.structured_input_shapes))) for event in events), default=0)
-        column = {"key": "name", "overload_name": "overload"}[part]
-        events = [FunctionEvent(self.trace, row) for row in _one_of_each(spans[column][self.rows], self.rows)]
-        return max((len(getattr(event, part)) for event in events), default=0)
+        return widest(self.trace, self.rows, part)
 
 
 class EventList(Sequence[Event]):
@@ -291,9 +280,3 @@ def key_averages(
         by_overload=group_by_overload_name,
     )
     return EventList(made)
-
-
-def _one_of_each(values: NDArray[Any], rows: NDArray[np.int64]) -> list[int]:
-    """One row for each distinct value."""
-    found: list[int] = rows[np.unique(values, return_index=True)[1]].tolist()
-    return found

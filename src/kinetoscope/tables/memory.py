@@ -128,7 +128,8 @@ def _live(trace: Trace, at: Peak | None, device_type: int) -> NDArray[np.int64]:
     _, places = np.unique(blocks["address"][latest], return_index=True)
     rows = np.sort(latest[places])
     match = blocks["match"][rows]
-    return rows[(match < 0) | (match > at.allocation)]
+    still: NDArray[np.int64] = rows[(match < 0) | (match > at.allocation)]
+    return still
 
 
 def _through(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
