@@ -86,6 +86,10 @@ def test_a_source_runs_once_for_many_threads():
     assert calls == [1]
 
 
+def test_the_names_are_all_those_of_the_definition():
+    assert list(boxes(size=[1])) == ["size", "parent", "label", "area", "volume"]
+
+
 def test_an_unknown_column_names_the_known_ones():
     with pytest.raises(ArgumentError, match=r"'boxes' has no column 'colour'.*size, parent, label"):
         boxes(size=[1])["colour"]

@@ -59,10 +59,6 @@ class Columns:
         except KeyError:
             return self._compute(name)
 
-    def __contains__(self, name: str) -> bool:
-        """Whether the column is delivered or computed, and not merely its default."""
-        return name in self._ready or name in self._sources
-
     def __iter__(self) -> Iterator[str]:
         """The names of all columns of the table, in the order of its definition."""
         return iter(self.table.column_names)
