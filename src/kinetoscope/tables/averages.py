@@ -264,16 +264,13 @@ def _name_keys(trace: Trace) -> NDArray[np.int32]:
     """A number for each span that is equal where name and sort of event are equal."""
     spans = trace.columns("spans")
     kind = spans["kind"]
-    sort_of = np.zeros(256, dtype=np.int32)
-    sort_of[[SpanKind.USER_ANNOTATION, SpanKind.STEP]] = 1
     keys: NDArray[np.int32] = spans["name"] * np.int32(4)
-    keys += sort_of.take(kind)
+    ranges = np.flatnonzero((kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP))
+    keys[ranges] += 1
+    keys[ranges[kind[ranges] == SpanKind.STEP]] = -4
     on_device = _visible.on_device_mask(trace)
     if on_device is not None:
         keys += on_device * np.int32(2)
-    steps = kind == SpanKind.STEP
-    if steps.any():
-        keys[steps] = -1
     return keys
 
 
