@@ -3,6 +3,7 @@
 One JSON object: keys that describe the run, and `traceEvents`. There a slice (`ph` X) has a category, a name, a
 process, a track (`tid`), and its start and duration in microseconds with three decimals, counted from the start of
 the trace: absolute times would not fit a double, and a viewer that reads them as doubles sees neighbours overlap.
+A slice shows its Python stack unless the slice around it has the same one.
 `baseTimeNanoseconds` leads back to the clock on the wall. The slices of a track nest. Spans that nest with nothing (an
 asynchronous range, for example) go to a track of their own beside their thread.
 """
@@ -47,6 +48,12 @@ CATEGORIES: dict[SpanKind, str] = {
     SpanKind.COLLECTIVE: "kernel",
 }
 _GZIP_LEVEL = 5
+
+
+def _stacks_to_show(stack: NDArray[np.int32], parent: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Each span's stack, where the span around it does not say the same: operators within operators share theirs."""
+    repeated = (parent >= 0) & (stack == stack[parent])
+    return np.where(repeated, np.int32(-1), stack)
 
 
 def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -153,7 +160,7 @@ def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> 
         sequence=column("sequence"),
         forward=np.ascontiguousarray(forward[chosen]),
         forward_thread=column("forward_thread"),
-        stack=column("stack"),
+        stack=_stacks_to_show(column("stack"), column("parent")),
         module=column("module"),
         shapes=column("shapes"),
         flags=column("flags"),
