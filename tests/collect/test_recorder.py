@@ -247,3 +247,22 @@ def test_memory_is_freed_by_other_threads_and_after_the_session() -> None:
 def test_programs_run_again_without_profiler() -> None:
     for make in PROGRAMS.values():
         make()()
+
+
+def test_threads_carry_the_names_that_python_gave_them() -> None:
+    done = threading.Event()
+    worked = threading.Event()
+
+    def work() -> None:
+        torch.ones(1)
+        worked.set()
+        done.wait()
+
+    thread = threading.Thread(target=work, name="my loader")
+    with profile() as prof:
+        torch.ones(1)
+        thread.start()
+        worked.wait()
+    done.set()
+    thread.join()
+    assert sorted(prof.trace.columns("threads")["name"]) == ["MainThread", "my loader"]

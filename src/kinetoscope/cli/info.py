@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Said in words in lines of their own.
 _TOLD = {
     "clock_checks", "command_line", "complete", "cpu_count", "engine", "host", "machine", "process", "program",
-    "python_threads", "python_version", "start_realtime_ns", "stop_ns", "torch_version",
+    "python_version", "start_realtime_ns", "stop_ns", "torch_version",
 }  # fmt: skip
 _SWITCHES = {
     "record_shapes": "shapes",

@@ -139,6 +139,7 @@ class Trace:
             stop_ns=recording["stop_ns"],
             complete=stopped,
         )
+        tables["threads"] = _with_python_names(tables["threads"], info.pop("python_threads", None))
         errors = recording["clock_checks"].get("error_ns")
         if errors is not None and len(errors):
             info["clock_checks"] = {"readings": len(errors), "largest_error_ns": int(abs(errors).max())}
@@ -374,6 +375,16 @@ def _table_names() -> tuple[str, ...]:
     from kinetoscope.trace._schema import STORED
 
     return tuple(STORED)
+
+
+def _with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, Any]:
+    """The threads, those that Python knew at the end under Python's name for them."""
+    if not isinstance(names, dict):
+        return dict(threads)
+    shown = [
+        str(names.get(str(number), name)) for number, name in zip(threads["os_tid"], threads["name"], strict=True)
+    ]
+    return {**threads, "name": shown}
 
 
 def _from_json(text: str) -> Any:
