@@ -134,7 +134,7 @@ def measure(options: Namespace) -> list[Result]:
     if options.child:
         serve(recorded=options.child == "after")
         raise SystemExit(0)
-    rounds, pieces = (2, 2) if options.quick else (20, 10)
+    rounds, pieces = (1, 2) if options.quick else (20, 10)
     step = gpt_step()
     for _ in range(5):
         step()
@@ -162,7 +162,7 @@ def measure(options: Namespace) -> list[Result]:
     )
     if step_ms < LEAST_STEP_MS:
         recording.notes.append(f"the step is SHORTER than the {LEAST_STEP_MS:g} ms that the bar speaks of")
-    return [recording, after_stop(*((2, 2, 2) if options.quick else (7, 6, 5)))]
+    return [recording, after_stop(*((1, 2, 1) if options.quick else (7, 6, 5)))]
 
 
 if __name__ == "__main__":
