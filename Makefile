@@ -4,7 +4,7 @@
 #   make demo          profile a real training run and look at the result
 #   make test          every check and every test
 #   make lint | native-test | docs | wheel-test | pytest     its parts
-#   make format        let ruff and clang-format rewrite the sources
+#   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
 #   make bench         the bars of the project, ours and torch.profiler side by side
 #   make clean         forget builds and caches (the virtual environment stays; remove .venv for that)
 #
@@ -133,6 +133,7 @@ format: develop
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(NATIVE)
+	@$(BIN)/python tools/generate_table_docs.py
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
