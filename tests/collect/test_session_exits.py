@@ -45,7 +45,7 @@ def test_a_failing_handler_gets_out_after_the_session_has_done_its_work(error):
     engine = NotingEngine()
 
     def fail(session):
-        session.trace  # noqa: B018
+        session.trace
         raise error
 
     session = profile(
@@ -145,7 +145,7 @@ def test_restart_inside_the_handler():
     engine = NotingEngine()
 
     def again(session):
-        session.trace  # noqa: B018
+        session.trace
         if len(engine.recordings) < 3:
             session.start()
 

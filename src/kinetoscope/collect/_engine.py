@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kinetoscope._errors import StateError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -60,6 +62,10 @@ class EngineStatus:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+class StillRecordingError(StateError):
+    """An engine was asked to stop, could not, and goes on recording as before."""
+
+
 class Recording(Protocol):
     """What an engine leaves behind when it is stopped."""
 
@@ -89,6 +95,6 @@ class Engine(Protocol):
         """Close the books and return the recording; the cost must not depend on how much was recorded.
 
         Raises:
-            StateError: It cannot be stopped now, or not from this thread, and goes on as before.
+            StillRecordingError: It cannot be stopped now, or not from this thread, and goes on as before.
         """
         ...

@@ -16,6 +16,7 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import StateError
+from kinetoscope.collect._engine import StillRecordingError
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
@@ -79,20 +80,26 @@ class KinetoEngine:
         """Stop torch's collector and keep what it returns.
 
         Raises:
-            StateError: Nothing is being recorded, or memory is and another thread started it.
+            StateError: Nothing is being recorded.
+            StillRecordingError: Memory is recorded, and another thread started it.
         """
         if self._request is None or self._collector is None:
             raise StateError("the Kineto engine was stopped without being started: call start() first.")
         if self._only_thread not in (None, threading.get_ident()):
-            raise StateError(
+            raise StillRecordingError(
                 "with profile_memory=True torch's own collector can only be stopped by the thread that started it: "
                 "call stop() there."
             )
-        stopped, self._collector = self._collector, None
-        if not _in_use():
-            return KinetoRecording(None, self._request)
-        stopped.__exit__(None, None, None)
-        return KinetoRecording(stopped.kineto_results, self._request)
+        stopped = self._collector
+        try:
+            if not _in_use():
+                return KinetoRecording(None, self._request)
+            stopped.__exit__(None, None, None)
+            return KinetoRecording(stopped.kineto_results, self._request)
+        finally:
+            self._collector = None
+            # torch forgets this when an interrupt cuts its own stop short.
+            collector._set_is_profiler_enabled(False)
 
     def _refuse_second_user(self) -> None:
         """Say so when torch.profiler is running: torch itself would silently end that one."""

@@ -14,7 +14,7 @@ from kinetoscope.collect._activities import ProfilerActivity, asked_activities, 
 from kinetoscope.collect._arguments import checked_engine, checked_ring_bytes, refuse_later_ones
 from kinetoscope.collect._choose import EngineName, choose_engine
 from kinetoscope.collect._cycle import Cycle
-from kinetoscope.collect._engine import Engine, RecordingRequest
+from kinetoscope.collect._engine import Engine, RecordingRequest, StillRecordingError
 from kinetoscope.collect._reading import ReadsLastCycle
 from kinetoscope.collect._seat import SEAT
 from kinetoscope.collect._warn import warn_user
@@ -124,15 +124,16 @@ class _KinetoProfile(ReadsLastCycle):
         with self._lock:
             if self._engine is None:
                 self._engine = choose_engine(self._asked_engine, self._recordable)
-            if self._state != "prepared":
-                SEAT.take(self, self._engine)
-            self._owner_process = os.getpid()
+            if self._state == "recording":
+                raise already_recording()
             try:
+                if self._state != "prepared":
+                    SEAT.take(self, self._engine)
                 self._engine.prepare(self._request())
+                self._state = "prepared"
             except BaseException:
                 self._abandon()
                 raise
-            self._state = "prepared"
 
     def start_trace(self) -> None:
         """Begin to record; prepares first where `prepare_trace` was not called.
@@ -145,14 +146,14 @@ class _KinetoProfile(ReadsLastCycle):
         with self._lock:
             if self._state != "prepared":
                 self.prepare_trace()
-            engine = self._chosen()
-            self._state = "recording"
             try:
-                engine.start()
+                # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
+                self._state = "recording"
+                self._chosen().start()
+                self._cycles_begun += 1
             except BaseException:
                 self._abandon()
                 raise
-            self._cycles_begun += 1
 
     def stop_trace(self) -> None:
         """Close the recording. Nothing is computed here, so the cost does not depend on what was recorded.
@@ -168,6 +169,7 @@ class _KinetoProfile(ReadsLastCycle):
             return False
         with self._lock:
             if self._state == "idle":
+                SEAT.leave(self)
                 if self._cycles_begun == 0 and keep:
                     raise StateError(
                         "there is nothing to stop: call start() first, or use the session in a `with` block."
@@ -178,13 +180,12 @@ class _KinetoProfile(ReadsLastCycle):
                 return False
             try:
                 recording = self._chosen().stop()
-            except StateError:
-                # The engine goes on recording: this was the wrong moment or the wrong thread.
+                self._stand_up()
+            except StillRecordingError:
                 raise
             except BaseException:
-                self._stand_up()
+                self._abandon()
                 raise
-            self._stand_up()
             earlier = self._cycle
             if not keep and earlier is not None:
                 recording.discard()
@@ -315,3 +316,8 @@ class _KinetoProfile(ReadsLastCycle):
         if self._state == "prepared":
             return "the session is prepared but records nothing; call start_trace(), then stop_trace()."
         return "call start() and stop() first, or leave the `with` block."
+
+
+def already_recording() -> StateError:
+    """What a session answers to a second start."""
+    return StateError("this session is already recording: call stop() before starting it again.")

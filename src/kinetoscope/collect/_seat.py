@@ -25,15 +25,15 @@ class Seat:
         self._engine: Engine | None = None
 
     def take(self, session: _KinetoProfile, engine: Engine) -> None:
-        """Sit down, or raise StateError when somebody else sits there."""
+        """Sit down, or raise StateError when somebody else sits there; a session that sits already may stay."""
         with self._lock:
             sitting = self.taken_by()
+            if sitting is session:
+                return
             if sitting is not None:
                 raise StateError(
-                    "this session is already recording: call stop() before starting it again."
-                    if sitting is session
-                    else "another Kinetoscope session is already recording in this process: stop it before starting "
-                    "a second one."
+                    "another Kinetoscope session is already recording in this process: stop it before starting a "
+                    "second one."
                 )
             abandoned, self._engine = self._engine, None
             if abandoned is not None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError
 from kinetoscope.collect._activities import (
     ProfilerAction,
     ProfilerActivity,
@@ -19,7 +19,7 @@ from kinetoscope.collect._activities import (
 )
 from kinetoscope.collect._choose import EngineName
 from kinetoscope.collect._engine import Engine
-from kinetoscope.collect._low_level import _KinetoProfile
+from kinetoscope.collect._low_level import _KinetoProfile, already_recording
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect._seat import SEAT
 from kinetoscope.collect._warn import warn_user
@@ -143,17 +143,18 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             return
         with self._lock:
             if self._run is not None:
-                raise StateError("this session is already recording: call stop() before starting it again.")
+                raise already_recording()
             self._run = run = _Run()
         try:
             self._transit(run, ProfilerAction.NONE, self.current_action)
+            self._ever_started = True
+            self._open_step_range(run)
         except BaseException:
             with self._lock:
                 if self._run is run:
                     self._run = None
+                    self._abandon()
             raise
-        self._ever_started = True
-        self._open_step_range(run)
 
     def stop(self) -> None:
         """End: close the recording and, if there is one, call `on_trace_ready`. A second call does nothing.
@@ -219,55 +220,78 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             run, self._run = self._run, None
         if run is None:
-            if not self._ever_started:
+            if not self._ever_started or self._state != "idle":
                 super().stop()
+            SEAT.leave(self)
             return
-        self._close_step_range()
         try:
-            if not run.changing:
-                self._transit(run, self.current_action, None)
-            else:
-                # A transition is under way, above us or in another thread, and stops where it is.
-                self._finish(keep=False)
-        except Exception as error:
+            self._close_step_range()
+            failure = self._end(run)
+        except BaseException:
             with self._lock:
-                if self._state == "recording" and self._run is None:
+                if self._state != "idle" and self._run is None:
+                    # It could not be stopped, or not from here: it goes on, and stop() can be called again.
                     self._run = run
-            if handler_may_raise:
-                raise
-            warn_user(f"on_trace_ready failed: {type(error).__name__}: {error}")
+            raise
+        if failure is not None and (handler_may_raise or not isinstance(failure, Exception)):
+            raise failure
+        if failure is not None:
+            warn_user(f"on_trace_ready failed: {type(failure).__name__}: {failure}")
         if not run.recorded:
             warn_user(f"nothing was recorded: {self._why_nothing()}")
 
-    def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction | None) -> None:
+    def _end(self, run: _Run) -> BaseException | None:
+        """Leave the last action; return the exception of the handler that shall get out, if any.
+
+        What is left is read from the state, not from the action: an interrupt may have come between the two.
+        """
+        if run.changing:
+            # A transition is under way, above us or in another thread, and ends where it is.
+            self._finish(keep=False)
+        elif self._state == "recording":
+            run.recorded = self._finish(keep=True)
+            return self._call_handler() if run.recorded else None
+        elif self.current_action is ProfilerAction.WARMUP:
+            self.start_trace()
+            self._finish(keep=False)
+        return None
+
+    def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
         """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out."""
         change = transition(before, after)
-        run_meanwhile = None if after is None else run
         failure: BaseException | None = None
         run.changing = True
         try:
             for do in change.do:
-                if self._run is not run_meanwhile:
+                if self._run is not run:
                     break
-                if do is Do.PREPARE:
-                    self.prepare_trace()
-                elif do is Do.START:
-                    self.start_trace()
-                elif do is Do.STOP:
-                    worth_keeping = before is not ProfilerAction.WARMUP
-                    if self._finish(keep=worth_keeping) and worth_keeping:
-                        run.recorded = True
-                elif run.recorded:
-                    failure = self._call_handler()
+                if do is Do.TRACE_READY:
+                    failure = self._call_handler() if run.recorded else None
+                else:
+                    self._do(do, run, before)
         finally:
             run.changing = False
-        if after is not None and self._run is None:
+        if self._run is None:
             # stop() came in the middle of this: nothing may stay on.
             self._finish(keep=False)
         if change.warning is not None:
             warn_user(change.warning)
         if failure is not None:
             raise failure
+
+    def _do(self, do: Do, run: _Run, before: ProfilerAction) -> None:
+        """Do one thing to the engine; harmless where an interrupt has left the engine in another state than expected."""
+        if do is Do.PREPARE:
+            if self._state == "recording":
+                self._finish(keep=True)
+            self.prepare_trace()
+        elif do is Do.START:
+            if self._state != "recording":
+                self.start_trace()
+        else:
+            worth_keeping = before is not ProfilerAction.WARMUP
+            if self._finish(keep=worth_keeping) and worth_keeping:
+                run.recorded = True
 
     def _call_handler(self) -> BaseException | None:
         """Call `on_trace_ready`; return the exception that shall get out, if any."""
@@ -296,8 +320,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             if self._run is not run or self._state != "recording":
                 return
-            self._step_range = record_function(f"ProfilerStep#{self.step_num}")
-            self._step_range.__enter__()
+            step_range = record_function(f"ProfilerStep#{self.step_num}")
+            step_range.__enter__()
+            self._step_range = step_range
 
     def _close_step_range(self) -> None:
         """End the mark of the present step, whichever thread asks."""

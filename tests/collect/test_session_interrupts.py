@@ -1,0 +1,134 @@
+"""An interrupt at any line of a session: afterwards stop() ends it, and the next session records."""
+
+import linecache
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import kinetoscope.collect._session
+from kinetoscope import ProfilerActivity, StateError, profile, schedule
+from kinetoscope.collect._native import native_engine_status
+from kinetoscope.collect._session import running
+from tests.support.noting_engine import NotingEngine
+
+ROOM = Path(kinetoscope.collect._session.__file__).parent
+INTERRUPTED = {
+    str(ROOM / name) for name in ("_session.py", "_low_level.py", "_seat.py", "_kineto.py", "_cycle.py")
+}
+
+
+class Interrupt(BaseException):
+    pass
+
+
+class ExactEngine(NotingEngine):
+    """Refuses what a recorder would refuse: to start twice, or to stop what does not run."""
+
+    on = 0
+
+    def start(self):
+        if ExactEngine.on:
+            raise StateError("recording already")
+        super().start()
+        ExactEngine.on = 1
+
+    def stop(self):
+        if not ExactEngine.on:
+            raise StateError("not recording")
+        ExactEngine.on = 0
+        return super().stop()
+
+
+class InterruptAt:
+    """Raises at the n-th line that is run in one of the interrupted files."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self.done = False
+
+    def __enter__(self):
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+    def _call(self, frame, event, arg):
+        return self._line if frame.f_code.co_filename in INTERRUPTED else None
+
+    def _line(self, frame, event, arg):
+        if event == "line":
+            self.left -= 1
+            # Leaving a `with` is a line event too, before the lock is released; a real signal does not come there.
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if self.left <= 0 and not self.done and not line.lstrip().startswith("with "):
+                self.done = True
+                raise Interrupt
+        return self._line
+
+
+def program(engine, sessions):
+    """Two cycles and the end of a third; the session is handed out before anything can go wrong with it."""
+    session = profile(
+        engine=engine,
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=0, warmup=1, active=1),
+        on_trace_ready=lambda session: session.trace,
+    )
+    sessions.append(session)
+    with session:
+        for _ in range(5):
+            session.step()
+
+
+def interrupt_everywhere(make_engine, check, stride=1):
+    """Runs the program once for every line it runs, interrupted there; returns how many there were."""
+    line = 1
+    while True:
+        sessions = []
+        at = InterruptAt(line)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                with at:
+                    program(make_engine(), sessions)
+            except Interrupt:
+                pass
+            if not at.done:
+                return line
+            for session in sessions:
+                if session._ever_started:
+                    session.stop()
+            assert running() is None, line
+            check(line)
+        line += stride
+
+
+def test_with_an_engine_that_is_exact_about_its_state():
+    def check(line):
+        assert not ExactEngine.on, line
+        engine = ExactEngine()
+        with profile(engine=engine):
+            pass
+        assert engine.log == ["prepare", "start", "stop"], line
+
+    assert interrupt_everywhere(ExactEngine, check) > 300
+
+
+@pytest.mark.parametrize("engine", ["kineto", "native"])
+def test_with_an_engine_that_records(engine):
+    if engine == "native" and not (status := native_engine_status()).available:
+        pytest.skip(f"the native engine cannot serve here: {status.reason}")
+
+    def check(line):
+        with profile(engine=engine, activities=[ProfilerActivity.CPU]) as session:
+            torch.ones(3) + 1
+        trace = session.trace
+        counted = Counter(trace.strings[name] for name in trace.columns("spans")["name"].tolist())
+        assert counted["aten::add"] == 1, line
+
+    assert interrupt_everywhere(lambda: engine, check, stride=7) > 300
