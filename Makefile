@@ -36,7 +36,7 @@ say = @printf '\n==> %s\n' "$(1)"
 
 .PHONY: help demo test lint native-test docs wheel-test pytest bench format install develop clean
 help:
-	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 # ------------------------------------------------------------------------------------------------------------ set-up
 $(STAMP)/venv:
