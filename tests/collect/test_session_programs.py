@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -204,6 +206,20 @@ def test_stacks_lead_to_this_file(engine):
     assert any(file.endswith("test_session_programs.py") for file in files)
     classes = {trace.strings[name] for name in trace.columns("modules")["class"].tolist()}
     assert {"Sequential", "Linear"} <= classes
+
+
+def test_a_program_that_never_stops_its_session_ends_quietly(engine):
+    program = (
+        "import sys, torch, kinetoscope as k\n"
+        "session = k.profile(activities=[k.ProfilerActivity.CPU], engine=sys.argv[1])\n"
+        "session.start()\n"
+        "torch.ones(3) + 1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, engine], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # ------------------------------------------------------------------------------------------- beside torch.profiler

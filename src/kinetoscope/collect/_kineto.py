@@ -5,17 +5,20 @@ Collecting and stopping cost what they cost in `torch.profiler`; only what comes
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import socket
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
-from kinetoscope._errors import StateError
+from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect._engine import StillRecordingError
 from kinetoscope.collect._warn import warn_user
 
@@ -45,6 +48,7 @@ class KinetoEngine:
         """Begin with nothing prepared."""
         self._request: RecordingRequest | None = None
         self._collector: Any = None
+        _ENGINES.add(self)
         self._only_thread: int | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
@@ -110,6 +114,9 @@ class KinetoEngine:
             )
 
 
+_ENGINES: weakref.WeakSet[KinetoEngine] = weakref.WeakSet()
+
+
 class KinetoRecording:
     """What torch's collector returned, turned into a trace on demand."""
 
@@ -162,6 +169,13 @@ class KinetoRecording:
         self._results = None
 
 
+def _stop_at_exit() -> None:
+    """Stop what nobody stopped: torch's collector crashes when it outlives the interpreter."""
+    for engine in list(_ENGINES):
+        with contextlib.suppress(KinetoscopeError):
+            engine.stop()
+
+
 def _in_use() -> bool:
     """Whether torch's collector is collecting, on any thread: torch keeps that in a variable of its module."""
     return bool(collector._is_profiler_enabled)
@@ -186,3 +200,6 @@ def _make_collector(request: RecordingRequest) -> Any:
             profile_all_threads=not request.profile_memory
         ),
     )
+
+
+atexit.register(_stop_at_exit)
