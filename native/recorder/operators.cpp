@@ -103,6 +103,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
       session->adopt_orphans(*thread);
     const uint32_t what = live.what.load(std::memory_order_relaxed);
+    // The operators in between have pushed all of ours out of the cache; these are the loads that we would
+    // wait for.
+    __builtin_prefetch(&thread->shapes);
+    __builtin_prefetch(&thread->path);
     const at::RecordScope scope = function.scope();
     OpenSpan span{&function, session->next_span(*thread)};
     if (SpanRecord* record = span.record; record != nullptr) {
@@ -175,12 +179,11 @@ uint64_t torch_thread_id() { return at::RecordFunction::currentThreadId(); }
 void add_operator_callback(bool shapes) {
   // In a forked child the parent's registration came along.
   remove_operator_callback();
-  handle =
-      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                .needsInputs(shapes)
-                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                                         at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::CUSTOM_CLASS,
-                                         at::RecordScope::LITE_INTERPRETER, at::RecordScope::USER_SCOPE}));
+  handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                     .needsInputs(shapes)
+                                     .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                              at::RecordScope::TORCHSCRIPT_FUNCTION,
+                                              at::RecordScope::CUSTOM_CLASS, at::RecordScope::USER_SCOPE}));
 }
 
 void remove_operator_callback() {

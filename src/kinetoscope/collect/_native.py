@@ -113,8 +113,9 @@ class NativeEngine:
             raise StateError("the native engine was not prepared: call prepare() before start()")
         self._kept = request.path is not None
         self._path = request.path if request.path is not None else _temporary_path()
-        recorder.start(self._path, _what(request), request.ring_bytes)
+        # Before the start: an interrupt right after it must find a recording that it can stop.
         self._process = os.getpid()
+        recorder.start(self._path, _what(request), request.ring_bytes)
         if not self._kept:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
