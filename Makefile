@@ -30,7 +30,7 @@ REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requir
 SOURCES      := $(call content,src native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
 NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
 # The environment of the caller must not choose other packages, nor reach the programs under test.
-unexport PYTHONPATH PYTHONHOME MAKEFLAGS
+unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE MAKEFLAGS
 
 say = @printf '\n==> %s\n' "$(1)"
 
