@@ -40,9 +40,17 @@ help:
 
 # ------------------------------------------------------------------------------------------------------------ set-up
 $(STAMP)/venv:
+	@command -v $(PYTHON) > /dev/null || { \
+	  echo "There is no '$(PYTHON)' here. Name a Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "Kinetoscope needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." \
+	  echo "Kinetoscope needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
 	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; \
+	  sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || { \
+	  echo "The headers of '$(PYTHON)' are missing: install its development package" \
+	       "(on Debian and Ubuntu: python3-dev)." >&2; exit 1; }
+	@command -v $${CXX:-c++} > /dev/null || command -v g++ > /dev/null || command -v clang++ > /dev/null || { \
+	  echo "There is no C++ compiler here: install g++ or clang++ (on Debian and Ubuntu: build-essential)." >&2; exit 1; }
 	$(call say,Making the virtual environment .venv)
 	@$(PYTHON) -m venv .venv || { echo "'$(PYTHON) -m venv' does not work here: install Python's venv package" \
 	  "(on Debian and Ubuntu: python3-venv)." >&2; exit 1; }
