@@ -95,7 +95,7 @@ class _Conversion:
     def span(self, event: Any) -> dict[str, int]:
         """The columns of one event that do not depend on others."""
         activity = _activity(event)
-        name = event.name()
+        name = _name(event)
         kind = _KINDS.get(activity) or (SpanKind.DRIVER if activity.endswith("_driver") else SpanKind.RUNTIME)
         if activity == "cpu_op":
             kind = SpanKind.BACKWARD if event.scope() == SCOPE_BACKWARD else SpanKind.OPERATOR
@@ -148,9 +148,9 @@ class _Conversion:
             _, stack, module = open_calls[-1] if open_calls else (0, -1, -1)
             kind = spans["kind"][row]
             if kind == SpanKind.PYTHON:
-                stack = self.stacks.of((stack, self.frame(event.name())))
+                stack = self.stacks.of((stack, self.frame(_name(event))))
             elif kind == SpanKind.MODULE:
-                module = self.modules.of((event.name(), event.python_module_id(), module))
+                module = self.modules.of((_name(event), event.python_module_id(), module))
             stack_of[row], module_of[row] = stack, module
             if kind in (SpanKind.PYTHON, SpanKind.MODULE):
                 open_calls.append((starts[row] + durations[row], stack, module))
@@ -161,9 +161,10 @@ class _Conversion:
         parts = _PYTHON_NAME.fullmatch(name)
         if parts is None:
             return self.frames.of((self.strings.of(name), 0, 0))
-        return self.frames.of(
-            (self.strings.of(parts["function"]), self.strings.of(parts["file"]), int(parts["line"]))
-        )
+        line = int(parts["line"])
+        if line > _LAST_LINE:
+            line = 0
+        return self.frames.of((self.strings.of(parts["function"]), self.strings.of(parts["file"]), line))
 
     def launches(self, events: list[Any], spans: dict[str, Any]) -> dict[str, Any]:
         """The runtime call, or else the operator, that started each device span."""
@@ -247,16 +248,28 @@ _SPAN_TYPES: dict[str, type] = {
 _DEVICE_TYPES = {"cpu": 0, "cuda": 1, "xpu": 12, "mtia": 19, "hpu": 18, "privateuseone": 20}
 
 
+# torch reads some frames after they are gone: their line, and sometimes their name, is whatever lay there.
+_LAST_LINE = 2**31 - 1
+
+
+def _name(event: Any) -> str:
+    """An event's name; bytes that are no UTF-8 are shown as replacement characters."""
+    try:
+        return str(event.name())
+    except UnicodeDecodeError as error:
+        return error.object.decode("utf-8", "replace")
+
+
 def _column(rows: list[tuple[Any, ...]], place: int) -> Any:
-    """One column of integers out of rows."""
-    return np.array([row[place] for row in rows], np.int64)
+    """One column of integers out of rows; torch's "no thread" is the largest unsigned number, which is -1 here."""
+    return np.array([row[place] if row[place] < 2**63 else row[place] - 2**64 for row in rows], np.int64)
 
 
 def _activity(event: Any) -> str:
     """What torch says an event is; torch before 2.9 does not say it, and then it follows from the rest."""
     if hasattr(event, "activity_type"):
         return str(event.activity_type())
-    name = event.name()
+    name = _name(event)
     if name == "[memory]":
         return "cpu_instant_event"
     if _device_type(event) != 0:
