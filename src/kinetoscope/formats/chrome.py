@@ -22,6 +22,7 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.formats._chrome_device import device_events
+from kinetoscope.formats._chrome_stacks import shown_stacks
 from kinetoscope.formats._chrome_tracks import Tracks, lay_out
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._replace import replaced
@@ -48,12 +49,6 @@ CATEGORIES: dict[SpanKind, str] = {
     SpanKind.COLLECTIVE: "kernel",
 }
 _GZIP_LEVEL = 5
-
-
-def _stacks_to_show(stack: NDArray[np.int32], parent: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Each span's stack, where the span around it does not say the same: operators within operators share theirs."""
-    repeated = (parent >= 0) & (stack == stack[parent])
-    return np.where(repeated, np.int32(-1), stack)
 
 
 def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -150,6 +145,7 @@ def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> 
             "allocation_device_index": allocations["device_index"],
         }
     strings = trace.strings
+    shown = shown_stacks(trace)
     yield from _core.ChromeWriter(
         start_ns=column("start_ns"),
         duration_ns=column("duration_ns"),
@@ -160,15 +156,15 @@ def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> 
         sequence=column("sequence"),
         forward=np.ascontiguousarray(forward[chosen]),
         forward_thread=column("forward_thread"),
-        stack=_stacks_to_show(column("stack"), column("parent")),
+        stack=np.ascontiguousarray(shown.of_span[chosen]),
         module=column("module"),
         shapes=column("shapes"),
         flags=column("flags"),
-        strings=strings,
-        stack_parent=stacks["parent"],
+        strings=shown.strings,
+        stack_parent=shown.parent,
         stack_frame=stacks["frame"],
         frame_function=frames["function"],
-        frame_file=frames["file"],
+        frame_file=shown.file,
         frame_line=frames["line"],
         module_path=modules["path"],
         module_class=[strings[name] for name in modules["class"].tolist()],

@@ -1,0 +1,71 @@
+"""Python stacks as a slice shows them: short enough that a trace of a million operators stays a file one can open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+
+# Between a module's caller and its forward() there are always these two: they say nothing and are half of the text.
+_CALL_FRAMES = frozenset({"Module._wrapped_call_impl", "Module._call_impl"})
+_CALL_FILE = "torch/nn/modules/module.py"
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+@dataclass(frozen=True)
+class ShownStacks:
+    """A trace's stacks without the frames that only pass a call on, and the files of installed packages in short.
+
+    Attributes:
+        of_span: For each span the row of the stack to show, -1 for none.
+        parent: For each stack the row of its caller, -1 for the outermost.
+        strings: The trace's strings, with the short file names behind them.
+        file: For each frame the string id of its file.
+    """
+
+    of_span: NDArray[np.int32]
+    parent: NDArray[np.int32]
+    strings: list[str]
+    file: NDArray[np.int32]
+
+
+def shown_stacks(trace: Trace) -> ShownStacks:
+    """What to show of a trace's stacks; where the span around a span has the same one, nothing."""
+    spans, stacks, frames = (trace.columns(name) for name in ("spans", "stacks", "frames"))
+    strings = list(trace.strings)
+    passes_on = np.array(
+        [
+            strings[function] in _CALL_FRAMES and strings[file].endswith(_CALL_FILE)
+            for function, file in zip(frames["function"].tolist(), frames["file"].tolist(), strict=True)
+        ],
+        np.bool_,
+    )
+    parent = stacks["parent"].tolist()
+    # The last entry stands for the row -1.
+    shown = [-1] * (len(parent) + 1)
+    for row, frame in enumerate(stacks["frame"].tolist()):
+        # A caller's row is below its callee's, so it is settled by now.
+        parent[row] = shown[parent[row]]
+        shown[row] = parent[row] if frame >= 0 and passes_on[frame] else row
+    short: dict[int, int] = {}
+    for file in set(frames["file"].tolist()):
+        for folder in _INSTALLED:
+            _, found, rest = strings[file].rpartition(folder)
+            if found:
+                short[file] = len(strings)
+                strings.append(rest)
+                break
+    stack, around = spans["stack"], spans["parent"]
+    repeated = (around >= 0) & (stack == stack[around])
+    return ShownStacks(
+        of_span=np.where(repeated, np.int32(-1), np.array(shown, np.int32)[stack]),
+        parent=np.array(parent, np.int32),
+        strings=strings,
+        file=np.array([short.get(file, file) for file in frames["file"].tolist()], np.int32),
+    )
