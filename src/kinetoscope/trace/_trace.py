@@ -382,7 +382,8 @@ def _with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, A
     if not isinstance(names, dict):
         return dict(threads)
     shown = [
-        str(names.get(str(number), name)) for number, name in zip(threads["os_tid"], threads["name"], strict=True)
+        str(names.get(str(number), name))
+        for number, name in zip(threads["os_tid"], threads["name"], strict=True)
     ]
     return {**threads, "name": shown}
 
