@@ -48,8 +48,9 @@ class KinetoEngine:
         """Begin with nothing prepared."""
         self._request: RecordingRequest | None = None
         self._collector: Any = None
-        _ENGINES.add(self)
         self._only_thread: int | None = None
+        self._ended_at_exit: KinetoRecording | None = None
+        _ENGINES.add(self)
 
     def prepare(self, request: RecordingRequest) -> None:
         """Let torch load and warm up what its devices need.
@@ -87,6 +88,9 @@ class KinetoEngine:
             StateError: Nothing is being recorded.
             StillRecordingError: Memory is recorded, and another thread started it.
         """
+        if self._ended_at_exit is not None:
+            recording, self._ended_at_exit = self._ended_at_exit, None
+            return recording
         if self._request is None or self._collector is None:
             raise StateError("the Kineto engine was stopped without being started: call start() first.")
         if self._only_thread not in (None, threading.get_ident()):
@@ -104,6 +108,11 @@ class KinetoEngine:
             self._collector = None
             # torch forgets this when an interrupt cuts its own stop short.
             collector._set_is_profiler_enabled(False)
+
+    def stop_at_exit(self) -> None:
+        """Stop because Python ends; whoever still asks for the recording with `stop` gets it."""
+        if self._collector is not None:
+            self._ended_at_exit = self.stop()
 
     def _refuse_second_user(self) -> None:
         """Say so when torch.profiler is running: torch itself would silently end that one."""
@@ -173,7 +182,7 @@ def _stop_at_exit() -> None:
     """Stop what nobody stopped: torch's collector crashes when it outlives the interpreter."""
     for engine in list(_ENGINES):
         with contextlib.suppress(KinetoscopeError):
-            engine.stop()
+            engine.stop_at_exit()
 
 
 def _in_use() -> bool:
