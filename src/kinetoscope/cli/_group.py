@@ -64,6 +64,7 @@ class Commands(click.Group):
             result = super().main(
                 args, prog_name or "kinetoscope", complete_var, standalone_mode=False, **extra
             )
+            sys.stdout.flush()  # a reader that has enough is noticed here, not when Python ends
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(USAGE_ERROR)

@@ -148,6 +148,22 @@ class Run:
         if os.getpid() != self._process:
             return
         self._progress.end()
+        try:
+            self._tell()
+        finally:
+            self._leave_no_unwritten_words()
+
+    def _leave_no_unwritten_words(self) -> None:
+        """Forget what standard error cannot take: Python would change the exit code when it tries again."""
+        try:
+            sys.stderr.flush()
+        except (AttributeError, ValueError):
+            return
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+    def _tell(self) -> None:
+        """Finish the recording and print what came of it."""
         with suppress(AttributeError, ValueError, OSError):  # closed, replaced or broken by the program
             sys.stdout.flush()
         try:
