@@ -98,20 +98,18 @@ bool wait_until_idle(int64_t patience_ns) {
     membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
   }
   const int64_t give_up = read_clock(CLOCK_MONOTONIC) + patience_ns;
-  for (;;) {
-    bool idle = true;
-    {
-      Register& all = the_register();
-      std::lock_guard lock(all.mutex);
-      idle = std::none_of(all.threads.begin(), all.threads.end(), [](const ThreadState* state) {
-        // Ours is 1 when stop() is called from inside a callback's memory event; it cannot wait for itself.
-        return state != this_state && state->busy.load(std::memory_order_acquire) != 0;
-      });
+  // Each thread once is enough: whoever was outside sees no session when it comes in again. Holding the
+  // register keeps nobody in a callback: threads take it before their first one and after their last.
+  Register& all = the_register();
+  std::lock_guard lock(all.mutex);
+  for (const ThreadState* state : all.threads) {
+    // Ours is 1 when stop() is called from inside a callback's memory event; it cannot wait for itself.
+    while (state != this_state && state->busy.load(std::memory_order_acquire) != 0) {
+      if (read_clock(CLOCK_MONOTONIC) > give_up) return false;
+      sched_yield();
     }
-    if (idle) return true;
-    if (read_clock(CLOCK_MONOTONIC) > give_up) return false;
-    sched_yield();
   }
+  return true;
 }
 
 void for_each_thread(const std::function<void(ThreadState&)>& visit) {
