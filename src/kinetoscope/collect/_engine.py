@@ -31,6 +31,9 @@ class RecordingRequest:
         with_stack: Keep the Python stack of each operator.
         with_flops: Estimate the floating-point operations of each operator.
         with_modules: Keep the `nn.Module` path of each operator.
+        python_calls: Keep every call of a Python function.
+        module_spans: Keep every call of an `nn.Module` with its exact start and end.
+        record_function_ids: Keep torch's own number of each call, by which execution traces name it.
         path: The live recording file; None means a private temporary place.
         ring_bytes: Upper limit of the recording in bytes, the oldest parts being overwritten; None means no limit.
         info: Metadata of the trace, each value a JSON text.
@@ -42,6 +45,9 @@ class RecordingRequest:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    python_calls: bool = False
+    module_spans: bool = False
+    record_function_ids: bool = False
     path: Path | None = None
     ring_bytes: int | None = None
     info: Mapping[str, str] = field(default_factory=dict)

@@ -122,6 +122,7 @@ _SPANS = (
     _c("parameter", "int32", "row of parameters", "For AccumulateGrad, the parameter it feeds."),
     _c("flags", "uint8", "", "Bit 0: ended on another thread. Bit 1: never ended; cut at the end.", 0),
     _c("stream", "int32", "row of streams", "The device stream it ran on; -1 for the host."),
+    _c("record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."),
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost span of the same thread that encloses it."),
     _d("depth", "int32", "", "How many spans enclose it.", 0),
@@ -210,6 +211,17 @@ STORED: dict[str, Table] = {
             ),
         ),
         Table("allocations", "A block of memory allocated or freed.", _ALLOCATIONS),
+        Table(
+            "operands",
+            "A tensor that a span was given, by the block its data lies in.",
+            (
+                _c("span", "int32", "row of spans", "The span that was given it."),
+                _c("argument", "int32", "", "Which argument of the operator; -1 for a gradient to accumulate."),
+                _c("address", "uint64", "", "Where the tensor's storage begins.", 0),
+                _c("bytes", "int64", "bytes", "The size of the storage.", 0),
+                _c("parameter", "int32", "row of parameters", "For a gradient, whose it is."),
+            ),
+        ),
         Table(
             "stacks",
             "A Python call stack: one more frame on top of its parent. Parents come first.",
