@@ -56,6 +56,8 @@ class Column {
   void fill(T value) {
     for (std::size_t row = 0; row < size_; ++row) data_[row] = value;
   }
+  // Only forgets the rest; the block keeps its size.
+  void shrink(std::size_t size) { size_ = size; }
   T* data() { return data_; }
   const T* data() const { return data_; }
   std::size_t size() const { return size_; }

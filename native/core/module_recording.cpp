@@ -23,6 +23,9 @@ nb::dict losses_dict(const RecordingLosses& losses) {
   dict["dropped_allocations"] = count(losses.dropped_allocations);
   dict["recycled_spans"] = count(losses.recycled_spans);
   dict["recycled_allocations"] = count(losses.recycled_allocations);
+  dict["dropped_notes"] = count(losses.dropped_notes);
+  dict["recycled_notes"] = count(losses.recycled_notes);
+  dict["unmatched_notes"] = count(losses.unmatched_notes);
   dict["truncated_strings"] = count(losses.truncated_strings);
   dict["dropped_dictionary"] = count(losses.dropped_dictionary);
   dict["damaged_chunks"] = count(losses.damaged_chunks);
@@ -129,6 +132,19 @@ nb::dict allocations_dict(AllocationColumns& allocations) {
   return dict;
 }
 
+nb::dict notes_dict(NoteColumns& notes) {
+  nb::dict dict;
+  dict["span"] = to_array(std::move(notes.span));
+  dict["kind"] = to_array(std::move(notes.kind));
+  dict["value"] = to_array(std::move(notes.value));
+  dict["bytes"] = to_array(std::move(notes.bytes));
+  dict["argument"] = to_array(std::move(notes.argument));
+  dict["parameter"] = to_array(std::move(notes.parameter));
+  dict["device_type"] = to_array(std::move(notes.device_type));
+  dict["device_index"] = to_array(std::move(notes.device_index));
+  return dict;
+}
+
 nb::dict read_recording(const std::string& path) {
   try {
     const MappedFile file(path);
@@ -149,6 +165,7 @@ nb::dict read_recording(const std::string& path) {
     add_dictionary(result, recording.dictionary);
     result["spans"] = spans_dict(recording.spans);
     result["allocations"] = allocations_dict(recording.allocations);
+    result["notes"] = notes_dict(recording.notes);
     return result;
   } catch (const std::system_error& error) {
     errno = error.code().value();

@@ -98,6 +98,11 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
             {chunk.thread, chunk.order, payload,
              whole_units(chunk.committed, sizeof(AllocationRecord), capacity, payload_bytes, list)});
         break;
+      case ChunkKind::Notes:
+        list.notes.push_back(
+            {chunk.thread, chunk.order, payload,
+             whole_units(chunk.committed, sizeof(NoteRecord), capacity, payload_bytes, list)});
+        break;
       case ChunkKind::Dictionary:
         dictionary.push_back(
             {chunk.order, {payload, whole_units(chunk.committed, 1, capacity, payload_bytes, list)}});
@@ -111,6 +116,7 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
   };
   std::stable_sort(list.spans.begin(), list.spans.end(), by_thread_and_order);
   std::stable_sort(list.allocations.begin(), list.allocations.end(), by_thread_and_order);
+  std::stable_sort(list.notes.begin(), list.notes.end(), by_thread_and_order);
   std::stable_sort(dictionary.begin(), dictionary.end(),
                    [](const DictionaryChunk& a, const DictionaryChunk& b) { return a.order < b.order; });
   for (const DictionaryChunk& chunk : dictionary) list.dictionary.push_back(chunk.payload);

@@ -1,8 +1,8 @@
 // The file a recording is kept in while it runs, and the only thing the recorder and the reader share.
 //
 // Layout: one FileHeader in the first kHeaderBytes, then chunks of FileHeader::chunk_bytes each, in the
-// order in which they were handed out. A chunk belongs to one thread (SPANS, ALLOCATIONS) or to the whole
-// process (DICTIONARY). Its writer fills the payload and then release-stores ChunkHeader::committed, so
+// order in which they were handed out. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES) or to the
+// whole process (DICTIONARY). Its writer fills the payload and then release-stores ChunkHeader::committed, so
 // whatever lies below `committed` is whole even after SIGKILL: the pages are a shared mapping of the file.
 // Dictionary entries are committed before the first record that names them.
 //
@@ -55,10 +55,12 @@ struct FileHeader {
   uint64_t dropped_dictionary;  // dictionary entries that found no room: their ids stay unnamed
   ClockPair
       pairs[kMaxClockPairs];  // in order of time, [0] before the start; when full the last slot is rewritten
+  uint64_t dropped_notes;
+  uint64_t recycled_notes;
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
-enum class ChunkKind : uint32_t { Free = 0, Spans = 1, Allocations = 2, Dictionary = 3 };
+enum class ChunkKind : uint32_t { Free = 0, Spans = 1, Allocations = 2, Dictionary = 3, Notes = 4 };
 
 struct ChunkHeader {
   uint32_t magic;   // kChunkMagic once handed out
@@ -66,7 +68,7 @@ struct ChunkHeader {
   uint32_t thread;  // index of a Thread entry; 0 for Dictionary
   uint32_t reserved;
   uint64_t order;      // rises with every hand-out; a recycled chunk gets a new one
-  uint64_t committed;  // records (Spans, Allocations) or payload bytes (Dictionary) that are whole
+  uint64_t committed;  // records (Spans, Allocations, Notes) or payload bytes (Dictionary) that are whole
   uint64_t padding[4];
 };
 static_assert(sizeof(ChunkHeader) == 64);
@@ -102,6 +104,25 @@ struct AllocationRecord {
   uint32_t stack;
 };
 static_assert(sizeof(AllocationRecord) == 32);
+
+// Something more about the span of the same thread that began at `span_tick`.
+struct NoteRecord {
+  uint64_t span_tick;
+  uint64_t value;
+  int64_t bytes;
+  uint32_t parameter;   // Gradient: whose it is; else 0
+  uint8_t kind;         // NoteKind
+  uint8_t argument;     // Operand: the operator's argument, counted from 0
+  uint8_t device_type;  // Operand, Gradient: c10::DeviceType
+  int8_t device_index;
+};
+static_assert(sizeof(NoteRecord) == 32);
+
+enum class NoteKind : uint8_t {
+  Operand = 1,         // value: where the storage of a tensor argument begins; bytes: its size
+  Gradient = 2,        // the same of a gradient that AccumulateGrad was given
+  RecordFunction = 3,  // value: torch's number of the call
+};
 
 // Dictionary entries: EntryHeader, payload, zero padding to a multiple of 8. An entry never crosses a chunk.
 // Payloads are packed u32/u64 in the order named here; `text` runs to the end of the payload.

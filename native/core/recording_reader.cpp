@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "recording_chunks.h"
+#include "recording_notes.h"
 
 namespace kinetoscope {
 namespace {
@@ -140,10 +141,6 @@ struct OpenThread {
   std::size_t first_row, last_row;
 };
 
-int32_t row_of_thread(const std::vector<uint32_t>& indexes, uint32_t index) {
-  return static_cast<int32_t>(std::lower_bound(indexes.begin(), indexes.end(), index) - indexes.begin());
-}
-
 // Reads all spans; returns the last tick seen.
 uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClock& clock,
                     uint64_t start_tick, std::vector<OpenThread>& open_threads) {
@@ -265,6 +262,10 @@ AllocationColumns::AllocationColumns(std::size_t rows)
       device_index(rows),
       stack(rows) {}
 
+int32_t row_of_thread(const std::vector<uint32_t>& indexes, uint32_t index) {
+  return static_cast<int32_t>(std::lower_bound(indexes.begin(), indexes.end(), index) - indexes.begin());
+}
+
 std::size_t clip_unfinished(std::span<const int64_t> start_ns, std::span<int64_t> duration_ns,
                             std::span<const uint8_t> flags, int64_t stop_ns) {
   std::vector<int64_t> open_ends;
@@ -293,6 +294,8 @@ Recording parse_recording(std::span<const std::byte> file) {
                       .dropped_allocations = header.dropped_allocations,
                       .recycled_spans = header.recycled_spans,
                       .recycled_allocations = header.recycled_allocations,
+                      .dropped_notes = header.dropped_notes,
+                      .recycled_notes = header.recycled_notes,
                       .truncated_strings = header.truncated_strings,
                       .dropped_dictionary = header.dropped_dictionary,
                       .damaged_chunks = chunks.damaged,
@@ -312,6 +315,7 @@ Recording parse_recording(std::span<const std::byte> file) {
 
   std::vector<OpenThread> open_threads;
   uint64_t last_tick = read_spans(recording, chunks, clock, header.start_tick, open_threads);
+  read_notes(recording, chunks, clock, header.start_tick);
   last_tick = std::max(last_tick, read_allocations(recording, chunks, clock, header.start_tick));
   if (recording.stopped && header.stop_tick > header.start_tick) {
     recording.stop_ns = clock.to_ns(header.stop_tick);

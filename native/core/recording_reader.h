@@ -55,10 +55,28 @@ struct AllocationColumns {
   Column<int32_t> stack;
 };
 
+// More about spans: a note's `span` is a row of SpanColumns. In the order of threads and, there, of the file.
+struct NoteColumns {
+  explicit NoteColumns(std::size_t rows);
+  std::size_t size() const { return span.size(); }
+  // Keeps the first `rows` rows.
+  void shrink(std::size_t rows);
+
+  Column<int32_t> span;
+  Column<uint8_t> kind;  // NoteKind
+  Column<uint64_t> value;
+  Column<int64_t> bytes;
+  Column<int32_t> argument, parameter;  // parameter: a row, -1 for none
+  Column<uint8_t> device_type;
+  Column<int8_t> device_index;
+};
+
 // What the file or its reader lost.
 struct RecordingLosses {
   uint64_t dropped_spans = 0, dropped_allocations = 0;
   uint64_t recycled_spans = 0, recycled_allocations = 0;
+  uint64_t dropped_notes = 0, recycled_notes = 0;
+  uint64_t unmatched_notes = 0;  // about a span that is not there
   uint64_t truncated_strings = 0, dropped_dictionary = 0;
   uint64_t damaged_chunks = 0;      // bad header, or cut off by the end of the file
   uint64_t damaged_records = 0;     // committed but missing, or with an impossible time or size
@@ -79,7 +97,11 @@ struct Recording {
   std::vector<uint32_t> thread_index;  // row -> index in the file, ascending
   SpanColumns spans{0};
   AllocationColumns allocations{0};
+  NoteColumns notes{0};
 };
+
+// The row of a thread in `Recording::thread_index`.
+int32_t row_of_thread(const std::vector<uint32_t>& indexes, uint32_t index);
 
 // How many bytes from the file's front a reader will touch; the file's size if its header says nothing
 // useful.

@@ -155,6 +155,34 @@ void ModuleRegistry::forget(PyObject* weak_reference) {
   Py_DECREF(weak_reference);
 }
 
+bool ModuleRegistry::list_living(PyObject* into) {
+  // Held while the dictionary's lock is not: making tuples may run the collector, and with it forget().
+  std::vector<std::pair<uint32_t, PyObject*>> living;
+  {
+    std::lock_guard lock(dictionary_.mutex());
+    for (const auto& [self, module] : modules_) {
+      if (module.weak_reference == nullptr) continue;
+      PyObject* held = nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+      if (PyWeakref_GetRef(module.weak_reference, &held) <= 0) continue;
+#else
+      held = PyWeakref_GET_OBJECT(module.weak_reference);
+      if (held == Py_None) continue;
+      Py_INCREF(held);
+#endif
+      living.emplace_back(module.id, held);
+    }
+  }
+  bool whole = true;
+  for (const auto& [id, held] : living) {
+    PyObject* pair = whole ? Py_BuildValue("(IO)", id, held) : nullptr;
+    whole = pair != nullptr && PyList_Append(into, pair) == 0;
+    Py_XDECREF(pair);
+    Py_DECREF(held);
+  }
+  return whole;
+}
+
 void ModuleRegistry::drop_references() {
   pending_registry.store(nullptr, std::memory_order_release);
   std::vector<PyObject*> references;

@@ -31,6 +31,9 @@ class ModuleRegistry {
   // [GIL] Names what was seen since the last time, as far as the instances are known to live: because a
   // Python frame of any thread holds them, or because they are in `alive`. Returns how many are left unnamed.
   size_t resolve(const std::vector<PyObject*>& alive);
+  // [GIL] Appends (id, instance) to a list for each instance that was seen and lives; false with an exception
+  // set.
+  bool list_living(PyObject* into);
   // [GIL, session over] Gives the weak references back.
   void drop_references();
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "clock.h"
+#include "notes.h"
 #include "parameters.h"
 #include "python_walk.h"
 #include "session.h"
@@ -17,6 +18,16 @@ namespace kinetoscope {
 namespace {
 
 at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+at::CallbackHandle backward_handle = at::INVALID_CALLBACK_HANDLE;
+
+// Marks a call that began while the recording was paused, so that its end is not taken for another span's.
+struct Unrecorded final : at::ObserverContext {
+  static void* operator new(size_t) {
+    alignas(at::ObserverContext) static std::byte place[sizeof(at::ObserverContext)];
+    return place;
+  }
+  static void operator delete(void*) {}
+};
 
 constexpr std::string_view kAccumulateGrad = "torch::autograd::AccumulateGrad";
 
@@ -103,12 +114,14 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
       session->adopt_orphans(*thread);
     const uint32_t what = live.what.load(std::memory_order_relaxed);
+    if (__builtin_expect((what & kPaused) != 0, 0)) return std::make_unique<Unrecorded>();
     // The operators in between have pushed all of ours out of the cache; these are the loads that we would
     // wait for.
     __builtin_prefetch(&thread->shapes);
     __builtin_prefetch(&thread->path);
     const at::RecordScope scope = function.scope();
     OpenSpan span{&function, session->next_span(*thread)};
+    uint32_t notes = 0;
     if (SpanRecord* record = span.record; record != nullptr) {
       record->name = name_of(*thread, *session, function);
       if ((what & (kRecordStacks | kRecordModules)) != 0) {
@@ -125,12 +138,15 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
                                record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
       record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
       record->end_tick = 0;
+      if ((what & (kRecordMemory | kRecordFunctionIds)) != 0)
+        notes = write_notes(*thread, *session, function, what, record->parameter);
     }
     thread->open.push_back(span);
     if (span.record != nullptr) {
       // Last, so that our own work counts to the operator's caller.
       span.record->start_tick = read_tick();
       Session::commit_span(*thread);
+      if (notes != 0) Session::commit_notes(*thread, notes, span.record->start_tick);
     }
   } catch (...) {
     // Out of memory, or a type we cannot describe: this one operator is missing, the job goes on.
@@ -139,8 +155,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   return nullptr;
 }
 
-void on_end(const at::RecordFunction& function, at::ObserverContext*) {
+void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   const uint64_t now = read_tick();
+  if (__builtin_expect(context != nullptr, 0)) return;
   ThreadState* thread = this_thread();
   if (thread == nullptr) return;
   BusyGuard busy(*thread);
@@ -176,20 +193,31 @@ void on_end(const at::RecordFunction& function, at::ObserverContext*) {
 
 uint64_t torch_thread_id() { return at::RecordFunction::currentThreadId(); }
 
-void add_operator_callback(bool shapes) {
+void add_operator_callback(uint32_t what) {
   // In a forked child the parent's registration came along.
   remove_operator_callback();
-  handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                     .needsInputs(shapes)
-                                     .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                                              at::RecordScope::TORCHSCRIPT_FUNCTION,
-                                              at::RecordScope::CUSTOM_CLASS, at::RecordScope::USER_SCOPE}));
+  const bool shapes = (what & kRecordShapes) != 0;
+  const bool ids = (what & kRecordFunctionIds) != 0;
+  handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                .needsInputs(shapes)
+                                .needsIds(ids)
+                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
+                                         at::RecordScope::CUSTOM_CLASS, at::RecordScope::USER_SCOPE}));
+  // On its own, because memory wants to see the gradients that backward functions get even where nobody wants
+  // the inputs of every operator.
+  backward_handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                              .needsInputs(shapes || (what & kRecordMemory) != 0)
+                                              .needsIds(ids)
+                                              .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 void remove_operator_callback() {
-  if (handle == at::INVALID_CALLBACK_HANDLE) return;
-  at::removeCallback(handle);
-  handle = at::INVALID_CALLBACK_HANDLE;
+  for (at::CallbackHandle* added : {&handle, &backward_handle}) {
+    if (*added == at::INVALID_CALLBACK_HANDLE) continue;
+    at::removeCallback(*added);
+    *added = at::INVALID_CALLBACK_HANDLE;
+  }
 }
 
 }  // namespace kinetoscope

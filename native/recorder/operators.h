@@ -9,7 +9,7 @@ class Session;
 
 // [between sessions] Registers the callback with torch; it sees inputs only when asked, because boxing them
 // is dear.
-void add_operator_callback(bool shapes);
+void add_operator_callback(uint32_t what);
 // [stop] Takes it back. Ranges still open may yet end; their contexts know that the session is over.
 void remove_operator_callback();
 

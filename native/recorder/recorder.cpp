@@ -117,7 +117,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_b
     file->header().start_tick = read_tick();
     room_keeper::watch(file);
     Session::set_current(recording);
-    add_operator_callback((what & kRecordShapes) != 0);
+    add_operator_callback(what);
     return 0;
   } catch (const std::exception& error) {
     say(message, bytes, error.what());
@@ -144,6 +144,26 @@ int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* stopped) {
   stopped->faults = session->faults.load(std::memory_order_relaxed);
   stopped->idle = stopped_all ? 1 : 0;
   return 0;
+}
+
+int kinetoscope_recorder_pause() {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (Session::current() == nullptr) return -1;
+  live.what.fetch_or(kPaused, std::memory_order_relaxed);
+  return 0;
+}
+
+int kinetoscope_recorder_resume() {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (Session::current() == nullptr) return -1;
+  live.what.fetch_and(~kPaused, std::memory_order_relaxed);
+  return 0;
+}
+
+int kinetoscope_recorder_modules(PyObject* into) {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (recording == nullptr || !PyList_Check(into)) return -1;
+  return recording->modules().list_living(into) ? 0 : -1;
 }
 
 size_t kinetoscope_recorder_resolve(PyObject* modules) {

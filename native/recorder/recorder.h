@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 1u
+#define KINETOSCOPE_RECORDER_VERSION 2u
 
 struct _object;
 
@@ -35,6 +35,14 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t wha
 
 // Ends recording. The dictionary stays open for resolve() and add_info() until close().
 KINETOSCOPE_EXPORT int kinetoscope_recorder_stop(struct kinetoscope_recorder_stopped* stopped);
+
+// Operators that begin between these two are not recorded; those that began before still get their end.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_pause();
+KINETOSCOPE_EXPORT int kinetoscope_recorder_resume();
+
+// Appends (id, instance) to the list `into` for every module that was seen and lives. With an exception set
+// when it fails.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_modules(struct _object* into);
 
 // Names modules that are in this list of live instances. Returns how many stay unnamed.
 KINETOSCOPE_EXPORT size_t kinetoscope_recorder_resolve(struct _object* modules);

@@ -149,6 +149,8 @@ ChunkHeader* RecordingFile::recycle() {
       });
       if (open) continue;
       std::atomic_ref(header().recycled_spans).fetch_add(records, std::memory_order_relaxed);
+    } else if (chunk->kind == static_cast<uint32_t>(ChunkKind::Notes)) {
+      std::atomic_ref(header().recycled_notes).fetch_add(records, std::memory_order_relaxed);
     } else {
       std::atomic_ref(header().recycled_allocations).fetch_add(records, std::memory_order_relaxed);
     }

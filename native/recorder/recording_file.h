@@ -18,7 +18,7 @@ namespace kinetoscope {
 class RecordingFile {
  public:
   // Creates the file and writes its header. Throws std::system_error with the path in its message.
-  // `ring_chunks` > 0 bounds how many span and allocation chunks exist: the oldest are written again.
+  // `ring_chunks` > 0 bounds how many span, allocation and note chunks exist: the oldest are written again.
   RecordingFile(const std::string& path, uint32_t chunk_bytes, uint64_t ring_chunks);
   ~RecordingFile();
   RecordingFile(const RecordingFile&) = delete;
@@ -30,6 +30,8 @@ class RecordingFile {
   uint64_t allocation_capacity() const {
     return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(AllocationRecord);
   }
+
+  uint64_t note_capacity() const { return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(NoteRecord); }
 
   // [any thread] A chunk of zero `committed`, or nullptr when disk and ring have no room.
   ChunkHeader* take_chunk(ChunkKind kind, uint32_t thread);

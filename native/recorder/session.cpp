@@ -74,9 +74,31 @@ void Session::add_allocation(ThreadState& thread, const AllocationRecord& record
   committed.store(committed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
+bool Session::take_note_chunk(ThreadState& thread, uint32_t count) {
+  if (thread.note_chunk != nullptr) file_->retire_chunk(thread.note_chunk);
+  thread.note_chunk = file_->take_chunk(ChunkKind::Notes, thread.index);
+  room_keeper::wake();
+  if (thread.note_chunk == nullptr) {
+    thread.next_note = thread.note_end = nullptr;
+    std::atomic_ref(file_->header().dropped_notes).fetch_add(count, std::memory_order_relaxed);
+    return false;
+  }
+  thread.next_note = reinterpret_cast<NoteRecord*>(thread.note_chunk + 1);
+  thread.note_end = thread.next_note + file_->note_capacity();
+  return true;
+}
+
+void Session::commit_notes(ThreadState& thread, uint32_t count, uint64_t tick) {
+  for (uint32_t at = 0; at < count; ++at) thread.next_note[at].span_tick = tick;
+  thread.next_note += count;
+  std::atomic_ref committed(thread.note_chunk->committed);
+  committed.store(committed.load(std::memory_order_relaxed) + count, std::memory_order_release);
+}
+
 void Session::thread_ended(ThreadState& thread) {
   if (thread.span_chunk != nullptr) file_->retire_chunk(thread.span_chunk);
   if (thread.allocation_chunk != nullptr) file_->retire_chunk(thread.allocation_chunk);
+  if (thread.note_chunk != nullptr) file_->retire_chunk(thread.note_chunk);
   std::lock_guard lock(orphans_mutex_);
   match_orphans(thread.open);
   left_open_.insert(left_open_.end(), thread.open.begin(), thread.open.end());

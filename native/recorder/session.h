@@ -16,7 +16,16 @@
 namespace kinetoscope {
 
 // Bits of kinetoscope_recorder_start's `what`.
-enum Recorded : uint32_t { kRecordShapes = 1, kRecordMemory = 2, kRecordStacks = 4, kRecordModules = 8 };
+enum Recorded : uint32_t {
+  kRecordShapes = 1,
+  kRecordMemory = 2,
+  kRecordStacks = 4,
+  kRecordModules = 8,
+  kRecordFunctionIds = 64,
+};
+
+// Set in Live::what between pause() and resume().
+inline constexpr uint32_t kPaused = uint32_t{1} << 31;
 
 class Session {
  public:
@@ -49,6 +58,16 @@ class Session {
   // [owner thread] Writes one allocation or free.
   void add_allocation(ThreadState& thread, const AllocationRecord& record);
 
+  // [owner thread] Room for this many notes about the span that begins next, or nullptr (and they are counted
+  // as dropped). They become part of the file by commit_notes().
+  NoteRecord* room_for_notes(ThreadState& thread, uint32_t count) {
+    if (static_cast<uint64_t>(thread.note_end - thread.next_note) < count && !take_note_chunk(thread, count))
+      return nullptr;
+    return thread.next_note;
+  }
+  // [owner thread] Ties the first `count` of them to the span that began at `tick`.
+  static void commit_notes(ThreadState& thread, uint32_t count, uint64_t tick);
+
   // [owner thread] It gives up its chunks; what it left open may still end elsewhere.
   void thread_ended(ThreadState& thread);
 
@@ -66,6 +85,7 @@ class Session {
  private:
   bool take_span_chunk(ThreadState& thread);
   bool take_allocation_chunk(ThreadState& thread);
+  bool take_note_chunk(ThreadState& thread, uint32_t count);
 
   // A span's end, seen on a thread that did not begin it.
   struct Orphan {

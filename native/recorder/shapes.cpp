@@ -57,13 +57,6 @@ class InputKey {
   uint64_t second_ = 0x13198A2E03707344ull;
 };
 
-// Whether the sizes can be read without calling into Python or failing (symbolic, nested, wrapped by a
-// subclass).
-bool has_plain_sizes(const at::Tensor& tensor) {
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return !impl->has_symbolic_sizes_strides() && !tensor.is_nested() && !impl->is_python_dispatch();
-}
-
 void add_tensor(const at::Tensor& tensor, InputKey& key) {
   if (!tensor.defined()) {
     key.add(kNone);
@@ -235,6 +228,11 @@ void describe(const c10::IValue& value, Texts& out) {
 }
 
 }  // namespace
+
+bool has_plain_sizes(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return !impl->has_symbolic_sizes_strides() && !tensor.is_nested() && !impl->is_python_dispatch();
+}
 
 uint32_t input_shapes(ThreadState& thread, Session& session, const at::RecordFunction& function) {
   const auto inputs = function.inputs();

@@ -124,6 +124,8 @@ void ThreadState::join(Session& session) {
   span_chunk = nullptr;
   next_allocation = allocation_end = nullptr;
   allocation_chunk = nullptr;
+  next_note = note_end = nullptr;
+  note_chunk = nullptr;
   open.clear();
   orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
   path_depth = 0;

@@ -86,6 +86,10 @@ struct ThreadState {
   AllocationRecord* allocation_end = nullptr;
   ChunkHeader* allocation_chunk = nullptr;
 
+  NoteRecord* next_note = nullptr;
+  NoteRecord* note_end = nullptr;
+  ChunkHeader* note_chunk = nullptr;
+
   // Path of the last operator, outermost frame first; last, because it is long.
   PathFrame path[kMaxDepth];
 

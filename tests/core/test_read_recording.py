@@ -221,6 +221,8 @@ def test_losses_of_the_recorder_are_passed_on(tmp_path):
         "dropped_allocations",
         "recycled_spans",
         "recycled_allocations",
+        "dropped_notes",
+        "recycled_notes",
         "truncated_strings",
         "dropped_dictionary",
     )

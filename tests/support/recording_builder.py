@@ -10,10 +10,11 @@ MAGIC = b"KSCOPE\r\n"
 HEADER_BYTES = 8192
 CHUNK_HEADER_BYTES = 64
 CHUNK_MAGIC = 0x4B43484B
-FREE, SPANS, ALLOCATIONS, DICTIONARY = range(4)
+FREE, SPANS, ALLOCATIONS, DICTIONARY, NOTES = range(5)
 MOST_CLOCK_PAIRS = 128
 
 SPAN = struct.Struct("<QQIIIIqHBBI")
+NOTE = struct.Struct("<QQqIBBBb")
 ALLOCATION = struct.Struct("<QQqBbHI")
 
 
@@ -55,12 +56,15 @@ class RecordingBuilder:
     dropped_allocations: int = 0
     recycled_spans: int = 0
     recycled_allocations: int = 0
+    dropped_notes: int = 0
+    recycled_notes: int = 0
     truncated_strings: int = 0
     dropped_dictionary: int = 0
     extra_chunks: list[Chunk] = field(default_factory=list)
     entries: list[bytes] = field(default_factory=list)
     spans: dict[int, list[bytes]] = field(default_factory=dict)
     allocations: dict[int, list[bytes]] = field(default_factory=dict)
+    notes: dict[int, list[bytes]] = field(default_factory=dict)
     _ids: dict[int, int] = field(default_factory=dict)
     _strings: dict[bytes, int] = field(default_factory=dict)
 
@@ -186,6 +190,33 @@ class RecordingBuilder:
             ALLOCATION.pack(self.start_tick + time, address, size, device_type, device_index, 0, stack)
         )
 
+    def note(
+        self,
+        span_start: int,
+        kind: int,
+        value: int,
+        size: int = 0,
+        *,
+        thread: int = 1,
+        parameter: int = 0,
+        argument: int = 0,
+        device_type: int = 0,
+        device_index: int = -1,
+    ) -> None:
+        """Adds a note about the span of the thread that began then."""
+        self.notes.setdefault(thread, []).append(
+            NOTE.pack(
+                self.start_tick + span_start,
+                value,
+                size,
+                parameter,
+                kind,
+                argument,
+                device_type,
+                device_index,
+            )
+        )
+
     def chunks(self) -> list[Chunk]:
         """Lays everything out: dictionary, spans, allocations, then the extra chunks."""
         order = itertools.count(1)
@@ -197,6 +228,7 @@ class RecordingBuilder:
         for kind, size, records in (
             (SPANS, SPAN.size, self.spans),
             (ALLOCATIONS, ALLOCATION.size, self.allocations),
+            (NOTES, NOTE.size, self.notes),
         ):
             chunks.extend(
                 Chunk(kind, thread, payload, len(payload) // size, next(order))
@@ -227,6 +259,10 @@ class RecordingBuilder:
             self.dropped_dictionary,
         )
         header += b"".join(struct.pack("<Qqq", *pair) for pair in self.pairs[:MOST_CLOCK_PAIRS])
+        header = header.ljust(
+            len(header) + 24 * (MOST_CLOCK_PAIRS - min(len(self.pairs), MOST_CLOCK_PAIRS)), b"\0"
+        )
+        header += struct.pack("<QQ", self.dropped_notes, self.recycled_notes)
         return header.ljust(HEADER_BYTES, b"\0") + b"".join(
             chunk.to_bytes(self.chunk_bytes) for chunk in chunks
         )

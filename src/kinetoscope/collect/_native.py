@@ -197,6 +197,8 @@ def _what(request: RecordingRequest) -> Recorded:
         what |= Recorded.SHAPES
     if request.profile_memory:
         what |= Recorded.MEMORY
+    if request.record_function_ids:
+        what |= Recorded.FUNCTION_IDS
     return what
 
 

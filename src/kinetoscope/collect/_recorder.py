@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 1
+_FACE_VERSION = 2
 CHUNK_BYTES = 256 * 1024
 
 
@@ -31,6 +31,7 @@ class Recorded(IntFlag):
     MEMORY = 2
     STACKS = 4
     MODULES = 8
+    FUNCTION_IDS = 64
 
 
 class _Stopped(ctypes.Structure):
@@ -91,6 +92,7 @@ class Recorder:
             *message,
         )
         library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
+        library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_resolve.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
         library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
@@ -134,6 +136,38 @@ class Recorder:
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
             raise StateError("the native recorder is not recording in this process")
         return Stopped(stopped.faults, stopped.unnamed_modules, bool(stopped.idle))
+
+    def pause(self) -> None:
+        """Record nothing that begins from here on; what began before still gets its end.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        if self._library.kinetoscope_recorder_pause() != 0:
+            raise StateError(
+                "the native recorder is not recording in this process: there is nothing to pause"
+            )
+
+    def resume(self) -> None:
+        """Record again after `pause`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        if self._library.kinetoscope_recorder_resume() != 0:
+            raise StateError(
+                "the native recorder is not recording in this process: there is nothing to resume"
+            )
+
+    def modules(self) -> list[tuple[int, Any]]:
+        """The modules that were seen and live, each with its id: its row in the table `modules`, plus 1.
+
+        Returns:
+            Pairs of id and instance; empty once the recording is closed.
+        """
+        living: list[tuple[int, Any]] = []
+        self._library.kinetoscope_recorder_modules(living)
+        return living
 
     def resolve(self, modules: Sequence[Any]) -> int:
         """Name those instances of ``modules`` that were seen; returns how many are still without a name."""

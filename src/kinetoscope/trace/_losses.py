@@ -24,6 +24,21 @@ _WORDS: dict[str, tuple[str, str, str]] = {
         "allocations",
         "The ring of fixed size was full; a larger ring keeps more.",
     ),
+    "dropped_notes": (
+        "notes on operands or ids not written",
+        "operands",
+        "The file could not grow, most likely a full disk.",
+    ),
+    "recycled_notes": (
+        "oldest notes on operands or ids overwritten",
+        "operands",
+        "The ring of fixed size was full; a larger ring keeps more.",
+    ),
+    "unmatched_notes": (
+        "notes on operands or ids without their span",
+        "operands",
+        "The span they belong to was overwritten or damaged.",
+    ),
     "truncated_strings": (
         "long strings cut",
         "strings",

@@ -122,7 +122,9 @@ _SPANS = (
     _c("parameter", "int32", "row of parameters", "For AccumulateGrad, the parameter it feeds."),
     _c("flags", "uint8", "", "Bit 0: ended on another thread. Bit 1: never ended; cut at the end.", 0),
     _c("stream", "int32", "row of streams", "The device stream it ran on; -1 for the host."),
-    _c("record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."),
+    _c(
+        "record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."
+    ),
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost span of the same thread that encloses it."),
     _d("depth", "int32", "", "How many spans enclose it.", 0),
@@ -216,10 +218,17 @@ STORED: dict[str, Table] = {
             "A tensor that a span was given, by the block its data lies in.",
             (
                 _c("span", "int32", "row of spans", "The span that was given it."),
-                _c("argument", "int32", "", "Which argument of the operator; -1 for a gradient to accumulate."),
+                _c(
+                    "argument",
+                    "int32",
+                    "",
+                    "Which argument of the operator; -1 for a gradient to accumulate.",
+                ),
                 _c("address", "uint64", "", "Where the tensor's storage begins.", 0),
                 _c("bytes", "int64", "bytes", "The size of the storage.", 0),
                 _c("parameter", "int32", "row of parameters", "For a gradient, whose it is."),
+                _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
+                _c("device_index", "int8", "", "The index of the device, -1 without."),
             ),
         ),
         Table(

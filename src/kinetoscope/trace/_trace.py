@@ -11,6 +11,7 @@ from kinetoscope._errors import ArgumentError, FormatError, StateError
 from kinetoscope.trace import catalog
 from kinetoscope.trace._assemble import assemble
 from kinetoscope.trace._losses import loss_rows
+from kinetoscope.trace._notes import add_notes
 
 if TYPE_CHECKING:
     import os
@@ -130,6 +131,7 @@ class Trace:
         """
         tables: dict[str, Mapping[str, Any]] = {name: dict(recording[name]) for name in _RECORDED}
         tables["spans"] = {_RENAMED.get(name, name): values for name, values in recording["spans"].items()}
+        add_notes(tables, recording.get("notes", {}))
         stopped = recording["state"] == "stopped"
         tables["losses"] = loss_rows(recording["losses"], stopped=stopped)
         info: dict[str, Any] = {key: _from_json(text) for key, text in recording["info"].items()}

@@ -1,0 +1,23 @@
+// What is said of a span beside its record: which blocks of memory it was given, and torch's number of it.
+#pragma once
+
+#include <cstdint>
+
+namespace at {
+struct RecordFunction;
+}
+
+namespace kinetoscope {
+
+class Session;
+struct ThreadState;
+
+// More tensors of one call than this are left out.
+inline constexpr uint32_t kMaxNotes = 66;
+
+// [owner thread, before the span's start is read] Writes the notes about a span; returns how many, for
+// Session::commit_notes(). `gradient_of` is the parameter of an AccumulateGrad, else 0.
+uint32_t write_notes(ThreadState& thread, Session& session, const at::RecordFunction& function, uint32_t what,
+                     uint32_t gradient_of);
+
+}  // namespace kinetoscope
