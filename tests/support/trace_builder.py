@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from kinetoscope.trace import Trace
+from kinetoscope.trace._schema import StorageRole
 
 FUNCTION, BACKWARD, USER = 0, 1, 7
+START_REALTIME_NS = 1_700_000_000_000_000_000
 
 
 @dataclass
@@ -59,6 +61,7 @@ class TraceBuilder:
         self.allocations: list[tuple[int, int, int, int, int, int, int]] = []
         self.losses: dict[str, int] = {}
         self.info: dict[str, str] = {}
+        self.storages: list[dict[str, Any]] = []
         self.state = "stopped"
         self.stop_ns: int | None = None
 
@@ -173,6 +176,32 @@ class TraceBuilder:
         """Adds a free."""
         return self.allocate(time_ns, address, 0, thread=thread, device=device)
 
+    def hold(
+        self,
+        role: str,
+        address: int,
+        size_bytes: int,
+        *,
+        time_ns: int = -1,
+        module: int = -1,
+        parameter: int = -1,
+        name: str = "",
+        device: tuple[str, int] = ("cpu", -1),
+    ) -> TraceBuilder:
+        """Adds a tensor that was seen to hold a block: as a parameter, buffer, gradient, optimizer_state or tensor."""
+        self.storages.append({
+            "time_ns": START_REALTIME_NS + time_ns,
+            "role": StorageRole[role.upper()],
+            "address": address,
+            "bytes": size_bytes,
+            "device": device[0],
+            "device_index": device[1],
+            "module": 4096 + 64 * module if module >= 0 else 0,
+            "parameter": 1 << 20 | parameter if parameter >= 0 else 0,
+            "name": name,
+        })  # fmt: skip
+        return self
+
     def lose(self, what: str, count: int = 1) -> TraceBuilder:
         """Adds a loss by the reader's name, such as `dropped_spans`."""
         self.losses[what] = count
@@ -188,6 +217,12 @@ class TraceBuilder:
         self.state = "recording"
         return self
 
+    def _held(self) -> dict[str, str]:
+        """What `hold` added, as the recorder writes it."""
+        if not self.storages:
+            return {}
+        return {"storages.0": json.dumps({name: [row[name] for row in self.storages] for name in self.storages[0]})}
+
     def build(self) -> Trace:
         """Builds the trace."""
         return Trace.from_recording_parts(self.recording())
@@ -201,10 +236,10 @@ class TraceBuilder:
         last = max((span.start_ns + span.duration_ns for span in spans), default=0)
         last = max(last, allocations[-1][0] if allocations else 0)
         return {
-            "info": dict(self.info),
+            "info": self.info | self._held(),
             "state": self.state,
             "process": 4242,
-            "start_realtime_ns": 1_700_000_000_000_000_000,
+            "start_realtime_ns": START_REALTIME_NS,
             "stop_ns": last if self.stop_ns is None else self.stop_ns,
             "clock_checks": {name: np.zeros(2, np.int64) for name in ("time_ns", "error_ns")},
             "losses": {"dropped_spans": 0, "unfinished_spans": sum(span.flags >> 1 & 1 for span in spans)} | self.losses,

@@ -54,6 +54,11 @@ _WORDS: dict[str, tuple[str, str, str]] = {
         "file",
         "The file was cut short or changed after recording.",
     ),
+    "skipped_storages": (
+        "tensors whose memory could not be looked at",
+        "storages",
+        "They are of a class that does not tell where its data lies; their blocks may lack a category.",
+    ),
     "unfinished_spans": (
         "spans without an end",
         "spans",

@@ -42,6 +42,16 @@ class Phase(IntEnum):
     OPTIMIZER = 2
 
 
+class StorageRole(IntEnum):
+    """What a tensor was that held a block of memory. The numbers are those of the `role` column and never change."""
+
+    TENSOR = 0
+    PARAMETER = 1
+    BUFFER = 2
+    GRADIENT = 3
+    OPTIMIZER_STATE = 4
+
+
 KIND_NAMES: tuple[str, ...] = tuple(kind.name.lower() for kind in SpanKind)
 PHASE_NAMES: tuple[str, ...] = tuple(phase.name.lower() for phase in Phase)
 
@@ -229,6 +239,20 @@ STORED: dict[str, Table] = {
                 _c("parameter", "int32", "row of parameters", "For a gradient, whose it is."),
                 _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
                 _c("device_index", "int8", "", "The index of the device, -1 without."),
+            ),
+        ),
+        Table(
+            "storages",
+            "A block of memory that a tensor of the program was seen to hold, and what the tensor was for.",
+            (
+                _c("time_ns", "int64", "ns", "When it was seen; below 0 before the recording began.", 0),
+                _c("role", "uint8", "", "What the tensor was: a `StorageRole`.", 0),
+                _c("address", "uint64", "", "Where the storage begins.", 0),
+                _c("bytes", "int64", "bytes", "The size of the storage.", 0),
+                _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
+                _c("device_index", "int8", "", "The index of the device, -1 without."),
+                _c("module", "int32", "row of modules", "The module that holds the tensor or its parameter."),
+                _c("name", "int32", "row of strings", "Its name in the module or in the optimizer.", 0),
             ),
         ),
         Table(
