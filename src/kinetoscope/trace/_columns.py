@@ -75,6 +75,13 @@ class Columns:
             if name not in self._given:
                 self._sources[name] = function
 
+    def forget(self, names: Sequence[str]) -> None:
+        """Let the columns `names` be computed again when they are next asked for, unless they were given."""
+        with self._lock:
+            for name in names:
+                if name not in self._given:
+                    self._ready.pop(name, None)
+
     def _compute(self, name: str) -> Values:
         """Run the source of a column and keep all it returns."""
         definition = _definition(self.table, name)

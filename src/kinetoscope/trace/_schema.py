@@ -169,6 +169,18 @@ _SPANS = (
     _d("device_self_bytes", "int64", "bytes", "The same without inner spans.", 0),
     _d("device_ns", "int64", "ns", "Time on the device of what it and inner spans launched.", 0),
     _d("device_self_ns", "int64", "ns", "Time on the device of what it launched itself.", 0),
+    _d(
+        "flops",
+        "int64",
+        "",
+        "Floating-point operations counted here; 0 where an enclosing or inner span counts them, -1 where unknown.",
+    ),
+    _d(
+        "bytes_moved",
+        "int64",
+        "bytes",
+        "Bytes of inputs read and outputs written, counted like `flops`; -1 where unknown.",
+    ),
 )
 
 _ALLOCATIONS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -12,11 +11,11 @@ from kinetoscope.trace import catalog
 from kinetoscope.trace._assemble import assemble
 from kinetoscope.trace._losses import loss_rows
 from kinetoscope.trace._notes import add_notes
-from kinetoscope.trace._storages import add_storages
+from kinetoscope.trace._recorded_words import from_json, with_python_names
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     import pandas
@@ -60,6 +59,7 @@ class Trace:
         self._lock = threading.RLock()
         self._closed = False
         self._release: Callable[[], None] | None = None
+        catalog.attach_columns(self, tables)
 
     @classmethod
     def from_columns(
@@ -134,20 +134,19 @@ class Trace:
         tables["spans"] = {_RENAMED.get(name, name): values for name, values in recording["spans"].items()}
         add_notes(tables, recording.get("notes", {}))
         stopped = recording["state"] == "stopped"
-        info: dict[str, Any] = {key: _from_json(text) for key, text in recording["info"].items()}
-        strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
-        tables["losses"] = loss_rows({**recording["losses"], "skipped_storages": unseen}, stopped=stopped)
+        info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
+        tables["losses"] = loss_rows(recording["losses"], stopped=stopped)
         info.update(
             process=recording["process"],
             start_realtime_ns=recording["start_realtime_ns"],
             stop_ns=recording["stop_ns"],
             complete=stopped,
         )
-        tables["threads"] = _with_python_names(tables["threads"], info.pop("python_threads", None))
+        tables["threads"] = with_python_names(tables["threads"], info.pop("python_threads", None))
         errors = recording["clock_checks"].get("error_ns")
         if errors is not None and len(errors):
             info["clock_checks"] = {"readings": len(errors), "largest_error_ns": int(abs(errors).max())}
-        return cls(assemble(tables, strings), strings, info, path)
+        return cls(assemble(tables, recording["strings"]), recording["strings"], info, path)
 
     # What is in it
 
@@ -189,6 +188,20 @@ class Trace:
                 self._kept[key] = make()
             kept: Kept = self._kept[key]
             return kept
+
+    def forget(self, table: str, names: Sequence[str]) -> None:
+        """Let columns be computed again when they are next asked for, and all that was cached under their names.
+
+        Args:
+            table: A stored table.
+            names: Columns of it; those that were recorded stay as they are.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._tables[table].forget(names)
+            for key in [key for key in self._kept if any(name in key for name in names)]:
+                del self._kept[key]
 
     @property
     def complete(self) -> bool:
@@ -379,22 +392,3 @@ def _table_names() -> tuple[str, ...]:
     from kinetoscope.trace._schema import STORED
 
     return tuple(STORED)
-
-
-def _with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, Any]:
-    """The threads, those that Python knew at the end under Python's name for them."""
-    if not isinstance(names, dict):
-        return dict(threads)
-    shown = [
-        str(names.get(str(number), name))
-        for number, name in zip(threads["os_tid"], threads["name"], strict=True)
-    ]
-    return {**threads, "name": shown}
-
-
-def _from_json(text: str) -> Any:
-    """Read a metadata value; what is no JSON after all stays text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

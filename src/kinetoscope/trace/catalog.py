@@ -7,12 +7,15 @@ dotted name, when they are first asked for. To add a table or a format, write it
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from kinetoscope.trace._columns import Columns
     from kinetoscope.trace._schema import Table
+    from kinetoscope.trace._trace import Trace
 
 # Table name -> function (Trace, **options) -> pyarrow.Table. Beside it stands `SCHEMA`, or `<NAME>_SCHEMA`.
 TABLES: dict[str, str] = {
@@ -36,6 +39,11 @@ TABLES: dict[str, str] = {
     "strings": "kinetoscope.trace._shown:strings",
 }
 
+# Stored table -> columns that a room above computes -> function (Trace) -> {column: values}.
+COLUMNS: dict[str, dict[tuple[str, ...], str]] = {
+    "spans": {("flops", "bytes_moved"): "kinetoscope.tables.costs.columns:span_costs"},
+}
+
 # File suffix -> function (Trace, path) -> None. The longest suffix that fits decides.
 WRITERS: dict[str, str] = {
     ".ktrace": "kinetoscope.trace._file:write_ktrace",
@@ -50,12 +58,27 @@ VIEWS: dict[str, str] = {
     "key_averages": "kinetoscope.tables.events:key_averages",
 }
 
+# Function (source, target): copies an execution trace of torch as strict JSON.
+EXECUTION_TRACE_WRITER = "kinetoscope.formats._execution_trace_mending:write_mended"
+
 
 def resolve(entry: str) -> Callable[..., Any]:
     """Import and return what a dotted entry such as ``kinetoscope.tables.ops:ops`` names."""
     module, _, name = entry.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
+
+
+def attach_columns(trace: Trace, tables: Mapping[str, Columns]) -> None:
+    """Tell the tables of a trace how the columns named in `COLUMNS` are computed."""
+    for table, sources in COLUMNS.items():
+        for names, entry in sources.items():
+            tables[table].source(names, partial(_made_above, entry, trace))
+
+
+def _made_above(entry: str, trace: Trace) -> Any:
+    """Columns that a room above this one computes."""
+    return resolve(entry)(trace)
 
 
 def schema(name: str) -> Table:

@@ -1,0 +1,10 @@
+"""Floating-point operations and bytes moved of every operator of a trace; see ``docs/flops.md``.
+
+`columns` makes the columns of `spans`, each family of operators has its formulas in a file of its own, and
+`_registry` keeps those that programs register.
+"""
+
+from kinetoscope.tables.costs._call import OperatorCall
+from kinetoscope.tables.costs._registry import register_flops, unregister_flops
+
+__all__ = ["OperatorCall", "register_flops", "unregister_flops"]

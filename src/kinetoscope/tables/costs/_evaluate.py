@@ -1,0 +1,131 @@
+"""The cost of each distinct call of a trace: one evaluation for each name and combination of inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.tables.costs import _registry
+from kinetoscope.tables.costs._call import UNKNOWN, Cost, OperatorCall, parse_inputs
+from kinetoscope.tables.costs._known import built_in, is_made_of_others
+from kinetoscope.trace._schema import SpanKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.tables.costs._call import Inputs
+    from kinetoscope.trace import Trace
+
+_LARGEST = 2**63 - 1
+_parse = lru_cache(maxsize=1 << 16)(parse_inputs)
+
+
+class Standing(IntEnum):
+    """What is known about the cost of a call.
+
+    `FIRM`: a formula that counts. `DEFERRED`: a formula that counts where nothing inside accounts for it. `OTHERS`: an
+    operator that is made of others, which are recorded and count themselves. `RANGE`: no operator at all, such as a
+    marked range. `NO_FORMULA`, `NO_INPUTS`: unknown, for want of a formula or of its inputs.
+    """
+
+    FIRM = 0
+    DEFERRED = 1
+    OTHERS = 2
+    RANGE = 3
+    NO_FORMULA = 4
+    NO_INPUTS = 5
+
+
+@dataclass(frozen=True)
+class DistinctCalls:
+    """The distinct calls of a trace.
+
+    Attributes:
+        of_span: For each span its row here.
+        first: For each row its first span.
+        standing: What is known of its cost, a `Standing`.
+        flops: Operations of one call, 0 where not known.
+        bytes: Bytes moved by one call, -1 where not known.
+        family: The family of its formula, empty without.
+        dtype: The element type it computes in, empty where not known.
+        by_user: Whether the formula is one that the program registered.
+    """
+
+    of_span: NDArray[np.int32]
+    first: NDArray[np.int32]
+    standing: NDArray[np.uint8]
+    flops: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    family: list[str]
+    dtype: list[str]
+    by_user: NDArray[np.bool_]
+
+
+def distinct_calls(trace: Trace) -> DistinctCalls:
+    """Evaluate the cost of every distinct call of a trace."""
+    spans = trace.columns("spans")
+    of_span, first = _core.group(
+        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32)]
+    )
+    count = len(first)
+    found = DistinctCalls(
+        of_span,
+        first,
+        np.zeros(count, np.uint8),
+        np.zeros(count, np.int64),
+        np.full(count, -1, np.int64),
+        [""] * count,
+        [""] * count,
+        np.zeros(count, bool),
+    )
+    texts = [trace.column("shapes", part) for part in ("dims", "types", "concrete")]
+    keys = (spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind"))
+    for row, (name, shapes, overload, kind) in enumerate(zip(*keys, strict=True)):
+        inputs = _parse(*(text[shapes] for text in texts)) if 0 <= shapes < len(texts[0]) else None
+        _evaluate(found, row, trace.strings[name], trace.strings[overload], kind, inputs)
+    return found
+
+
+def _evaluate(
+    found: DistinctCalls, row: int, name: str, overload: str, kind: int, inputs: Inputs | None
+) -> None:
+    """Fill in one row."""
+    call = OperatorCall(name, *(inputs or ([], [], [])), overload)
+    user = _registry.registered(name) if _registry.any_registered() else None
+    if user is not None:
+        found.by_user[row] = True
+        found.family[row] = "registered"
+        _settle(found, row, Standing.FIRM, user(call), call)
+        return
+    if kind != SpanKind.OPERATOR:
+        found.standing[row] = Standing.OTHERS if kind == SpanKind.BACKWARD else Standing.RANGE
+        return
+    rule = built_in().get(name)
+    if rule is None:
+        found.standing[row] = Standing.OTHERS if is_made_of_others(name) else Standing.NO_FORMULA
+        return
+    found.family[row] = rule.family
+    standing = Standing.DEFERRED if rule.deferred else Standing.FIRM
+    try:
+        cost = rule.formula(call)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # Inputs that are not as the operator takes them: of another release, damaged, or made by hand.
+        cost = UNKNOWN
+    _settle(found, row, standing, cost, call)
+
+
+def _settle(found: DistinctCalls, row: int, standing: Standing, cost: Cost, call: OperatorCall) -> None:
+    """Keep a cost, or that there is none."""
+    flops, size = cost
+    if flops is None or not 0 <= flops <= _LARGEST:
+        found.standing[row] = Standing.NO_INPUTS
+        return
+    found.standing[row] = standing
+    found.flops[row] = flops
+    found.bytes[row] = size if size is not None and 0 <= size <= _LARGEST else -1
+    found.dtype[row] = next((dtype for dtype in call.dtypes if dtype is not None), "")
