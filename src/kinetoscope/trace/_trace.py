@@ -12,6 +12,7 @@ from kinetoscope.trace._assemble import assemble
 from kinetoscope.trace._losses import loss_rows
 from kinetoscope.trace._notes import add_notes
 from kinetoscope.trace._recorded_words import from_json, with_python_names
+from kinetoscope.trace._storages import add_storages
 
 if TYPE_CHECKING:
     import os
@@ -135,7 +136,8 @@ class Trace:
         add_notes(tables, recording.get("notes", {}))
         stopped = recording["state"] == "stopped"
         info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
-        tables["losses"] = loss_rows(recording["losses"], stopped=stopped)
+        strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
+        tables["losses"] = loss_rows({**recording["losses"], "skipped_storages": unseen}, stopped=stopped)
         info.update(
             process=recording["process"],
             start_realtime_ns=recording["start_realtime_ns"],
@@ -146,7 +148,7 @@ class Trace:
         errors = recording["clock_checks"].get("error_ns")
         if errors is not None and len(errors):
             info["clock_checks"] = {"readings": len(errors), "largest_error_ns": int(abs(errors).max())}
-        return cls(assemble(tables, recording["strings"]), recording["strings"], info, path)
+        return cls(assemble(tables, strings), strings, info, path)
 
     # What is in it
 
