@@ -120,6 +120,8 @@ ChromeWriter::ChromeWriter(const ChromeSpans& spans, const ChromeAllocations& al
         spans_.stack.size(), spans_.module.size(), spans_.shapes.size(), spans_.flags.size()}) {
     if (size != rows) throw BadColumns("ChromeWriter: the columns of the spans have different lengths");
   }
+  if (!spans_.record_function.empty() && spans_.record_function.size() != rows)
+    throw BadColumns("ChromeWriter: the columns of the spans have different lengths");
   for (const std::size_t size :
        {allocations_.thread.size(), allocations_.address.size(), allocations_.bytes.size(),
         allocations_.total_bytes.size(), allocations_.device_type.size(), allocations_.device_index.size()}) {
@@ -211,10 +213,13 @@ void ChromeWriter::escape_modules(const ChromeTables& tables) {
     std::string& text = modules_.writing();
     text += ",\"Module\":\"";
     append_json_escaped(tables.module_path[module], text);
-    text += "\",\"Module class\":\"";
-    append_json_escaped(tables.module_class[module], text);
     text += '"';
     modules_.end();
+    std::string& type = module_classes_.writing();
+    type += ",\"Module class\":\"";
+    append_json_escaped(tables.module_class[module], type);
+    type += '"';
+    module_classes_.end();
   }
 }
 
@@ -238,11 +243,6 @@ std::size_t ChromeWriter::track_of(int32_t thread, int32_t lane) const {
   return static_cast<std::size_t>(int64_t{first_track_[static_cast<std::size_t>(thread)]} + lane);
 }
 
-std::string_view ChromeWriter::torch_tid_of(int32_t thread) const {
-  const std::string_view tid = torch_tids_.of(thread);
-  return tid.empty() ? std::string_view("0") : tid;
-}
-
 bool ChromeWriter::has_room(std::size_t bytes) {
   if (used_ + bytes <= block_.size()) return true;
   if (used_ > 0) return false;
@@ -255,10 +255,15 @@ bool ChromeWriter::write_spans() {
     const std::string_view opening = openings_[spans_.kind[row_]], name = names_.of(spans_.name[row_]),
                            shapes = shapes_.of(spans_.shapes[row_]),
                            module = modules_.of(spans_.module[row_]), stack = stacks_.of(spans_.stack[row_]);
+    // The class stands where a module begins; what follows in it shows the path alone.
+    const bool same_module = row_ > 0 && spans_.module[row_] == spans_.module[row_ - 1] &&
+                             spans_.thread[row_] == spans_.thread[row_ - 1];
+    const std::string_view type = same_module ? std::string_view{} : module_classes_.of(spans_.module[row_]);
     const std::string_view tid = track_tids_[track_of(spans_.thread[row_], spans_.lane[row_])];
     const auto forward = static_cast<std::size_t>(spans_.forward[row_]);
     const bool linked = forward < spans_.start_ns.size();
-    const std::size_t bytes = opening.size() + name.size() + shapes.size() + module.size() + stack.size();
+    const std::size_t bytes =
+        opening.size() + name.size() + shapes.size() + module.size() + type.size() + stack.size();
     if (!has_room(bytes + (linked ? 3 : 1) * kEventBytes)) return false;
 
     char* const first = block_.data() + used_;
@@ -269,12 +274,18 @@ bool ChromeWriter::write_spans() {
     out << opening << name << "\"," << pid_ << tid << ",\"ts\":";
     out.microseconds(start_ns) << ",\"dur\":";
     out.microseconds(spans_.duration_ns[row_]) << ",\"args\":{\"External id\":";
-    out.number(static_cast<uint64_t>(row_) + 1) << ",\"Record function id\":0";
+    out.number(static_cast<uint64_t>(row_) + 1);
+    if (!spans_.record_function.empty() && spans_.record_function[row_] >= 0) {
+      out << ",\"Record function id\":";
+      out.number(spans_.record_function[row_]);
+    }
     if (spans_.sequence[row_] >= 0) {
       out << ",\"Sequence number\":";
-      out.number(spans_.sequence[row_]) << ",\"Fwd thread id\":" << torch_tid_of(spans_.forward_thread[row_]);
+      out.number(spans_.sequence[row_]);
+      const std::string_view forward_thread = torch_tids_.of(spans_.forward_thread[row_]);
+      if (!forward_thread.empty()) out << ",\"Fwd thread id\":" << forward_thread;
     }
-    out << shapes << module << stack;
+    out << shapes << module << type << stack;
     if (spans_.flags[row_] & kStateUnfinished) out << ",\"Unfinished\":true";
     out << "}}";
     if (linked) {

@@ -42,6 +42,7 @@ struct ChromeSpans {
   std::span<const int64_t> sequence;                 // -1: none
   std::span<const int32_t> forward, forward_thread;  // rows of spans, of threads
   std::span<const int32_t> stack, module, shapes;    // rows
+  std::span<const int64_t> record_function;          // -1: none; may be empty
   std::span<const uint8_t> flags;                    // SpanState
 };
 
@@ -78,6 +79,9 @@ class ChromeWriter {
 
   // The next block, or nothing at the end. Valid until the next call.
   std::string_view next_block();
+  // The block that next_block() returned last, for a caller that wants to keep it while the next one is made;
+  // `spare` is written next.
+  Column<char> exchange_block(Column<char> spare) { return std::exchange(block_, std::move(spare)); }
 
  private:
   enum class Part { Header, Spans, Allocations, Footer, Done };
@@ -93,11 +97,10 @@ class ChromeWriter {
   bool write_allocations();
   bool has_room(std::size_t bytes);
   std::size_t track_of(int32_t thread, int32_t lane) const;
-  std::string_view torch_tid_of(int32_t thread) const;
 
   ChromeSpans spans_;
   ChromeAllocations allocations_;
-  EscapedTexts openings_, names_, stacks_, modules_, shapes_, track_tids_, torch_tids_;
+  EscapedTexts openings_, names_, stacks_, modules_, module_classes_, shapes_, track_tids_, torch_tids_;
   std::vector<int32_t> first_track_;
   std::string pid_;
   int64_t base_ns_;

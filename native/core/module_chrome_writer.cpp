@@ -1,8 +1,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <future>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "chrome_writer.h"
 #include "module.h"
@@ -31,9 +35,10 @@ class PythonChromeWriter {
                      int64_t base_ns, nb::bytes header, nb::bytes footer, std::size_t block_bytes,
                      I64 allocation_time_ns, I32 allocation_thread, U64 allocation_address,
                      I64 allocation_bytes, I64 allocation_total_bytes, U8 allocation_device_type,
-                     I8 allocation_device_index)
+                     I8 allocation_device_index, I64 record_function)
       : int32_columns_{name, thread, lane, forward, forward_thread, stack, module, shapes},
         int64_columns_{start_ns, duration_ns, sequence},
+        record_function_(record_function),
         uint8_columns_{kind, flags},
         allocation_columns_{allocation_time_ns,     allocation_bytes,   allocation_total_bytes,
                             allocation_thread,      allocation_address, allocation_device_type,
@@ -50,6 +55,7 @@ class PythonChromeWriter {
                             .stack = view(stack),
                             .module = view(module),
                             .shapes = view(shapes),
+                            .record_function = view_or_none(record_function),
                             .flags = view(flags)};
     const ChromeAllocations allocations{.time_ns = view_or_none(allocation_time_ns),
                                         .thread = view_or_none(allocation_thread),
@@ -96,7 +102,43 @@ class PythonChromeWriter {
     return nb::bytes(block.data(), block.size());
   }
 
+  // One block is written while the next one is made. Returns how many bytes it wrote.
+  std::uint64_t write_to(int file) {
+    std::uint64_t written = 0;
+    Column<char> block;
+    std::future<void> writing;
+    while (true) {
+      {
+        nb::gil_scoped_release released;
+        const std::string_view text = writer_->next_block();
+        if (writing.valid()) writing.get();
+        if (text.empty()) return written;
+        block = writer_->exchange_block(std::move(block));
+        written += text.size();
+        writing = std::async(std::launch::async, write_all, file, text);
+      }
+      if (PyErr_CheckSignals() != 0) {
+        nb::gil_scoped_release released;
+        writing.wait();
+        break;
+      }
+    }
+    throw nb::python_error();
+  }
+
  private:
+  // Throws std::system_error.
+  static void write_all(int file, std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t count = ::write(file, text.data(), text.size());
+      if (count >= 0) {
+        text.remove_prefix(static_cast<std::size_t>(count));
+      } else if (errno != EINTR) {
+        throw std::system_error(errno, std::generic_category());
+      }
+    }
+  }
+
   template <typename T>
   static std::span<const T> view_or_none(const std::optional<Array<T>>& array) {
     return array ? view(*array) : std::span<const T>{};
@@ -112,6 +154,7 @@ class PythonChromeWriter {
 
   std::vector<Array<int32_t>> int32_columns_;
   std::vector<Array<int64_t>> int64_columns_;
+  I64 record_function_;
   std::vector<Array<uint8_t>> uint8_columns_;
   AllocationArrays allocation_columns_;
   std::unique_ptr<ChromeWriter> writer_;
@@ -135,27 +178,51 @@ The allocation columns are all given or none; allocation_bytes is negative for f
 
 Raises:
     ValueError: Columns differ in length, or a thread, lane or kind has no track or category.)")
-      .def(nb::init<Array<int64_t>, Array<int64_t>, Array<int32_t>, Array<uint8_t>, Array<int32_t>,
-                    Array<int32_t>, Array<int64_t>, Array<int32_t>, Array<int32_t>, Array<int32_t>,
-                    Array<int32_t>, Array<int32_t>, Array<uint8_t>, nb::object, Array<int32_t>,
-                    Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<int32_t>, nb::object, nb::object,
-                    nb::object, nb::object, nb::object, nb::object, Array<int64_t>, Array<int32_t>,
-                    Array<int64_t>, int64_t, int64_t, nb::bytes, nb::bytes, std::size_t, Writer::I64,
-                    Writer::I32, Writer::U64, Writer::I64, Writer::I64, Writer::U8, Writer::I8>(),
-           nb::kw_only(), array("start_ns"), array("duration_ns"), array("name"), array("kind"),
-           array("thread"), array("lane"), array("sequence"), array("forward"), array("forward_thread"),
-           array("stack"), array("module"), array("shapes"), array("flags"), nb::arg("strings"),
-           array("stack_parent"), array("stack_frame"), array("frame_function"), array("frame_file"),
-           array("frame_line"), nb::arg("module_path"), nb::arg("module_class"), nb::arg("shape_dims"),
-           nb::arg("shape_types"), nb::arg("shape_concrete"), nb::arg("categories"),
-           array("thread_torch_tid"), array("thread_first_track"), array("track_tid"), nb::arg("pid"),
-           nb::arg("base_ns") = 0, nb::arg("header") = nb::bytes("", 0), nb::arg("footer") = nb::bytes("", 0),
-           nb::arg("block_bytes") = 4 << 20, optional_array("allocation_time_ns"),
-           optional_array("allocation_thread"), optional_array("allocation_address"),
-           optional_array("allocation_bytes"), optional_array("allocation_total_bytes"),
-           optional_array("allocation_device_type"), optional_array("allocation_device_index"))
+      .def(
+          nb::init<Array<int64_t>, Array<int64_t>, Array<int32_t>, Array<uint8_t>, Array<int32_t>,
+                   Array<int32_t>, Array<int64_t>, Array<int32_t>, Array<int32_t>, Array<int32_t>,
+                   Array<int32_t>, Array<int32_t>, Array<uint8_t>, nb::object, Array<int32_t>, Array<int32_t>,
+                   Array<int32_t>, Array<int32_t>, Array<int32_t>, nb::object, nb::object, nb::object,
+                   nb::object, nb::object, nb::object, Array<int64_t>, Array<int32_t>, Array<int64_t>,
+                   int64_t, int64_t, nb::bytes, nb::bytes, std::size_t, Writer::I64, Writer::I32, Writer::U64,
+                   Writer::I64, Writer::I64, Writer::U8, Writer::I8, Writer::I64>(),
+          nb::kw_only(), array("start_ns"), array("duration_ns"), array("name"), array("kind"),
+          array("thread"), array("lane"), array("sequence"), array("forward"), array("forward_thread"),
+          array("stack"), array("module"), array("shapes"), array("flags"), nb::arg("strings"),
+          array("stack_parent"), array("stack_frame"), array("frame_function"), array("frame_file"),
+          array("frame_line"), nb::arg("module_path"), nb::arg("module_class"), nb::arg("shape_dims"),
+          nb::arg("shape_types"), nb::arg("shape_concrete"), nb::arg("categories"), array("thread_torch_tid"),
+          array("thread_first_track"), array("track_tid"), nb::arg("pid"), nb::arg("base_ns") = 0,
+          nb::arg("header") = nb::bytes("", 0), nb::arg("footer") = nb::bytes("", 0),
+          nb::arg("block_bytes") = 4 << 20, optional_array("allocation_time_ns"),
+          optional_array("allocation_thread"), optional_array("allocation_address"),
+          optional_array("allocation_bytes"), optional_array("allocation_total_bytes"),
+          optional_array("allocation_device_type"), optional_array("allocation_device_index"),
+          optional_array("record_function"))
       .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__next__", &Writer::next);
+      .def("__next__", &Writer::next)
+      .def(
+          "write_to",
+          [](Writer& writer, int file) {
+            try {
+              return writer.write_to(file);
+            } catch (const std::system_error& error) {
+              errno = error.code().value();
+              PyErr_SetFromErrno(PyExc_OSError);
+              throw nb::python_error();
+            }
+          },
+          nb::arg("file"),
+          R"(Writes all blocks to an open file, making each while the one before is being written.
+
+Args:
+    file: The file's descriptor.
+
+Returns:
+    The number of bytes.
+
+Raises:
+    OSError: The file cannot be written to.)");
 }
 
 }  // namespace kinetoscope

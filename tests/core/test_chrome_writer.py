@@ -86,7 +86,6 @@ def test_a_slice_with_everything():
             "dur": 1.0,
             "args": {
                 "External id": 1,
-                "Record function id": 0,
                 "Sequence number": 5,
                 "Fwd thread id": 2,
                 "Concrete Inputs": [""],
@@ -102,9 +101,9 @@ def test_a_slice_with_everything():
 
 def test_a_slice_with_nothing_and_an_unfinished_one():
     bare, unfinished = events([{"kind": 1, "thread": 1}, {"lane": 1, "flags": 2}])
-    assert bare["args"] == {"External id": 1, "Record function id": 0}
+    assert bare["args"] == {"External id": 1}
     assert (bare["cat"], bare["name"], bare["tid"]) == ("user_annotation", "", 200)
-    assert unfinished["args"] == {"External id": 2, "Record function id": 0, "Unfinished": True}
+    assert unfinished["args"] == {"External id": 2, "Unfinished": True}
     assert unfinished["tid"] == 1000
 
 
@@ -240,7 +239,7 @@ def test_iteration_ends_for_good():
 
 def test_shapes_that_are_no_json_are_left_out():
     (event,) = events([{"shapes": 0}], shape_dims=["[[1]"], shape_types=['["a"]'], shape_concrete=["NaN"])
-    assert event["args"] == {"External id": 1, "Record function id": 0, "Input type": ["a"]}
+    assert event["args"] == {"External id": 1, "Input type": ["a"]}
 
 
 def test_rows_that_do_not_exist_are_left_out():
@@ -251,9 +250,7 @@ def test_rows_that_do_not_exist_are_left_out():
     assert event["name"] == ""
     assert event["args"] == {
         "External id": 1,
-        "Record function id": 0,
         "Sequence number": 1,
-        "Fwd thread id": 0,
     }
 
 
@@ -299,3 +296,32 @@ def test_the_writer_keeps_its_columns_alive():
     blocks = writer([{"start_ns": row, "name": 1} for row in range(1000)], block_bytes=1)
     names = [event["name"] for event in read_strictly(b"".join(blocks).decode())["traceEvents"]]
     assert names == ["aten::mm"] * 1000
+
+
+def test_a_file_gets_what_iterating_yields(tmp_path):
+    spans = [{"name": 1, "start_ns": start, "record_function": start} for start in range(1_000)]
+    numbers = np.arange(1_000, dtype=np.int64)
+    whole = b"".join(writer(spans, record_function=numbers))
+    assert read_strictly(whole.decode())["traceEvents"][7]["args"] == {
+        "External id": 8,
+        "Record function id": 7,
+    }
+    path = tmp_path / "trace.json"
+    for block_bytes in (1, 5_000, 4 << 20):
+        with path.open("wb") as file:
+            written = writer(spans, record_function=numbers, block_bytes=block_bytes).write_to(file.fileno())
+        assert path.read_bytes() == whole
+        assert written == len(whole)
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+    path = tmp_path / "trace.json"
+    path.touch()
+    with path.open("rb") as file, pytest.raises(OSError, match="Bad file descriptor"):
+        writer([{"name": 1}] * 100, block_bytes=1).write_to(file.fileno())
+
+
+def test_the_class_of_a_module_stands_where_it_begins():
+    spans = [{"module": module} for module in (0, 0, 1, 1, 0)]
+    classes = [event["args"].get("Module class") for event in events(spans)]
+    assert classes == ["GPT", None, "Linear", None, "GPT"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -64,9 +64,9 @@ def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     with _destination(Path(path)) as file:
         if os.fspath(path).endswith(".gz"):
             with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-                packed.writelines(_blocks(trace, path))
+                _write(trace, path, packed, packed.writelines)
         else:
-            file.writelines(_blocks(trace, path))
+            _write(trace, path, file, lambda writer: writer.write_to(file.fileno()))
 
 
 @contextmanager
@@ -82,16 +82,21 @@ def _destination(path: Path) -> Iterator[IO[bytes]]:
             yield file
 
 
-def _blocks(trace: Trace, path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """The file's content, piece by piece."""
+def _write(
+    trace: Trace,
+    path: str | os.PathLike[str],
+    file: IO[bytes] | gzip.GzipFile,
+    write_host_events: Callable[[_core.ChromeWriter], Any],
+) -> None:
+    """Write the file's content; nothing may be waiting in the buffers of `file` yet."""
     tracks = lay_out(trace)
     process = int(trace.info.get("process") or 0)
     opening = _described(trace, path)
     opening += b'"traceEvents":[\n' + _joined(tracks.metadata(process))
-    yield from _host_events(trace, tracks, process, opening)
+    write_host_events(_host_events(trace, tracks, process, opening))
     for event in device_events(trace, tracks, CATEGORIES):
-        yield b",\n" + _json(event).encode()
-    yield b"\n]}\n"
+        file.write(b",\n" + _json(event).encode())
+    file.write(b"\n]}\n")
 
 
 def _described(trace: Trace, path: str | os.PathLike[str]) -> bytes:
@@ -113,8 +118,8 @@ def _described(trace: Trace, path: str | os.PathLike[str]) -> bytes:
     )
 
 
-def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> Iterator[bytes]:
-    """Everything that ran on a thread, written natively, behind `opening`."""
+def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> _core.ChromeWriter:
+    """What writes everything that ran on a thread, behind `opening`."""
     spans, allocations = trace.columns("spans"), trace.columns("allocations")
     stacks, frames, modules, shapes = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes")
@@ -146,7 +151,10 @@ def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> 
         }
     strings = trace.strings
     shown = shown_stacks(trace)
-    yield from _core.ChromeWriter(
+    numbers = spans["record_function"]
+    if (numbers >= 0).any():
+        blocks["record_function"] = np.ascontiguousarray(numbers[chosen])
+    return _core.ChromeWriter(
         start_ns=column("start_ns"),
         duration_ns=column("duration_ns"),
         name=column("name"),
