@@ -24,6 +24,7 @@ from kinetoscope.collect._selftest import FEATURES, check_recorder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kinetoscope.collect._storages import StorageWatch
     from kinetoscope.trace import Trace
 
 # Without these a recording would be wrong; without the others it is only poorer.
@@ -83,6 +84,7 @@ class NativeEngine:
         self._path: Path | None = None
         self._kept = False
         self._process = 0
+        self._watch: StorageWatch | None = None
         self._remove: weakref.finalize[..., NativeEngine] | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
@@ -115,11 +117,12 @@ class NativeEngine:
         self._path = request.path if request.path is not None else _temporary_path()
         # Before the start: an interrupt right after it must find a recording that it can stop.
         self._process = os.getpid()
+        seen = self._watch_storages(recorder) if request.profile_memory else {}
         recorder.start(self._path, _what(request), request.ring_bytes)
         if not self._kept:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
-        recorder.add_info({**_facts(), **request.info})
+        recorder.add_info({**_facts(), **request.info, **seen})
 
     def stop(self) -> NativeRecording:
         """Close the books.
@@ -127,7 +130,10 @@ class NativeEngine:
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        recorder, path = self._recorder, self._path
+        recorder, path, watch = self._recorder, self._path, self._watch
+        self._watch = None
+        if watch is not None:
+            watch.cancel()
         if recorder is None or path is None:
             raise StateError("the native engine is not recording: call start() first")
         if self._process != os.getpid():
@@ -142,6 +148,8 @@ class NativeEngine:
             late = {"python_threads": json.dumps(names)}
             if stopped.faults:
                 late["recorder_faults"] = json.dumps(stopped.faults)
+            if watch is not None:
+                late |= watch.stop()
             recorder.add_info(late)
         finally:
             recorder.close()
@@ -149,6 +157,15 @@ class NativeEngine:
         if self._remove is not None:
             self._remove.detach()
         return NativeRecording(path, kept=self._kept)
+
+    def _watch_storages(self, recorder: Recorder) -> dict[str, str]:
+        """See which tensors hold which memory, from before the recording begins."""
+        from kinetoscope.collect._storages import StorageWatch
+
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = StorageWatch(lambda: [module for _, module in recorder.modules()])
+        return self._watch.start()
 
 
 class NativeRecording:

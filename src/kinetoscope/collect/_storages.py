@@ -1,9 +1,9 @@
 """Which tensors of the program hold which memory: parameters, buffers, gradients, the state of optimizers, and the rest.
 
 Addresses are all that a recording of allocations knows of a block. While one runs with ``profile_memory``, this watch
-looks at the program's tensors three times: when it begins (every tensor that Python knows, so that memory from before
-has a size), when an optimizer has state that was not there at its step before, and when it ends. Nothing of the
-program is kept alive by it, and no operator is called.
+looks at the program's tensors three times: before it begins (every tensor that Python knows, so that memory from
+before has a size), when an optimizer has state that was not there at its step before, and when it ends. Nothing of
+the program is kept alive by it, and no operator is called.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from kinetoscope.trace._schema import StorageRole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 # The recorder refuses an entry as long as one of its chunks (256 KiB); a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
@@ -40,6 +40,7 @@ class _Seen:
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, str, int, int, int, str]] = []
         self.skipped = 0
+        self._parts = 0
 
     def add(
         self,
@@ -65,8 +66,8 @@ class _Seen:
         except Exception:  # noqa: BLE001  (tensors may be of any class, and answer with anything)
             self.skipped += 1
 
-    def as_info(self) -> dict[str, str]:
-        """The rows as JSON texts, none longer than the recorder takes."""
+    def taken(self) -> dict[str, str]:
+        """The rows since the last call as JSON texts, none longer than the recorder takes."""
         info: dict[str, str] = {}
         names = (
             "time_ns",
@@ -79,11 +80,12 @@ class _Seen:
             "parameter",
             "name",
         )
-        for number, first in enumerate(range(0, len(self.rows), _ROWS_IN_A_PART)):
-            part = list(zip(*self.rows[first : first + _ROWS_IN_A_PART], strict=True))
+        rows, self.rows = self.rows, []
+        for first in range(0, len(rows), _ROWS_IN_A_PART):
+            part = list(zip(*rows[first : first + _ROWS_IN_A_PART], strict=True))
             columns = {name: list(values) for name, values in zip(names, part, strict=True)}
-            key = f"{_PREFIX}.{number}"
-            info[key] = json.dumps(columns, separators=(",", ":"))
+            info[f"{_PREFIX}.{self._parts}"] = json.dumps(columns, separators=(",", ":"))
+            self._parts += 1
         if self.skipped:
             info[f"{_PREFIX}.skipped"] = json.dumps(self.skipped)
         return info
@@ -92,18 +94,21 @@ class _Seen:
 class StorageWatch:
     """Watches one recording; `start` before it begins, `stop` after it has ended."""
 
-    def __init__(self) -> None:
-        """Nothing is looked at before `start`."""
+    def __init__(self, running: Callable[[], Iterable[Module]]) -> None:
+        """Nothing is looked at before `start`; `running` tells which living modules the recorder has seen."""
+        self._running = running
         self._seen = _Seen()
         self._hooks: list[Any] = []
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
 
-    def start(self) -> None:
-        """Look at every module, optimizer and tensor that lives, and hear of every optimizer's steps from here on."""
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
+    def start(self) -> dict[str, str]:
+        """Look at every module, optimizer and tensor that lives, and hear of every optimizer's steps from here on.
+
+        Returns:
+            Metadata for the recording, each value a JSON text.
+        """
+        self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
+        self._hooks.append(register_optimizer_step_post_hook(self._after_step))
         now_ns = time.time_ns()
         modules, optimizers, tensors = living()
         for module in modules:
@@ -113,25 +118,23 @@ class StorageWatch:
             self._look_at_optimizer(now_ns, optimizer)
         for tensor in tensors:
             self._seen.add(now_ns, StorageRole.TENSOR, tensor)
+        return self._seen.taken()
 
-    def stop(self, modules: Iterable[Module]) -> dict[str, str]:
+    def stop(self) -> dict[str, str]:
         """Look a last time.
 
-        Args:
-            modules: The modules that were seen running and live.
-
         Returns:
-            Metadata for the recording, each value a JSON text.
+            More metadata for the recording, each value a JSON text.
         """
         self.cancel()
         now_ns = time.time_ns()
-        for module in modules:
+        for module in self._running():
             self._look_at_module(now_ns, module)
         for reference, _ in list(self._optimizers.values()):
             optimizer = reference()
             if optimizer is not None:
                 self._look_at_optimizer(now_ns, optimizer)
-        return self._seen.as_info()
+        return self._seen.taken()
 
     def cancel(self) -> None:
         """Hear of no more steps; a second call does nothing."""
@@ -148,14 +151,20 @@ class StorageWatch:
             self._remember(optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Look at an optimizer whose state has grown: after its first step, as a rule."""
+        """Look around where an optimizer's state has grown: after its first step, as a rule.
+
+        The model may not live as long as the recording, so this is the moment to see its buffers, too.
+        """
         if torch.compiler.is_compiling():
             return
         known = self._optimizers.get(id(optimizer))
         held = _length(optimizer)
         if known is not None and known[1] != held:
             self._optimizers[id(optimizer)] = (known[0], held)
-            self._look_at_optimizer(time.time_ns(), optimizer)
+            now_ns = time.time_ns()
+            for module in self._running():
+                self._look_at_module(now_ns, module)
+            self._look_at_optimizer(now_ns, optimizer)
 
     def _remember(self, optimizer: Optimizer) -> None:
         """Know an optimizer without holding it; its end makes room for another at the same address."""
