@@ -19,6 +19,7 @@ from kinetoscope._errors import (
 if TYPE_CHECKING:
     from kinetoscope.collect import (
         DeviceType,
+        ExecutionTraceObserver,
         ProfilerAction,
         ProfilerActivity,
         _KinetoProfile,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "DeviceType",
+    "ExecutionTraceObserver",
     "FormatError",
     "KinetoscopeError",
     "MissingDependencyError",
@@ -57,6 +59,7 @@ __all__ = [
 
 _HOMES = {
     "DeviceType": "kinetoscope.collect",
+    "ExecutionTraceObserver": "kinetoscope.collect",
     "ProfilerAction": "kinetoscope.collect",
     "ProfilerActivity": "kinetoscope.collect",
     "Trace": "kinetoscope.trace",

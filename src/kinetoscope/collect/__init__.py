@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from kinetoscope.collect._choose import choose_engine
     from kinetoscope.collect._engine import Engine, EngineStatus, Recording, RecordingRequest
+    from kinetoscope.collect._execution_trace import ExecutionTraceObserver
     from kinetoscope.collect._handlers import tensorboard_trace_handler
     from kinetoscope.collect._low_level import _KinetoProfile
     from kinetoscope.collect._schedule import schedule
@@ -27,6 +28,7 @@ __all__ = [
     "DeviceType",
     "Engine",
     "EngineStatus",
+    "ExecutionTraceObserver",
     "ProfilerAction",
     "ProfilerActivity",
     "Recording",
@@ -45,6 +47,7 @@ _HOMES = {
     "DeviceType": "_activities",
     "Engine": "_engine",
     "EngineStatus": "_engine",
+    "ExecutionTraceObserver": "_execution_trace",
     "ProfilerAction": "_activities",
     "ProfilerActivity": "_activities",
     "Recording": "_engine",

@@ -34,6 +34,8 @@ TABLES: dict[str, str] = {
     "shapes": "kinetoscope.trace._shown:shapes",
     "counters": "kinetoscope.trace._shown:counters",
     "collectives": "kinetoscope.trace._shown:collectives",
+    "execution": "kinetoscope.formats.execution_join:execution",
+    "execution_tensors": "kinetoscope.formats.execution_join:execution_tensors",
     "losses": "kinetoscope.trace._shown:losses",
     "info": "kinetoscope.trace._shown:info",
     "strings": "kinetoscope.trace._shown:strings",
