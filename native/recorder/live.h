@@ -14,6 +14,7 @@ struct alignas(64) Live {
   std::atomic<uint64_t> orphans_posted{0};  // spans that ended on another thread than their own
   std::atomic<uint32_t> generation{0};      // of the session
   std::atomic<uint32_t> what{0};            // kinetoscope::Recorded
+  std::atomic<uint32_t> code_epoch{1};      // rises when a code object's address stops meaning that code
   std::atomic<uint32_t> module_epoch{1};    // rises when a module's address stops meaning that module
   std::atomic<uint32_t> accumulate_grad_name{
       0};  // the name whose spans carry a parameter; 0 until it is seen

@@ -11,13 +11,45 @@ namespace {
 
 const void* module_call = nullptr;
 
-// Tells a code object from another one that later lives at its address.
-uint64_t fingerprint(const PyCodeObject* code) {
-  return (reinterpret_cast<uintptr_t>(code->co_linetable) * 31 +
-          reinterpret_cast<uintptr_t>(code->co_filename)) *
-             31 +
-         reinterpret_cast<uintptr_t>(code->co_qualname) + static_cast<uint64_t>(code->co_firstlineno);
+uint64_t text_hash(PyObject* text) {
+  return PyUnicode_Check(text) ? static_cast<uint64_t>(reinterpret_cast<PyASCIIObject*>(text)->hash) : 0;
 }
+
+// Tells a code object from another one that later lives at its address, by what its texts say: new texts may
+// lie where the old ones did. The interpreter has interned them, so that their hashes are there.
+uint64_t fingerprint(const PyCodeObject* code) {
+  return (reinterpret_cast<uintptr_t>(code->co_linetable) * 31 + text_hash(code->co_filename)) * 31 +
+         text_hash(code->co_qualname) + static_cast<uint64_t>(code->co_firstlineno);
+}
+
+// [GIL] Every thread compares its next operator's frames anew: one of the addresses it knows may now be
+// another code's.
+void code_gone() { live.code_epoch.fetch_add(1, std::memory_order_acq_rel); }
+
+#if PY_VERSION_HEX >= 0x030C0000
+int on_code_event(PyCodeEvent event, PyCodeObject*) {
+  if (event == PY_CODE_EVENT_DESTROY) code_gone();
+  return 0;
+}
+
+// Without a free slot for a watcher the fingerprints have to do.
+void watch_code() {
+  if (PyCode_AddWatcher(on_code_event) < 0) PyErr_Clear();
+}
+#else
+destructor dealloc_code = nullptr;
+
+void dealloc_watched_code(PyObject* code) {
+  code_gone();
+  dealloc_code(code);
+}
+
+// What 3.12 has watchers for.
+void watch_code() {
+  dealloc_code = PyCode_Type.tp_dealloc;
+  PyCode_Type.tp_dealloc = dealloc_watched_code;
+}
+#endif
 
 void append_utf8(uint32_t point, std::string& out) {
   if (point < 0x80) {
@@ -104,6 +136,7 @@ bool prepare_walk(PyObject* code) {
   const uint32_t built_for = kinetoscope_layout.python_hex >> 16;
   if ((static_cast<uint32_t>(Py_Version) >> 16) != built_for) return false;
   module_call = code;
+  watch_code();
   return true;
 }
 
@@ -127,6 +160,10 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
       epoch != thread.module_epoch) {
     thread.module_epoch = epoch;
     thread.modules.clear();
+    thread.path_depth = 0;
+  }
+  if (const uint32_t epoch = live.code_epoch.load(std::memory_order_acquire); epoch != thread.code_epoch) {
+    thread.code_epoch = epoch;
     thread.path_depth = 0;
   }
   // From the outermost frame inwards, as far as nothing changed since this thread's last operator.

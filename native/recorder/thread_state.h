@@ -74,6 +74,7 @@ struct ThreadState {
 
   uint32_t path_depth = 0;
   uint32_t module_epoch = 0;
+  uint32_t code_epoch = 0;
 
   ProbingTable<AddressKey> schema_names;  // by the address of a schema's overload name
   ProbingTable<TextKey> text_names;

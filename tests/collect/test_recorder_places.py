@@ -127,6 +127,25 @@ def test_generated_code_is_told_apart() -> None:
     assert [functions_of(prof.trace, row)[0] for row in rows] == [f"made_{number}" for number in range(50)]
 
 
+def test_code_at_the_address_of_freed_code_is_told_apart() -> None:
+    x = torch.ones(2)
+    source = "def made():\n    return torch.neg(x)\n"
+    addresses = set()
+    with profile() as prof:
+        for number in range(300):
+            scope: dict[str, Any] = {"torch": torch, "x": x}
+            # Names of one length, so that every part of the new code fits where the old one was.
+            exec(compile(source.replace("made", f"made_{number:03}"), "<made>", "exec"), scope)
+            addresses.add(id(scope[f"made_{number:03}"].__code__))
+            scope.pop(f"made_{number:03}")()
+            scope.clear()
+    assert len(addresses) < 150, "no address was used again: this tests nothing"
+    rows = named(prof.trace, "aten::neg")
+    assert [functions_of(prof.trace, row)[0] for row in rows] == [
+        f"made_{number:03}" for number in range(300)
+    ]
+
+
 def test_hostile_function_names() -> None:
     names = ['quote" \\ back', "line\nbreak\x00\x1f", "\ud800 lone", "日本語 🦎", "x" * 100_000]
     x = torch.ones(2)
