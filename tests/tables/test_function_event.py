@@ -15,7 +15,8 @@ def test_an_event_knows_its_place():
     shapes = builder.shapes([[2, 3], []], ["float", "Scalar"], ["", "2"])
     builder.span("aten::linear", 0, 10, thread=main, sequence=5, module=layer, stack=stack, shapes=shapes)
     builder.backward("LinearBackward0", 100, 10, thread=engine, sequence=5, forward_thread=main)
-    forward, _, backward = builder.build().events()
+    forward, engine_span, backward = builder.build().events()
+    assert (engine_span.sequence_nr, engine_span.fwd_thread, engine_span.scope) == (5, 1, 0)
     assert forward.input_shapes == [[2, 3], []]
     assert forward.input_dtypes == ["float", "Scalar"]
     assert forward.concrete_inputs == ["", "2"]
@@ -29,6 +30,13 @@ def test_an_event_knows_its_place():
     assert not backward.is_python_function
     assert "name=LinearBackward0" in repr(backward)
     assert "FunctionEventAvg key=aten::linear count=1" in repr(builder.build().key_averages()[0])
+
+
+def test_a_backward_function_without_a_number_has_no_forward_thread():
+    builder = TraceBuilder()
+    main = builder.thread("main", torch_tid=1)
+    builder.backward("torch::autograd::AccumulateGrad", 0, 10, thread=main, sequence=-1, forward_thread=main)
+    assert [(event.sequence_nr, event.fwd_thread) for event in builder.build().events()] == [(-1, 0), (-1, 0)]
 
 
 def test_an_operator_without_a_module_has_an_empty_one():

@@ -11,8 +11,9 @@ import numpy as np
 from kinetoscope.tables import _visible
 from kinetoscope.tables._device import DeviceType, device_type
 from kinetoscope.tables._event_times import TimesAsText
+from kinetoscope.trace._assemble import ENGINE_WRAPPER
 from kinetoscope.trace._naming import frame_texts, stack_frames
-from kinetoscope.trace._schema import FLAG_ASYNC, PHASE_NAMES, SpanKind
+from kinetoscope.trace._schema import FLAG_ASYNC, PHASE_NAMES, SCOPE_BACKWARD, SpanKind
 from kinetoscope.trace._steps import MARK
 
 if TYPE_CHECKING:
@@ -131,14 +132,27 @@ class FunctionEvent(TimesAsText):
 
     @property
     def fwd_thread(self) -> int:
-        """torch's logical id of the thread the forward ran on; 0 if this is no backward function."""
-        thread = self._number("forward_thread")
-        return int(self._trace.column("threads", "torch_tid")[thread]) if thread >= 0 else 0
+        """torch's logical id of the thread the forward ran on; 0 if this is no numbered backward function."""
+        row = self._numbered_row
+        thread = int(self._trace.column("spans", "forward_thread")[row])
+        if thread < 0 or self._trace.column("spans", "sequence")[row] < 0:
+            return 0
+        return int(self._trace.column("threads", "torch_tid")[thread])
 
     @property
     def sequence_nr(self) -> int:
-        """Autograd's sequence number, -1 without."""
-        return self._number("sequence")
+        """Autograd's sequence number, -1 without; the engine's span around a backward function has that one's."""
+        return int(self._trace.column("spans", "sequence")[self._numbered_row])
+
+    @property
+    def _numbered_row(self) -> int:
+        """The row that was given the sequence number: for the engine's span that of the function inside it."""
+        if self.trace_name.startswith(ENGINE_WRAPPER) and self._number("sequence") < 0:
+            scopes = self._trace.column("spans", "scope")
+            for row in children(self._trace, self.row):
+                if scopes[row] == SCOPE_BACKWARD:
+                    return row
+        return self.row
 
     @property
     def scope(self) -> int:
