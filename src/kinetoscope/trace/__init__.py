@@ -1,7 +1,8 @@
 """What a trace is: its tables, columns, strings and completeness; and our own file."""
 
+from kinetoscope.trace._concatenate import concatenate
 from kinetoscope.trace._open import open  # noqa: A004  (the verb is `kinetoscope.open`)
 from kinetoscope.trace._schema import STORED, Column, Phase, SpanKind, Table
 from kinetoscope.trace._trace import Trace
 
-__all__ = ["STORED", "Column", "Phase", "SpanKind", "Table", "Trace", "open"]
+__all__ = ["STORED", "Column", "Phase", "SpanKind", "Table", "Trace", "concatenate", "open"]

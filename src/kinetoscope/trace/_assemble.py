@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope import _core
-from kinetoscope.trace import _module_paths, _steps
+from kinetoscope.trace import _cycles, _module_paths, _steps
 from kinetoscope.trace._columns import Columns
 from kinetoscope.trace._schema import (
     SCOPE_BACKWARD,
@@ -67,6 +67,7 @@ def assemble(
     spans.source(("stack",), derivation.stack)
     spans.source(("phase",), derivation.phase)
     spans.source(("step",), derivation.step)
+    spans.source(("cycle",), derivation.cycle)
     spans.source(("bytes", "self_bytes"), derivation.host_bytes)
     spans.source(("device_bytes", "device_self_bytes"), derivation.device_bytes)
     spans.source(("device_ns", "device_self_ns"), derivation.device_time)
@@ -191,13 +192,19 @@ class _Derivation:
         if self._steps is None:
             spans = self._spans
             optimizer = self.names_starting(OPTIMIZER_STEP)
-            self._steps = _steps.find_steps(spans, optimizer, self._strings)
+            cycles = self._tables["cycles"]
+            begun = cycles["start_ns"][spans["cycle"]] if len(cycles) > 1 else None
+            self._steps = _steps.find_steps(spans, optimizer, self._strings, begun)
         return self._steps
 
     def step(self) -> Arrays:
         """The step in which each span begins."""
         steps = self._tables["steps"]
         return {"step": _steps.step_at(self._spans["start_ns"], steps["start_ns"], steps["duration_ns"])}
+
+    def cycle(self) -> Arrays:
+        """The cycle of the session in which each span was recorded."""
+        return {"cycle": _cycles.cycle_of_spans(self._spans["start_ns"], self._tables["cycles"])}
 
     def _attributed(self, device: bool) -> Arrays:
         """Attribute the allocations of the host, or of all devices, to spans."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Row = tuple[str, int, str, str]
+
 _WORDS: dict[str, tuple[str, str, str]] = {
     "dropped_spans": ("spans not written", "spans", "The file could not grow, most likely a full disk."),
     "dropped_allocations": (
@@ -67,17 +69,18 @@ _WORDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def loss_rows(losses: Mapping[str, int], *, stopped: bool) -> dict[str, list[Any]]:
+def loss_rows(losses: Mapping[str, int], *, stopped: bool, pauses: object = None) -> dict[str, list[Any]]:
     """Turn the reader's counts into the columns of the `losses` table.
 
     Args:
         losses: Counts by the reader's names; zeros are left out.
         stopped: False when the recording was never stopped, which is a row of its own.
+        pauses: The metadata of that name: when collection was switched off, as the session noted it.
 
     Returns:
         The columns `what`, `count`, `where` and `why`.
     """
-    rows: list[tuple[str, int, str, str]] = []
+    rows: list[Row] = []
     if not stopped:
         why = "The process ended, or still runs, without stop(): what it had recorded by then is all here."
         rows.append(("recording not stopped", 1, "recording", why))
@@ -87,6 +90,40 @@ def loss_rows(losses: Mapping[str, int], *, stopped: bool) -> dict[str, list[Any
                 name, (name.replace("_", " "), "recording", "The reader counted it.")
             )
             rows.append((what, int(count), where, why))
+    return _columns(rows + _pause_rows(pauses))
+
+
+def pause_losses(pauses: object) -> dict[str, list[Any]]:
+    """The columns of the `losses` table for a recording of which only its pauses are known to be missing."""
+    return _columns(_pause_rows(pauses))
+
+
+def _pause_rows(pauses: object) -> list[Row]:
+    """One row for each activity that was off: how often, and for how long in all."""
+    known = [pause for pause in pauses if isinstance(pause, dict)] if isinstance(pauses, list) else []
+    rows: list[Row] = []
+    for activity in sorted({str(pause.get("activity")) for pause in known}):
+        of_activity = [pause for pause in known if str(pause.get("activity")) == activity]
+        lasted_ns = [_lasted_ns(pause) for pause in of_activity]
+        ended_ns = [ns for ns in lasted_ns if ns is not None]
+        parts = [f"{sum(ended_ns) / 1e6:,.3f} ms in all"] if ended_ns else []
+        parts += ["to the end of the recording"] if len(ended_ns) < len(lasted_ns) else []
+        why = (
+            f"The program switched it off by toggle_collection_dynamic(): {', and once '.join(parts)}. What began then ran, "
+            "but is not here; `info` has the times as `pauses`."
+        )
+        rows.append(("collection switched off by the program", len(of_activity), activity, why))
+    return rows
+
+
+def _lasted_ns(pause: Mapping[str, Any]) -> int | None:
+    """How long a pause lasted; None when it had no end."""
+    begin_ns, end_ns = pause.get("from_realtime_ns"), pause.get("to_realtime_ns")
+    return max(0, end_ns - begin_ns) if isinstance(begin_ns, int) and isinstance(end_ns, int) else None
+
+
+def _columns(rows: list[Row]) -> dict[str, list[Any]]:
+    """Rows as the columns of the table."""
     return {
         name: [row[place] for row in rows] for place, name in enumerate(("what", "count", "where", "why"))
     }

@@ -157,6 +157,7 @@ _SPANS = (
     _d("stack", "int32", "row of stacks", "The forward stack where there is one, else its own."),
     _d("phase", "uint8", "", "Forward, backward or optimizer: a `Phase`.", 0),
     _d("step", "int32", "row of steps", "The step it began in."),
+    _d("cycle", "int32", "row of cycles", "The cycle of its session it was recorded in."),
     _d("bytes", "int64", "bytes", "Host memory allocated minus freed within it, inner spans included.", 0),
     _d("self_bytes", "int64", "bytes", "The same without inner spans.", 0),
     _d(
@@ -360,6 +361,15 @@ STORED: dict[str, Table] = {
                     "The span that marks it, or the optimizer range that ends it.",
                 ),
                 _d("source", "uint8", "", "0: marked by `step()`. 1: found from the optimizer's calls.", 0),
+            ),
+        ),
+        Table(
+            "cycles",
+            "A window in which a session recorded, such as its schedule makes them.",
+            (
+                _c("number", "int64", "", "Its number, from 0, over all cycles of the session.", 0),
+                _c("start_ns", "int64", "ns", "When it began.", 0),
+                _c("duration_ns", "int64", "ns", "How long was recorded.", 0),
             ),
         ),
         Table(

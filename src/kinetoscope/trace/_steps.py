@@ -17,16 +17,22 @@ MARK = "ProfilerStep#"
 MARKED, OPTIMIZER = 0, 1
 
 
-def find_steps(spans: Columns, optimizer: NDArray[np.bool_], strings: list[str]) -> dict[str, NDArray[Any]]:
+def find_steps(
+    spans: Columns,
+    optimizer: NDArray[np.bool_],
+    strings: list[str],
+    cycle_start_ns: NDArray[np.int64] | None = None,
+) -> dict[str, NDArray[Any]]:
     """Return the columns of the `steps` table in order of time.
 
     Spans of kind `step` are the steps. Without any, a step runs from the end of the most frequent optimizer range to
-    the next one's end, the first from the start of the trace.
+    the next one's end, the first from the start of the trace, and the first of a further cycle from the start of that.
 
     Args:
         spans: The spans.
         optimizer: Which of them are optimizer ranges.
         strings: The string table.
+        cycle_start_ns: When the cycle of each span began, where there are several cycles.
 
     Returns:
         `number`, `start_ns`, `duration_ns`, `span` and `source`.
@@ -48,6 +54,9 @@ def find_steps(spans: Columns, optimizer: NDArray[np.bool_], strings: list[str])
     rows, ends = rows[order], ends[order]
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
     starts[0] = min(0, int(spans["start_ns"].min()))
+    if cycle_start_ns is not None:
+        # Between two cycles nothing was recorded, and that time belongs to no step.
+        starts[1:] = np.maximum(starts[1:], cycle_start_ns[rows][1:])
     return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
 
 

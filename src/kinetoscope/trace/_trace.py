@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kinetoscope._errors import ArgumentError, FormatError, StateError
 from kinetoscope.trace import catalog
 from kinetoscope.trace._assemble import assemble
+from kinetoscope.trace._cycles import one_cycle
 from kinetoscope.trace._losses import loss_rows
 from kinetoscope.trace._notes import add_notes
 from kinetoscope.trace._recorded_words import from_json, with_python_names
@@ -137,7 +138,9 @@ class Trace:
         stopped = recording["state"] == "stopped"
         info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
         strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
-        tables["losses"] = loss_rows({**recording["losses"], "skipped_storages": unseen}, stopped=stopped)
+        found = {**recording["losses"], "skipped_storages": unseen}
+        tables["losses"] = loss_rows(found, stopped=stopped, pauses=info.get("pauses"))
+        tables["cycles"] = one_cycle(info, recording["stop_ns"])
         info.update(
             process=recording["process"],
             start_realtime_ns=recording["start_realtime_ns"],

@@ -26,6 +26,7 @@ TABLES: dict[str, str] = {
     "stacks": "kinetoscope.tables.stacks:stacks",
     "memory": "kinetoscope.tables.memory:memory",
     "spans": "kinetoscope.trace._shown:spans",
+    "cycles": "kinetoscope.trace._cycles:cycles",
     "threads": "kinetoscope.trace._shown:threads",
     "streams": "kinetoscope.trace._shown:streams",
     "launches": "kinetoscope.trace._shown:launches",

@@ -1,0 +1,251 @@
+"""Several traces as one, on one clock: the cycles of a session, or the recordings of one process.
+
+What each table needs follows from its definition: a column whose unit is `row of <table>` is led to the new rows of that
+table, a point in time is moved, everything else is kept. Dictionaries (strings, frames, stacks, modules, threads ...)
+have each thing once; the other tables have the rows of all traces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.trace._joined_info import joined_info, joined_losses
+from kinetoscope.trace._schema import STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace._schema import Table
+    from kinetoscope.trace._trace import Trace
+
+    Rows = NDArray[np.int64]
+
+# What a thing of a dictionary is known by; of equal things the first one's row is kept. In this order, each can be
+# told by those before it.
+_IDENTITY: dict[str, tuple[str, ...]] = {
+    "frames": ("function", "file", "line"),
+    "stacks": ("parent", "frame"),
+    "modules": ("address", "path", "class"),
+    "parameters": ("module", "name", "address"),
+    "shapes": ("dims", "types", "concrete"),
+    "streams": ("device_type", "device_index", "number"),
+    "threads": ("os_tid", "torch_tid", "stream name"),
+}
+_POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
+# What a trace computes from its allocations. A block freed between two traces was seen by neither, so these hold within
+# each of them only and must not be computed over all.
+_WITHIN_EACH = {
+    "allocations": ("span", "match", "total_bytes"),
+    "spans": ("bytes", "self_bytes", "device_bytes", "device_self_bytes"),
+}
+_REFERENCE = "row of "
+
+
+def concatenate(traces: Sequence[Trace]) -> Trace:
+    """Put the traces of one process together, in the order in which they were recorded.
+
+    Each keeps its place in time, by the clock on the wall; where that clock was set back in between, a trace begins where
+    the one before ended. Threads, modules, stacks and so on that are the same in several are one. `spans.cycle` and the
+    table `cycles` tell the traces apart.
+
+    Args:
+        traces: The traces, oldest first; of one process, for they share its threads.
+
+    Returns:
+        A new trace; the given ones are as before and share no changeable state with it. With one trace, that one.
+
+    Raises:
+        ArgumentError: There is no trace, or they are of several processes.
+        StateError: One of them was closed.
+    """
+    if not traces:
+        raise ArgumentError("concatenate: traces is empty: there is nothing to put together.")
+    if len(traces) == 1:
+        return traces[0]
+    processes = {trace.info.get("process") for trace in traces}
+    if len(processes) > 1:
+        named = ", ".join(sorted(str(process) for process in processes))
+        raise ArgumentError(f"concatenate: the traces are of several processes ({named}); pass those of one.")
+    parts = [_Part(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)]
+    return _Joining(parts).run()
+
+
+def _offsets_ns(traces: Sequence[Trace]) -> list[int]:
+    """When each trace begins, counted from the beginning of the first."""
+    base_ns = _realtime_ns(traces[0])
+    offsets: list[int] = []
+    end_ns = 0
+    for trace in traces:
+        offset_ns = max(end_ns, _realtime_ns(trace) - base_ns)
+        offsets.append(offset_ns)
+        end_ns = offset_ns + trace.duration_ns
+    return offsets
+
+
+def _realtime_ns(trace: Trace) -> int:
+    """The clock on the wall when a trace began, 0 if it does not say."""
+    known = trace.info.get("start_realtime_ns")
+    return known if isinstance(known, int) else 0
+
+
+@dataclass
+class _Part:
+    """One of the traces, and where the rows of its tables went; the last entry of each map is for the row -1."""
+
+    trace: Trace
+    offset_ns: int
+    rows: dict[str, Rows] = field(default_factory=dict)
+
+
+class _Joining:
+    """One concatenation."""
+
+    def __init__(self, parts: list[_Part]) -> None:
+        self._parts = parts
+        self._strings: list[str] = []
+        self._tables: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> Trace:
+        """Join table after table, each after those that it refers to."""
+        from kinetoscope.trace._trace import Trace
+
+        self._join_strings()
+        for name in _IDENTITY:
+            self._join_dictionary(name)
+        self._number_cycles()
+        for name in ("cycles", "spans", *STORED):
+            if name not in self._tables and name not in ("losses", "steps"):
+                self._join_rows(name)
+        self._tables["losses"] = joined_losses(
+            [(part.trace.columns("losses"), self._numbers(part)) for part in self._parts]
+        )
+        cycles = [(part.trace, part.offset_ns, self._numbers(part)) for part in self._parts]
+        return Trace.from_columns(self._tables, strings=self._strings, info=joined_info(cycles))
+
+    def _join_strings(self) -> None:
+        """Have each string once."""
+        known: dict[str, int] = {}
+        for part in self._parts:
+            part.rows["strings"] = _map(known.setdefault(text, len(known)) for text in part.trace.strings)
+        self._strings = list(known)
+
+    def _join_dictionary(self, name: str) -> None:
+        """Have each thing of a dictionary once."""
+        table = STORED[name]
+        known: dict[Any, int] = {}
+        first: list[tuple[_Part, int]] = []
+        for part in self._parts:
+            columns = part.trace.columns(name)
+            part.rows[name] = rows = np.full(len(columns) + 1, -1, dtype=np.int64)
+            keys = [self._key(part, table, key) for key in _IDENTITY[name]]
+            own = "parent" in _IDENTITY[name]
+            for row in range(len(columns)):
+                key = tuple(values[row] for values in keys)
+                if own:
+                    # The parent is of this very table, and its row is known, for parents come first.
+                    key = (int(rows[key[0]]), *key[1:])
+                rows[row] = known.setdefault(key, len(known))
+                if len(first) < len(known):
+                    first.append((part, row))
+        made: dict[str, Any] = {}
+        for column in self._given(name):
+            values = {id(part): self._moved(part, name, column) for part in self._parts}
+            made[column] = [values[id(part)][row] for part, row in first]
+        if name == "threads":
+            made["index"] = np.arange(len(first))
+        self._tables[name] = made
+
+    def _key(self, part: _Part, table: Table, key: str) -> list[Any]:
+        """One column of what a thing is known by, as a list."""
+        columns = part.trace.columns(table.name)
+        if key == "stream name":
+            # Tracks of devices have neither thread id; they are told by their names.
+            pairs = zip(columns["name"], columns["torch_tid"].tolist(), strict=True)
+            return [name if torch_tid < 0 else "" for name, torch_tid in pairs]
+        if key == "parent" or isinstance(columns[key], list):
+            return list(columns[key])
+        return list(self._moved(part, table.name, key).tolist())
+
+    def _number_cycles(self) -> None:
+        """See to it that every trace has a cycle, and each cycle a number of its own."""
+        numbers = [int(number) for part in self._parts for number in part.trace.column("cycles", "number")]
+        counted = all(len(part.trace.columns("cycles")) for part in self._parts)
+        self._renumbered = not counted or len(set(numbers)) < len(numbers)
+        made: dict[str, list[Any]] = {"number": [], "start_ns": [], "duration_ns": []}
+        for part in self._parts:
+            own = part.trace.columns("cycles")
+            begin = len(made["number"])
+            if len(own) == 0:
+                made["number"].append(begin)
+                made["start_ns"].append(part.offset_ns)
+                made["duration_ns"].append(part.trace.duration_ns)
+            else:
+                made["number"] += (
+                    range(begin, begin + len(own)) if self._renumbered else own["number"].tolist()
+                )
+                made["start_ns"] += (own["start_ns"] + part.offset_ns).tolist()
+                made["duration_ns"] += own["duration_ns"].tolist()
+            end = len(made["number"])
+            part.rows["cycles"] = np.append(np.arange(begin, end), -1 if len(own) else begin)
+        self._tables["cycles"] = made
+
+    def _numbers(self, part: _Part) -> list[int]:
+        """The numbers that the cycles of a trace have now."""
+        rows = sorted(set(part.rows["cycles"].tolist()) - {-1})
+        return [self._tables["cycles"]["number"][row] for row in rows]
+
+    def _join_rows(self, name: str) -> None:
+        """Have the rows of all traces, in the order in which the table keeps them."""
+        lengths = [len(part.trace.columns(name)) for part in self._parts]
+        given = self._given(name)
+        order: Rows | None = None
+        if sorted_by := {"spans": "thread", "allocations": "time_ns"}.get(name):
+            # Within a trace the order is right already, and among traces it is that of time: stable is enough.
+            order = np.argsort(self._column(name, sorted_by), kind="stable")
+        place = np.arange(sum(lengths)) if order is None else np.argsort(order)
+        begins = np.cumsum([0, *lengths])
+        for part, begin, end in zip(self._parts, begins[:-1], begins[1:], strict=True):
+            part.rows[name] = np.append(place[begin:end], -1)
+        made: dict[str, Any] = {}
+        for column in given:
+            values = self._column(name, column)
+            made[column] = values if order is None else values[order]
+        self._tables[name] = made
+
+    def _given(self, name: str) -> list[str]:
+        """The columns that must be handed over: what is given in some trace, and what holds within each of them only."""
+        given = {column for part in self._parts for column in part.trace.columns(name).given}
+        if any(len(part.trace.columns("allocations")) for part in self._parts):
+            given.update(_WITHIN_EACH.get(name, ()))
+        if name == "spans":
+            given.add("cycle")
+        return [column for column in STORED[name].column_names if column in given]
+
+    def _column(self, name: str, column: str) -> Any:
+        """One column of all traces, one after the other."""
+        values = [self._moved(part, name, column) for part in self._parts]
+        if isinstance(values[0], list):
+            return [text for texts in values for text in texts]
+        return np.concatenate(values)
+
+    def _moved(self, part: _Part, name: str, column: str) -> Any:
+        """A column of one trace, its references and points in time as they are in the new one."""
+        definition = STORED[name].column(column)
+        values = part.trace.column(name, column)
+        if definition.unit.startswith(_REFERENCE):
+            target = definition.unit.removeprefix(_REFERENCE)
+            return part.rows[target][values].astype(definition.type)
+        if column in _POINTS_IN_TIME:
+            return values + part.offset_ns
+        return values
+
+
+def _map(rows: Any) -> Rows:
+    """A map of rows, with an entry for the row -1."""
+    return np.array([*rows, -1], dtype=np.int64)
