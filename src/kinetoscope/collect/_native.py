@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
-from kinetoscope.collect._announce import announce, withdraw
 from kinetoscope.collect._engine import EngineStatus, RecordingRequest
 from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
 from kinetoscope.collect._selftest import FEATURES, check_recorder
@@ -85,7 +84,6 @@ class NativeEngine:
         self._path: Path | None = None
         self._kept = False
         self._process = 0
-        self._announced_before = False
         self._watch: StorageWatch | None = None
         self._remove: weakref.finalize[..., NativeEngine] | None = None
 
@@ -121,7 +119,6 @@ class NativeEngine:
         self._process = os.getpid()
         seen = self._watch_storages(recorder) if request.profile_memory else {}
         recorder.start(self._path, _what(request), request.ring_bytes)
-        self._announced_before = announce()
         if not self._kept:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
@@ -144,7 +141,6 @@ class NativeEngine:
                 f"this recording belongs to process {self._process}, not to its child {os.getpid()}"
             )
         stopped = recorder.stop()
-        withdraw(self._announced_before)
         try:
             if stopped.unnamed_modules:
                 recorder.resolve(_living_modules())
