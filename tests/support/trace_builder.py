@@ -62,6 +62,7 @@ class TraceBuilder:
         self.losses: dict[str, int] = {}
         self.info: dict[str, str] = {}
         self.storages: list[dict[str, Any]] = []
+        self.notes: list[tuple[str, int, int, int, int, int, int, int]] = []
         self.state = "stopped"
         self.stop_ns: int | None = None
 
@@ -176,6 +177,20 @@ class TraceBuilder:
         """Adds a free."""
         return self.allocate(time_ns, address, 0, thread=thread, device=device)
 
+    def give(
+        self,
+        span: str,
+        address: int,
+        size_bytes: int,
+        *,
+        argument: int = 0,
+        parameter: int = -1,
+        device: tuple[int, int] = (0, -1),
+    ) -> TraceBuilder:
+        """Adds a tensor that the first span of this name was given; with a parameter, the gradient to accumulate."""
+        self.notes.append((span, 1 if parameter < 0 else 2, argument, address, size_bytes, parameter, *device))
+        return self
+
     def hold(
         self,
         role: str,
@@ -216,6 +231,16 @@ class TraceBuilder:
         """Makes it the recording of a process that never called stop()."""
         self.state = "recording"
         return self
+
+    def _notes(self, names: list[str]) -> dict[str, Any]:
+        """What `give` added, as the reader delivers it."""
+        return _columns(
+            [(names.index(span), *rest) for span, *rest in self.notes],
+            {
+                "span": "i4", "kind": "u1", "argument": "i4", "value": "u8", "bytes": "i8", "parameter": "i4",
+                "device_type": "u1", "device_index": "i1",
+            },
+        )  # fmt: skip
 
     def _held(self) -> dict[str, str]:
         """What `hold` added, as the recorder writes it."""
@@ -259,6 +284,7 @@ class TraceBuilder:
             "shapes": {
                 part: [row[place] for row in self.shape_rows] for place, part in enumerate(("dims", "types", "concrete"))
             },
+            "notes": self._notes([self.strings[span.name] for span in spans]),
             "names": {"string": np.zeros(0, np.int32), "overload": np.zeros(0, np.int32)},
             "spans": _columns(
                 [tuple(vars(span).values()) for span in spans],

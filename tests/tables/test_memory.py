@@ -16,8 +16,8 @@ def program():
     builder.allocate(15, 0x10, 100)
     builder.allocate(35, 0x20, 300)
     builder.allocate(40, 0x30, 300)
-    builder.free(50, 0x20)
-    builder.allocate(60, 0x40, 50)
+    builder.free(75, 0x20)
+    builder.allocate(80, 0x40, 50)
     builder.free(500, 0x30)
     builder.allocate(600, 0x10_000, 5000, device=(1, 0))
     return builder.build()
@@ -35,11 +35,11 @@ def test_what_was_live_is_put_together_by_its_place():
     rows = program().table("memory").to_pylist()
     assert rows == [
         {
-            "bytes": 600, "peak_percent": pytest.approx(600 / 7), "blocks": 2, "operator": "aten::mm", "module": "Linear",
+            "bytes": 600, "peak_percent": pytest.approx(600 / 7), "blocks": 2, "category": "activation", "operator": "aten::mm", "module": "Linear",
             "stack": "net.py(4): forward", "step": 3, "first_ns": 35, "never_freed": 0,
         },
         {
-            "bytes": 100, "peak_percent": pytest.approx(100 / 7), "blocks": 1, "operator": "aten::empty", "module": "Linear",
+            "bytes": 100, "peak_percent": pytest.approx(100 / 7), "blocks": 1, "category": "activation", "operator": "aten::empty", "module": "Linear",
             "stack": "net.py(4): forward", "step": 3, "first_ns": 15, "never_freed": 1,
         },
     ]  # fmt: skip

@@ -25,6 +25,8 @@ TABLES: dict[str, str] = {
     "lines": "kinetoscope.tables.lines:lines",
     "stacks": "kinetoscope.tables.stacks:stacks",
     "memory": "kinetoscope.tables.memory:memory",
+    "memory_peak": "kinetoscope.tables.memory_peak:memory_peak",
+    "memory_timeline": "kinetoscope.tables.memory_timeline:memory_timeline",
     "spans": "kinetoscope.trace._shown:spans",
     "cycles": "kinetoscope.trace._cycles:cycles",
     "threads": "kinetoscope.trace._shown:threads",
