@@ -3,7 +3,7 @@
 Addresses are all that a recording of allocations knows of a block. While one runs with ``profile_memory``, this watch
 looks at the program's tensors three times: before it begins (every tensor that Python knows, so that memory from
 before has a size), when an optimizer has state that was not there at its step before, and when it ends. Nothing of
-the program is kept alive by it, and no operator is called.
+the program is kept alive by it, and no operator that it calls is recorded.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import json
 import time
 import weakref
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,13 +112,14 @@ class StorageWatch:
         self._hooks.append(register_optimizer_step_post_hook(self._after_step))
         now_ns = time.time_ns()
         modules, optimizers, tensors = living()
-        for module in modules:
-            self._look_at_module(now_ns, module)
-        for optimizer in optimizers:
-            self._remember(optimizer)
-            self._look_at_optimizer(now_ns, optimizer)
-        for tensor in tensors:
-            self._seen.add(now_ns, StorageRole.TENSOR, tensor)
+        with _unrecorded():
+            for module in modules:
+                self._look_at_module(now_ns, module)
+            for optimizer in optimizers:
+                self._remember(optimizer)
+                self._look_at_optimizer(now_ns, optimizer)
+            for tensor in tensors:
+                self._seen.add(now_ns, StorageRole.TENSOR, tensor)
         return self._seen.taken()
 
     def stop(self) -> dict[str, str]:
@@ -128,12 +130,13 @@ class StorageWatch:
         """
         self.cancel()
         now_ns = time.time_ns()
-        for module in self._running():
-            self._look_at_module(now_ns, module)
-        for reference, _ in list(self._optimizers.values()):
-            optimizer = reference()
-            if optimizer is not None:
-                self._look_at_optimizer(now_ns, optimizer)
+        with _unrecorded():
+            for module in self._running():
+                self._look_at_module(now_ns, module)
+            for reference, _ in list(self._optimizers.values()):
+                optimizer = reference()
+                if optimizer is not None:
+                    self._look_at_optimizer(now_ns, optimizer)
         return self._seen.taken()
 
     def cancel(self) -> None:
@@ -162,9 +165,10 @@ class StorageWatch:
         if known is not None and known[1] != held:
             self._optimizers[id(optimizer)] = (known[0], held)
             now_ns = time.time_ns()
-            for module in self._running():
-                self._look_at_module(now_ns, module)
-            self._look_at_optimizer(now_ns, optimizer)
+            with _unrecorded():
+                for module in self._running():
+                    self._look_at_module(now_ns, module)
+                self._look_at_optimizer(now_ns, optimizer)
 
     def _remember(self, optimizer: Optimizer) -> None:
         """Know an optimizer without holding it; its end makes room for another at the same address."""
@@ -205,6 +209,16 @@ class StorageWatch:
                 self._seen.add(now_ns, StorageRole.OPTIMIZER_STATE, tensor, parameter=number, name=name)
 
 
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """Keep the operators that a sparse tensor runs to show its parts out of every recording."""
+    torch._C._autograd._enable_record_function(False)
+    try:
+        yield
+    finally:
+        torch._C._autograd._enable_record_function(True)
+
+
 def living() -> tuple[list[Module], list[Optimizer], list[Tensor]]:
     """Every module, optimizer and plain tensor that Python's collector knows."""
     modules: list[Module] = []
@@ -239,6 +253,9 @@ def _parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
         yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
     elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    elif torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        # It has no memory of its own; the tensor inside it has.
+        return
     elif tensor.device.type != "meta" and not _is_fake(tensor) and not _is_unmade(tensor):
         yield tensor
 
