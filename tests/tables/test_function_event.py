@@ -19,7 +19,7 @@ def test_an_event_knows_its_place():
     assert (engine_span.sequence_nr, engine_span.fwd_thread, engine_span.scope) == (5, 1, 0)
     assert forward.input_shapes == [[2, 3], []]
     assert forward.input_dtypes == ["float", "Scalar"]
-    assert forward.concrete_inputs == ["", "2"]
+    assert forward.concrete_inputs == [None, 2]
     assert forward.kwinputs == {}
     assert (forward.fwd_thread, backward.fwd_thread) == (0, 1)
     assert (forward.phase, backward.phase) == ("forward", "backward")

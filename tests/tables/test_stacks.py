@@ -1,7 +1,5 @@
 """Stacks with the time spent in each."""
 
-from kinetoscope.tables.stacks import write_collapsed
-from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -21,14 +19,3 @@ def test_totals_include_the_stacks_that_begin_with_one():
         ("c.py(3): right", 1, 0, 7, 7, 1),
     ]
     assert rows[1]["stack"] == "a.py(1): main;b.py(2): left"
-
-
-def test_collapsed_stacks_hold_one_line_each_whatever_the_names(tmp_path):
-    builder = TraceBuilder()
-    for place, name in enumerate(HOSTILE_NAMES):
-        builder.span("x", place * 10_000, 2_000, stack=builder.stack((name, 1, name), (name, 2, name)))
-    write_collapsed(builder.build(), tmp_path / "x.txt")
-    content = (tmp_path / "x.txt").read_bytes().decode("utf-8")
-    lines = content.split("\n")
-    assert len(lines) == len(HOSTILE_NAMES) + 1
-    assert all(line.rsplit(" ", 1)[1] == "2" and line.count(";") == 1 for line in lines[:-1])

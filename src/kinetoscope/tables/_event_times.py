@@ -105,3 +105,62 @@ class TimesAsText:
         new = old.replace("cuda", "device")
         warnings.warn(f"`{old}` is deprecated; use `{new}`.", FutureWarning, stacklevel=3)
         return getattr(self, new)
+
+
+class EventSums(TimesAsText):
+    """The numbers of a single event, in torch's units."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def _time(self, name: str) -> int:
+            """One of `kinetoscope.tables._event_numbers.SUMS`."""
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the call; 0 if they were not asked for or are not known.
+
+        Those of an operator inside another are counted once, at the operator that the formula is for.
+        """
+        return self._time("flops")
+
+    @property
+    def cpu_time_total(self) -> float:
+        """Host time, in microseconds."""
+        return self._time("duration_ns") / 1000
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Host time without that of the events inside it, in microseconds; never negative."""
+        return self._time("self_ns") / 1000
+
+    @property
+    def device_time_total(self) -> float:
+        """Device time, in microseconds."""
+        return self._time("device_ns") / 1000
+
+    @property
+    def self_device_time_total(self) -> float:
+        """Device time without that of the events inside it, in microseconds."""
+        return self._time("device_self_ns") / 1000
+
+    @property
+    def cpu_memory_usage(self) -> int:
+        """Host bytes allocated minus freed."""
+        return self._time("bytes")
+
+    @property
+    def self_cpu_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        return self._time("self_bytes")
+
+    @property
+    def device_memory_usage(self) -> int:
+        """Device bytes allocated minus freed."""
+        return self._time("device_bytes")
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        return self._time("device_self_bytes")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 TIME_UNITS = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0}
+FLOPS_UNITS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
 
 
 def time_text(time_us: float, unit: str | None = None) -> str:
@@ -23,6 +26,12 @@ def size_text(size_bytes: int) -> str:
 def share_text(part: float, whole: float) -> str:
     """Return a share in percent; of nothing there are no shares."""
     return f"{part * 100 / whole:.2f}%" if whole else "NaN"
+
+
+def flops_scale(smallest: int) -> tuple[str, float]:
+    """Return the largest decimal unit of FLOPs that leaves at least 1 of `smallest`, and how many it is."""
+    power = max(0, min(math.floor(math.log10(smallest) / 3), len(FLOPS_UNITS) - 1))
+    return FLOPS_UNITS[power], 1000.0**power
 
 
 def printable(text: str) -> str:

@@ -1,8 +1,12 @@
-"""Which spans torch's event lists show, and what becomes of the time of those they leave out.
+"""Which spans torch's event lists show, how these nest, and what becomes of the time of those they leave out.
 
 `torch.profiler` hides a few bookkeeping operators, and shows a span that is the only child of a span of the same name
 as one event. Here both are *absorbed*: their self time and memory go to the nearest ancestor that is shown, and their
 children become its children, so totals are the same as torch's and nothing is lost.
+
+Calls of Python functions and modules on the timeline are absorbed too, and events nest as if the calls were not there:
+recording them changes no number of any event. Asynchronous events and those of devices stand beside the tree, as in
+torch: they are in nothing and nothing is in them.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.trace._schema import FLAG_ASYNC
+from kinetoscope import _core
+from kinetoscope.trace._schema import FLAG_ASYNC, SpanKind
+from kinetoscope.trace._steps import MARK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +37,25 @@ HIDDEN_NAMES = frozenset(
         "aten::_version",
     }
 )
+
+
+@dataclass(frozen=True)
+class EventTree:
+    """How the events nest, where that is not how all spans nest.
+
+    Attributes:
+        rows: The spans in the tree.
+        parent: For every span the one around it, -1 for spans that are not in the tree.
+        depth: For every span how many are around it.
+        self_ns: For every span its own time, 0 for spans that are not in the tree.
+        nesting: What `_core.nest` said of `rows`.
+    """
+
+    rows: NDArray[np.int64]
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    self_ns: NDArray[np.int64]
+    nesting: dict[str, NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -58,94 +83,58 @@ class VisibleSpans:
         np.add.at(values, self.owner[kept], own[rows[kept]])
         return values
 
+    def shown(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """For each row the event it belongs to: itself, or what absorbed it; -1 for -1 and for rows in no event."""
+        if self.absorbed is None:
+            return rows
+        event_of = np.arange(len(self.absorbed) + 1, dtype=np.int32)
+        event_of[-1] = -1
+        event_of[:-1][self.absorbed] = self.owner
+        found: NDArray[np.int32] = event_of[rows]
+        return found
+
 
 def visible_spans(trace: Trace) -> VisibleSpans:
     """Find out, once for a trace, which spans are events."""
     return trace.cached("visible_spans", lambda: _find(trace))
 
 
-def _find(trace: Trace) -> VisibleSpans:
-    """Mark hidden names first, then only children of the same name, as torch does."""
-    spans = trace.columns("spans")
-    name, parent = spans["name"], spans["parent"]
-    if len(name) == 0:
-        return VisibleSpans(None, parent, parent)
-    hidden_names = [row for row, text in enumerate(trace.strings) if text in HIDDEN_NAMES]
-    absorbed = None
-    if hidden_names:
-        is_hidden = np.zeros(len(trace.strings), dtype=bool)
-        is_hidden[hidden_names] = True
-        absorbed = is_hidden[name]
-        parent = _shown_parents(parent, absorbed)
-    # Roots look up the last row here, which costs less than keeping them out first.
-    same = name == name.take(parent, mode="wrap")
-    same &= parent >= 0
-    if same.any():
-        inside = parent >= 0 if absorbed is None else (parent >= 0) & ~absorbed
-        children = np.bincount(parent[inside], minlength=len(name))
-        alone = same & (children[parent] == 1)
-        absorbed = alone if absorbed is None else absorbed | alone
-        parent = _shown_parents(parent, absorbed)
-    if absorbed is None or not absorbed.any():
-        return VisibleSpans(None, parent[:0], parent)
-    return VisibleSpans(absorbed, parent[absorbed], parent)
+def event_tree(trace: Trace) -> EventTree | None:
+    """How the events nest, or None where that is how all spans nest."""
+    return trace.cached("event_tree", lambda: _find_tree(trace))
 
 
-def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Climb from each row until the parent is shown."""
-    shown = parent.copy()
-    waiting = np.flatnonzero((parent >= 0) & absorbed[parent])
-    while len(waiting):
-        shown[waiting] = parent[shown[waiting]]
-        still = shown[waiting]
-        waiting = waiting[(still >= 0) & absorbed[still]]
-    return shown
+def event_names(trace: Trace) -> NDArray[np.int32]:
+    """For each span a row of strings that is equal where events have the same name: all marks of steps share one."""
+
+    def make() -> NDArray[np.int32]:
+        names: NDArray[np.int32] = trace.column("spans", "name")
+        marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
+        if len(marks) < 2:
+            return names
+        shared = np.arange(len(trace.strings), dtype=np.int32)
+        shared[marks] = marks[0]
+        return shared[names]
+
+    return trace.cached("event_names", make)
 
 
-# What event lists show of a span, as columns of `spans`; the `self` ones also take what absorbed spans hold.
-NUMBERS = (
-    "duration_ns", "self_ns", "bytes", "self_bytes",
-    "device_ns", "device_self_ns", "device_bytes", "device_self_bytes",
-)  # fmt: skip
-HOST_TIMES = ("duration_ns", "self_ns")
+def python_calls(trace: Trace) -> NDArray[np.bool_] | None:
+    """Which spans are calls of Python functions or modules, or None when none are."""
+    kind = trace.column("spans", "kind")
+    if not (kind >= SpanKind.PYTHON).any():
+        return None
+    calls: NDArray[np.bool_] = (kind == SpanKind.PYTHON) | (kind == SpanKind.MODULE)
+    return calls if calls.any() else None
 
 
-def numbers(trace: Trace, name: str) -> NDArray[np.int64]:
-    """One number of every span as torch's events define it: nanoseconds or bytes; absorbed rows hold 0 self.
-
-    Args:
-        trace: The trace.
-        name: One of `NUMBERS`.
-
-    Returns:
-        One value a span. Host time of device spans is 0, and asynchronous spans have no self time.
-    """
-    return trace.cached(f"event_{name}", lambda: _numbers(trace, name))
-
-
-def all_zero(trace: Trace, name: str) -> bool:
-    """Whether a number is 0 for all spans, as far as that can be known without computing it."""
-    if name in HOST_TIMES:
-        return False
-    if name in ("device_ns", "device_self_ns"):
-        return len(trace.columns("launches")) == 0 and on_device_mask(trace) is None
-    return len(trace.columns("allocations")) == 0
-
-
-def _numbers(trace: Trace, name: str) -> NDArray[np.int64]:
-    """Start from the column and take away what events do not show."""
-    spans = trace.columns("spans")
-    values: NDArray[np.int64] = spans[name]
-    if "self" in name:
-        values = visible_spans(trace).self_values(values)
-    if name == "self_ns" and spans["flags"].any():
-        values = np.where((spans["flags"] & FLAG_ASYNC) != 0, 0, values)
-    on_device = on_device_mask(trace)
-    if on_device is not None and name in HOST_TIMES:
-        values = np.where(on_device, 0, values)
-    elif on_device is not None and name in ("device_ns", "device_self_ns"):
-        values = np.where(on_device, spans["duration_ns"], values)
-    return values
+def asynchronous(trace: Trace) -> NDArray[np.bool_] | None:
+    """Which spans ended on another thread than they began, or None when none did."""
+    flags = trace.column("spans", "flags")
+    if not flags.any():
+        return None
+    marked: NDArray[np.bool_] = (flags & FLAG_ASYNC) != 0
+    return marked if marked.any() else None
 
 
 def on_device_mask(trace: Trace) -> NDArray[np.bool_] | None:
@@ -167,3 +156,72 @@ def host_total_ns(trace: Trace) -> int:
     own = trace.column("spans", "self_ns")
     on_device = on_device_mask(trace)
     return int(own.sum() if on_device is None else own[~on_device].sum())
+
+
+def _find_tree(trace: Trace) -> EventTree | None:
+    """Nest again what is in the tree, if anything is not."""
+    outside = [
+        mask for mask in (python_calls(trace), asynchronous(trace), on_device_mask(trace)) if mask is not None
+    ]
+    if not outside:
+        return None
+    spans = trace.columns("spans")
+    rows = np.flatnonzero(~np.logical_or.reduce(outside))
+    made = _core.nest(spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
+    # One entry more than rows, so that "no parent" stays -1.
+    numbers = np.append(rows, -1).astype(np.int32)
+    parent = np.full(len(spans), -1, dtype=np.int32)
+    parent[rows] = numbers[made["parent"]]
+    depth = np.zeros(len(spans), dtype=np.int32)
+    depth[rows] = made["depth"]
+    self_ns = np.zeros(len(spans), dtype=np.int64)
+    self_ns[rows] = made["self_ns"]
+    return EventTree(rows, parent, depth, self_ns, {"parent": made["parent"], "lane": made["lane"]})
+
+
+def _find(trace: Trace) -> VisibleSpans:
+    """Mark calls and hidden names first, then only children of the same name, as torch does."""
+    spans = trace.columns("spans")
+    tree = event_tree(trace)
+    parent: NDArray[np.int32] = spans["parent"] if tree is None else tree.parent
+    if len(parent) == 0:
+        return VisibleSpans(None, parent, parent)
+    name = event_names(trace)
+    calls = python_calls(trace)
+    absorbed = None if calls is None else calls.copy()
+    if calls is not None:
+        # What a call launched itself belongs to the event around the call.
+        parent = np.where(calls, spans["parent"], parent)
+    hidden_names = [row for row, text in enumerate(trace.strings) if text in HIDDEN_NAMES]
+    if hidden_names:
+        is_hidden = np.zeros(len(trace.strings), dtype=bool)
+        is_hidden[hidden_names] = True
+        hidden = is_hidden[spans["name"]]
+        absorbed = hidden if absorbed is None else absorbed | hidden
+    if absorbed is not None:
+        parent = _shown_parents(parent, absorbed)
+    # Roots look up the last row here, which costs less than keeping them out first.
+    same = name == name.take(parent, mode="wrap")
+    same &= parent >= 0
+    if same.any():
+        inside = parent >= 0 if absorbed is None else (parent >= 0) & ~absorbed
+        children = np.bincount(parent[inside], minlength=len(name))
+        alone = same & (children[parent] == 1)
+        if absorbed is not None:
+            alone &= ~absorbed
+        absorbed = alone if absorbed is None else absorbed | alone
+        parent = _shown_parents(parent, absorbed)
+    if absorbed is None or not absorbed.any():
+        return VisibleSpans(None, parent[:0], parent)
+    return VisibleSpans(absorbed, parent[absorbed], parent)
+
+
+def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Climb from each row until the parent is shown."""
+    shown = parent.copy()
+    waiting = np.flatnonzero((parent >= 0) & absorbed[parent])
+    while len(waiting):
+        shown[waiting] = parent[shown[waiting]]
+        still = shown[waiting]
+        waiting = waiting[(still >= 0) & absorbed[still]]
+    return shown

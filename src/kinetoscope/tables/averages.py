@@ -2,146 +2,58 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope import _core
+from kinetoscope.tables import _event_arguments as arguments
 from kinetoscope.tables import _visible
-from kinetoscope.tables._device import device_type
-from kinetoscope.tables._event_times import TimesAsText
+from kinetoscope.tables._event_facts import flat_shapes, used_device
+from kinetoscope.tables._event_numbers import SIZES, SUMS, TIMES, all_zero, numbers
+from kinetoscope.tables._loose_memory import MEMORY_KEY, change_on, loose_allocations
 from kinetoscope.tables._widths import widest
-from kinetoscope.tables.function_event import FunctionEvent, flat_shapes, used_device
+from kinetoscope.tables.average_event import FunctionEventAvg
+from kinetoscope.tables.function_event import FunctionEvent
 from kinetoscope.trace._naming import stack_frames
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
+    from kinetoscope.tables._event_sources import Event
     from kinetoscope.trace import Trace
 
-# Attribute of an event -> column of `spans`; times are shown in microseconds.
-TIMES = {
-    "cpu_time_total": "duration_ns",
-    "self_cpu_time_total": "self_ns",
-    "device_time_total": "device_ns",
-    "self_device_time_total": "device_self_ns",
-}
-SIZES = {
-    "cpu_memory_usage": "bytes",
-    "self_cpu_memory_usage": "self_bytes",
-    "device_memory_usage": "device_bytes",
-    "self_device_memory_usage": "device_self_bytes",
-}
-MEMORY_KEY = "[memory]"
 
-
-@dataclass(eq=False)
-class FunctionEventAvg(TimesAsText):
-    """Events with the same key, added up.
+@dataclass(frozen=True)
+class Grouping:
+    """What keeps events apart beside their name.
 
     Attributes:
-        key: Their name; all steps share one.
-        count: How many there are.
-        numbers: Their sums by attribute, in nanoseconds and bytes.
-        first: The earliest of them, or None for a total of different events.
-        input_shapes: Their input shapes where these kept them apart, else empty.
-        stack: The innermost frames that kept them apart, innermost first.
-        overload_name: Their overload where it kept them apart, else empty.
+        by_shape: Whether input shapes do.
+        stack_frames: How many innermost frames do.
+        by_overload: Whether overloads do.
     """
 
-    key: str
-    count: int
-    numbers: Mapping[str, int]
-    first: FunctionEvent | None = None
-    input_shapes: Any = ""
-    stack: list[str] = field(default_factory=list)
-    overload_name: str = ""
-    use_device: str | None = None
+    by_shape: bool = False
+    stack_frames: int = 0
+    by_overload: bool = False
 
-    node_id = -1
-    is_remote = False
-    is_legacy = False
-    flops = 0
+    @classmethod
+    def checked(cls, name: str, by_shape: Any, stack_frames: Any, by_overload: Any) -> Grouping:
+        """Check what was asked for; `name` is that of the argument `by_shape`.
 
-    @property
-    def cpu_time_total(self) -> float:
-        """Host time, in microseconds; a call inside one of the same name counts in both, as in torch."""
-        return self.numbers["cpu_time_total"] / 1000
-
-    @property
-    def self_cpu_time_total(self) -> float:
-        """Host time without that of the events inside, in microseconds; never negative."""
-        return self.numbers["self_cpu_time_total"] / 1000
-
-    @property
-    def device_time_total(self) -> float:
-        """Device time, in microseconds."""
-        return self.numbers["device_time_total"] / 1000
-
-    @property
-    def self_device_time_total(self) -> float:
-        """Device time without that of the events inside, in microseconds."""
-        return self.numbers["self_device_time_total"] / 1000
-
-    @property
-    def cpu_memory_usage(self) -> int:
-        """Host bytes allocated minus freed."""
-        return self.numbers["cpu_memory_usage"]
-
-    @property
-    def self_cpu_memory_usage(self) -> int:
-        """The same without the events inside."""
-        return self.numbers["self_cpu_memory_usage"]
-
-    @property
-    def device_memory_usage(self) -> int:
-        """Device bytes allocated minus freed."""
-        return self.numbers["device_memory_usage"]
-
-    @property
-    def self_device_memory_usage(self) -> int:
-        """The same without the events inside."""
-        return self.numbers["self_device_memory_usage"]
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the earliest one ended on another thread than it began."""
-        return self.first is not None and self.first.is_async
-
-    @property
-    def is_user_annotation(self) -> bool:
-        """Whether `record_function` or a step made them."""
-        return self.first is not None and self.first.is_user_annotation
-
-    @property
-    def scope(self) -> int:
-        """torch's record scope of the earliest one."""
-        return self.first.scope if self.first is not None else 0
-
-    @property
-    def device_type(self) -> Any:
-        """Where they ran."""
-        return self.first.device_type if self.first is not None else device_type(0)
-
-    @property
-    def cpu_parent(self) -> FunctionEvent | None:
-        """The event around the earliest one."""
-        return self.first.cpu_parent if self.first is not None else None
-
-    @property
-    def cpu_children(self) -> list[FunctionEvent]:
-        """The events inside the earliest one."""
-        return self.first.cpu_children if self.first is not None else []
-
-    def __repr__(self) -> str:
-        """One line with the numbers most asked for."""
-        return (
-            f"<FunctionEventAvg key={self.key} count={self.count} self_cpu_time={self.self_cpu_time_total_str} "
-            f"cpu_time={self.cpu_time_str} cpu_memory_usage={self.cpu_memory_usage} input_shapes={self.input_shapes}>"
+        Raises:
+            ArgumentError: Something is not of its type.
+        """
+        return cls(
+            arguments.flag(name, by_shape),
+            arguments.count("group_by_stack_n", stack_frames),
+            arguments.flag("group_by_overload_name", by_overload),
         )
 
 
@@ -151,44 +63,46 @@ class Averages:
 
     Attributes:
         trace: Where they come from.
-        first: The row of the earliest span of each group; -1 for memory outside all spans.
-        count: How many spans each has.
-        numbers: The sums, by attribute of an event: nanoseconds and bytes.
-        by_shape: Whether input shapes keep groups apart.
-        by_overload: Whether overloads do.
-        stack_frames: How many innermost frames do.
+        first: The row of the earliest span of each group; -1 for memory outside all events.
+        count: How many events each has.
+        numbers: The sums, by attribute of an event: nanoseconds, bytes and operations.
+        grouping: What keeps groups apart.
     """
 
     trace: Trace
     first: NDArray[np.int64]
     count: NDArray[np.int64]
     numbers: dict[str, NDArray[np.int64]]
-    by_shape: bool
-    by_overload: bool
-    stack_frames: int
+    grouping: Grouping
+    _made: dict[int, FunctionEventAvg] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """The number of groups."""
         return len(self.first)
 
     def event(self, place: int) -> FunctionEventAvg:
+        """Make the event of one group, or return the one made before."""
+        if place not in self._made:
+            self._made[place] = self._make(place)
+        return self._made[place]
+
+    def _make(self, place: int) -> FunctionEventAvg:
         """Make the event of one group."""
-        numbers = {name: int(values[place]) for name, values in self.numbers.items()}
-        count, row = int(self.count[place]), int(self.first[place])
-        use_device = used_device(self.trace)
+        sums = {name: int(values[place]) for name, values in self.numbers.items()}
+        sums["count"] = int(self.count[place])
+        row, grouping = int(self.first[place]), self.grouping
         if row < 0:
-            return FunctionEventAvg(MEMORY_KEY, count, numbers, use_device=use_device)
-        first = FunctionEvent(self.trace, row)
-        return FunctionEventAvg(
-            first.name,
-            count,
-            numbers,
-            first=first,
-            input_shapes=flat_shapes(first.structured_input_shapes) if self.by_shape else "",
-            stack=first.innermost(self.stack_frames),
-            overload_name=first.overload_name if self.by_overload else "",
-            use_device=use_device,
-        )
+            made = FunctionEventAvg.of(MEMORY_KEY, sums)
+            made.input_shapes = [] if grouping.by_shape else ""
+        else:
+            first = FunctionEvent(self.trace, row)
+            made = FunctionEventAvg.of(first.name, sums)
+            made.first = first
+            made.input_shapes = flat_shapes(first.structured_input_shapes) if grouping.by_shape else ""
+            made.stack = first.innermost(grouping.stack_frames)
+            made.overload_name = first.overload_name if grouping.by_overload else ""
+        made.use_device = used_device(self.trace)
+        return made
 
     def values(self, attribute: str) -> NDArray[Any] | None:
         """Return an attribute of all groups as an array, in torch's unit; None for one that is not a number."""
@@ -198,76 +112,127 @@ class Averages:
             return self.numbers[attribute] / 1000
         if attribute in ("cpu_time", "device_time"):
             return self.numbers[f"{attribute}_total"] / 1000 / self.count
-        if attribute == "flops":
-            return np.zeros(len(self), dtype=np.int64)
         return self.numbers.get(attribute)
 
     def widest(self, part: str) -> int:
         """Return the length of the longest key, overload, shapes or stack entry."""
         shown = {
-            "stack": self.stack_frames > 0,
-            "overload_name": self.by_overload,
-            "input_shapes": self.by_shape,
+            "stack": self.grouping.stack_frames > 0,
+            "overload_name": self.grouping.by_overload,
+            "input_shapes": self.grouping.by_shape,
         }
         if not shown.get(part, True):
             return 0
-        of_spans = widest(self.trace, self.first[self.first >= 0], part, self.stack_frames)
+        of_spans = widest(self.trace, self.first[self.first >= 0], part, self.grouping.stack_frames)
         return max(of_spans, len(MEMORY_KEY)) if part == "key" and (self.first < 0).any() else of_spans
 
 
-def averages(trace: Trace, *, by_shape: bool, stack_frames: int, by_overload: bool) -> Averages:
-    """Add up the events of a trace by name, and by what else keeps them apart.
+def averages(trace: Trace, grouping: Grouping, places: NDArray[np.int64] | None = None) -> Averages:
+    """Add up events of a trace by name, and by what else keeps them apart.
 
     Args:
         trace: The trace.
-        by_shape: Keep different input shapes apart.
-        stack_frames: Keep different innermost frames apart, this many.
-        by_overload: Keep overloads of an operator apart.
+        grouping: What keeps events apart.
+        places: Only these events, in this order, each once: rows of spans, and for memory outside all events -1 minus
+            the row of the allocation. None: all, in order of time.
 
     Returns:
         The sums.
     """
-    spans, visible = trace.columns("spans"), _visible.visible_spans(trace)
-    keys = [_name_keys(trace)]
-    if by_overload:
-        keys.append(spans["overload"])
-    if by_shape:
-        keys.append(_shape_keys(trace)[spans["shapes"]])
-    if stack_frames > 0:
-        keys.append(_stack_keys(trace, stack_frames)[spans["stack"]])
-    where = None if visible.absorbed is None else ~visible.absorbed
-    group_of, first = _core.group(keys, where)
+    rows = None if places is None else places[places >= 0]
+    loose = loose_allocations(trace) if places is None else -1 - places[places < 0]
+    where = _chosen(trace, rows)
+    group_of, first = _core.group(_keys(trace, grouping), where)
     groups = len(first)
-    numbers: dict[str, NDArray[np.int64]] = {}
-    for attribute, name in (TIMES | SIZES).items():
+    sums: dict[str, NDArray[np.int64]] = {}
+    for attribute, name in SUMS.items():
         # Most recordings have no device and many no memory; adding up zeros would double the cost of the table.
-        if _visible.all_zero(trace, name):
-            numbers[attribute] = np.zeros(groups, dtype=np.int64)
+        if all_zero(trace, name):
+            sums[attribute] = np.zeros(groups, dtype=np.int64)
         else:
-            numbers[attribute] = _core.group_sums(group_of, groups, _visible.numbers(trace, name))
+            sums[attribute] = _core.group_sums(group_of, groups, numbers(trace, name))
     count = _core.group_counts(group_of, groups)
     earliest = first.astype(np.int64)
-    if groups and len(trace.columns("threads")) > 1:
-        start = spans["start_ns"]
-        least = _core.group_min(group_of, groups, start)
-        rows = np.flatnonzero((group_of >= 0) & (start == least[group_of]))
-        # The last write wins, so that of equal starts the first row stays.
-        earliest[group_of[rows[::-1]]] = rows[::-1]
-        order = np.argsort(least, kind="stable")
-        earliest, count = earliest[order], count[order]
-        numbers = {attribute: values[order] for attribute, values in numbers.items()}
-    found = Averages(trace, earliest, count, numbers, by_shape, by_overload, max(stack_frames, 0))
-    return _with_loose_memory(found)
+    if rows is not None:
+        _, seen = np.unique(group_of[rows], return_index=True)
+        earliest, order = rows[seen], np.argsort(seen, kind="stable")
+    elif groups and len(trace.columns("threads")) > 1:
+        earliest, order = _in_order_of_time(trace, group_of, earliest)
+    else:
+        order = np.arange(groups)
+    found = Averages(
+        trace, earliest[order], count[order], {key: values[order] for key, values in sums.items()}, grouping
+    )
+    return found if len(loose) == 0 else _with_loose_memory(found, loose, places)
+
+
+def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
+    """Add up events one by one, which is right for any list."""
+    sums: dict[Any, FunctionEventAvg] = {}
+    for event in events:
+        stack = (event.stack or [])[: grouping.stack_frames]
+        shapes = event.input_shapes if grouping.by_shape else ""
+        overload_name = event.overload_name if grouping.by_overload else ""
+        key = (
+            event.key,
+            event.device_type,
+            event.is_user_annotation,
+            str(shapes),
+            tuple(stack),
+            overload_name,
+        )
+        made = sums.setdefault(key, FunctionEventAvg()).add(event)
+        made.stack, made.input_shapes, made.overload_name = stack, shapes, overload_name
+    return list(sums.values())
+
+
+def total(sums: Mapping[str, int], use_device: str | None) -> FunctionEventAvg:
+    """Return one event for sums over different events."""
+    made = FunctionEventAvg.of("Total", sums)
+    made.use_device = use_device
+    return made
+
+
+def _chosen(trace: Trace, rows: NDArray[np.int64] | None) -> NDArray[np.bool_] | None:
+    """Which spans are added up, or None for all."""
+    absorbed = _visible.visible_spans(trace).absorbed
+    if rows is None:
+        return None if absorbed is None else ~absorbed
+    where = np.zeros(len(trace.columns("spans")), dtype=bool)
+    where[rows] = True
+    return where
+
+
+def _in_order_of_time(
+    trace: Trace, group_of: NDArray[np.int32], first: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The earliest row of each group, whatever its thread, and the order of the groups by it."""
+    start = trace.column("spans", "start_ns")
+    least = _core.group_min(group_of, len(first), start)
+    rows = np.flatnonzero((group_of >= 0) & (start == least[group_of]))
+    # The last write wins, so that of equal starts the first row stays.
+    first[group_of[rows[::-1]]] = rows[::-1]
+    return first, np.argsort(least, kind="stable")
+
+
+def _keys(trace: Trace, grouping: Grouping) -> list[NDArray[np.int32]]:
+    """For each span numbers that are equal where events belong in one group."""
+    spans = trace.columns("spans")
+    keys = [_name_keys(trace)]
+    if grouping.by_overload:
+        keys.append(spans["overload"])
+    if grouping.by_shape:
+        keys.append(_shape_keys(trace)[spans["shapes"]])
+    if grouping.stack_frames > 0:
+        keys.append(_stack_keys(trace, grouping.stack_frames)[spans["stack"]])
+    return keys
 
 
 def _name_keys(trace: Trace) -> NDArray[np.int32]:
     """A number for each span that is equal where name and sort of event are equal."""
-    spans = trace.columns("spans")
-    kind = spans["kind"]
-    keys: NDArray[np.int32] = spans["name"] * np.int32(4)
-    ranges = np.flatnonzero((kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP))
-    keys[ranges] += 1
-    keys[ranges[kind[ranges] == SpanKind.STEP]] = -4
+    kind = trace.column("spans", "kind")
+    keys: NDArray[np.int32] = _visible.event_names(trace) * np.int32(4)
+    keys[np.flatnonzero((kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP))] += 1
     on_device = _visible.on_device_mask(trace)
     if on_device is not None:
         keys += on_device * np.int32(2)
@@ -276,8 +241,6 @@ def _name_keys(trace: Trace) -> NDArray[np.int32]:
 
 def _shape_keys(trace: Trace) -> NDArray[np.int32]:
     """For each row of `shapes` (and -1) a number that is equal where torch's `input_shapes` are."""
-    import json
-
     places: dict[str, int] = {"[]": -1}
     keys = [
         places.setdefault(str(flat_shapes(json.loads(text)) if text else []), len(places))
@@ -297,27 +260,25 @@ def _stack_keys(trace: Trace, count: int) -> NDArray[np.int32]:
     return np.array([*keys, -1], dtype=np.int32)
 
 
-def _with_loose_memory(found: Averages) -> Averages:
-    """Add a group for allocations and frees outside all spans, as torch does."""
-    allocations = found.trace.columns("allocations")
-    if len(allocations) == 0:
-        return found
-    loose = np.flatnonzero(allocations["span"] < 0)
-    if len(loose) == 0:
-        return found
-    sizes, match = allocations["bytes"], allocations["match"]
-    freed = (sizes == 0) & (match >= 0)
-    change = np.where(freed, -sizes[match], sizes)[loose]
-    on_host = allocations["device_type"][loose] == 0
-    host, device = int(change[on_host].sum()), int(change[~on_host].sum())
-    sums = {"cpu_memory_usage": host, "self_cpu_memory_usage": host}
-    sums |= {"device_memory_usage": device, "self_device_memory_usage": device}
+def _with_loose_memory(
+    found: Averages, loose: NDArray[np.int64], places: NDArray[np.int64] | None
+) -> Averages:
+    """Add a group for allocations and frees outside all events, where the first of them occurs."""
+    trace = found.trace
+    host, device = (int(change_on(trace, loose, device=device).sum()) for device in (False, True))
+    sums = dict.fromkeys(SUMS, 0)
+    for name in SIZES:
+        sums[name] = device if "device" in name else host
+    if places is None:
+        starts = trace.column("spans", "start_ns")[found.first]
+        place = int((starts <= trace.column("allocations", "time_ns")[loose[0]]).sum())
+    else:
+        before = places[: int(np.flatnonzero(places < 0)[0])]
+        place = int(np.isin(found.first, before).sum())
     return Averages(
-        found.trace,
-        np.append(found.first, -1),
-        np.append(found.count, len(loose)),
-        {name: np.append(values, sums.get(name, 0)) for name, values in found.numbers.items()},
-        found.by_shape,
-        found.by_overload,
-        found.stack_frames,
+        trace,
+        np.insert(found.first, place, -1),
+        np.insert(found.count, place, len(loose)),
+        {name: np.insert(values, place, sums[name]) for name, values in found.numbers.items()},
+        found.grouping,
     )

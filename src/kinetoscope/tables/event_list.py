@@ -1,103 +1,81 @@
-"""`EventList`: a sequence of events that makes each one when it is asked for."""
+"""`EventList`: a list of events that makes each one when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from collections.abc import Iterable, MutableSequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError
-from kinetoscope.tables._visible import numbers, visible_spans
-from kinetoscope.tables._widths import widest
-from kinetoscope.tables.averages import SIZES, TIMES, FunctionEventAvg, averages
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.tables import _event_arguments as arguments
+from kinetoscope.tables._event_facts import used_device
+from kinetoscope.tables._event_numbers import SIZES, TIMES, flops_counted
+from kinetoscope.tables._event_sources import (
+    Event,
+    EventSource,
+    ListedEvents,
+    SpanEvents,
+    checked_event,
+    checked_events,
+    longest,
+)
+from kinetoscope.tables._stack_weights import stack_weights
+from kinetoscope.tables.averages import Grouping, added_up, averages, total
 from kinetoscope.tables.event_table import TableOptions, event_table
-from kinetoscope.tables.function_event import FunctionEvent, used_device
+from kinetoscope.trace import catalog
+from kinetoscope.trace._shown import memory_recorded
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from kinetoscope.tables.average_event import FunctionEventAvg
     from kinetoscope.trace import Trace
 
-Event = FunctionEvent | FunctionEventAvg
 
+class EventList(MutableSequence[Event]):
+    """A list of events, as `events()` and `key_averages()` return it.
 
-class EventSource(Protocol):
-    """What an `EventList` shows: events by place, and their numbers as columns."""
-
-    @property
-    def trace(self) -> Trace:
-        """Where the events come from."""
-
-    def __len__(self) -> int:
-        """The number of events."""
-
-    def event(self, place: int) -> Event:
-        """Make one event."""
-
-    def values(self, attribute: str) -> NDArray[Any] | None:
-        """Return a number of all events, in torch's unit; None for an attribute that is not a number."""
-
-    def widest(self, part: str) -> int:
-        """Return the length of the longest key, overload, shapes or stack entry."""
-
-
-class SpanEvents:
-    """The single events of a trace, in order of time."""
-
-    def __init__(self, trace: Trace) -> None:
-        """Order the spans that are events by their start."""
-        self.trace = trace
-        self.rows = trace.cached("event_rows", self._in_order)
-
-    def _in_order(self) -> NDArray[np.int64]:
-        """The rows of the events; of equal starts the enclosing one comes first."""
-        spans, absorbed = self.trace.columns("spans"), visible_spans(self.trace).absorbed
-        rows = np.arange(len(spans)) if absorbed is None else np.flatnonzero(~absorbed)
-        if len(self.trace.columns("threads")) > 1:
-            rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows]))]
-        return rows
-
-    def __len__(self) -> int:
-        """The number of events."""
-        return len(self.rows)
-
-    def event(self, place: int) -> FunctionEvent:
-        """Make one event."""
-        return FunctionEvent(self.trace, int(self.rows[place]))
-
-    def values(self, attribute: str) -> NDArray[Any] | None:
-        """Return a number of all events, in torch's unit; None for an attribute that is not a number."""
-        if attribute in ("cpu_time", "device_time"):
-            attribute += "_total"
-        if attribute in TIMES:
-            nanoseconds: NDArray[np.int64] = numbers(self.trace, TIMES[attribute])[self.rows]
-            return nanoseconds / 1000
-        if attribute in SIZES:
-            size: NDArray[np.int64] = numbers(self.trace, SIZES[attribute])[self.rows]
-            return size
-        if attribute in ("count", "flops"):
-            return np.full(len(self), attribute == "count", dtype=np.int64)
-        return None
-
-    def widest(self, part: str) -> int:
-        """Return the length of the longest key, overload, shapes or stack entry."""
-        return widest(self.trace, self.rows, part)
-
-
-class EventList(Sequence[Event]):
-    """Events of a trace. Making the list costs nothing for each event; an event is made when it is indexed.
+    Making the list costs nothing for each event: an event is made when it is indexed, and tables and sums read columns.
+    It can be used like a Python list. A slice, or a list made of chosen events, is an `EventList` too:
+    `EventList(event for event in prof.events() if event.count > 1).table()`. Changing the list (`sort`, `append`,
+    `events[0] = ...`) changes this list only, never the trace.
 
     `print(events)` prints `events.table()`.
     """
 
-    def __init__(self, source: EventSource, places: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        events: Iterable[Event] = (),
+        *,
+        use_device: str | None = None,
+        profile_memory: bool | None = None,
+        with_flops: bool | None = None,
+    ) -> None:
+        """Make a list of events.
+
+        Args:
+            events: Events of Kinetoscope, single or averaged.
+            use_device: The device whose columns the table shows; None takes that of the events' trace.
+            profile_memory: Whether the table shows memory; None does so if the events' trace has any.
+            with_flops: Whether the table shows FLOPs; None does so if the events' trace has any.
+
+        Raises:
+            ArgumentError: Something in it is no event.
+        """
+        self._source: EventSource = ListedEvents(checked_events(events))
+        self._places: NDArray[Any] | None = None
+        self._settings = (use_device, profile_memory, with_flops)
+
+    @classmethod
+    def _of(cls, source: EventSource, places: NDArray[Any] | None = None) -> EventList:
         """Show the events of `source`, or those at `places` of it in that order."""
-        self._source = source
-        self._places = places
+        made = cls()
+        made._source, made._places = source, places
+        return made
 
     def __len__(self) -> int:
         """The number of events."""
@@ -108,12 +86,61 @@ class EventList(Sequence[Event]):
     @overload
     def __getitem__(self, index: slice) -> EventList: ...
     def __getitem__(self, index: int | slice) -> Event | EventList:
-        """Make one event, or a list of some of them."""
+        """Return one event, or a list of some of them."""
         if isinstance(index, slice):
-            places = np.arange(len(self)) if self._places is None else self._places
-            return EventList(self._source, places[index])
+            return self._chosen(np.arange(len(self))[index])
         place = range(len(self))[index]
         return self._source.event(place if self._places is None else int(self._places[place]))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Replace one event, or several."""
+        several = isinstance(index, slice)
+        self._listed()[index] = checked_events(value) if several else checked_event(value)
+
+    def __delitem__(self, index: int | slice) -> None:
+        """Take one event, or several, out of the list."""
+        del self._listed()[index]
+
+    def insert(self, index: int, value: Event) -> None:
+        """Put an event before the one at `index`."""
+        self._listed().insert(index, checked_event(value))
+
+    def sort(self, *, key: Callable[[Event], Any] | None = None, reverse: bool = False) -> None:
+        """Sort in place by what `key` returns of each event; to sort by a number, see `sorted_by`.
+
+        Raises:
+            ArgumentError: No key: events have no order of their own.
+        """
+        if key is None:
+            raise ArgumentError(
+                "key=None is not valid: events have no order of their own, say by what to sort them"
+            )
+        self._listed().sort(key=key, reverse=reverse)
+
+    def copy(self) -> EventList:
+        """Return a list of the same events that can be changed on its own."""
+        return self._chosen(np.arange(len(self)))
+
+    def __add__(self, other: Iterable[Event]) -> EventList:
+        """Return a list with the events of both."""
+        return self._like([*self, *other])
+
+    def __radd__(self, other: Iterable[Event]) -> EventList:
+        """Return a list with the events of both."""
+        return self._like([*other, *self])
+
+    def __eq__(self, other: object) -> bool:
+        """Lists are equal when they hold equal events in the same order."""
+        if not isinstance(other, EventList | list):
+            return NotImplemented
+        return len(self) == len(other) and all(one == its for one, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+    __copy__ = copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as events, which share their trace."""
+        return _made, (list(self), *self._settings)
 
     def __str__(self) -> str:
         """The table."""
@@ -123,51 +150,139 @@ class EventList(Sequence[Event]):
         """One line."""
         return f"<EventList of {len(self):,} events>"
 
+    def _listed(self) -> list[Event]:
+        """The events as a plain list that may be changed."""
+        if not isinstance(self._source, ListedEvents) or self._places is not None:
+            self._source, self._places = ListedEvents(list(self)), None
+        return self._source.events
+
+    def _chosen(self, places: NDArray[Any]) -> EventList:
+        """The events at some places of this list."""
+        if isinstance(self._source, ListedEvents):
+            # Its events may change place later, so the new list keeps them and not their places.
+            return self._like([self[place] for place in places.tolist()])
+        return self._with_settings(self._source, places if self._places is None else self._places[places])
+
+    def _like(self, events: list[Event]) -> EventList:
+        """A list of other events with the settings of this one."""
+        return self._with_settings(ListedEvents(events))
+
+    def _with_settings(self, source: EventSource, places: NDArray[Any] | None = None) -> EventList:
+        """A list of what `source` has, with the settings of this one."""
+        made = EventList._of(source, places)
+        made._settings = self._settings
+        return made
+
+    @property
+    def trace(self) -> Trace:
+        """The trace the events come from.
+
+        Raises:
+            StateError: The list was put together from events of no trace, or of nothing.
+        """
+        if self._source.trace is None:
+            raise StateError("these events belong to no trace: take them from events() or key_averages()")
+        return self._source.trace
+
+    @property
+    def use_device(self) -> str | None:
+        """The device that was profiled beside the host, such as `cuda`; None without."""
+        given = self._settings[0]
+        return used_device(self.trace) if given is None and self._source.trace is not None else given
+
+    @property
+    def profile_memory(self) -> bool:
+        """Whether the events know about memory."""
+        given = self._settings[1]
+        return self._source.trace is not None and memory_recorded(self.trace) if given is None else given
+
+    @property
+    def with_flops(self) -> bool:
+        """Whether the events know about FLOPs."""
+        given = self._settings[2]
+        return self._source.trace is not None and flops_counted(self.trace) if given is None else given
+
     def values(self, attribute: str) -> NDArray[Any]:
         """Return a number of every event as one array, without making the events.
 
         Args:
-            attribute: Such as `self_cpu_time_total` (microseconds), `count` or `cpu_memory_usage` (bytes).
+            attribute: Such as `self_cpu_time_total` (microseconds), `count`, `cpu_memory_usage` (bytes) or `flops`.
 
         Raises:
             ArgumentError: The attribute is not a number.
         """
         values = self._source.values(attribute)
         if values is None:
-            raise ArgumentError(f"events have no number {attribute!r}; use one of: {', '.join(SORT_KEYS)}")
+            known = ", ".join(arguments.SORT_KEYS)
+            raise ArgumentError(
+                f"attribute={attribute!r}: events have no number {attribute!r}; use one of: {known}"
+            )
         return values if self._places is None else values[self._places]
-
-    @property
-    def trace(self) -> Trace:
-        """The trace the events come from."""
-        return self._source.trace
 
     @property
     def self_cpu_time_total(self) -> float:
         """The sum of all self times on the host, in microseconds."""
         return float(self.values("self_cpu_time_total").sum())
 
+    def total_average(self) -> FunctionEventAvg:
+        """Return one event, `Total`, with the sums of all of them; its averages are those of any call."""
+        sums = {name: round(float(self.values(name).sum()) * 1000) for name in TIMES}
+        sums |= {name: int(self.values(name).sum()) for name in (*SIZES, "count", "flops")}
+        return total(sums, self.use_device)
+
     def sorted_by(self, attribute: str) -> EventList:
         """Return the events with the largest value of an attribute first; equal ones keep their order.
 
         Args:
-            attribute: One of torch's sort keys; `cuda_time`, `xpu_time` and the like mean the device that was profiled.
+            attribute: One of torch's sort keys, as `table` takes them; `cuda_time`, `xpu_time` and the like mean the
+                device that was profiled.
 
         Raises:
             ArgumentError: Not a sort key.
         """
-        name = attribute
-        for device in ("cuda", "xpu", "privateuse1"):
-            name = name.replace(device, "device")
-        if name not in SORT_KEYS:
-            raise ArgumentError(f"cannot sort by {attribute!r}; choose one of: {', '.join(SORT_KEYS)}")
-        order = np.argsort(-self.values(name), kind="stable")
-        return EventList(self._source, order if self._places is None else self._places[order])
+        name = arguments.sort_key(attribute)
+        if name in arguments.TEXT_KEYS:
+            texts = [getattr(event, name) or "" for event in self]
+            order = np.array(sorted(range(len(texts)), key=texts.__getitem__, reverse=True), dtype=np.int64)
+        else:
+            order = np.argsort(-self.values(name), kind="stable")
+        return self._chosen(order)
+
+    def key_averages(
+        self,
+        group_by_input_shapes: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+    ) -> EventList:
+        """Add up the events of this list by name.
+
+        Sums of a whole trace are made anew from its events, so that they can be grouped in another way.
+
+        Args:
+            group_by_input_shapes: Keep calls with different input shapes apart.
+            group_by_stack_n: Keep calls apart whose innermost this many Python frames differ.
+            group_by_overload_name: Keep overloads of an operator apart.
+
+        Returns:
+            A list of `FunctionEventAvg`, in the order in which each group first occurs.
+
+        Raises:
+            ArgumentError: An argument is not of its type.
+        """
+        grouping = Grouping.checked(
+            "group_by_input_shapes", group_by_input_shapes, group_by_stack_n, group_by_overload_name
+        )
+        if isinstance(self._source, SpanEvents):
+            places = None if self._places is None else self.span_rows()
+            return self._with_settings(averages(self.trace, grouping, places))
+        if isinstance(self._source, ListedEvents) or self._places is not None:
+            return self._like(added_up(self, grouping))
+        return self._with_settings(averages(self.trace, grouping))
 
     def table(
         self,
         sort_by: str | None = None,
-        row_limit: int = 100,
+        row_limit: int | None = 100,
         max_src_column_width: int | None = 75,
         max_name_column_width: int | None = 55,
         max_shapes_column_width: int | None = 80,
@@ -179,91 +294,90 @@ class EventList(Sequence[Event]):
 
         Args:
             sort_by: `cpu_time`, `cpu_time_total`, `self_cpu_time_total`, the same with `device` (or `cuda`, `xpu`) for `cpu`,
-                `cpu_memory_usage`, `self_cpu_memory_usage`, the same for the device, `count` or `flops`; None keeps the order.
-            row_limit: Print at most this many rows; -1 prints all.
-            max_src_column_width: Cut source locations to this many characters, on the left.
-            max_name_column_width: Cut names to this many characters.
-            max_shapes_column_width: Cut input shapes to this many characters.
+                `cpu_memory_usage`, `self_cpu_memory_usage`, the same for the device, `count`, `flops`, `key` or
+                `overload_name`, largest first; None keeps the order.
+            row_limit: Print at most this many rows; -1 or None prints all.
+            max_src_column_width: Cut source locations to this many characters, on the left; None does not cut.
+            max_name_column_width: Cut names to this many characters; None does not cut.
+            max_shapes_column_width: Cut input shapes to this many characters; None does not cut.
             header: A line to print above the table.
             top_level_events_only: Leave out events that are inside others.
             time_unit: `s`, `ms` or `us` for all times; None chooses for each.
 
         Returns:
-            The table, ending with the sum of all self times.
+            The table, ending with the sum of all self times; empty without events.
 
         Raises:
-            ArgumentError: An unknown sort key or unit.
+            ArgumentError: An argument is not of its type, or an unknown sort key or unit.
         """
-        events = self if sort_by is None else self.sorted_by(sort_by)
-        options = TableOptions(
-            row_limit,
-            max_src_column_width,
-            max_name_column_width,
-            max_shapes_column_width,
-            header,
-            top_level_events_only,
-            time_unit,
+        options = TableOptions.checked(
+            row_limit=row_limit,
+            max_src_column_width=max_src_column_width,
+            max_name_column_width=max_name_column_width,
+            max_shapes_column_width=max_shapes_column_width,
+            header=header,
+            top_level_events_only=top_level_events_only,
+            time_unit=time_unit,
         )
-        return event_table(events, options)
+        return event_table(self if sort_by is None else self.sorted_by(sort_by), options)
+
+    def span_rows(self) -> NDArray[np.int64] | None:
+        """Return the rows of `spans` of these events, negative for `[memory]`; None if they are not single events."""
+        if not isinstance(self._source, SpanEvents):
+            return None
+        return self._source.rows if self._places is None else self._source.rows[self._places]
 
     def widest(self, part: str) -> int:
         """Return the length of the longest `key`, `overload_name`, `input_shapes` or `stack` entry."""
         if self._places is None or len(self._places) == len(self._source):
             return self._source.widest(part)
-        if part == "stack":
-            return max((len(entry) for event in self for entry in event.stack), default=0)
-        return max((len(str(getattr(event, part))) for event in self), default=0)
-
-    def key_averages(
-        self,
-        group_by_input_shapes: bool = False,
-        group_by_stack_n: int = 0,
-        group_by_overload_name: bool = False,
-    ) -> EventList:
-        """Add up the events of the whole trace by name; see `Trace.key_averages`."""
-        return key_averages(self.trace, group_by_input_shapes, group_by_stack_n, group_by_overload_name)
-
-    def total_average(self) -> FunctionEventAvg:
-        """Return one event, `Total`, with the sums of all of them."""
-        numbers = {name: round(float(self.values(name).sum()) * 1000) for name in TIMES}
-        numbers |= {name: int(self.values(name).sum()) for name in SIZES}
-        count = int(self.values("count").sum())
-        return FunctionEventAvg("Total", count, numbers, use_device=used_device(self.trace))
+        return longest(self, part)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole trace for Perfetto and chrome://tracing, to a `.json` or `.json.gz` file.
+        """Write the whole trace these events come from, for Perfetto and chrome://tracing.
+
+        Args:
+            path: The file; a name ending in `.gz` is compressed.
 
         Raises:
-            ArgumentError: Another suffix.
+            ArgumentError: The suffix is that of another format.
+            StateError: The events belong to no trace.
         """
-        if not str(path).endswith((".json", ".json.gz")):
-            raise ArgumentError(f"{path}: a Chrome trace is a .json or .json.gz file")
-        self.trace.save(Path(path))
+        others = [
+            end
+            for end, entry in catalog.WRITERS.items()
+            if not entry.startswith("kinetoscope.formats.chrome:")
+        ]
+        if str(path).lower().endswith(tuple(others)):
+            raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
+        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, path)
 
     def supported_export_stacks_metrics(self) -> list[str]:
         """Return the numbers that `export_stacks` can write."""
-        return [f"self_{device}_time_total" for device in ("cpu", "cuda", "xpu", "privateuse1")]
+        return list(arguments.STACK_METRICS)
 
-    def export_stacks(self, path: str | os.PathLike[str], metric: str) -> None:
-        """Write the stacks with their self times, for flame graphs: frames joined by `;`, root first, and microseconds.
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write the Python stacks of these events with their self times, for flame graphs.
+
+        One line for each stack: its frames from the root, joined by `;`, a space, and whole microseconds; see
+        `kinetoscope.formats.stacks`.
 
         Args:
             path: Where to write.
-            metric: One of `supported_export_stacks_metrics()`.
+            metric: One of `supported_export_stacks_metrics()`; all devices mean the one that was profiled.
 
         Raises:
             ArgumentError: Another metric.
+            StateError: No stacks were recorded, or these sums were not grouped by stack.
+            OSError: The file cannot be written.
         """
-        from kinetoscope.tables.stacks import write_collapsed
-
-        if metric not in self.supported_export_stacks_metrics():
-            known = ", ".join(self.supported_export_stacks_metrics())
-            raise ArgumentError(f"cannot export stacks by {metric!r}; choose one of: {known}")
-        on_device = metric != "self_cpu_time_total"
-        write_collapsed(self.trace, Path(path), on_device=on_device)
+        weights = stack_weights(self, arguments.stack_metric(metric))
+        catalog.resolve("kinetoscope.formats.stacks:write_stacks")(weights, path)
 
 
-SORT_KEYS = ("cpu_time", "device_time", *TIMES, *SIZES, "count", "flops")
+def events_of(trace: Trace) -> EventList:
+    """Return the events of a trace in order of time; see `Trace.events`."""
+    return EventList._of(SpanEvents(trace))
 
 
 def key_averages(
@@ -273,10 +387,12 @@ def key_averages(
     group_by_overload_name: bool = False,
 ) -> EventList:
     """Return the events of a trace added up by name; see `Trace.key_averages`."""
-    made = averages(
-        trace,
-        by_shape=group_by_input_shape,
-        stack_frames=group_by_stack_n,
-        by_overload=group_by_overload_name,
+    grouping = Grouping.checked(
+        "group_by_input_shape", group_by_input_shape, group_by_stack_n, group_by_overload_name
     )
-    return EventList(made)
+    return EventList._of(averages(trace, grouping))
+
+
+def _made(events: list[Event], *settings: Any) -> EventList:
+    """Make the list that was pickled."""
+    return EventList(events, **dict(zip(("use_device", "profile_memory", "with_flops"), settings, strict=True)))

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables._units import TIME_UNITS, printable, share_text, size_text, time_text
-from kinetoscope.tables._visible import on_device_mask
-from kinetoscope.tables.function_event import used_device
-from kinetoscope.trace._shown import memory_recorded
+from kinetoscope.tables import _event_arguments as arguments
+from kinetoscope.tables._units import flops_scale, printable, share_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.event_list import Event, EventList
+    from kinetoscope.tables._event_sources import Event
+    from kinetoscope.tables.event_list import EventList
 
 NUMBER_WIDTH = 12
 GAP = "  "
@@ -38,24 +37,38 @@ class _Column:
 class TableOptions:
     """How an event table is cut and headed; see `EventList.table`."""
 
-    row_limit: int = 100
-    max_src_column_width: int | None = 75
-    max_name_column_width: int | None = 55
-    max_shapes_column_width: int | None = 80
-    header: str | None = None
-    top_level_events_only: bool = False
-    time_unit: str | None = None
+    row_limit: int | None
+    max_src_column_width: int | None
+    max_name_column_width: int | None
+    max_shapes_column_width: int | None
+    header: str | None
+    top_level_events_only: bool
+    time_unit: str | None
+
+    @classmethod
+    def checked(cls, **given: Any) -> TableOptions:
+        """Check what was asked for.
+
+        Raises:
+            ArgumentError: Something is not of its type, or an unknown unit.
+        """
+        header = given["header"]
+        if header is not None and not isinstance(header, str):
+            raise ArgumentError(f"header={header!r} is not valid: need a string, or None for no heading")
+        widths = {
+            name: arguments.width(name, value) for name, value in given.items() if name.startswith("max_")
+        }
+        return cls(
+            row_limit=arguments.row_limit(given["row_limit"]),
+            header=header,
+            top_level_events_only=arguments.flag("top_level_events_only", given["top_level_events_only"]),
+            time_unit=arguments.time_unit(given["time_unit"]),
+            **widths,
+        )
 
 
 def event_table(events: EventList, options: TableOptions) -> str:
-    """Return events as a text table, empty without events.
-
-    Raises:
-        ArgumentError: An unknown time unit.
-    """
-    if options.time_unit is not None and options.time_unit not in TIME_UNITS:
-        known = ", ".join(TIME_UNITS)
-        raise ArgumentError(f"unknown time unit {options.time_unit!r}; choose one of {known}, or None")
+    """Return events as a text table, empty without events."""
     if len(events) == 0:
         return ""
     host_us = float(events.values("self_cpu_time_total").sum())
@@ -72,7 +85,7 @@ def event_table(events: EventList, options: TableOptions) -> str:
     out += [rule, _joined(columns, [column.heading for column in columns]), rule, *rows, rule]
     out.append(f"Self CPU time total: {time_text(host_us, options.time_unit)}")
     if device_us > 0:
-        device = (used_device(events.trace) or "device").upper()
+        device = (events.use_device or "device").upper()
         out.append(f"Self {device} time total: {time_text(device_us, options.time_unit)}")
     return "\n".join(out) + "\n"
 
@@ -81,12 +94,14 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
     """The columns that these events fill."""
     unit = options.time_unit
     name_width = _width(events.widest("key"), options.max_name_column_width)
-    columns = [_Column("Name", lambda event: _cut_name(event.key, options.max_name_column_width), name_width)]
-    if events.widest("overload_name"):
+    columns = [
+        _Column("Name", lambda event: _cut_name(event.key or "", options.max_name_column_width), name_width)
+    ]
+    if _shows_overloads(events):
         columns.append(
             _Column(
                 "Overload Name",
-                lambda event: _cut_name(event.overload_name, options.max_name_column_width),
+                lambda event: _cut_name(event.overload_name or "", options.max_name_column_width),
                 name_width,
             )
         )
@@ -99,7 +114,7 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
         _Column("CPU total", lambda event: time_text(event.cpu_time_total, unit)),
         _Column("CPU time avg", lambda event: time_text(event.cpu_time, unit)),
     ]
-    device = (used_device(events.trace) or "").upper()
+    device = (events.use_device or "").upper()
     if device_us > 0:
         columns += [
             _Column(f"Self {device}", lambda event: time_text(event.self_device_time_total, unit)),
@@ -107,7 +122,7 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
             _Column(f"{device} total", lambda event: time_text(event.device_time_total, unit)),
             _Column(f"{device} time avg", lambda event: time_text(event.device_time, unit)),
         ]
-    if memory_recorded(events.trace):
+    if events.profile_memory:
         columns += [
             _Column("CPU Mem", lambda event: size_text(event.cpu_memory_usage)),
             _Column("Self CPU Mem", lambda event: size_text(event.self_cpu_memory_usage)),
@@ -123,6 +138,7 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
     if widest_shapes > 2:
         width = _width(widest_shapes, options.max_shapes_column_width)
         columns.append(_Column("Input Shapes", lambda event: str(event.input_shapes)[:width], width))
+    columns += _flops_column(events)
     widest_source = events.widest("stack")
     if widest_source:
         width = _width(widest_source, options.max_src_column_width)
@@ -140,12 +156,35 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
 SOURCE = "Source Location"
 
 
+def _shows_overloads(events: EventList) -> bool:
+    """Sums grouped by overload show it; single events only where torch would have recorded it too."""
+    if events.span_rows() is not None and events.trace.info.get("capture_overload_names") not in (1, True):
+        return False
+    return events.widest("overload_name") > 0
+
+
+def _flops_column(events: EventList) -> list[_Column]:
+    """One column of FLOPs in the unit that fits the smallest, where there are any."""
+    if not events.with_flops:
+        return []
+    counted = events.values("flops")
+    counted = counted[counted > 0]
+    if len(counted) == 0:
+        return []
+    unit, size = flops_scale(int(counted.min()))
+
+    def cell(event: Event) -> str:
+        return f"{event.flops / size:8.3f}" if event.flops > 0 else "--"
+
+    return [_Column(f"Total {unit}", cell)]
+
+
 def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
     """The lines of one event: its numbers, then the rest of its stack below each other."""
     yield _joined(columns, [column.cell(event) for column in columns])
     if columns[-1].heading == SOURCE:
         before = [""] * (len(columns) - 1)
-        for entry in [*event.stack[1:], ""]:
+        for entry in [*(event.stack or [])[1:], ""]:
             yield _joined(columns, [*before, _cut_left(entry, columns[-1].width)])
 
 
@@ -154,21 +193,16 @@ def _chosen(events: EventList, options: TableOptions) -> Iterator[Event]:
     found = (
         event for event in events if not (options.top_level_events_only and event.cpu_parent is not None)
     )
-    return islice(found, options.row_limit) if options.row_limit >= 0 else found
+    return islice(found, options.row_limit)
 
 
 def _device_total(events: EventList) -> float:
     """Self time of device events, in microseconds."""
-    if on_device_mask(events.trace) is None:
-        return 0.0
-    times = events.values("self_device_time_total").tolist()
+    times = events.values("self_device_time_total")
     # Ranges are drawn on the device too, around the kernels that are counted already.
+    counted = ((time, events[place]) for place, time in enumerate(times.tolist()) if time > 0)
     return float(
-        sum(
-            time
-            for time, event in zip(times, events, strict=True)
-            if int(event.device_type) and not event.is_user_annotation
-        )
+        sum(time for time, event in counted if int(event.device_type) and not event.is_user_annotation)
     )
 
 

@@ -8,23 +8,42 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kinetoscope.tables import _visible
-from kinetoscope.tables._device import DeviceType, device_type
-from kinetoscope.tables._event_times import TimesAsText
-from kinetoscope.trace._assemble import ENGINE_WRAPPER
+from kinetoscope.tables._concrete_inputs import python_values
+from kinetoscope.tables._device import device_type
+from kinetoscope.tables._event_facts import children, event_name, flat_shapes, used_device
+from kinetoscope.tables._event_links import arrows, autograd
+from kinetoscope.tables._event_numbers import event_of_launch, numbers
+from kinetoscope.tables._event_times import EventSums
+from kinetoscope.tables._visible import visible_spans
 from kinetoscope.trace._naming import frame_texts, stack_frames
-from kinetoscope.trace._schema import FLAG_ASYNC, PHASE_NAMES, SCOPE_BACKWARD, SpanKind
-from kinetoscope.trace._steps import MARK
+from kinetoscope.trace._schema import FLAG_ASYNC, PHASE_NAMES, SpanKind
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
-STEP_KEY = "ProfilerStep*"
 _ANNOTATIONS = (SpanKind.USER_ANNOTATION, SpanKind.STEP)
+_ACTIVITIES = {
+    SpanKind.USER_ANNOTATION: "user_annotation",
+    SpanKind.STEP: "user_annotation",
+    SpanKind.PYTHON: "python_function",
+    SpanKind.MODULE: "python_function",
+    SpanKind.KERNEL: "kernel",
+    SpanKind.MEMCPY: "gpu_memcpy",
+    SpanKind.MEMSET: "gpu_memset",
+    SpanKind.RUNTIME: "cuda_runtime",
+    SpanKind.DRIVER: "cuda_driver",
+    SpanKind.SYNC: "cuda_sync",
+    SpanKind.OVERHEAD: "overhead",
+}
 
 
 class Interval(NamedTuple):
-    """From `start` to `end`, in microseconds."""
+    """A stretch of time.
+
+    Attributes:
+        start: When it begins, in microseconds from the start of the trace.
+        end: When it ends, in microseconds from the start of the trace.
+    """
 
     start: float
     end: float
@@ -35,38 +54,52 @@ class Interval(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """Something a host event started on a device; `duration` is in microseconds."""
+    """Something a host event started on a device.
+
+    Attributes:
+        name: Its name.
+        device: The index of the device it ran on.
+        duration: How long it ran there, in microseconds.
+    """
 
     name: str
     device: int
     duration: float
 
 
-class FunctionEvent(TimesAsText):
-    """One event: a view of one row of the `spans` table. Times are in microseconds, as torch has them.
+class FunctionEvent(EventSums):
+    """One event: a view of one row of the `spans` table, made when a list is indexed.
+
+    It has the attributes of torch's class of this name. Times are in microseconds from the start of the trace, sizes in
+    bytes. Values are read from the trace's columns when they are asked for; attributes of your own may be set on an
+    event and stay on that object.
 
     Attributes:
-        row: The row of `spans`.
+        row: The row of `spans`, -1 for an event that is no span (`[memory]`).
+        node_id: -1: Kinetoscope records one process.
+        is_remote: False, for the same reason.
+        is_legacy: False: torch's old profiler made no part of this.
+        count: 1: it is one call.
+        event_metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
+        kwinputs: Empty: keyword inputs are not told apart from the others.
+        structured_input_strides: Empty: strides are not recorded.
+        python_id: -1, as are `python_parent_id` and `python_module_id`: events are operators, never Python calls.
+        self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
 
-    __slots__ = ("_trace", "row")
+    __slots__ = ("__dict__", "_trace", "row")
 
-    # What this package does not record, with the value torch gives it then.
     node_id = -1
     is_remote = False
     is_legacy = False
     count = 1
-    flops = 0
-    structured_input_strides: tuple[()] = ()
     event_metadata = None
-    external_id = 0
-    linked_correlation_id = 0
-    flow_id = 0
-    flow_type = 0
-    flow_start = False
     python_id = -1
     python_parent_id = -1
     python_module_id = -1
+    self_cpu_percent: Any = -1
+    total_cpu_percent: Any = -1
+    total_device_percent: Any = -1
 
     def __init__(self, trace: Trace, row: int) -> None:
         """Point at a row."""
@@ -75,11 +108,20 @@ class FunctionEvent(TimesAsText):
 
     def __eq__(self, other: object) -> bool:
         """Two events are equal when they are the same row of the same trace."""
-        return isinstance(other, FunctionEvent) and other._trace is self._trace and other.row == self.row
+        return isinstance(other, FunctionEvent) and other._trace is self._trace and other.id == self.id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a place in a trace; events of one trace share it."""
+        return type(self), (self._trace, self.row), self.__dict__
 
     def __hash__(self) -> int:
         """Agree with equality."""
-        return hash((id(self._trace), self.row))
+        return hash((id(self._trace), self.id))
+
+    @property
+    def trace(self) -> Trace:
+        """The trace it comes from."""
+        return self._trace
 
     def _number(self, column: str) -> int:
         """The value of a stored column as a Python number."""
@@ -87,7 +129,7 @@ class FunctionEvent(TimesAsText):
 
     def _time(self, name: str) -> int:
         """A number of this event as event lists show it."""
-        return int(_visible.numbers(self._trace, name)[self.row])
+        return int(numbers(self._trace, name)[self.row])
 
     def _shape_part(self, part: str) -> Any:
         """One part of what is known about the inputs."""
@@ -103,16 +145,19 @@ class FunctionEvent(TimesAsText):
         return self.row
 
     @property
-    def trace_name(self) -> str:
-        """The name as recorded."""
+    def trace_name(self) -> str | None:
+        """The name as recorded; None for memory outside all events, which traces draw as no event."""
         return self._trace.strings[self._number("name")]
 
     @property
     def name(self) -> str:
         """The name; all steps share one."""
-        return event_name(self.trace_name)
+        return event_name(self._trace.strings[self._number("name")])
 
-    key = name
+    @property
+    def key(self) -> str:
+        """What `key_averages` groups by: the name."""
+        return self.name
 
     @property
     def overload_name(self) -> str:
@@ -132,27 +177,14 @@ class FunctionEvent(TimesAsText):
 
     @property
     def fwd_thread(self) -> int:
-        """torch's logical id of the thread the forward ran on; 0 if this is no numbered backward function."""
-        row = self._numbered_row
-        thread = int(self._trace.column("spans", "forward_thread")[row])
-        if thread < 0 or self._trace.column("spans", "sequence")[row] < 0:
-            return 0
-        return int(self._trace.column("threads", "torch_tid")[thread])
+        """torch's logical id of the thread its forward ran on; 0 for what is neither a backward function nor its wrapper."""
+        thread = int(autograd(self._trace).forward_thread[self.row])
+        return int(self._trace.column("threads", "torch_tid")[thread]) if thread >= 0 else 0
 
     @property
     def sequence_nr(self) -> int:
-        """Autograd's sequence number, -1 without; the engine's span around a backward function has that one's."""
-        return int(self._trace.column("spans", "sequence")[self._numbered_row])
-
-    @property
-    def _numbered_row(self) -> int:
-        """The row that was given the sequence number: for the engine's span that of the function inside it."""
-        if self.trace_name.startswith(ENGINE_WRAPPER) and self._number("sequence") < 0:
-            scopes = self._trace.column("spans", "scope")
-            for row in children(self._trace, self.row):
-                if scopes[row] == SCOPE_BACKWARD:
-                    return row
-        return self.row
+        """Autograd's sequence number, -1 without; the engine's wrapper has that of the backward function in it."""
+        return int(autograd(self._trace).sequence[self.row])
 
     @property
     def scope(self) -> int:
@@ -181,16 +213,11 @@ class FunctionEvent(TimesAsText):
 
     @property
     def activity_type(self) -> str:
-        """Kineto's word for what it is."""
+        """Kineto's word for what it is, such as `cpu_op`, `user_annotation` or `kernel`."""
         kind = self.kind
-        if kind in _ANNOTATIONS:
-            return "user_annotation"
-        words = {
-            SpanKind.PYTHON: "python_function",
-            SpanKind.KERNEL: "kernel",
-            SpanKind.RUNTIME: "cuda_runtime",
-        }
-        return words.get(kind, "cpu_op")
+        if kind in _ANNOTATIONS and self._number("stream") >= 0:
+            return "gpu_user_annotation"
+        return _ACTIVITIES.get(kind, "cpu_op")
 
     @property
     def device_type(self) -> Any:
@@ -200,15 +227,52 @@ class FunctionEvent(TimesAsText):
 
     @property
     def device_index(self) -> int:
-        """The index of the device, 0 for the host."""
+        """The index of the device; for the host the process id, which is what torch puts there."""
         stream = self._number("stream")
-        return int(self._trace.column("streams", "device_index")[stream]) if stream >= 0 else 0
+        if stream >= 0:
+            return int(self._trace.column("streams", "device_index")[stream])
+        process = self._trace.info.get("process")
+        return process if isinstance(process, int) else 0
 
     @property
     def device_resource_id(self) -> int:
-        """The stream, or the thread for the host."""
+        """The number of the stream; for the host the operating system's id of the thread."""
         stream = self._number("stream")
-        return int(self._trace.column("streams", "number")[stream]) if stream >= 0 else self.thread
+        if stream >= 0:
+            return int(self._trace.column("streams", "number")[stream])
+        return int(self._trace.column("threads", "os_tid")[self._number("thread")])
+
+    @property
+    def external_id(self) -> int:
+        """The `id`: what links an event with what it started."""
+        return self.id
+
+    @property
+    def linked_correlation_id(self) -> int:
+        """For an event of a device the `id` of the event that started it, else 0."""
+        return self._host_of_launch()
+
+    def _host_of_launch(self) -> int:
+        """The row of the event that started this one, 0 without."""
+        if self._number("stream") < 0:
+            return 0
+        found = np.flatnonzero(self._trace.column("launches", "device") == self.row)
+        return max(0, int(event_of_launch(self._trace)[found[0]])) if len(found) else 0
+
+    @property
+    def flow_id(self) -> int:
+        """A number that a forward operator and its backward function share, 0 without."""
+        return int(arrows(self._trace).number[self.row])
+
+    @property
+    def flow_type(self) -> int:
+        """1 for an event with a `flow_id`, else 0."""
+        return int(self.flow_id != 0)
+
+    @property
+    def flow_start(self) -> bool:
+        """Whether it is the forward end of a forward-backward pair."""
+        return bool(arrows(self._trace).starts[self.row])
 
     @property
     def use_device(self) -> str | None:
@@ -233,14 +297,18 @@ class FunctionEvent(TimesAsText):
         return types
 
     @property
+    def structured_input_strides(self) -> list[Any]:
+        """Empty: strides are not recorded."""
+        return []
+
+    @property
     def concrete_inputs(self) -> list[Any]:
-        """The scalar inputs."""
-        concrete: list[Any] = self._shape_part("concrete")
-        return concrete
+        """The value of each scalar input or list of scalars, None for tensors; strings and devices are kept as text."""
+        return python_values(self._shape_part("concrete"), self._shape_part("types"))
 
     @property
     def kwinputs(self) -> dict[str, Any]:
-        """Keyword inputs, which are not told apart from the others."""
+        """Empty: keyword inputs are not told apart from the others."""
         return {}
 
     @property
@@ -269,7 +337,7 @@ class FunctionEvent(TimesAsText):
     @property
     def cpu_parent(self) -> FunctionEvent | None:
         """The event around it."""
-        parent = int(_visible.visible_spans(self._trace).parent[self.row])
+        parent = int(visible_spans(self._trace).parent[self.row])
         return FunctionEvent(self._trace, parent) if parent >= 0 else None
 
     @property
@@ -280,94 +348,24 @@ class FunctionEvent(TimesAsText):
     @property
     def kernels(self) -> list[Kernel]:
         """What it started on devices."""
-        launches = self._trace.columns("launches")
-        rows = launches["device"][launches["host"] == self.row].tolist()
+        devices = self._trace.column("launches", "device")
+        rows = devices[event_of_launch(self._trace) == self.row].tolist()
         events = [FunctionEvent(self._trace, row) for row in rows]
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property
-    def cpu_time_total(self) -> float:
-        """Host time, in microseconds."""
-        return self._time("duration_ns") / 1000
-
-    @property
-    def self_cpu_time_total(self) -> float:
-        """Host time without that of the events inside it, in microseconds; never negative."""
-        return self._time("self_ns") / 1000
-
-    @property
-    def device_time_total(self) -> float:
-        """Device time, in microseconds."""
-        return self._time("device_ns") / 1000
-
-    @property
-    def self_device_time_total(self) -> float:
-        """Device time without that of the events inside it, in microseconds."""
-        return self._time("device_self_ns") / 1000
-
-    @property
-    def cpu_memory_usage(self) -> int:
-        """Host bytes allocated minus freed."""
-        return self._time("bytes")
-
-    @property
-    def self_cpu_memory_usage(self) -> int:
-        """The same without the events inside it."""
-        return self._time("self_bytes")
-
-    @property
-    def device_memory_usage(self) -> int:
-        """Device bytes allocated minus freed."""
-        return self._time("device_bytes")
-
-    @property
-    def self_device_memory_usage(self) -> int:
-        """The same without the events inside it."""
-        return self._time("device_self_bytes")
-
-    @property
     def metadata_json(self) -> str:
-        """Kineto's metadata, which this package does not keep."""
+        """Kineto's metadata, which is kept in columns and not as text; deprecated by torch."""
         warnings.warn("`metadata_json` is deprecated; use `event_metadata`.", FutureWarning, stacklevel=2)
         return ""
 
     def __repr__(self) -> str:
         """One line with what identifies the event."""
-        span = self.time_range
+        span, inside = self.time_range, [child.id for child in self.cpu_children]
         return (
-            f"<FunctionEvent id={self.id} name={self.name} cpu_time={self.cpu_time_str} start_us={span.start} "
-            f"end_us={span.end} thread={self.thread} input_shapes={self.input_shapes}>"
+            f"<{type(self).__name__} id={self.id} name={self.name} overload_name={self.overload_name} "
+            f"thread={self.thread} start_us={span.start} end_us={span.end} cpu_time={self.cpu_time_str} "
+            f"self_cpu_time={self.self_cpu_time_total_str} device_time={self.device_time_str} cpu_children={inside} "
+            f"input_shapes={self.input_shapes} cpu_memory_usage={self.cpu_memory_usage} "
+            f"device_memory_usage={self.device_memory_usage} sequence_nr={self.sequence_nr} is_async={self.is_async}>"
         )
-
-
-def children(trace: Trace, row: int) -> list[int]:
-    """The rows directly inside a row, in order of time."""
-
-    def index() -> tuple[Any, Any]:
-        visible = _visible.visible_spans(trace)
-        parent = (
-            visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
-        )
-        order = np.argsort(parent, kind="stable")
-        return order, parent[order]
-
-    order, parents = trace.cached("event_children", index)
-    first, last = np.searchsorted(parents, [row, row + 1])
-    found: list[int] = order[first:last].tolist()
-    return found
-
-
-def used_device(trace: Trace) -> str | None:
-    """torch's word for the device that was profiled beside the host."""
-    types = trace.column("streams", "device_type")
-    return DeviceType(int(types[0])).name.lower() if len(types) else None
-
-
-def event_name(recorded: str) -> str:
-    """The name of an event: as recorded, but all steps share one."""
-    return STEP_KEY if recorded.startswith(MARK) else recorded
-
-
-def flat_shapes(dims: list[Any]) -> list[Any]:
-    """Replace the shapes of a list of tensors by an empty one."""
-    return [[] if dim and isinstance(dim, list) and isinstance(dim[0], list) else dim for dim in dims]

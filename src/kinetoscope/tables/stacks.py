@@ -1,4 +1,4 @@
-"""Python stacks with the time spent in each, and the form flame graphs read."""
+"""Python stacks with the time spent in each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from kinetoscope.tables._visible import host_spans
 from kinetoscope.trace import Column, Phase, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._assemble import sums_below
-from kinetoscope.trace._naming import frame_texts, stack_frames, stack_texts
-from kinetoscope.trace._replace import replaced
+from kinetoscope.trace._naming import frame_texts, stack_texts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow
     from numpy.typing import NDArray
 
@@ -89,32 +86,6 @@ def stacks(trace: Trace) -> pyarrow.Table:
         "count": sums.count,
     }
     return to_arrow(STACKS_SCHEMA, columns)
-
-
-def write_collapsed(trace: Trace, path: Path, *, on_device: bool = False) -> None:
-    """Write the stacks for flame graphs: frames joined by `;`, root first, a space, and microseconds as an integer.
-
-    Spaces and semicolons within a frame become underscores, as do line breaks. Stacks below a microsecond are left out.
-
-    Args:
-        trace: The trace.
-        path: Where to write.
-        on_device: Write device times instead of host times.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    spans = trace.columns("spans")
-    values = spans["device_self_ns" if on_device else "self_ns"]
-    stack = spans["stack"]
-    known = np.flatnonzero(stack >= 0)
-    sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
-    np.add.at(sums, stack[known], values[known])
-    texts = ["".join("_" if part in " ;\t\r\n" else part for part in text) for text in frame_texts(trace)]
-    with replaced(path) as file:
-        for row in np.flatnonzero(sums >= 1000).tolist():
-            line = ";".join(texts[frame] for frame in reversed(stack_frames(trace, row)))
-            file.write(f"{line} {sums[row] // 1000}\n".encode(errors="backslashreplace"))
 
 
 def _depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -12,7 +12,9 @@ from kinetoscope.trace._assemble import assemble
 from kinetoscope.trace._cycles import one_cycle
 from kinetoscope.trace._losses import loss_rows
 from kinetoscope.trace._notes import add_notes
+from kinetoscope.trace._pickle import itself, pickled
 from kinetoscope.trace._recorded_words import from_json, with_python_names
+from kinetoscope.trace._schema import STORED
 from kinetoscope.trace._storages import add_storages
 
 if TYPE_CHECKING:
@@ -88,11 +90,9 @@ class Trace:
         Raises:
             ArgumentError: An unknown table or column, or columns of different lengths.
         """
-        unknown = sorted(set(tables) - set(_table_names()))
+        unknown = sorted(set(tables) - set(STORED))
         if unknown:
-            raise ArgumentError(
-                f"a trace has no table {unknown[0]!r}; its tables are: {', '.join(_table_names())}"
-            )
+            raise ArgumentError(f"a trace has no table {unknown[0]!r}; its tables are: {', '.join(STORED)}")
         if not strings or strings[0] != "":
             raise ArgumentError("the string table of a trace must begin with the empty string")
         known: dict[str, Any] = {"complete": True}
@@ -327,7 +327,7 @@ class Trace:
         """Write the trace to a file whose suffix names the format.
 
         `.ktrace` keeps everything and is small; `.parquet` is the `spans` table for other tools; `.json` and `.json.gz`
-        are for Perfetto and chrome://tracing. The file appears under its name only when it is whole.
+        are for Perfetto and chrome://tracing, `.collapsed` and `.folded` stacks for flame graphs. The file appears under its name only when it is whole.
 
         Args:
             path: Where to write.
@@ -361,6 +361,8 @@ class Trace:
         """Have `release` called once when the trace is closed."""
         self._release = release
 
+    __reduce__, __copy__, __deepcopy__ = pickled, itself, itself
+
     def __enter__(self) -> Self:
         """Return the trace itself."""
         return self
@@ -390,10 +392,3 @@ class Trace:
         from kinetoscope.trace._looks import html_table
 
         return html_table(self) if not self._closed else "<p>Trace (closed)</p>"
-
-
-def _table_names() -> tuple[str, ...]:
-    """The names of the stored tables."""
-    from kinetoscope.trace._schema import STORED
-
-    return tuple(STORED)

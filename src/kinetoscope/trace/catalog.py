@@ -55,6 +55,8 @@ WRITERS: dict[str, str] = {
     ".parquet": "kinetoscope.trace._parquet:write_parquet",
     ".json": "kinetoscope.formats.chrome:write_chrome_trace",
     ".json.gz": "kinetoscope.formats.chrome:write_chrome_trace",
+    ".collapsed": "kinetoscope.formats.stacks:write_collapsed",
+    ".folded": "kinetoscope.formats.stacks:write_collapsed",
 }
 
 # Method name -> function (Trace, **options).
