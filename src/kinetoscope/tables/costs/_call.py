@@ -114,6 +114,13 @@ class OperatorCall:
         """Show the call as it would be written."""
         return f"OperatorCall({self.name!r}, {self.shapes!r}, {self.dtypes!r}, {self.values!r})"
 
+    def without(self, argument: int) -> OperatorCall:
+        """The same call as if one argument had not been there."""
+        parts: list[list[Any]] = [list(part) for part in (self.shapes, self.dtypes, self.values)]
+        for part in parts:
+            del part[argument]
+        return OperatorCall(self.name, parts[0], parts[1], parts[2], self.overload)
+
     def shape(self, argument: int) -> Shape:
         """The sizes of a tensor argument.
 

@@ -12,7 +12,7 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope.tables.costs import _registry
 from kinetoscope.tables.costs._call import UNKNOWN, Cost, OperatorCall, parse_inputs
-from kinetoscope.tables.costs._known import built_in, is_made_of_others
+from kinetoscope.tables.costs._known import is_made_of_others, is_range, rule_of
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
@@ -105,9 +105,12 @@ def _evaluate(
     if kind != SpanKind.OPERATOR:
         found.standing[row] = Standing.OTHERS if kind == SpanKind.BACKWARD else Standing.RANGE
         return
-    rule = built_in().get(name)
+    rule = rule_of(name)
     if rule is None:
-        found.standing[row] = Standing.OTHERS if is_made_of_others(name) else Standing.NO_FORMULA
+        if is_made_of_others(name):
+            found.standing[row] = Standing.OTHERS
+        else:
+            found.standing[row] = Standing.RANGE if is_range(name) else Standing.NO_FORMULA
         return
     found.family[row] = rule.family
     standing = Standing.DEFERRED if rule.deferred else Standing.FIRM

@@ -1,0 +1,140 @@
+"""What moves or makes data without computing with it: copies, fills, joins, random numbers. 0 operations, bytes as they are.
+
+Random numbers take work that is no arithmetic on data, and counts as none.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from kinetoscope.tables.costs._call import FREE, SCALAR_TYPES, Cost
+from kinetoscope.tables.costs._rule import Rule, rules
+from kinetoscope.tables.costs._sizes import moved
+
+if TYPE_CHECKING:
+    from kinetoscope.tables.costs._call import OperatorCall
+
+
+def copy_in(call: OperatorCall) -> Cost:
+    """`copy_(self, source)`."""
+    return Cost(0, moved(call, (1,), call.numel(0), 0))
+
+
+def same_size(call: OperatorCall) -> Cost:
+    """A result of the input's size and type."""
+    return Cost(0, moved(call, (0,), call.numel(0), 0))
+
+
+def fill(call: OperatorCall) -> Cost:
+    """What only writes to its first argument."""
+    return Cost(0, call.bytes(0))
+
+
+def part_of(call: OperatorCall) -> Cost:
+    """A result with some of the input's elements, of which a trace does not say how many."""
+    return Cost(0, None)
+
+
+def joined(call: OperatorCall) -> Cost:
+    """`cat(tensors)` and its like: reads and writes all; traces do not show the element types of lists."""
+    return FREE if not call.shape_list(0) else Cost(0, None)
+
+
+def repeated(call: OperatorCall) -> Cost:
+    """`repeat(self, times)`."""
+    times = call.value(1, [])
+    return Cost(0, moved(call, (0,), call.numel(0) * prod(times), 0))
+
+
+def padded(call: OperatorCall) -> Cost:
+    """`constant_pad_nd(self, padding, value)` and its like: the padding is given from the last dimension, before and after."""
+    shape, padding = list(call.shape(0)), call.value(1, [])
+    for place in range(len(padding) // 2):
+        shape[-1 - place] += padding[2 * place] + padding[2 * place + 1]
+    return Cost(0, moved(call, (0,), prod(shape), 0))
+
+
+def padded_backward(call: OperatorCall) -> Cost:
+    """`reflection_pad2d_backward(gradient, self, padding)` and its like: one addition for each element that was repeated."""
+    return Cost(call.numel(0) - call.numel(1), moved(call, (0,), call.numel(1), 1))
+
+
+def into_zeros(call: OperatorCall) -> Cost:
+    """`select_backward(gradient, sizes, ...)` and its like: zeros of the given sizes, and the gradient in its place."""
+    return Cost(0, moved(call, (0,), prod(call.value(1)) + call.numel(0), 0))
+
+
+def into_copy(call: OperatorCall) -> Cost:
+    """`slice_scatter(self, source, ...)` and its like: a copy, with the source in its place."""
+    return Cost(0, moved(call, (0, 1), call.numel(0) + call.numel(1), 0))
+
+
+def numbered(call: OperatorCall) -> Cost:
+    """`arange(...)` and its like, where they write into a tensor given as `out`; else what they call does."""
+    return Cost(0, None)
+
+
+def columns_of_windows(call: OperatorCall) -> Cost:
+    """`im2col(self, kernel, dilation, padding, stride)`: copies each window; the size depends on all of them."""
+    return Cost(0, None)
+
+
+def windows_to_image(call: OperatorCall) -> Cost:
+    """`col2im(self, ...)`: one addition for each element of a window."""
+    return Cost(call.numel(0), None)
+
+
+def unfolded_backward(call: OperatorCall) -> Cost:
+    """`unfold_backward(gradient, sizes, ...)`: one addition for each element of the gradient."""
+    return Cost(call.numel(0), moved(call, (0,), prod(call.value(1)), 0))
+
+
+def made(call: OperatorCall) -> Cost:
+    """`scalar_tensor`, `tril_indices` and their like: write numbers of a type that is given, into a size that is not shown."""
+    return Cost(0, None)
+
+
+def cast(call: OperatorCall) -> Cost:
+    """`_to_copy(self, type, ...)` where no copy is recorded inside."""
+    dtype = SCALAR_TYPES.get(call.value(1)) if type(call.value(1)) is int else None
+    return Cost(0, moved(call, (0,), call.numel(0), 0, dtype=dtype))
+
+
+RULES: dict[str, Rule] = rules(
+    "copying",
+    {
+        copy_in: "copy_ copy_sparse_to_sparse_ _copy_from _copy_from_and_resize set_data",
+        same_size: "flip roll rot90 tril triu pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle lift_fresh_copy"
+        " view_copy alias_copy expand_copy permute_copy transpose_copy t_copy detach_copy _reshape_copy contiguous_copy"
+        " view_as_real_copy view_as_complex_copy _mkldnn_transpose _mkldnn_reshape to_mkldnn mkldnn_reorder_conv2d_weight"
+        " mkldnn_reorder_conv3d_weight _cudnn_rnn_flatten_weight _pin_memory as_strided_copy _lazy_clone max_unpool2d max_unpool3d"
+        " masked_scatter masked_scatter_ _nested_from_padded_tensor to_padded_tensor diag_embed block_diag masked_scatter_backward",
+        fill: "fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ fill zero"
+        " resize_as_ eye_ _fill_mem_eff_dropout_mask_ fill_diagonal_ _sobol_engine_ff_",
+        part_of: "select_copy slice_copy narrow_copy split_copy split_with_sizes_copy unbind_copy squeeze_copy unsqueeze_copy"
+        " diagonal_copy unsafe_split unsafe_split_with_sizes unfold_copy _pack_padded_sequence tril_indices triu_indices"
+        " bernoulli normal poisson binomial _standard_gamma _sample_dirichlet _sobol_engine_draw values_copy _values_copy"
+        " indices_copy _indices_copy",
+        joined: "cat stack _cat _stack _chunk_cat unbind_joined",
+        repeated: "repeat",
+        padded: "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d"
+        " replication_pad3d",
+        padded_backward: "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"
+        " replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
+        into_zeros: "select_backward slice_backward diagonal_backward",
+        into_copy: "slice_scatter select_scatter diagonal_scatter as_strided_scatter",
+        columns_of_windows: "im2col",
+        windows_to_image: "col2im",
+        unfolded_backward: "unfold_backward",
+    },
+) | rules(
+    "copying",
+    {
+        numbered: "arange range linspace logspace eye randperm hann_window hamming_window bartlett_window blackman_window"
+        " kaiser_window randint randint_like",
+        made: "scalar_tensor",
+        cast: "_to_copy",
+    },
+    deferred=True,
+)
