@@ -11,6 +11,7 @@ from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
     from kinetoscope.collect._cycle import Cycle
+    from kinetoscope.collect._memory_profile import MemoryProfile
     from kinetoscope.trace import Trace
 
 
@@ -46,6 +47,31 @@ class ReadsLastCycle(ABC):
         """
         trace = self.trace
         catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(trace, path)
+
+    def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
+        """Write how much memory each category held over the last finished trace.
+
+        Args:
+            path: The file. `.html`: a page with a picture. `.json`, `.json.gz`: times in microseconds and the bytes of
+                each category at each of them. `raw.json.gz`: every event as (time in ns, action, bytes, category).
+            device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
+
+        Raises:
+            StateError: Nothing was recorded yet, or it was recorded without `profile_memory`.
+            ArgumentError: The suffix is unknown, or no memory of the device was recorded.
+        """
+        trace = self.trace
+        catalog.resolve("kinetoscope.formats.memory_timeline:write_memory_timeline")(trace, path, device)
+
+    def _memory_profile(self) -> MemoryProfile:
+        """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
+
+        Raises:
+            StateError: Nothing was recorded yet, or it was recorded without `profile_memory`.
+        """
+        from kinetoscope.collect._memory_profile import MemoryProfile
+
+        return MemoryProfile(self.trace)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the last finished trace in the format that the suffix names.

@@ -17,6 +17,7 @@ from kinetoscope.tables.ops import percent
 from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._naming import frame_texts, stack_texts
+from kinetoscope.trace._schema import SCOPE_USER
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,7 +36,11 @@ MEMORY_PEAK_SCHEMA = Table(
         Column("category", "category", "", f"What they are for: {', '.join(CATEGORY_NAMES)}."),
         Column("module", "category", "", "The path of the module they belong to."),
         Column(
-            "operator", "category", "", "The operator that allocated them; null for what was there before."
+            "operator",
+            "category",
+            "",
+            "The operator that allocated them, or that had an empty tensor made for itself; null for what was there"
+            " before.",
         ),
         Column(
             "line",
@@ -48,6 +53,20 @@ MEMORY_PEAK_SCHEMA = Table(
         Column("device", "category", "", "The device, as torch writes it."),
     ),
 )  # fmt: skip
+
+# What operators call to get room for their results.
+_EMPTY = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -144,7 +163,7 @@ def memory_peak(trace: Trace, *, device: str | None = None, rows: int | None = N
     place = find_device(trace, device)
     at = _top(trace, place)
     live = live_at(trace, at)
-    operator = through(judged.blocks.span[live], trace.column("spans", "name"))
+    operator = through(_asking(trace, judged.blocks.span[live]), trace.column("spans", "name"))
     stack, category, module = judged.stack[live], judged.category[live], judged.module[live]
     line = through(through(stack, user_stacks(trace)), trace.column("stacks", "frame"))
     group_of, first = grouped([category, module, operator, line])
@@ -162,6 +181,24 @@ def memory_peak(trace: Trace, *, device: str | None = None, rows: int | None = N
     }
     table = to_arrow(MEMORY_PEAK_SCHEMA, columns).take(np.argsort(-size, kind="stable"))
     return table if rows is None else table.slice(0, rows)
+
+
+def _asking(trace: Trace, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """For spans that only make empty tensors the operator that wanted them, if there is one."""
+    spans = trace.columns("spans")
+    empty = np.array([text in _EMPTY for text in trace.strings], dtype=bool)
+    rows = rows.copy()
+    for _ in range(8):
+        above = through(rows, spans["parent"])
+        climbs = (
+            (above >= 0)
+            & empty[through(rows, spans["name"])]
+            & (through(above, spans["scope"]) != SCOPE_USER)
+        )
+        if not climbs.any():
+            break
+        rows[climbs] = above[climbs]
+    return rows
 
 
 def grouped(keys: list[NDArray[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

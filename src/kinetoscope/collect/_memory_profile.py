@@ -1,0 +1,115 @@
+"""Memory over time as objects, in the shape in which `torch.profiler` hands it to programs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler._memory_profiler import Action, Category, TensorKey, _Storage
+
+from kinetoscope.trace import catalog
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+_DEVICE_BYTES = (1 << 63) - 1
+
+
+class MemoryProfile:
+    """What `prof._memory_profile()` returns: torch's own kinds of keys, actions and categories, from our trace.
+
+    A block keeps one category for its whole life; torch's may change it with each version of the content.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        """Look at a trace that has memory."""
+        catalog.resolve("kinetoscope.tables.memory_timeline:need_memory")(trace)
+        self._trace = trace
+
+    @cached_property
+    def timeline(self) -> tuple[tuple[int, Action, tuple[TensorKey, int], int], ...]:
+        """Everything that happened to the blocks: (time, action, (block, version), bytes), in order.
+
+        Times are nanoseconds since 1970, -1 for what was there before the recording. The version is how often the
+        content had been written over before.
+        """
+        trace, keys = self._trace, self._keys
+        changes_of = catalog.resolve("kinetoscope.tables.memory_timeline:changes_of")
+        epoch_ns = int(trace.info.get("start_realtime_ns") or 0)
+        events: list[tuple[int, int, int, int]] = []
+        for device in range(len(self._judged.blocks.devices)):
+            changes = changes_of(trace, device)
+            events.extend(
+                zip(
+                    changes.time_ns.tolist(),
+                    changes.action.tolist(),
+                    changes.block.tolist(),
+                    abs(changes.change_bytes).tolist(),
+                    strict=True,
+                )
+            )
+        written_ns, written = catalog.resolve("kinetoscope.tables.memory_versions:content_changes")(trace)
+        size = self._judged.blocks.bytes
+        events.extend(
+            (time_ns, Action.INCREMENT_VERSION.value, block, int(size[block]))
+            for time_ns, block in zip(written_ns.tolist(), written.tolist(), strict=True)
+        )
+        events.sort(key=lambda event: event[:2])
+        actions = {action.value: action for action in Action}
+        versions: dict[int, int] = {}
+        found = []
+        for time_ns, action, block, size_bytes in events:
+            version = versions.get(block, 0)
+            before = actions[action] is Action.PREEXISTING
+            at = (keys[block], version)
+            found.append((-1 if before else time_ns + epoch_ns, actions[action], at, size_bytes))
+            if actions[action] is Action.INCREMENT_VERSION:
+                versions[block] = version + 1
+        return tuple(found)
+
+    @cached_property
+    def categories(self) -> dict[TensorKey, Category | None]:
+        """The category of each block; None where it is not known."""
+        names = catalog.resolve("kinetoscope.tables.memory_categories:MemoryCategory")
+        known = {
+            number: getattr(Category, names(number).name, None)
+            for number in set(self._judged.category.tolist())
+        }
+        return {
+            key: known[number] for key, number in zip(self._keys, self._judged.category.tolist(), strict=True)
+        }
+
+    @property
+    def _categories(self) -> _ByVersion:
+        """The categories as torch's own writer of timelines asks for them."""
+        return _ByVersion(self.categories)
+
+    @cached_property
+    def _judged(self) -> Any:
+        """The blocks with their categories."""
+        return catalog.resolve("kinetoscope.tables.memory_facts:judged_blocks")(self._trace)
+
+    @cached_property
+    def _keys(self) -> list[TensorKey]:
+        """A key of torch's for each block."""
+        blocks = self._judged.blocks
+        names = catalog.resolve("kinetoscope.tables.memory_timeline:device_names")(self._trace)
+        devices = [torch.device(name) for name in names]
+        return [
+            TensorKey(devices[device], number, _Storage(address & _DEVICE_BYTES, number))
+            for number, (device, address) in enumerate(
+                zip(blocks.device.tolist(), blocks.key.tolist(), strict=True)
+            )
+        ]
+
+
+class _ByVersion:
+    """Answers for any version of a block's content what the block is for."""
+
+    def __init__(self, categories: dict[TensorKey, Category | None]) -> None:
+        self._of = categories
+
+    def get(self, key: TensorKey, version: int) -> Category | None:
+        """The category of a block; None where it is not known."""
+        return self._of.get(key)

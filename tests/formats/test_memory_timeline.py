@@ -1,0 +1,196 @@
+"""Memory over time as files: the JSON forms are torch's, the page is whole."""
+
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+import kinetoscope
+from kinetoscope.formats.memory_timeline import write_memory_timeline
+from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
+
+
+def program():
+    builder = TraceBuilder().know("profile_memory", True)
+    layer = builder.module("Linear")
+    stack = builder.stack(("net.py", 4, "<module>"), ("net.py", 9, "Net.forward"))
+    builder.hold("parameter", 0x100, 1000, module=layer, name="weight")
+    builder.span("aten::linear", 1000, 2000, module=layer, stack=stack)
+    builder.allocate(1500, 0x10, 400, stack=stack)
+    builder.allocate(1600, 0x20, 30)
+    builder.free(2000, 0x20)
+    builder.span("aten::add_", 5000, 100, module=layer).give("aten::add_", 0x10, 400)
+    builder.free(9000, 0x10)
+    return builder
+
+
+def written(tmp_path, name, builder, **options):
+    path = tmp_path / name
+    write_memory_timeline(builder.build(), path, **options)
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if name.endswith(".gz") else data)
+
+
+EPOCH_US = START_REALTIME_NS // 1000
+
+
+@pytest.mark.parametrize("name", ["memory.json", "memory.json.gz", "MEMORY.JSON"])
+def test_the_bytes_of_each_category_over_time(tmp_path, name):
+    times, sizes = written(tmp_path, name, program())
+    assert times == [EPOCH_US + 1, EPOCH_US + 1, EPOCH_US + 2, EPOCH_US + 9]
+    #                parameter, optimizer state, input, temporary, activation, gradient, autograd detail, unknown
+    assert sizes == [
+        [0, 1000, 0, 0, 0, 0, 0, 0, 0],
+        [0, 1000, 0, 0, 30, 400, 0, 0, 0],
+        [0, 1000, 0, 0, 0, 400, 0, 0, 0],
+        [0, 1000, 0, 0, 0, 0, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize("name", ["memory.raw.json.gz", "raw.json.gz", "memory_raw.json.gz"])
+def test_every_event_one_after_the_other(tmp_path, name):
+    assert written(tmp_path, name, program()) == [
+        [-1, 1, 1000, 0],
+        [START_REALTIME_NS + 1500, 2, 400, 4],
+        [START_REALTIME_NS + 1600, 2, 30, 3],
+        [START_REALTIME_NS + 2000, 4, -30, 3],
+        [START_REALTIME_NS + 5000, 3, -400, 4],
+        [START_REALTIME_NS + 5000, 3, 400, 4],
+        [START_REALTIME_NS + 9000, 4, -400, 4],
+    ]
+
+
+def test_the_device_that_held_most_is_the_default(tmp_path):
+    builder = program()
+    builder.allocate(3000, 0x10, 5000, device=(1, 0))
+    builder.allocate(3500, 0x20, 7, device=(1, 1))
+    assert [row[2] for row in written(tmp_path, "raw.json.gz", builder)] == [5000]
+    assert [row[2] for row in written(tmp_path, "raw.json.gz", builder, device="cuda:1")] == [7]
+    assert [row[2] for row in written(tmp_path, "raw.json.gz", builder, device="cuda")] == [5000]
+    assert len(written(tmp_path, "raw.json.gz", builder, device="cpu")) == 7
+    assert len(written(tmp_path, "raw.json.gz", builder, device="cpu:0")) == 7
+
+
+@pytest.mark.parametrize("device", ["cuda:2", "xpu", "", "cpu:1", "no device"])
+def test_an_unknown_device_is_refused_with_the_known_ones(tmp_path, device):
+    builder = program()
+    builder.allocate(3000, 0x10, 5000, device=(1, 0))
+    with pytest.raises(kinetoscope.ArgumentError, match=re.escape(f"device={device!r}") + ".*cpu, cuda:0"):
+        write_memory_timeline(builder.build(), tmp_path / "memory.json", device=device)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["memory", "memory.txt", "memory.gz", "memory.html.gz", "memory.csv"])
+def test_an_unknown_suffix_is_refused_with_the_known_ones(tmp_path, name):
+    with pytest.raises(kinetoscope.ArgumentError, match=r"\.html, \.json, \.json\.gz, raw\.json\.gz"):
+        write_memory_timeline(program().build(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["m.html", "m.json", "m.raw.json.gz"])
+def test_without_memory_the_missing_flag_is_named(tmp_path, name):
+    trace = TraceBuilder().span("aten::add", 0, 5).build()
+    with pytest.raises(kinetoscope.StateError, match="profile_memory=True"):
+        write_memory_timeline(trace, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_in_which_nothing_was_allocated_is_an_empty_timeline(tmp_path):
+    builder = TraceBuilder().know("profile_memory", True).span("aten::add", 0, 5)
+    assert written(tmp_path, "memory.json", builder) == [[], []]
+    assert written(tmp_path, "raw.json.gz", builder) == []
+    write_memory_timeline(builder.build(), tmp_path / "memory.html")
+    assert "No memory of this device" in (tmp_path / "memory.html").read_text(encoding="utf-8")
+
+
+class Page(HTMLParser):
+    """Collects a page's elements and texts, and sees that each element is closed."""
+
+    VOID = frozenset({"meta", "br", "line", "circle", "path"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self.open = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def page_of(tmp_path, builder):
+    path = tmp_path / "memory.html"
+    write_memory_timeline(builder.build(), path)
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_the_page_shows_the_peak_its_holders_and_a_picture(tmp_path):
+    page = page_of(tmp_path, program())
+    assert page.open == []
+    text = " ".join(page.texts)
+    for shown in (
+        "Memory of cpu",
+        "1.40 KB",
+        "peak 1.40 KB",
+        "1000 B",
+        "aten::linear",
+        "net.py(9): Net.forward",
+        "69.9 %",
+    ):
+        assert shown in text, shown
+    paths = [attributes for tag, attributes in page.elements if tag == "path"]
+    assert len(paths) == 3  # parameter, activation, temporary
+    data = json.loads(next(text for text in page.texts if text.startswith('{"names"')))
+    assert data["time_ns"] == sorted(data["time_ns"])
+    assert max(sum(row) for row in data["bytes"]) == 1430
+
+
+def test_the_page_loads_nothing(tmp_path):
+    page = page_of(tmp_path, program())
+    loading = [tag for tag, attributes in page.elements if {"src", "href"} & set(attributes)]
+    assert loading == []
+    assert not re.search(r"https?://", " ".join(page.texts))
+
+
+def test_names_of_the_program_cannot_become_part_of_the_page(tmp_path):
+    hostile = "</script><script>alert(1)</script><img src=x>\"'&"
+    builder = program().know("command_line", [hostile])
+    layer = builder.module(hostile)
+    stack = builder.stack((hostile, 1, hostile))
+    builder.span(f"x::{hostile}", 20_000, 1000, module=layer, stack=stack)
+    builder.allocate(20_500, 0x90, 10**6, stack=stack)
+    page = page_of(tmp_path, builder)
+    assert page.open == []
+    tags = {tag for tag, _ in page.elements}
+    assert "img" not in tags
+    assert sum(tag == "script" for tag, _ in page.elements) == 2
+
+
+def test_a_picture_of_many_events_keeps_the_peak(tmp_path):
+    builder = TraceBuilder().know("profile_memory", True)
+    for number in range(20_000):
+        builder.allocate(
+            2 * number * 1000, 0x10 + number % 7 * 16, 100 + (777_777 if number == 12_345 else 0)
+        )
+        builder.free((2 * number + 1) * 1000, 0x10 + number % 7 * 16)
+    path = tmp_path / "memory.html"
+    write_memory_timeline(builder.build(), path)
+    data = json.loads(
+        next(text for text in Page(path.read_text("utf-8")).texts if text.startswith('{"names"'))
+    )
+    assert max(sum(row) for row in data["bytes"]) == 777_877
+    assert path.stat().st_size < 400_000
