@@ -1,5 +1,8 @@
+import json
+import re
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.profiler
@@ -76,22 +79,34 @@ def test_use_cuda_warns_and_takes_effect():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("with_flops", True), ("experimental_config", object()), ("execution_trace_observer", object()),
-     ("acc_events", True), ("custom_trace_id_callback", str), ("post_processing_timeout_s", 1.0)],
+    [("engine", "fast"), ("engine", 7), ("on_error", "ignore"), ("on_error", None), ("ring_bytes", 0), ("ring_bytes", -5),
+     ("ring_bytes", 1.5), ("ring_bytes", True), ("ring_bytes", "64M"), ("schedule", 3), ("on_trace_ready", "print"),
+     ("record_shapes", "False"), ("with_flops", 2), ("acc_events", []), ("with_stack", b"1"), ("python_calls", 0.5),
+     ("module_spans", torch.ones(2)), ("use_cuda", "yes"), ("custom_trace_id_callback", "id"), ("path", 3), ("path", ""),
+     ("post_processing_timeout_s", -1), ("post_processing_timeout_s", "1"), ("post_processing_timeout_s", float("nan")),
+     ("post_processing_timeout_s", True), ("execution_trace_observer", object()), ("experimental_config", {"verbose": 1})],
 )  # fmt: skip
-def test_what_is_not_there_yet_is_refused_and_not_ignored(name, value):
-    with pytest.raises(ArgumentError, match=f"{name}=.*arrives in a later version"):
-        profile(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("engine", "fast"), ("on_error", "ignore"), ("ring_bytes", 0), ("ring_bytes", -5), ("schedule", 3),
-     ("on_trace_ready", "print")],
-)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:`use_cuda`:FutureWarning")
 def test_a_wrong_value_is_named(name, value):
-    with pytest.raises(ArgumentError, match=f"{name}={value!r}"):
+    with pytest.raises(ArgumentError, match=f"{name}={re.escape(repr(value))}"):
         profile(**{name: value})
+
+
+def test_what_only_the_messages_can_tell(tmp_path):
+    for keywords, said in [
+        ({"record_shapes": "no"}, "choose True or False"),
+        ({"post_processing_timeout_s": -1}, "must be non-negative, in seconds"),
+        ({"execution_trace_observer": 5}, r"start\(\), stop\(\) and cleanup\(\)"),
+        ({"experimental_config": 5}, "Its settings are: .*verbose"),
+        ({"path": tmp_path}, "is a folder"),
+    ]:
+        with pytest.raises(ArgumentError, match=said):
+            profile(engine=NotingEngine(), **keywords)
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, True, False, 1.0, np.bool_(True), torch.tensor(False)])
+def test_a_switch_may_be_anything_that_is_plainly_on_or_off(value):
+    assert profile(engine=NotingEngine(), record_shapes=value).record_shapes is bool(value)
 
 
 def test_torchs_keywords_are_all_accepted_at_their_defaults():
@@ -125,14 +140,35 @@ def test_the_request_carries_what_was_asked(tmp_path):
     )
     assert (first.path, second.path) == (tmp_path / "run.rec", tmp_path / "run.1.rec")
     assert first.ring_bytes == 1 << 20
-    assert first.info == {"record_shapes": "1", "profile_memory": "1", "with_modules": "1"}
+    assert of_the_program(first.info) == {"record_shapes": "1", "profile_memory": "1", "with_modules": "1"}
+    assert [json.loads(request.info["cycle"]) for request in engine.requests] == [
+        {"number": 0},
+        {"number": 1},
+    ]
+
+
+def test_operations_are_counted_from_shapes_that_nobody_asked_for():
+    engine = NotingEngine()
+    with profile(engine=engine, with_flops=True, python_calls=True, module_spans=True) as session:
+        pass
+    (request,) = engine.requests
+    assert (request.with_flops, request.record_shapes, request.python_calls, request.module_spans) == (
+        True,
+    ) * 4
+    assert of_the_program(request.info) == {"with_flops": "1", "python_calls": "1", "module_spans": "1"}
+    assert session.record_shapes is False
 
 
 # -------------------------------------------------------------------------------------------------------- metadata
 
 
+def of_the_program(info):
+    """The metadata without what every cycle has."""
+    return {key: value for key, value in info.items() if key not in ("trace_id", "cycle")}
+
+
 def info_of(session):
-    return session.trace.info
+    return of_the_program(session.trace.info)
 
 
 def test_metadata_joins_the_cycle_it_was_meant_for():

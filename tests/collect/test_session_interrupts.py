@@ -17,7 +17,18 @@ from tests.support.noting_engine import NotingEngine
 
 ROOM = Path(kinetoscope.collect._session.__file__).parent
 INTERRUPTED = {
-    str(ROOM / name) for name in ("_session.py", "_low_level.py", "_seat.py", "_kineto.py", "_cycle.py")
+    str(ROOM / name)
+    for name in (
+        "_session.py",
+        "_low_level.py",
+        "_seat.py",
+        "_kineto.py",
+        "_cycle.py",
+        "_observer.py",
+        "_ownership.py",
+        "_ranges.py",
+        "_stats.py",
+    )
 }
 
 

@@ -52,6 +52,10 @@ class NotingEngine:
     def start(self) -> None:
         self._note("start")
 
+    def toggle(self, enable: bool, activities: frozenset) -> None:
+        names = ",".join(sorted(activity.name for activity in activities))
+        self._note(f"{'on' if enable else 'off'} {names}")
+
     def stop(self) -> NotingRecording:
         self._note("stop")
         self.recordings.append(NotingRecording(self.log, self.requests[-1], self._make_trace))

@@ -38,12 +38,17 @@ def asked_activities(
     activities: Iterable[ProfilerActivity] | None, *, use_cuda: bool | None = None
 ) -> set[ProfilerActivity]:
     """The activities a session was asked for, after checks; `use_cuda` adds or removes CUDA."""
-    asked = supported_activities() if activities is None else set(_checked(activities))
+    asked = supported_activities() if activities is None else checked_activities(activities)
     if use_cuda is not None:
         asked = asked | {ProfilerActivity.CUDA} if use_cuda else asked - {ProfilerActivity.CUDA}
     if not asked:
         raise ArgumentError(f"activities is empty: there is nothing to record. Valid ones: {_valid_names()}.")
     return asked
+
+
+def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
+    """What a user's iterable holds, or an error that names the first thing in it that is no activity."""
+    return set(_checked(activities))
 
 
 def recordable(asked: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:

@@ -29,11 +29,14 @@ class RecordingRequest:
         record_shapes: Keep the shapes, dtypes and scalars of each operator's inputs.
         profile_memory: Keep every allocation and free.
         with_stack: Keep the Python stack of each operator.
-        with_flops: Estimate the floating-point operations of each operator.
+        with_flops: Keep what the floating-point operations of each operator are computed from.
         with_modules: Keep the `nn.Module` path of each operator.
         python_calls: Keep every call of a Python function.
         module_spans: Keep every call of an `nn.Module` with its exact start and end.
         record_function_ids: Keep torch's own number of each call, by which execution traces name it.
+        experimental_config: torch's experimental settings, for the engine that has a use for them.
+        post_processing_timeout_s: For how many seconds events may be turned into columns; None means no limit.
+        trace_id: The id of the trace; also in `info`.
         path: The live recording file; None means a private temporary place.
         ring_bytes: Upper limit of the recording in bytes, the oldest parts being overwritten; None means no limit.
         info: Metadata of the trace, each value a JSON text.
@@ -48,6 +51,9 @@ class RecordingRequest:
     python_calls: bool = False
     module_spans: bool = False
     record_function_ids: bool = False
+    experimental_config: Any = None
+    post_processing_timeout_s: float | None = None
+    trace_id: str = ""
     path: Path | None = None
     ring_bytes: int | None = None
     info: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +101,10 @@ class Engine(Protocol):
 
     def start(self) -> None:
         """Begin to record what `prepare` was asked for."""
+        ...
+
+    def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Switch the collection of some activities off or on while recording; the trace says when they were off."""
         ...
 
     def stop(self) -> Recording:

@@ -20,6 +20,8 @@ from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect._engine import StillRecordingError
+from kinetoscope.collect._experimental import for_torchs_collector
+from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ _WHY_TAKEN = (
     "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
     "use one of them at a time, or the native engine, which can run beside torch.profiler"
 )
-_TAKEN = {
+_TAKEN: dict[str, list[Any]] = {
     "what": ["every event of this recording"],
     "count": [1],
     "where": ["the whole recording"],
@@ -45,7 +47,9 @@ class KinetoEngine:
     name = "kineto"
 
     def __init__(self) -> None:
-        """Begin with nothing prepared."""
+        """Begin with nothing prepared; `torch_profiler` is torch's own session object of the present or last cycle."""
+        self.torch_profiler: Any = None
+        self._pauses = Pauses()
         self._request: RecordingRequest | None = None
         self._collector: Any = None
         self._only_thread: int | None = None
@@ -65,7 +69,8 @@ class KinetoEngine:
             )
         self._refuse_second_user()
         self._request = request
-        self._collector = _make_collector(request)
+        self._collector = self.torch_profiler = _make_collector(request)
+        self._pauses = Pauses()
         self._collector._prepare_trace()
 
     def start(self) -> None:
@@ -80,6 +85,17 @@ class KinetoEngine:
         # torch reports memory to the thread that started only, and that collection can only be stopped by it.
         self._only_thread = threading.get_ident() if self._request.profile_memory else None
         self._collector._start_trace()
+
+    def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Let torch switch the collection of activities off or on.
+
+        Raises:
+            StateError: Nothing is being recorded.
+        """
+        if self._collector is None:
+            raise StateError("the Kineto engine is not recording: there is nothing to switch off or on.")
+        if self._pauses.toggle(enable, (activity.name for activity in activities)):
+            self._collector.toggle_collection_dynamic(enable, activities)
 
     def stop(self) -> KinetoRecording:
         """Stop torch's collector and keep what it returns.
@@ -101,9 +117,9 @@ class KinetoEngine:
         stopped = self._collector
         try:
             if not _in_use():
-                return KinetoRecording(None, self._request)
+                return KinetoRecording(None, self._request, self._pauses)
             stopped.__exit__(None, None, None)
-            return KinetoRecording(stopped.kineto_results, self._request)
+            return KinetoRecording(stopped.kineto_results, self._request, self._pauses, _window_ns(stopped))
         finally:
             self._collector = None
             # torch forgets this when an interrupt cuts its own stop short.
@@ -131,11 +147,15 @@ class KinetoRecording:
 
     engine = KinetoEngine.name
 
-    def __init__(self, results: Any | None, request: RecordingRequest) -> None:
+    def __init__(
+        self, results: Any | None, request: RecordingRequest, pauses: Pauses, window_ns: int = 0
+    ) -> None:
         """Keep torch's results; None when somebody else has ended the collection and taken them."""
         self._results = results
         self._taken = results is None
         self._request = request
+        self._pauses = pauses
+        self._window_ns = window_ns
         self._process = os.getpid()
         self._trace: Trace | None = None
         self._lock = threading.Lock()
@@ -156,21 +176,29 @@ class KinetoRecording:
         """Turn torch's results into a trace, and their absence into a loss."""
         from kinetoscope.collect._kineto_columns import Tables, columns_from_kineto
         from kinetoscope.trace import Trace
+        from kinetoscope.trace._cycles import one_cycle
+        from kinetoscope.trace._losses import pause_losses
 
-        info = {key: json.loads(text) for key, text in self._request.info.items()}
+        texts = {**self._request.info, **self._pauses.as_info()}
+        info = {key: json.loads(text) for key, text in texts.items()}
         info |= {
             "engine": self.engine,
             "torch_version": str(torch.__version__),
             "host": socket.gethostname(),
             "process": self._process,
         }
-        tables: Tables = {"losses": _TAKEN}
+        tables: Tables = {}
         strings = [""]
+        lost: list[dict[str, Any]] = [_TAKEN] if self._results is None else []
         if self._results is not None:
-            tables, strings = columns_from_kineto(self._results)
+            tables, strings = columns_from_kineto(self._results, self._request.post_processing_timeout_s)
             info["start_realtime_ns"] = int(self._results.trace_start_ns())
+            lost += [tables["losses"]] if "losses" in tables else []
         elif not self._taken:
             raise StateError("this recording was discarded: there is no trace of it.")
+        lost.append(pause_losses(info.get("pauses")))
+        tables["losses"] = {column: [value for part in lost for value in part[column]] for column in _TAKEN}
+        tables["cycles"] = one_cycle(info, self._window_ns)
         return Trace.from_columns(tables, strings=strings, info=info)
 
     def discard(self) -> None:
@@ -183,6 +211,11 @@ def _stop_at_exit() -> None:
     for engine in list(_ENGINES):
         with contextlib.suppress(KinetoscopeError):
             engine.stop_at_exit()
+
+
+def _window_ns(stopped: Any) -> int:
+    """For how long torch's collector was on, by its own account."""
+    return max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns))
 
 
 def _in_use() -> bool:
@@ -205,9 +238,12 @@ def _make_collector(request: RecordingRequest) -> Any:
         with_stack=request.with_stack,
         with_modules=request.with_modules,
         use_kineto=True,
-        experimental_config=torch._C._profiler._ExperimentalConfig(
-            profile_all_threads=not request.profile_memory
+        # Without its event objects there would be nothing to make a trace of.
+        experimental_config=for_torchs_collector(
+            request.experimental_config, profile_all_threads=not request.profile_memory, trace_only=False
         ),
+        custom_trace_id_callback=lambda: request.trace_id,
+        post_processing_timeout_s=request.post_processing_timeout_s,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,16 +33,18 @@ _PYTHON_NAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re
 Tables = dict[str, dict[str, Any]]
 
 
-def columns_from_kineto(results: Any) -> tuple[Tables, list[str]]:
+def columns_from_kineto(results: Any, timeout_s: float | None = None) -> tuple[Tables, list[str]]:
     """Turn what torch's collector returned into columns.
 
     Args:
         results: torch's `_ProfilerResult`.
+        timeout_s: For how many seconds events are looked at; what is left by then becomes a row of `losses`.
 
     Returns:
         The columns of each table and the string table, as `Trace.from_columns` takes them.
     """
-    return _Conversion(int(results.trace_start_ns())).run(results)
+    end_ns = None if timeout_s is None else time.perf_counter_ns() + timeout_s * 1e9
+    return _Conversion(int(results.trace_start_ns()), end_ns).run(results)
 
 
 class _Ids(dict[Any, int]):
@@ -54,8 +58,9 @@ class _Ids(dict[Any, int]):
 class _Conversion:
     """One pass over the events; every table is filled as things are first seen."""
 
-    def __init__(self, base_ns: int) -> None:
+    def __init__(self, base_ns: int, end_ns: float | None) -> None:
         self.base_ns = base_ns
+        self.end_ns = end_ns
         self.strings = _Ids({"": 0})
         self.threads = _Ids()
         self.thread_of_torch_id: dict[int, int] = {}
@@ -70,7 +75,9 @@ class _Conversion:
         events = [
             event for event in results.events() if (kind := _activity(event)) in _KINDS or _is_host_call(kind)
         ]
-        rows = [self.span(event) for event in events]
+        rows = [self.span(event) for event in self.in_time(events)]
+        left_out = len(events) - len(rows)
+        del events[len(rows) :]
         spans: dict[str, Any] = {
             name: np.array([row[name] for row in rows], dtype) for name, dtype in _SPAN_TYPES.items()
         }
@@ -87,10 +94,22 @@ class _Conversion:
         tables: Tables = {
             "spans": spans,
             "launches": self.launches(events, spans),
-            "allocations": self.allocations(results.experimental_event_tree()),
+            "allocations": self.allocations([] if left_out else results.experimental_event_tree()),
         }
+        if left_out:
+            tables["losses"] = {
+                "what": ["events not looked at"], "count": [left_out], "where": ["spans, allocations"],
+                "why": ["post_processing_timeout_s was over before all events were turned into spans."],
+            }  # fmt: skip
         tables |= self.dictionaries()
         return tables, list(self.strings)
+
+    def in_time(self, events: list[Any]) -> Iterator[Any]:
+        """The events, as many of them as there is time for."""
+        for event in events:
+            if self.end_ns is not None and time.perf_counter_ns() >= self.end_ns:
+                return
+            yield event
 
     def span(self, event: Any) -> dict[str, int]:
         """The columns of one event that do not depend on others."""

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
-from kinetoscope.collect import _metadata
+from kinetoscope.collect import _arguments, _metadata
 from kinetoscope.collect._activities import ProfilerActivity, asked_activities, recordable
-from kinetoscope.collect._arguments import checked_engine, checked_ring_bytes, refuse_later_ones
+from kinetoscope.collect._annotating import TakesMetadata
 from kinetoscope.collect._choose import EngineName, choose_engine
-from kinetoscope.collect._cycle import Cycle
+from kinetoscope.collect._cycle import Cycle, KeptCycles
 from kinetoscope.collect._engine import Engine, RecordingRequest, StillRecordingError
-from kinetoscope.collect._reading import ReadsLastCycle
+from kinetoscope.collect._experimental import checked_config, name_what_has_no_effect
+from kinetoscope.collect._observer import ObserverWindow
+from kinetoscope.collect._ownership import Owner, by_owner
+from kinetoscope.collect._ranges import ROUTES
+from kinetoscope.collect._reading import ReadsCycles
 from kinetoscope.collect._seat import SEAT
+from kinetoscope.collect._stats import Stopwatch
+from kinetoscope.collect._torch_face import TorchFace
+from kinetoscope.collect._trace_id import new_trace_id
 from kinetoscope.collect._warn import warn_user
 
 
-class _KinetoProfile(ReadsLastCycle):
+@dataclass(frozen=True)
+class _Closed:
+    """What came of closing a recording: whether there was one, and what failed on the way that the user must hear of."""
+
+    recorded: bool = False
+    failure: BaseException | None = None
+
+
+class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
     """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
 
     Args:
@@ -28,17 +45,22 @@ class _KinetoProfile(ReadsLastCycle):
         record_shapes: Keep shapes, types and scalars of each operator's inputs.
         profile_memory: Keep every allocation and free, with sizes in bytes.
         with_stack: Keep the Python stack of each operator.
-        with_flops: Not there yet.
+        with_flops: Count the floating-point operations and bytes moved of each operator, from the shapes of its inputs.
         with_modules: Keep the path of the `nn.Module` each operator ran in.
-        experimental_config: Not there yet.
-        execution_trace_observer: Not there yet.
-        acc_events: Not there yet.
-        custom_trace_id_callback: Not there yet.
-        post_processing_timeout_s: Not there yet.
+        experimental_config: torch's `_ExperimentalConfig`. The Kineto engine hands it to torch's collector; the native
+            one names the settings that it has no use for in one warning.
+        execution_trace_observer: Anything with `start()`, `stop()` and `cleanup()`, such as an
+            `ExecutionTraceObserver`; it runs for the same time as each recording.
+        acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
+        custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
+        post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns when the
+            trace is first asked for; what is left by then is told as a loss. The native engine has no such work to do.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
         path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
             a private temporary place that is removed when its trace is gone.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
+        python_calls: Keep every call of a Python function as a span.
+        module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
 
     Raises:
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
@@ -53,45 +75,53 @@ class _KinetoProfile(ReadsLastCycle):
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
-        experimental_config: None = None,
-        execution_trace_observer: None = None,
+        experimental_config: Any | None = None,
+        execution_trace_observer: _arguments.TraceObserver | None = None,
         acc_events: bool = False,
-        custom_trace_id_callback: None = None,
-        post_processing_timeout_s: None = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        post_processing_timeout_s: float | None = None,
         engine: EngineName | Engine = "auto",
         path: str | os.PathLike[str] | None = None,
         ring_bytes: int | None = None,
+        python_calls: bool = False,
+        module_spans: bool = False,
     ) -> None:
-        refuse_later_ones(
-            with_flops=with_flops,
-            experimental_config=experimental_config,
-            execution_trace_observer=execution_trace_observer,
-            acc_events=acc_events,
-            custom_trace_id_callback=custom_trace_id_callback,
-            post_processing_timeout_s=post_processing_timeout_s,
-        )
         self.activities = asked_activities(activities)
         self._recordable = recordable(self.activities)
-        self._asked_engine = checked_engine(engine)
-        self.record_shapes = bool(record_shapes)
-        self.profile_memory = bool(profile_memory)
-        self.with_stack = bool(with_stack)
-        self.with_modules = bool(with_modules)
-        self._path = None if path is None else Path(path)
-        self._ring_bytes = checked_ring_bytes(ring_bytes)
+        self._asked_engine = _arguments.checked_engine(engine)
+        self.record_shapes = _arguments.checked_switch("record_shapes", record_shapes)
+        self.profile_memory = _arguments.checked_switch("profile_memory", profile_memory)
+        self.with_stack = _arguments.checked_switch("with_stack", with_stack)
+        self.with_flops = _arguments.checked_switch("with_flops", with_flops)
+        self.with_modules = _arguments.checked_switch("with_modules", with_modules)
+        self.python_calls = _arguments.checked_switch("python_calls", python_calls)
+        self.module_spans = _arguments.checked_switch("module_spans", module_spans)
+        self.acc_events = _arguments.checked_switch("acc_events", acc_events)
+        self.experimental_config = checked_config(experimental_config)
+        self.custom_trace_id_callback = _arguments.checked_callable(
+            "custom_trace_id_callback", custom_trace_id_callback
+        )
+        self.post_processing_timeout_s = _arguments.checked_seconds(
+            "post_processing_timeout_s", post_processing_timeout_s
+        )
+        self._path = _arguments.checked_path(path)
+        self._ring_bytes = _arguments.checked_ring_bytes(ring_bytes)
         self._metadata = _metadata.Metadata()
+        self._observer = ObserverWindow(_arguments.checked_observer(execution_trace_observer))
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._state = "idle"
         self._cycles_begun = 0
-        self._cycle: Cycle | None = None
-        self._owner_process = os.getpid()
-        self._warned_in_child = False
-        self._warned_of_loss = False
+        self._cycles = KeptCycles(keep_all=self.acc_events)
+        self._trace_id: str | None = None
+        self._stopwatch = Stopwatch()
+        self._owner = Owner()
+        self._warned_of: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------- recording
 
+    @by_owner
     def start(self) -> None:
         """Prepare and start a recording.
 
@@ -99,8 +129,6 @@ class _KinetoProfile(ReadsLastCycle):
             StateError: A session, this one or another, is already recording in this process.
             RecorderError: The engine that was asked for cannot record here.
         """
-        if self._in_child("start"):
-            return
         self.prepare_trace()
         self.start_trace()
 
@@ -112,48 +140,74 @@ class _KinetoProfile(ReadsLastCycle):
         """
         self.stop_trace()
 
+    @by_owner
     def prepare_trace(self) -> None:
-        """Make ready whatever `start_trace` would otherwise have to wait for.
+        """Make ready whatever `start_trace` would otherwise have to wait for, and give the cycle its id.
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
             RecorderError: The engine that was asked for cannot record here.
+            ArgumentError: `custom_trace_id_callback` returned something that is no string.
         """
-        if self._in_child("prepare_trace"):
-            return
+        trace_id = new_trace_id(self.custom_trace_id_callback)
         with self._lock:
             if self._engine is None:
                 self._engine = choose_engine(self._asked_engine, self._recordable)
+                name_what_has_no_effect(
+                    self._engine.name, self.experimental_config, self.post_processing_timeout_s
+                )
             if self._state == "recording":
                 raise already_recording()
             try:
                 if self._state != "prepared":
                     SEAT.take(self, self._engine)
-                self._engine.prepare(self._request())
+                with self._stopwatch.preparing():
+                    self._engine.prepare(self._request(trace_id))
+                self._trace_id = trace_id
                 self._state = "prepared"
             except BaseException:
                 self._abandon()
                 raise
 
+    @by_owner
     def start_trace(self) -> None:
         """Begin to record; prepares first where `prepare_trace` was not called.
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
         """
-        if self._in_child("start_trace"):
-            return
-        with self._lock:
-            if self._state != "prepared":
-                self.prepare_trace()
-            try:
-                # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
-                self._state = "recording"
+        if self._state != "prepared":
+            self.prepare_trace()
+        try:
+            # First the observer, then the recording, and the other way round at the end, as in torch.
+            self._observer.open()
+            with self._lock:
+                self._begin_recording()
+        except BaseException:
+            with self._lock:
+                if self._state == "prepared":
+                    self._abandon()
+            if self._state == "idle":
+                # The failure that led here is on its way to the user; a second one would only hide it.
+                self._observer.close()
+            raise
+
+    def _begin_recording(self) -> None:
+        """Let the engine record."""
+        if self._state == "recording":
+            raise already_recording()
+        if self._state != "prepared":
+            raise StateError("this session was stopped by another thread while it was being started.")
+        try:
+            # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
+            self._state = "recording"
+            with self._stopwatch.starting():
                 self._chosen().start()
-                self._cycles_begun += 1
-            except BaseException:
-                self._abandon()
-                raise
+            self._cycles_begun += 1
+            ROUTES.open(self)
+        except BaseException:
+            self._abandon()
+            raise
 
     def stop_trace(self) -> None:
         """Close the recording. Nothing is computed here, so the cost does not depend on what was recorded.
@@ -161,61 +215,84 @@ class _KinetoProfile(ReadsLastCycle):
         Raises:
             StateError: Nothing was ever started.
         """
-        self._finish(keep=True)
+        closed = self._finish(keep=True)
+        if closed.failure is not None:
+            raise closed.failure
 
-    def _finish(self, *, keep: bool) -> bool:
-        """Close the recording and say whether one was running; `keep=False` is for a warm-up that led to nothing."""
-        if self._in_child("stop"):
-            return False
+    def _finish(self, *, keep: bool) -> _Closed:
+        """Close the recording, whatever the observer does; `keep=False` is for a warm-up that led to nothing."""
+        if self._owner.refuses(self, "stop"):
+            return _Closed()
+        failure = self._observer.close()
         with self._lock:
-            if self._state == "idle":
-                SEAT.leave(self)
-                if self._cycles_begun == 0 and keep:
-                    raise StateError(
-                        "there is nothing to stop: call start() first, or use the session in a `with` block."
-                    )
-                return False
-            if self._state == "prepared":
-                self._abandon()
-                return False
-            try:
+            return _Closed(self._close_books(keep), failure)
+
+    def _close_books(self, keep: bool) -> bool:
+        """Let the engine stop and keep what it leaves; return whether something was recorded."""
+        if self._state == "idle":
+            # An interrupt may have come between the steps of standing up.
+            self._stand_up()
+            if self._cycles_begun == 0 and keep:
+                raise StateError(
+                    "there is nothing to stop: call start() first, or use the session in a `with` block."
+                )
+            return False
+        if self._state == "prepared":
+            self._abandon()
+            return False
+        try:
+            with self._stopwatch.stopping():
                 recording = self._chosen().stop()
-                self._stand_up()
-            except StillRecordingError:
-                raise
-            except BaseException:
-                self._abandon()
-                raise
-            earlier = self._cycle
-            if not keep and earlier is not None:
-                recording.discard()
-                return True
-            info = self._metadata.gathered()
-            self._metadata.end_cycle()
-            self._cycle = Cycle(recording, info, worth_reading=keep)
-            if earlier is not None:
-                self._drop(earlier)
+            self._stand_up()
+        except StillRecordingError:
+            raise
+        except BaseException:
+            self._abandon()
+            raise
+        if not keep and self._cycles.last is not None:
+            recording.discard()
             return True
+        info = self._metadata.gathered()
+        self._metadata.end_cycle()
+        cycle = Cycle(recording, info, worth_reading=keep, number=self._cycles.finished)
+        for earlier in self._cycles.add(cycle):
+            self._drop(earlier)
+        return True
 
     def _stand_up(self) -> None:
         """Let the next session record."""
         self._state = "idle"
+        ROUTES.close(self)
         SEAT.leave(self)
 
-    def _request(self) -> RecordingRequest:
+    def _request(self, trace_id: str) -> RecordingRequest:
         """What the engine is asked for in this cycle."""
         switches = {
             "record_shapes": self.record_shapes,
             "profile_memory": self.profile_memory,
             "with_stack": self.with_stack,
             "with_modules": self.with_modules,
+            "with_flops": self.with_flops,
+            "python_calls": self.python_calls,
+            "module_spans": self.module_spans,
         }
         path = self._path
         if path is not None and self._cycles_begun:
             path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
-        info = _metadata.flags(switches) | _metadata.process_group() | self._metadata.gathered()
+        info = _metadata.flags(switches) | _metadata.process_group()
+        info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
+        # Operations are counted from shapes.
+        asked = switches | {"record_shapes": self.record_shapes or self.with_flops}
         return RecordingRequest(
-            activities=self._recordable, path=path, ring_bytes=self._ring_bytes, info=info, **switches
+            activities=self._recordable,
+            record_function_ids=self._observer.observer is not None,
+            experimental_config=self.experimental_config,
+            post_processing_timeout_s=self.post_processing_timeout_s,
+            trace_id=trace_id,
+            path=path,
+            ring_bytes=self._ring_bytes,
+            info=info | self._metadata.gathered(),
+            **asked,
         )
 
     def _chosen(self) -> Engine:
@@ -238,76 +315,21 @@ class _KinetoProfile(ReadsLastCycle):
         if not earlier.worth_reading:
             return
         earlier.discard()
-        if not self._warned_of_loss:
-            self._warned_of_loss = True
+        if "dropped" not in self._warned_of:
+            self._warned_of.add("dropped")
             warn_user(
                 "a finished recording was dropped because the next one ended before anybody read it: export it, or "
-                "take `prof.trace`, in on_trace_ready."
+                "take `prof.trace`, in on_trace_ready; acc_events=True keeps all of them."
             )
-
-    def _in_child(self, call: str) -> bool:
-        """Whether this is a fork of the process that records here; warns the first time."""
-        if self._owner_process == os.getpid():
-            return False
-        if not self._is_under_way():
-            # Nothing of the parent's is open: the child may use the session as its own, with nothing inherited.
-            self._owner_process, self._engine, self._lock = os.getpid(), None, threading.RLock()
-            return False
-        if not self._warned_in_child:
-            self._warned_in_child = True
-            warn_user(
-                f"{call}() was called in process {os.getpid()}, a fork of process {self._owner_process}, which owns "
-                "this session: nothing is done here. Make a session in the child to record the child."
-            )
-        return True
 
     def _is_under_way(self) -> bool:
         """Whether something was begun that has not ended."""
         return self._state != "idle"
 
-    # -------------------------------------------------------------------------------------------------- metadata
-
-    def add_metadata(self, key: str, value: str) -> None:
-        """Add a text to the trace: the one that records now or next or, after stop, the finished one.
-
-        Args:
-            key: Top-level key of the exported trace.
-            value: Any string.
-
-        Raises:
-            ArgumentError: The key belongs to the trace format, or the value is no string.
-        """
-        self.add_metadata_json(key, _metadata.quoted(key, value))
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace: the one that records now or next or, after stop, the finished one.
-
-        Args:
-            key: Top-level key of the exported trace.
-            value: Strict JSON.
-
-        Raises:
-            ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
-        """
-        with self._lock:
-            if self._state == "idle" and self._cycle is not None:
-                checked = _metadata.Metadata()
-                checked.add(key, value)
-                self._cycle.add_info(checked.gathered())
-            else:
-                self._metadata.add(key, value)
-
-    def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace of every cycle that begins from now on.
-
-        Args:
-            key: Top-level key of the exported trace.
-            value: Strict JSON.
-
-        Raises:
-            ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
-        """
-        self._metadata.preset(key, value)
+    def _begin_anew_in_child(self) -> None:
+        """Take nothing along from the parent that a thread of it may be holding."""
+        self._engine, self._lock = None, threading.RLock()
+        self._observer = ObserverWindow(self._observer.observer)
 
     def _why_no_trace(self) -> str:
         """Which call is missing before there is something to read."""

@@ -44,6 +44,11 @@ class Metadata:
         """All that belongs to the cycle that records now or next."""
         return self._every_cycle | self._next_cycle
 
+    @property
+    def preset_ones(self) -> dict[str, str]:
+        """The JSON texts that are kept for every cycle."""
+        return dict(self._every_cycle)
+
     def end_cycle(self) -> None:
         """Forget what was for this cycle only."""
         self._next_cycle.clear()

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect._engine import EngineStatus, RecordingRequest
+from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
 from kinetoscope.collect._selftest import FEATURES, check_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.profiler import ProfilerActivity
 
     from kinetoscope.collect._storages import StorageWatch
     from kinetoscope.trace import Trace
@@ -84,6 +87,7 @@ class NativeEngine:
         self._path: Path | None = None
         self._kept = False
         self._process = 0
+        self._pauses = Pauses()
         self._watch: StorageWatch | None = None
         self._remove: weakref.finalize[..., NativeEngine] | None = None
 
@@ -117,12 +121,29 @@ class NativeEngine:
         self._path = request.path if request.path is not None else _temporary_path()
         # Before the start: an interrupt right after it must find a recording that it can stop.
         self._process = os.getpid()
+        self._pauses = Pauses()
         seen = self._watch_storages(recorder) if request.profile_memory else {}
         recorder.start(self._path, _what(request), request.ring_bytes)
         if not self._kept:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
         recorder.add_info({**_facts(), **request.info, **seen})
+
+    def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Switch recording off or on; the recording knows of it at once, should the process be killed.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        recorder = self._recorder
+        if recorder is None or self._path is None:
+            raise StateError("the native engine is not recording: there is nothing to switch off or on")
+        if self._pauses.toggle(enable, (activity.name for activity in activities)):
+            if enable:
+                recorder.resume()
+            else:
+                recorder.pause()
+            recorder.add_info(self._pauses.as_info())
 
     def stop(self) -> NativeRecording:
         """Close the books.

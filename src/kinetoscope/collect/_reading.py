@@ -6,19 +6,21 @@ import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope._errors import StateError
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect._cycle import CycleChoice, Cycles, KeptCycles
 from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
-    from kinetoscope.collect._cycle import Cycle
     from kinetoscope.collect._memory_profile import MemoryProfile
     from kinetoscope.trace import Trace
 
 
-class ReadsLastCycle(ABC):
-    """The reading half of a session: every call is about the last finished cycle and can be repeated."""
+class ReadsCycles(ABC):
+    """The reading half of a session: every call can be repeated, and is about the last finished cycle unless it says otherwise."""
 
-    _cycle: Cycle | None
+    acc_events: bool
+    profile_memory: bool
+    _cycles: KeptCycles
 
     @abstractmethod
     def _why_no_trace(self) -> str:
@@ -31,22 +33,36 @@ class ReadsLastCycle(ABC):
         Raises:
             StateError: Nothing was recorded yet; the message says which call is missing.
         """
-        cycle = self._cycle
-        if cycle is None:
-            raise StateError(f"there is no trace yet: {self._why_no_trace()}")
-        return cycle.trace()
+        return self._trace_of(None)
 
-    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the last finished trace in Chrome's JSON format, as Perfetto and chrome://tracing read it.
+    @property
+    def cycles(self) -> Cycles:
+        """The traces of the finished cycles, a sequence: all with `acc_events=True`, else the last one.
+
+        `prof.cycles.numbers` are their numbers, counted from 0 over all cycles of the session. `save(path, cycle="all")`
+        and `export_chrome_trace(path, cycle="all")` write them together on one time axis.
+        """
+        return self._cycles.shown
+
+    def export_chrome_trace(
+        self, path: str | os.PathLike[str], use_python_export: bool = False, *, cycle: CycleChoice = None
+    ) -> None:
+        """Write a trace in Chrome's JSON format, as Perfetto and chrome://tracing read it.
 
         Args:
-            path: The file; a name ending in `.gz` is compressed.
+            path: The file; a name ending in `.gz` is compressed. It appears under its name only when it is whole.
+            use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
+            cycle: None for the last finished cycle, the number of a kept one, or `"all"` for all that are kept
+                (`acc_events=True`), on one time axis.
 
         Raises:
             StateError: Nothing was recorded yet.
+            ArgumentError: No such cycle is kept, or the path is none.
+            OSError: The file cannot be written.
         """
-        trace = self.trace
-        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(trace, path)
+        checked = _checked_path(path)
+        trace = self._trace_of(cycle)
+        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(trace, checked)
 
     def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
         """Write how much memory each category held over the last finished trace.
@@ -57,33 +73,58 @@ class ReadsLastCycle(ABC):
             device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
 
         Raises:
-            StateError: Nothing was recorded yet, or it was recorded without `profile_memory`.
-            ArgumentError: The suffix is unknown, or no memory of the device was recorded.
+            StateError: Nothing was recorded yet.
+            ArgumentError: The session was made without `profile_memory=True`, the suffix is unknown, or no memory of the
+                device was recorded.
         """
+        checked = _checked_path(path)
+        self._need_memory("export_memory_timeline()")
         trace = self.trace
-        catalog.resolve("kinetoscope.formats.memory_timeline:write_memory_timeline")(trace, path, device)
+        catalog.resolve("kinetoscope.formats.memory_timeline:write_memory_timeline")(trace, checked, device)
 
     def _memory_profile(self) -> MemoryProfile:
         """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
 
         Raises:
-            StateError: Nothing was recorded yet, or it was recorded without `profile_memory`.
+            StateError: Nothing was recorded yet.
+            ArgumentError: The session was made without `profile_memory=True`.
         """
         from kinetoscope.collect._memory_profile import MemoryProfile
 
+        self._need_memory("_memory_profile()")
         return MemoryProfile(self.trace)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the last finished trace in the format that the suffix names.
+    def save(self, path: str | os.PathLike[str], *, cycle: CycleChoice = None) -> None:
+        """Save a trace in the format that the suffix names.
 
         Args:
             path: The file, such as `run.ktrace`, `run.parquet` or `run.json.gz`.
+            cycle: As for `export_chrome_trace`.
 
         Raises:
             StateError: Nothing was recorded yet.
-            ArgumentError: The suffix is unknown.
+            ArgumentError: The suffix is unknown, or no such cycle is kept.
+            OSError: The file cannot be written.
         """
-        self.trace.save(path)
+        checked = _checked_path(path)
+        self._trace_of(cycle).save(checked)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write the operators' Python stacks with a metric, in the collapsed form that flame graph tools read.
+
+        Each line is a stack, root first, its frames joined by `;`, then a space and the metric in whole microseconds.
+
+        Args:
+            path: The file.
+            metric: `self_cpu_time_total` or `self_cuda_time_total`, for example.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: There is no such metric; the message lists those that there are.
+            OSError: The file cannot be written.
+        """
+        checked = _checked_path(path)
+        self.events().export_stacks(checked, metric)
 
     def key_averages(
         self,
@@ -91,7 +132,7 @@ class ReadsLastCycle(ABC):
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
     ) -> Any:
-        """Sum up the last finished trace by operator.
+        """Sum up the last finished cycle by operator; with `acc_events=True`, all cycles.
 
         Args:
             group_by_input_shape: Keep different input shapes apart.
@@ -104,7 +145,7 @@ class ReadsLastCycle(ABC):
         Raises:
             StateError: Nothing was recorded yet.
         """
-        trace = self.trace
+        trace = self._trace_of("all" if self.acc_events else None)
         return catalog.resolve(catalog.VIEWS["key_averages"])(
             trace,
             group_by_input_shape=group_by_input_shape,
@@ -113,7 +154,7 @@ class ReadsLastCycle(ABC):
         )
 
     def events(self) -> Any:
-        """The operators and ranges of the last finished trace, each as an event.
+        """The operators and ranges of the last finished cycle, each as an event; with `acc_events=True`, of all cycles.
 
         Returns:
             An `EventList`: a lazy view over the trace's columns.
@@ -121,5 +162,28 @@ class ReadsLastCycle(ABC):
         Raises:
             StateError: Nothing was recorded yet.
         """
-        trace = self.trace
+        trace = self._trace_of("all" if self.acc_events else None)
         return catalog.resolve(catalog.VIEWS["events"])(trace)
+
+    def _need_memory(self, call: str) -> None:
+        """Refuse a call about memory where the session was not asked to record it."""
+        if not self.profile_memory:
+            raise ArgumentError(
+                f"{call} needs a session with profile_memory=True, and this one has profile_memory=False."
+            )
+
+    def _trace_of(self, choice: CycleChoice) -> Trace:
+        """The trace of a choice of cycles, or an error that says what is missing."""
+        trace = self._cycles.trace(choice)
+        if trace is None:
+            raise StateError(f"there is no trace yet: {self._why_no_trace()}")
+        return trace
+
+
+def _checked_path(path: str | os.PathLike[str]) -> str:
+    """A path to write to, or an error that says what it should be."""
+    given: object = path
+    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"path={path!r} is not valid: need the name of a file, as a string or a path.")
+    return name

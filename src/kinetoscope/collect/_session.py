@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.collect import _arguments
 from kinetoscope.collect._activities import (
     ProfilerAction,
     ProfilerActivity,
@@ -18,8 +17,11 @@ from kinetoscope.collect._activities import (
     record_function,
 )
 from kinetoscope.collect._choose import EngineName
+from kinetoscope.collect._decorating import decorated
 from kinetoscope.collect._engine import Engine
+from kinetoscope.collect._execution_trace import ExecutionTraceObserver
 from kinetoscope.collect._low_level import _KinetoProfile, already_recording
+from kinetoscope.collect._ownership import by_owner
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect._seat import SEAT
 from kinetoscope.collect._warn import warn_user
@@ -41,6 +43,14 @@ class _Run:
         self.changing = False
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """An exception of the user's code that waits until the session has done its work."""
+
+    whose: str
+    error: BaseException
+
+
 class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     """A profiling session: a context manager, or a decorator of the function to be profiled.
 
@@ -55,20 +65,26 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         record_shapes: Keep shapes, types and scalars of each operator's inputs.
         profile_memory: Keep every allocation and free, with sizes in bytes.
         with_stack: Keep the Python stack of each operator.
-        with_flops: Not there yet.
+        with_flops: Count the floating-point operations and bytes moved of each operator, from the shapes of its inputs.
         with_modules: Keep the path of the `nn.Module` each operator ran in.
-        experimental_config: Not there yet.
-        execution_trace_observer: Not there yet.
-        acc_events: Not there yet.
+        experimental_config: torch's `_ExperimentalConfig`. The Kineto engine hands it to torch's collector; the native
+            one names the settings that it has no use for in one warning.
+        execution_trace_observer: Anything with `start()`, `stop()` and `cleanup()`, such as an
+            `ExecutionTraceObserver`; it runs for the same time as each recording, and is cleaned up at the end of the
+            `with` block. Default: one of its own where `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, as in torch.
+        acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
+        custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
+        post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns when the
+            trace is first asked for; what is left by then is told as a loss. The native engine has no such work to do.
         use_cuda: Deprecated; adds CUDA to the activities or takes it away.
-        custom_trace_id_callback: Not there yet.
-        post_processing_timeout_s: Not there yet.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
         path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
             a private temporary place that is removed when its trace is gone.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
-        on_error: What becomes of an exception in `on_trace_ready`: `"raise"` lets it out of `step` or `stop` once the
-            session has finished what it was doing, `"warn"` turns it into a warning.
+        python_calls: Keep every call of a Python function as a span.
+        module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
+        on_error: What becomes of an exception in `on_trace_ready`, or of the observer's at the end of a recording: `"raise"`
+            lets it out of `step` or `stop` once the session has finished what it was doing, `"warn"` makes it a warning.
 
     Raises:
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
@@ -85,20 +101,26 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
-        experimental_config: None = None,
-        execution_trace_observer: None = None,
+        experimental_config: Any | None = None,
+        execution_trace_observer: _arguments.TraceObserver | None = None,
         acc_events: bool = False,
         use_cuda: bool | None = None,
-        custom_trace_id_callback: None = None,
-        post_processing_timeout_s: None = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        post_processing_timeout_s: float | None = None,
         engine: EngineName | Engine = "auto",
         path: str | os.PathLike[str] | None = None,
         ring_bytes: int | None = None,
-        on_error: Literal["raise", "warn"] = "raise",
+        python_calls: bool = False,
+        module_spans: bool = False,
+        on_error: _arguments.OnError = "raise",
     ) -> None:
         if use_cuda is not None:
             warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
-            activities = asked_activities(activities, use_cuda=use_cuda)
+            activities = asked_activities(
+                activities, use_cuda=_arguments.checked_switch("use_cuda", use_cuda)
+            )
+        if execution_trace_observer is None:
+            execution_trace_observer = ExecutionTraceObserver.build_execution_trace_obs_from_env()
         super().__init__(
             activities=activities,
             record_shapes=record_shapes,
@@ -114,24 +136,22 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             engine=engine,
             path=path,
             ring_bytes=ring_bytes,
+            python_calls=python_calls,
+            module_spans=module_spans,
         )
-        if on_error not in ("raise", "warn"):
-            raise ArgumentError(f"on_error={on_error!r} is not valid: choose 'raise' or 'warn'.")
-        for name, value in (("schedule", schedule), ("on_trace_ready", on_trace_ready)):
-            if value is not None and not callable(value):
-                raise ArgumentError(f"{name}={value!r} is not valid: it must be callable, or None.")
-        self.schedule = schedule or record_always
-        self.on_trace_ready = on_trace_ready
+        self.schedule = _arguments.checked_callable("schedule", schedule) or record_always
+        self.on_trace_ready = _arguments.checked_callable("on_trace_ready", on_trace_ready)
+        self.record_steps = schedule is not None
         self.step_num = 0
         self.current_action = ask(self.schedule, 0)
-        self._record_steps = schedule is not None
-        self._on_error = on_error
+        self._on_error = _arguments.checked_on_error(on_error)
         self._run: _Run | None = None
         self._ever_started = False
         self._step_range: Any = None
 
     # ------------------------------------------------------------------------------------------------ life cycle
 
+    @by_owner
     def start(self) -> None:
         """Begin: do what the schedule wants for the present step.
 
@@ -139,8 +159,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             StateError: A session, this one or another, is already recording in this process.
             RecorderError: The engine that was asked for cannot record here.
         """
-        if self._in_child("start"):
-            return
         with self._lock:
             if self._run is not None:
                 raise already_recording()
@@ -162,16 +180,15 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         Raises:
             StateError: `start` was never called.
         """
-        self._stop(handler_may_raise=True)
+        self._stop(may_raise=True)
 
+    @by_owner
     def step(self) -> None:
         """Say that the next step begins. The first call starts a session that was not started.
 
         Raises:
             ArgumentError: The schedule returned something that is no action; the session stays in its present step.
         """
-        if self._in_child("step"):
-            return
         if self._run is None and not self._ever_started:
             self.start()
         self._close_step_range()
@@ -194,8 +211,13 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # The profiled program's own exception is the one worth seeing: the handler's must not take its place.
-        self._stop(handler_may_raise=error is None)
+        if self._owner.refuses(self, "stop"):
+            return
+        # The profiled program's own exception is the one worth seeing: no other must take its place.
+        try:
+            self._stop(may_raise=error is None)
+        finally:
+            self._clean_up(may_raise=error is None)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Profile every call of a function, also of a generator or a coroutine.
@@ -208,15 +230,14 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """
         if not callable(function):
             raise ArgumentError(f"a session decorates functions, and {function!r} is none.")
-        decorated: Callable[P, R] = _decorated(self, function)
-        return decorated
+        profiled: Callable[P, R] = decorated(self, function)
+        return profiled
 
     # -------------------------------------------------------------------------------------------------- the works
 
-    def _stop(self, *, handler_may_raise: bool) -> None:
+    @by_owner
+    def _stop(self, *, may_raise: bool) -> None:
         """End the run, explain an empty one, and let the handler's exception out only where it may."""
-        if self._in_child("stop"):
-            return
         with self._lock:
             run, self._run = self._run, None
         if run is None:
@@ -226,88 +247,113 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             return
         try:
             self._close_step_range()
-            failure = self._end(run)
+            failures = self._end(run)
         except BaseException:
             with self._lock:
                 if self._state != "idle" and self._run is None:
                     # It could not be stopped, or not from here: it goes on, and stop() can be called again.
                     self._run = run
             raise
-        if failure is not None and (handler_may_raise or not isinstance(failure, Exception)):
-            raise failure
-        if failure is not None:
-            warn_user(f"on_trace_ready failed: {type(failure).__name__}: {failure}")
+        self._let_out(failures, may_raise=may_raise)
         if not run.recorded:
             warn_user(f"nothing was recorded: {self._why_nothing()}")
 
-    def _end(self, run: _Run) -> BaseException | None:
-        """Leave the last action; return the exception of the handler that shall get out, if any.
+    def _end(self, run: _Run) -> list[_Failure]:
+        """Leave the last action; return what failed on the way.
 
         What is left is read from the state, not from the action: an interrupt may have come between the two.
         """
+        failures: list[_Failure] = []
         if run.changing:
             # A transition is under way, above us or in another thread, and ends where it is.
-            self._finish(keep=False)
+            self._closed(failures, keep=False)
         elif self._state == "recording":
-            run.recorded = self._finish(keep=True)
-            return self._call_handler() if run.recorded else None
+            run.recorded = self._closed(failures, keep=True)
+            if run.recorded:
+                self._call_handler(failures)
         elif self.current_action is ProfilerAction.WARMUP:
             self.start_trace()
-            self._finish(keep=False)
-        return None
+            self._closed(failures, keep=False)
+        return failures
 
     def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
         """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out."""
         change = transition(before, after)
-        failure: BaseException | None = None
+        failures: list[_Failure] = []
         run.changing = True
         try:
             for do in change.do:
                 if self._run is not run:
                     break
-                if do is Do.TRACE_READY:
-                    failure = self._call_handler() if run.recorded else None
-                else:
-                    self._do(do, run, before)
+                self._do(do, run, before, failures)
         finally:
             run.changing = False
         if self._run is None:
             # stop() came in the middle of this: nothing may stay on.
-            self._finish(keep=False)
+            self._closed(failures, keep=False)
         if change.warning is not None:
             warn_user(change.warning)
-        if failure is not None:
-            raise failure
+        self._let_out(failures, may_raise=True)
 
-    def _do(self, do: Do, run: _Run, before: ProfilerAction) -> None:
+    def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: list[_Failure]) -> None:
         """Do one thing to the engine; harmless where an interrupt has left the engine in another state than expected."""
-        if do is Do.PREPARE:
+        if do is Do.TRACE_READY:
+            if run.recorded:
+                self._call_handler(failures)
+        elif do is Do.PREPARE:
             if self._state == "recording":
-                self._finish(keep=True)
+                self._closed(failures, keep=True)
             self.prepare_trace()
         elif do is Do.START:
             if self._state != "recording":
                 self.start_trace()
         else:
             worth_keeping = before is not ProfilerAction.WARMUP
-            if self._finish(keep=worth_keeping) and worth_keeping:
+            if self._closed(failures, keep=worth_keeping) and worth_keeping:
                 run.recorded = True
 
-    def _call_handler(self) -> BaseException | None:
-        """Call `on_trace_ready`; return the exception that shall get out, if any."""
+    def _closed(self, failures: list[_Failure], *, keep: bool) -> bool:
+        """Close the recording, note what failed beside it, and return whether there was one."""
+        closed = self._finish(keep=keep)
+        if closed.failure is not None:
+            self._note("the execution trace observer", closed.failure, failures)
+        return closed.recorded
+
+    def _call_handler(self, failures: list[_Failure]) -> None:
+        """Call `on_trace_ready`, and note its failure."""
         if self.on_trace_ready is None:
-            return None
+            return
         try:
             self.on_trace_ready(self)
-        except Exception as error:  # noqa: BLE001  (any failure of a user's handler)
-            if self._on_error == "raise":
-                return error
-            warn_user(
-                f"on_trace_ready failed at step {self.step_num}, profiling goes on: {type(error).__name__}: {error}"
-            )
         except BaseException as error:  # noqa: BLE001  (an interrupt too must find the engine in order)
-            return error
-        return None
+            self._note("on_trace_ready", error, failures)
+
+    def _note(self, whose: str, error: BaseException, failures: list[_Failure]) -> None:
+        """Keep an exception until the session has done its work, or make it a warning where that was asked for."""
+        if self._on_error == "raise" or not isinstance(error, Exception):
+            failures.append(_Failure(whose, error))
+            return
+        warn_user(
+            f"{whose} failed at step {self.step_num}, profiling goes on: {type(error).__name__}: {error}"
+        )
+
+    def _let_out(self, failures: list[_Failure], *, may_raise: bool) -> None:
+        """Raise the first failure, and tell of the others and of those that may not get out."""
+        out = next((one for one in failures if may_raise or not isinstance(one.error, Exception)), None)
+        for one in failures:
+            if one is not out:
+                warn_user(f"{one.whose} failed: {type(one.error).__name__}: {one.error}")
+        if out is not None:
+            raise out.error
+
+    def _clean_up(self, *, may_raise: bool) -> None:
+        """Let the observer finish for good."""
+        try:
+            self._observer.cleanup()
+        except Exception as error:
+            if may_raise:
+                raise
+            warn_user(f"the execution trace observer's cleanup failed: {type(error).__name__}: {error}")
 
     def _is_under_way(self) -> bool:
         """Whether something was begun that has not ended, be it only a wait."""
@@ -315,7 +361,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     def _open_step_range(self, run: _Run) -> None:
         """Mark the step in the trace, while one is being recorded."""
-        if not self._record_steps:
+        if not self.record_steps:
             return
         with self._lock:
             if self._run is not run or self._state != "recording":
@@ -348,40 +394,3 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if self.step_num >= needed:
             return f"all cycles of {self.schedule} were over before this run began ({called})."
         return f"the schedule needs {needed} calls of step() before it records; {called}."
-
-
-def _decorated(session: profile, function: Callable[..., Any]) -> Any:
-    """The function with the session around each call, for as long as the call really runs."""
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with session:
-                return await function(*args, **kwargs)
-
-        return coroutine
-    if inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
-        async def async_generator(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            with session:
-                async with contextlib.aclosing(function(*args, **kwargs)) as items:
-                    async for item in items:
-                        yield item
-
-        return async_generator
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            with session:
-                return (yield from function(*args, **kwargs))
-
-        return generator
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with session:
-            return function(*args, **kwargs)
-
-    return call

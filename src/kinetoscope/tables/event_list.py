@@ -395,4 +395,6 @@ def key_averages(
 
 def _made(events: list[Event], *settings: Any) -> EventList:
     """Make the list that was pickled."""
-    return EventList(events, **dict(zip(("use_device", "profile_memory", "with_flops"), settings, strict=True)))
+    return EventList(
+        events, **dict(zip(("use_device", "profile_memory", "with_flops"), settings, strict=True))
+    )

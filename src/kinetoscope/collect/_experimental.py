@@ -1,0 +1,95 @@
+"""torch's experimental settings: what they mean here, and how they reach torch's own collector."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch._C import _profiler
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.collect._warn import warn_user
+
+# What the native engine does in any case, so that these ask for nothing that would be missing.
+_ALWAYS_NATIVE = frozenset({"profile_all_threads", "capture_overload_names", "trace_only", "verbose"})
+_KEYWORD = re.compile(r"[(,] (\w+): ")
+# torch's stubs do not know of the calls that copy one.
+_Config: Any = _profiler._ExperimentalConfig
+_OTHER_VALUES: tuple[object, ...] = (True, ["other"], "other")
+
+
+def checked_config(config: Any | None) -> Any | None:
+    """torch's own settings object, or nothing."""
+    if config is not None and not isinstance(config, _Config):
+        raise ArgumentError(
+            f"experimental_config={config!r} is not valid: need torch.profiler._ExperimentalConfig(...) or None. "
+            f"Its settings are: {', '.join(_places())}."
+        )
+    return config
+
+
+def changed_settings(config: Any | None) -> dict[str, Any]:
+    """The settings that are not at their defaults, by name."""
+    if config is None:
+        return {}
+    asked, usual = config.__getstate__(), _Config().__getstate__()
+    return {name: asked[place] for name, place in _places().items() if asked[place] != usual[place]}
+
+
+def name_what_has_no_effect(engine: str, config: Any | None, post_processing_timeout_s: float | None) -> None:
+    """Warn once of all that was asked for and that the native engine has no use for."""
+    if engine != "native":
+        return
+    idle = [f"experimental_config.{name}" for name in changed_settings(config) if name not in _ALWAYS_NATIVE]
+    if post_processing_timeout_s is not None:
+        idle.append("post_processing_timeout_s")
+    if idle:
+        warn_user(
+            f"without effect on the native engine: {', '.join(idle)}. It has none of that work to do; engine='kineto' "
+            "hands them to torch's own collector."
+        )
+
+
+def for_torchs_collector(config: Any | None, **ours: object) -> Any:
+    """The user's settings with some of ours in their place; the user's object is not changed."""
+    made = _Config.__new__(_Config)
+    made.__setstate__(_with(_Config() if config is None else config, ours))
+    return made
+
+
+def _with(config: Any, values: Mapping[str, object]) -> tuple[Any, ...]:
+    """A config's state with some values replaced; a torch that does not know a setting goes without."""
+    # Lists of texts come out as lists of bytes, which torch itself does not take back.
+    state = [
+        [part.decode() if isinstance(part, bytes) else part for part in value]
+        if isinstance(value, list)
+        else value
+        for value in config.__getstate__()
+    ]
+    for name, value in values.items():
+        place = _places().get(name)
+        if place is not None:
+            state[place] = value
+    return tuple(state)
+
+
+@functools.cache
+def _places() -> dict[str, int]:
+    """Where each setting stands in a config's state: torch lets nobody read most of them by name."""
+    usual = _Config().__getstate__()
+    places: dict[str, int] = {}
+    for name in _KEYWORD.findall(_Config.__init__.__doc__ or ""):
+        for value in _OTHER_VALUES:
+            try:
+                state = _Config(**{name: value}).__getstate__()
+            except TypeError:
+                continue
+            differing = [
+                place for place, (one, other) in enumerate(zip(state, usual, strict=True)) if one != other
+            ]
+            if len(differing) == 1:
+                places[name] = differing[0]
+                break
+    return places

@@ -1,0 +1,39 @@
+"""Stretches of a recording in which collection was switched off, so that nobody believes that nothing ran."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+
+
+class Pauses:
+    """When each activity was off, in nanoseconds of the clock on the wall; an open end is still off."""
+
+    def __init__(self) -> None:
+        """Begin with everything on."""
+        self._off: dict[str, int] = {}
+        self._ended: list[dict[str, str | int | None]] = []
+
+    def toggle(self, enable: bool, activities: Iterable[str]) -> bool:
+        """Note a switch, by the names of activities; return whether it changed anything."""
+        now_ns = time.time_ns()
+        changed = False
+        for name in activities:
+            if enable and name in self._off:
+                self._ended.append(
+                    {"activity": name, "from_realtime_ns": self._off.pop(name), "to_realtime_ns": now_ns}
+                )
+                changed = True
+            elif not enable and name not in self._off:
+                self._off[name] = now_ns
+                changed = True
+        return changed
+
+    def as_info(self) -> dict[str, str]:
+        """All of them as metadata of the trace; nothing where nothing was ever off."""
+        still: list[dict[str, str | int | None]] = [
+            {"activity": name, "from_realtime_ns": since_ns, "to_realtime_ns": None}
+            for name, since_ns in self._off.items()
+        ]
+        return {"pauses": json.dumps(self._ended + still)} if self._ended or still else {}

@@ -1,0 +1,123 @@
+"""What programs written for `torch.profiler` ask of a session beside recording and reading."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import StateError
+from kinetoscope.collect._activities import ProfilerActivity, checked_activities
+from kinetoscope.collect._arguments import checked_callable, checked_switch
+from kinetoscope.collect._profiler_face import ProfilerFace
+from kinetoscope.collect._warn import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._arguments import TraceObserver
+    from kinetoscope.collect._cycle import KeptCycles
+    from kinetoscope.collect._engine import Engine
+    from kinetoscope.collect._observer import ObserverWindow
+    from kinetoscope.collect._stats import SessionStats, Stopwatch
+
+_DEVICES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
+
+
+class TorchFace:
+    """The lesser calls and attributes of torch's session."""
+
+    activities: set[ProfilerActivity]
+    record_shapes: bool
+    profile_memory: bool
+    with_stack: bool
+    custom_trace_id_callback: Callable[..., Any] | None
+    _recordable: frozenset[ProfilerActivity]
+    _lock: threading.RLock
+    _state: str
+    _engine: Engine | None
+    _cycles: KeptCycles
+    _observer: ObserverWindow
+    _stopwatch: Stopwatch
+    _trace_id: str | None
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
+        """Switch the collection of some activities off or on while recording.
+
+        What begins while it is off is not recorded; the trace's `losses` and the metadata `pauses` say when it was off.
+        Every recording begins with everything on. Does nothing but warn where nothing is being recorded.
+
+        Args:
+            enable: True for on, False for off.
+            activities: Torch's `ProfilerActivity` values; those that are not being recorded are passed over.
+
+        Raises:
+            ArgumentError: `enable` is neither True nor False, or `activities` holds something that is no activity.
+            StateError: The engine cannot switch collection off.
+        """
+        on = checked_switch("enable", enable)
+        asked = frozenset(checked_activities(activities)) & self._recordable
+        with self._lock:
+            if self._state != "recording" or self._engine is None:
+                warn_user("toggle_collection_dynamic() has no effect: this session is not recording now.")
+                return
+            toggle = getattr(self._engine, "toggle", None)
+            if toggle is None:
+                raise StateError(
+                    f"the engine {self._engine.name!r} cannot switch collection off and on while it records."
+                )
+            if asked:
+                toggle(on, asked)
+
+    def get_trace_id(self) -> str | None:
+        """The id of the cycle that is prepared, records, or ended last.
+
+        Returns:
+            The id, also `trace_id` in the trace's metadata; None before the first cycle.
+        """
+        return self._trace_id
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
+        """Replace what makes the ids of the cycles that begin from now on.
+
+        Args:
+            callback: Called without arguments, returns a string; None for random ids.
+
+        Raises:
+            ArgumentError: It cannot be called.
+        """
+        self.custom_trace_id_callback = checked_callable("callback", callback)
+
+    @property
+    def execution_trace_observer(self) -> TraceObserver | None:
+        """The observer that runs with each recording, if any."""
+        return self._observer.observer
+
+    @property
+    def use_device(self) -> str | None:
+        """torch's name of the device among the activities that were asked for, None for the CPU alone."""
+        names = {activity.name for activity in self.activities}
+        return next((device for name, device in _DEVICES.items() if name in names), None)
+
+    @property
+    def profiler(self) -> Any:
+        """What torch keeps under this name: None before the first cycle, then an object with the last cycle's results.
+
+        With `engine="kineto"` it is torch's own `torch.autograd.profiler.profile`, with all that it has. With the native
+        engine it offers the same calls, answered from our trace; what only torch's collector can answer, such as
+        `kineto_results.experimental_event_tree()`, raises StateError and says so.
+        """
+        if self._stopwatch.stats is None:
+            return None
+        theirs = getattr(self._engine, "torch_profiler", None)
+        return ProfilerFace(self) if theirs is None else theirs
+
+    def _stats(self) -> SessionStats | None:
+        """What the present or last cycle cost, under torch's names; None before the first.
+
+        Returns:
+            Its fields name their units; see `kinetoscope.collect._stats.SessionStats`.
+        """
+        stats = self._stopwatch.stats
+        last = self._cycles.last
+        if stats is not None and last is not None:
+            stats.number_of_events, stats.parse_kineto_call_duration_us = last.built
+        return stats
