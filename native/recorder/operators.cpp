@@ -138,8 +138,14 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
                                record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
       record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
       record->end_tick = 0;
-      if ((what & (kRecordMemory | kRecordFunctionIds)) != 0)
-        notes = write_notes(*thread, *session, function, what, record->parameter);
+      if ((what & (kRecordMemory | kRecordFunctionIds)) != 0) {
+        const uint32_t ids = (what & kRecordFunctionIds) != 0 ? 1 : 0;
+        span.noted = !thread->open.empty() && thread->open.back().noted;
+        if (ids != 0 || !span.noted || record->parameter != 0)
+          notes = write_notes(*thread, *session, function, span.noted ? what & ~kRecordShapes : what,
+                              record->parameter);
+        span.noted |= notes > ids;
+      }
     }
     thread->open.push_back(span);
     if (span.record != nullptr) {

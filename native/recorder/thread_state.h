@@ -52,6 +52,9 @@ struct OpenSpan {
   const void* instruction = nullptr;
   uint32_t stack = 0;
   uint32_t module = 0;
+  // Whether its operands, or those of a span around it, were noted: what runs inside works on the same
+  // blocks, or on blocks of its own that do not outlive it.
+  bool noted = false;
 };
 
 // Longest Python stack that is walked; of deeper ones the innermost frames are kept.

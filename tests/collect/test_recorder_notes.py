@@ -46,6 +46,15 @@ def test_operands_are_the_blocks_of_the_arguments() -> None:
     assert operands_of(prof.trace, "aten::neg") == [[]]
 
 
+def test_operands_are_noted_of_the_outermost_operator() -> None:
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with profile(record_shapes=True, profile_memory=True) as prof, torch.profiler.record_function("range"):
+        layer(x)
+    expected = [(0, *block(x)), (1, *block(layer.weight)), (2, *block(layer.bias))]
+    assert operands_of(prof.trace, "aten::linear") == [expected]
+    assert operands_of(prof.trace, "aten::addmm") == [[]]
+
+
 @pytest.mark.parametrize("shapes", [False, True])
 def test_gradients_carry_their_parameter(shapes: bool) -> None:
     model = nn.Linear(4, 4)

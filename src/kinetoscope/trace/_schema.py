@@ -238,7 +238,7 @@ STORED: dict[str, Table] = {
         Table("allocations", "A block of memory allocated or freed.", _ALLOCATIONS),
         Table(
             "operands",
-            "A tensor that a span was given, by the block its data lies in.",
+            "A tensor that an outermost operator was given, by the block its data lies in.",
             (
                 _c("span", "int32", "row of spans", "The span that was given it."),
                 _c(
