@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.trace import catalog
 from kinetoscope.trace._replace import replaced
 from kinetoscope.trace._schema import STORED
 from kinetoscope.trace._text import to_utf8
@@ -48,7 +49,12 @@ def write_ktrace(trace: Trace, path: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    manifest: dict[str, Any] = {"format": FORMAT, "version": VERSION, "info": trace.info, "tables": {}}
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "info": catalog.saved_info(trace),
+        "tables": {},
+    }
     with replaced(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in STORED:
             columns = trace.columns(name)

@@ -49,6 +49,9 @@ COLUMNS: dict[str, dict[tuple[str, ...], str]] = {
     "spans": {("flops", "bytes_moved"): "kinetoscope.tables.costs.columns:span_costs"},
 }
 
+# Functions (Trace) -> metadata that a saved trace keeps beside its own.
+SAVED_INFO: tuple[str, ...] = ("kinetoscope.tables.costs.columns:saved_info",)
+
 # File suffix -> function (Trace, path) -> None. The longest suffix that fits decides.
 WRITERS: dict[str, str] = {
     ".ktrace": "kinetoscope.trace._file:write_ktrace",
@@ -81,6 +84,14 @@ def attach_columns(trace: Trace, tables: Mapping[str, Columns]) -> None:
     for table, sources in COLUMNS.items():
         for names, entry in sources.items():
             tables[table].source(names, partial(_made_above, entry, trace))
+
+
+def saved_info(trace: Trace) -> dict[str, Any]:
+    """The metadata of a trace with what the rooms above want to find in a file of it."""
+    info = dict(trace.info)
+    for entry in SAVED_INFO:
+        info.update(resolve(entry)(trace))
+    return info
 
 
 def _made_above(entry: str, trace: Trace) -> Any:

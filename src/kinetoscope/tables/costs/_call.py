@@ -189,6 +189,9 @@ class Inputs(NamedTuple):
     values: list[Any]
 
 
+NO_INPUTS = Inputs([], [], [])
+
+
 def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
     """Read the three texts of a row of `shapes`; None where they are not what a recorder writes."""
     try:

@@ -11,17 +11,18 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.tables.costs import _registry
-from kinetoscope.tables.costs._call import UNKNOWN, Cost, OperatorCall, parse_inputs
+from kinetoscope.tables.costs._call import NO_INPUTS, UNKNOWN, Cost, Inputs, OperatorCall, parse_inputs
 from kinetoscope.tables.costs._known import is_made_of_others, is_range, rule_of
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.tables.costs._call import Inputs
     from kinetoscope.trace import Trace
 
 _LARGEST = 2**63 - 1
+# Where the metadata of a file keeps what formulas of programs gave.
+SAVED_KEY = "registered_costs"
 _parse = lru_cache(maxsize=1 << 16)(parse_inputs)
 
 
@@ -66,6 +67,41 @@ class DistinctCalls:
     by_user: NDArray[np.bool_]
 
 
+def input_texts(trace: Trace, shapes: int) -> tuple[str, str, str]:
+    """The three texts of a row of `shapes`, empty for none."""
+    dims, types, concrete = (trace.column("shapes", part) for part in ("dims", "types", "concrete"))
+    return (dims[shapes], types[shapes], concrete[shapes]) if 0 <= shapes < len(dims) else ("", "", "")
+
+
+def parsed_inputs(trace: Trace, shapes: int) -> Inputs | None:
+    """The inputs that a row of `shapes` holds, or None where they cannot be read."""
+    return _parse(*input_texts(trace, shapes))
+
+
+def saved_costs(kept: object) -> dict[tuple[str, str, str, str], Cost]:
+    """What formulas of programs gave when a file was written, by name and inputs; what is not as it must be is left out."""
+    found = {}
+    for entry in kept if isinstance(kept, list) else []:
+        if isinstance(entry, list) and len(entry) == 6 and all(isinstance(text, str) for text in entry[:4]):
+            flops, size = entry[4:]
+            if type(flops) is int and type(size) is int:
+                found[entry[0], entry[1], entry[2], entry[3]] = Cost(flops, None if size < 0 else size)
+    return found
+
+
+def costs_to_save(trace: Trace, calls: DistinctCalls) -> list[list[object]]:
+    """What formulas of programs gave for the distinct calls of a trace, in the form that `saved_costs` reads."""
+    spans = trace.columns("spans")
+    found: list[list[object]] = []
+    for row in np.flatnonzero(calls.by_user & (calls.standing == Standing.FIRM)).tolist():
+        first = calls.first[row]
+        texts = input_texts(trace, int(spans["shapes"][first]))
+        found.append(
+            [trace.strings[spans["name"][first]], *texts, int(calls.flops[row]), int(calls.bytes[row])]
+        )
+    return found
+
+
 def distinct_calls(trace: Trace) -> DistinctCalls:
     """Evaluate the cost of every distinct call of a trace."""
     spans = trace.columns("spans")
@@ -83,34 +119,34 @@ def distinct_calls(trace: Trace) -> DistinctCalls:
         [""] * count,
         np.zeros(count, bool),
     )
-    texts = [trace.column("shapes", part) for part in ("dims", "types", "concrete")]
+    saved = saved_costs(trace.info.get(SAVED_KEY))
     keys = (spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind"))
     for row, (name, shapes, overload, kind) in enumerate(zip(*keys, strict=True)):
-        inputs = _parse(*(text[shapes] for text in texts)) if 0 <= shapes < len(texts[0]) else None
-        _evaluate(found, row, trace.strings[name], trace.strings[overload], kind, inputs)
+        call = OperatorCall(
+            trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
+        )
+        known = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
+        _evaluate(found, row, call, kind, known)
     return found
 
 
-def _evaluate(
-    found: DistinctCalls, row: int, name: str, overload: str, kind: int, inputs: Inputs | None
-) -> None:
-    """Fill in one row."""
-    call = OperatorCall(name, *(inputs or ([], [], [])), overload)
-    user = _registry.registered(name) if _registry.any_registered() else None
-    if user is not None:
+def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, saved: Cost | None) -> None:
+    """Fill in one row: by a formula of the program, by what one gave when the file was written, or by a built-in one."""
+    user = _registry.registered(call.name) if _registry.any_registered() else None
+    if user is not None or saved is not None:
         found.by_user[row] = True
         found.family[row] = "registered"
-        _settle(found, row, Standing.FIRM, user(call), call)
+        _settle(found, row, Standing.FIRM, saved if user is None else user(call), call)  # type: ignore[arg-type]
         return
     if kind != SpanKind.OPERATOR:
         found.standing[row] = Standing.OTHERS if kind == SpanKind.BACKWARD else Standing.RANGE
         return
-    rule = rule_of(name)
+    rule = rule_of(call.name)
     if rule is None:
-        if is_made_of_others(name):
+        if is_made_of_others(call.name):
             found.standing[row] = Standing.OTHERS
         else:
-            found.standing[row] = Standing.RANGE if is_range(name) else Standing.NO_FORMULA
+            found.standing[row] = Standing.RANGE if is_range(call.name) else Standing.NO_FORMULA
         return
     found.family[row] = rule.family
     standing = Standing.DEFERRED if rule.deferred else Standing.FIRM

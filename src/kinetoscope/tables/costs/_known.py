@@ -23,6 +23,7 @@ from kinetoscope.tables.costs import (
     recurrent,
     reductions,
     sampling,
+    sparse,
 )
 from kinetoscope.tables.costs._operator_names import MADE_OF_OTHERS, names
 
@@ -32,12 +33,17 @@ if TYPE_CHECKING:
 # Those with formulas of their own stand behind the pointwise ones, which cover many names.
 _FAMILIES = (
     pointwise, reductions, ordering, normalisation, losses, pooling, sampling, indexing, copying, fourier,
-    linear_algebra, optimizers, quantized, recurrent, attention, convolution, matmul,
+    linear_algebra, optimizers, quantized, recurrent, attention, convolution, matmul, sparse,
 )  # fmt: skip
 
 # What torch makes of other operators on the devices it ships kernels for, or what only tells something about a tensor.
 _ALSO_MADE_OF_OTHERS = names(
     """
+    _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _cudnn_init_dropout_state _empty_affine_quantized
+    _empty_per_channel_affine_quantized _make_per_channel_quantized_tensor _nested_tensor_from_tensor_list matmul_backward
+    mkldnn_linear_backward normal_functional rrelu_with_noise_functional _scaled_dot_product_attention_math_for_mps
+    _nested_get_jagged_dummy _nested_get_lengths _nested_get_max_seqlen _nested_get_min_seqlen _nested_get_offsets
+    _nested_get_ragged_idx _nested_compute_contiguous_strides_offsets
     _amp_foreach_non_finite_check_and_unscale _assert_async _assert_scalar _assert_tensor_metadata
     _coalesce _coalesced _coalesced_ _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
     _dimI _dimV _efficientzerotensor _embedding_bag_backward _euclidean_dist _functional_assert_async

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.tables.costs import _registry
-from kinetoscope.tables.costs._evaluate import DistinctCalls, Standing, distinct_calls
+from kinetoscope.tables.costs._evaluate import (
+    SAVED_KEY,
+    DistinctCalls,
+    Standing,
+    costs_to_save,
+    distinct_calls,
+)
 from kinetoscope.tables.costs._once import Counted, count_once
+from kinetoscope.tables.costs._sparse_products import settle_sparse
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
-_UNKNOWN = (Standing.NO_FORMULA, Standing.NO_INPUTS)
+UNKNOWN_STANDINGS = (Standing.NO_FORMULA, Standing.NO_INPUTS)
 
 
 @dataclass(frozen=True)
@@ -27,35 +34,36 @@ class Costs:
     Attributes:
         calls: The distinct calls and the cost of each.
         counted: Which spans count.
+        standing: The standing of each span.
+        flops: The operations counted at each span, -1 where they are not known.
+        bytes_moved: The bytes counted at each span, -1 where they are not known.
         unknown: The operator spans of which nothing is known and that are inside none that counts.
     """
 
     calls: DistinctCalls
     counted: Counted
+    standing: NDArray[np.uint8]
+    flops: NDArray[np.int64]
+    bytes_moved: NDArray[np.int64]
     unknown: NDArray[np.bool_]
-
-    def flops(self) -> NDArray[np.int64]:
-        """Operations counted at each span, -1 where they are not known."""
-        values = np.where(self.counted.counts, self.calls.flops[self.calls.of_span], 0)
-        values[self.unknown] = -1
-        return values
-
-    def bytes_moved(self) -> NDArray[np.int64]:
-        """Bytes counted at each span, -1 where they are not known."""
-        values = np.where(self.counted.counts, self.calls.bytes[self.calls.of_span], 0)
-        values[self.unknown] = -1
-        return values
 
 
 def costs_of(trace: Trace) -> Costs:
     """The costs of a trace, computed once for the formulas known now."""
-    return trace.cached("flops_and_bytes_moved", lambda: _compute(trace))
+    return trace.cached("flops and bytes_moved", lambda: _compute(trace))
 
 
 def span_costs(trace: Trace) -> dict[str, NDArray[np.int64]]:
     """The columns `flops` and `bytes_moved` of `spans`."""
     costs = costs_of(trace)
-    return {"flops": costs.flops(), "bytes_moved": costs.bytes_moved()}
+    return {"flops": costs.flops, "bytes_moved": costs.bytes_moved}
+
+
+def saved_info(trace: Trace) -> dict[str, object]:
+    """What a file of this trace keeps in its metadata: the costs that formulas of programs gave, where there are any."""
+    if not _registry.any_registered() and SAVED_KEY not in trace.info:
+        return {}
+    return {SAVED_KEY: costs_to_save(trace, costs_of(trace).calls)}
 
 
 def _compute(trace: Trace) -> Costs:
@@ -64,7 +72,27 @@ def _compute(trace: Trace) -> Costs:
     _registry.note_computed(trace)
     calls = distinct_calls(trace)
     standing = calls.standing[calls.of_span]
-    counted = count_once(spans["parent"], spans["depth"], spans["name"], standing, calls.flops[calls.of_span])
+    flops, size = calls.flops[calls.of_span], calls.bytes[calls.of_span]
+    settle_sparse(trace, calls, standing, flops, size)
+    counted = _once_on_device(
+        trace, count_once(spans["parent"], spans["depth"], spans["name"], standing, flops)
+    )
     asked = (spans["kind"] == SpanKind.OPERATOR) | calls.by_user[calls.of_span]
-    unknown = np.isin(standing, _UNKNOWN) & ~counted.inside & asked
-    return Costs(calls, counted, unknown)
+    unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & asked
+    flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
+    flops[unknown] = size[unknown] = -1
+    return Costs(calls, counted, standing, flops, size, unknown)
+
+
+def _once_on_device(trace: Trace, counted: Counted) -> Counted:
+    """Let kernels of a device with a formula of their own count only where no operator counts that launched them."""
+    launches = trace.columns("launches")
+    if len(launches) == 0 or not counted.counts.any():
+        return counted
+    host, device = launches["host"], launches["device"]
+    linked = (host >= 0) & (device >= 0)
+    host, device = host[linked], device[linked]
+    counts, inside = counted
+    inside[device[counts[host] | inside[host]]] = True
+    counts &= ~inside
+    return Counted(counts, inside)

@@ -46,15 +46,15 @@ _TRANSPOSED = Layout(3, 4, 7, True, 5, 6)
 _GENERAL = Layout(3, 4, 5, 6, 7, 8)
 _PADDING_FIRST = Layout(4, 3, 5, False, -1, 6)
 _LAYOUTS: dict[Layout, str] = {
-    _PLAIN: "conv1d conv2d conv3d cudnn_convolution_relu _convolution_mode",
+    _PLAIN: "conv1d conv2d conv3d cudnn_convolution_relu _convolution_mode miopen_convolution_relu",
     _TRANSPOSED: "conv_transpose1d conv_transpose2d conv_transpose3d",
     _GENERAL: "convolution _convolution convolution_overrideable",
     _PADDING_FIRST: "mkldnn_convolution miopen_convolution miopen_depthwise_convolution"
     " _nnpack_spatial_convolution _mps_convolution",
+    Layout(5, 6, 7, False, -1, 8, 4): "cudnn_convolution_add_relu miopen_convolution_add_relu",
     Layout(3, 2, 4, False, -1, 5, -1): "cudnn_convolution",
     Layout(4, 2, 5, True, 3, 6, -1): "cudnn_convolution_transpose",
-    Layout(5, 3, 6, True, 4, 7): "miopen_convolution_transpose",
-    Layout(5, 3, 6, True, 4, 7, 2): "mkldnn::_convolution_transpose_pointwise",
+    Layout(5, 3, 6, True, 4, 7): "miopen_convolution_transpose mkldnn::_convolution_transpose_pointwise",
     Layout(4, 5, -1, False, -1, -1, 3): "_slow_conv2d_forward slow_conv3d_forward slow_conv3d thnn_conv2d",
     Layout(
         4, 5, 6, False, -1, -1, 3

@@ -106,17 +106,19 @@ RULES: dict[str, Rule] = rules(
     {
         copy_in: "copy_ copy_sparse_to_sparse_ _copy_from _copy_from_and_resize set_data",
         same_size: "flip roll rot90 tril triu pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle lift_fresh_copy"
-        " view_copy alias_copy expand_copy permute_copy transpose_copy t_copy detach_copy _reshape_copy contiguous_copy"
+        " view_copy alias_copy expand_copy permute_copy transpose_copy t_copy detach_copy _reshape_copy"
         " view_as_real_copy view_as_complex_copy _mkldnn_transpose _mkldnn_reshape to_mkldnn mkldnn_reorder_conv2d_weight"
-        " mkldnn_reorder_conv3d_weight _cudnn_rnn_flatten_weight _pin_memory as_strided_copy _lazy_clone max_unpool2d max_unpool3d"
+        " mkldnn_reorder_conv3d_weight _cudnn_rnn_flatten_weight _pin_memory as_strided_copy _reshape_alias_copy _conj_copy _neg_view_copy copy _lazy_clone max_unpool2d max_unpool3d"
         " masked_scatter masked_scatter_ _nested_from_padded_tensor to_padded_tensor diag_embed block_diag masked_scatter_backward",
         fill: "fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ fill zero"
-        " resize_as_ eye_ _fill_mem_eff_dropout_mask_ fill_diagonal_ _sobol_engine_ff_",
+        " resize_as_ _fill_mem_eff_dropout_mask_ fill_diagonal_ _sobol_engine_ff_",
         part_of: "select_copy slice_copy narrow_copy split_copy split_with_sizes_copy unbind_copy squeeze_copy unsqueeze_copy"
         " diagonal_copy unsafe_split unsafe_split_with_sizes unfold_copy _pack_padded_sequence tril_indices triu_indices"
         " bernoulli normal poisson binomial _standard_gamma _sample_dirichlet _sobol_engine_draw values_copy _values_copy"
-        " indices_copy _indices_copy",
-        joined: "cat stack _cat _stack _chunk_cat unbind_joined",
+        " indices_copy _indices_copy _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward _nested_get_values_copy"
+        " _nested_view_from_buffer_copy _nested_view_from_jagged_copy _nested_from_padded crow_indices_copy col_indices_copy"
+        " ccol_indices_copy row_indices_copy lu_unpack",
+        joined: "cat stack _stack _chunk_cat",
         repeated: "repeat",
         padded: "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d"
         " replication_pad3d",

@@ -6,7 +6,7 @@ Backward, a maximum's gradient is one addition for each result, a mean's a divis
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from kinetoscope.tables.costs._call import Cost
@@ -75,8 +75,11 @@ def _mean_backward(count: int) -> Formula:
 
 
 def _spans(size: int, parts: int) -> int:
-    """The elements of all windows together when `size` elements are cut into `parts` that may overlap."""
-    return sum(-(-(part + 1) * size // parts) - part * size // parts for part in range(parts))
+    """The elements of all windows together when `size` elements are cut into `parts`, from `i * size // parts` on.
+
+    Each window ends where the next begins, or one element later where the cut is within an element: all but gcd(size, parts).
+    """
+    return size + parts - gcd(size, parts) if parts else 0
 
 
 def _adaptive(count: int, *, largest: bool) -> Formula:
