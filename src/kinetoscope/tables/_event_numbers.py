@@ -96,8 +96,12 @@ def _size(column: str) -> Callable[[Trace], NDArray[np.int64]]:
         tree = event_tree(trace)
         if tree is not None:
             attributed = attribute_again(trace, tree, on_device=on_device)
-            values = np.zeros(len(values), dtype=np.int64) if own else values.copy()
+            values = np.zeros(len(values), dtype=np.int64)
             values[tree.rows] = attributed["span_self_bytes" if own else "span_bytes"]
+            beside = None if own else asynchronous(trace)
+            if beside is not None:
+                rows = np.flatnonzero(beside)
+                values[rows] = _changed_during(trace, rows, on_device=on_device)
         return visible_spans(trace).self_values(values) if own else values
 
     return make
@@ -120,6 +124,36 @@ def attribute_again(trace: Trace, tree: EventTree, *, on_device: bool) -> dict[s
         return made
 
     return trace.cached(f"event_allocations_{on_device}", make)
+
+
+def changes(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """By how many bytes some allocations change what is live; 0 for a free of a block of unknown size."""
+    allocations = trace.columns("allocations")
+    sizes, match = allocations["bytes"], allocations["match"][rows]
+    own = sizes[rows]
+    found: NDArray[np.int64] = np.where((own == 0) & (match >= 0), -sizes[match], own)
+    return found
+
+
+def _changed_during(trace: Trace, rows: NDArray[np.int64], *, on_device: bool) -> NDArray[np.int64]:
+    """By how many bytes the threads of some spans changed what is live while these ran."""
+    spans, allocations = trace.columns("spans"), trace.columns("allocations")
+    found = np.zeros(len(rows), dtype=np.int64)
+    threads, starts = spans["thread"][rows], spans["start_ns"][rows]
+    ends = starts + spans["duration_ns"][rows]
+    for thread in np.unique(threads).tolist():
+        mine = threads == thread
+        of_thread = np.flatnonzero(
+            (allocations["thread"] == thread) & ((allocations["device_type"] != 0) == on_device)
+        )
+        times = allocations["time_ns"][of_thread]
+        sums = np.append(0, np.cumsum(changes(trace, of_thread)))
+        last, first = (
+            np.searchsorted(times, ends[mine], "right"),
+            np.searchsorted(times, starts[mine], "left"),
+        )
+        found[mine] = sums[last] - sums[first]
+    return found
 
 
 def event_of_launch(trace: Trace) -> NDArray[np.int32]:

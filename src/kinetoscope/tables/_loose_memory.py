@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.tables._event_numbers import attribute_again
+from kinetoscope.tables._event_numbers import attribute_again, changes
 from kinetoscope.tables._visible import event_tree, visible_spans
 
 if TYPE_CHECKING:
@@ -24,17 +24,8 @@ def loose_allocations(trace: Trace) -> NDArray[np.int64]:
     return trace.cached("loose_allocations", lambda: np.flatnonzero(_event_of_allocation(trace) < 0))
 
 
-def changes(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """By how many bytes some allocations change what is live; 0 for a free of a block of unknown size."""
-    allocations = trace.columns("allocations")
-    sizes, match = allocations["bytes"], allocations["match"][rows]
-    own = sizes[rows]
-    found: NDArray[np.int64] = np.where((own == 0) & (match >= 0), -sizes[match], own)
-    return found
-
-
 def change_on(trace: Trace, rows: NDArray[Any], *, device: bool) -> NDArray[np.int64]:
-    """The same on the host only, or on devices only."""
+    """By how many bytes some allocations change what is live on the host, or on devices."""
     on_device = trace.column("allocations", "device_type")[rows] != 0
     return np.where(on_device == device, changes(trace, rows), 0)
 

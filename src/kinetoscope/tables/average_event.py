@@ -117,6 +117,8 @@ class FunctionEventAvg(TimesAsText):
             raise ArgumentError(
                 f"other={other!r} cannot be added: need a FunctionEvent or a FunctionEventAvg"
             )
+        if other.key is None:
+            return self
         if self.key is None:
             for name in _OF_THE_FIRST:
                 setattr(self, name, getattr(other, name))

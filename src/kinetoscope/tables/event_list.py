@@ -123,11 +123,11 @@ class EventList(MutableSequence[Event]):
 
     def __add__(self, other: Iterable[Event]) -> EventList:
         """Return a list with the events of both."""
-        return self._like([*self, *other])
+        return self._like(checked_events([*self, *other]))
 
     def __radd__(self, other: Iterable[Event]) -> EventList:
         """Return a list with the events of both."""
-        return self._like([*other, *self])
+        return self._like(checked_events([*other, *self]))
 
     def __eq__(self, other: object) -> bool:
         """Lists are equal when they hold equal events in the same order."""
