@@ -61,6 +61,11 @@ class RecordingAllocator final : public c10::Allocator {
 
 }  // namespace
 
+bool watch_block(c10::DataPtr& data) {
+  return original_deleter != nullptr && data.device().is_cpu() && data.get_context() != nullptr &&
+         data.compare_exchange_deleter(original_deleter, &recording_deleter);
+}
+
 void wrap_cpu_allocator() {
   if (original != nullptr) return;
   c10::Allocator* found = c10::GetAllocator(c10::DeviceType::CPU);

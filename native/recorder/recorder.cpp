@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "cpu_allocator.h"
 #include "operators.h"
+#include "parameters.h"
 #include "python_walk.h"
 #include "room_keeper.h"
 #include "session.h"
@@ -164,6 +165,18 @@ int kinetoscope_recorder_modules(PyObject* into) {
   std::lock_guard<std::recursive_mutex> lock(control);
   if (recording == nullptr || !PyList_Check(into)) return -1;
   return recording->modules().list_living(into) ? 0 : -1;
+}
+
+size_t kinetoscope_recorder_watch_tensors(PyObject* tensors) {
+  if (!PyList_Check(tensors)) return 0;
+  std::lock_guard<std::recursive_mutex> lock(control);
+  wrap_cpu_allocator();
+  size_t watched = 0;
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(tensors); ++at) {
+    c10::DataPtr* data = memory_behind(PyList_GET_ITEM(tensors, at));
+    if (data != nullptr && watch_block(*data)) ++watched;
+  }
+  return watched;
 }
 
 size_t kinetoscope_recorder_resolve(PyObject* modules) {

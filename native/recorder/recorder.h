@@ -44,6 +44,10 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_resume();
 // when it fails.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_modules(struct _object* into);
 
+// Sees to it that the frees of the memory behind these tensors are recorded, too: it may be older than our
+// place in front of the allocator. Returns how many blocks were not seen to before.
+KINETOSCOPE_EXPORT size_t kinetoscope_recorder_watch_tensors(struct _object* tensors);
+
 // Names modules that are in this list of live instances. Returns how many stay unnamed.
 KINETOSCOPE_EXPORT size_t kinetoscope_recorder_resolve(struct _object* modules);
 

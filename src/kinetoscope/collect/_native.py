@@ -185,7 +185,9 @@ class NativeEngine:
 
         if self._watch is not None:
             self._watch.cancel()
-        self._watch = StorageWatch(lambda: [module for _, module in recorder.modules()])
+        self._watch = StorageWatch(
+            lambda: [module for _, module in recorder.modules()], recorder.watch_tensors
+        )
         return self._watch.start()
 
 

@@ -93,6 +93,8 @@ class Recorder:
         )
         library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
         library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_watch_tensors.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_watch_tensors.restype = ctypes.c_size_t
         library.kinetoscope_recorder_resolve.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
         library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
@@ -168,6 +170,10 @@ class Recorder:
         living: list[tuple[int, Any]] = []
         self._library.kinetoscope_recorder_modules(living)
         return living
+
+    def watch_tensors(self, tensors: Sequence[Any]) -> int:
+        """Have the frees of the tensors' memory recorded, though it is older than the recorder; returns how many are new."""
+        return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
 
     def resolve(self, modules: Sequence[Any]) -> int:
         """Name those instances of ``modules`` that were seen; returns how many are still without a name."""

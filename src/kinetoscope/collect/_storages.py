@@ -41,6 +41,8 @@ class _Seen:
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, str, int, int, int, str]] = []
         self.skipped = 0
+        # Those looked at before the recording, and only until it begins: nothing of the program is kept alive.
+        self.tensors: list[Tensor] | None = None
         self._parts = 0
 
     def add(
@@ -59,6 +61,8 @@ class _Seen:
                 storage = part.untyped_storage()
                 size, address = storage.nbytes(), storage.data_ptr()
                 if size and address:
+                    if self.tensors is not None:
+                        self.tensors.append(part)
                     device = part.device
                     index = -1 if device.index is None or device.type == "cpu" else device.index
                     self.rows.append(
@@ -95,9 +99,17 @@ class _Seen:
 class StorageWatch:
     """Watches one recording; `start` before it begins, `stop` after it has ended."""
 
-    def __init__(self, running: Callable[[], Iterable[Module]]) -> None:
-        """Nothing is looked at before `start`; `running` tells which living modules the recorder has seen."""
+    def __init__(
+        self, running: Callable[[], Iterable[Module]], keep_watch: Callable[[list[Tensor]], object]
+    ) -> None:
+        """Nothing is looked at before `start`.
+
+        Args:
+            running: Tells which living modules the recorder has seen.
+            keep_watch: Has the frees of tensors' memory recorded.
+        """
         self._running = running
+        self._keep_watch = keep_watch
         self._seen = _Seen()
         self._hooks: list[Any] = []
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
@@ -110,6 +122,7 @@ class StorageWatch:
         """
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
         self._hooks.append(register_optimizer_step_post_hook(self._after_step))
+        self._seen.tensors = older = []
         now_ns = time.time_ns()
         modules, optimizers, tensors = living()
         with _unrecorded():
@@ -120,6 +133,8 @@ class StorageWatch:
                 self._look_at_optimizer(now_ns, optimizer)
             for tensor in tensors:
                 self._seen.add(now_ns, StorageRole.TENSOR, tensor)
+        self._seen.tensors = None
+        self._keep_watch(older)
         return self._seen.taken()
 
     def stop(self) -> dict[str, str]:

@@ -1,0 +1,245 @@
+"""Which tensors hold which memory: what a recording of real programs says of them, and that nothing of it is felt."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="what is recorded are torch programs")
+
+import torch
+from torch import nn
+from torch.optim import optimizer as torch_optimizer
+
+import kinetoscope
+from kinetoscope.collect import _storages
+from kinetoscope.collect._storages import StorageWatch
+from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
+from kinetoscope.tables.memory_facts import judged_blocks
+from kinetoscope.tables.memory_peak import peak
+from kinetoscope.trace._schema import StorageRole
+from tests.support.recorded import profile
+
+
+def watch(modules=()):
+    return StorageWatch(lambda: list(modules), lambda tensors: None)
+
+
+def bytes_by_category(trace):
+    """The bytes of all blocks of a trace, by category."""
+    judged = judged_blocks(trace)
+    return {
+        name: int(judged.blocks.bytes[judged.category == place].sum())
+        for place, name in enumerate(CATEGORY_NAMES)
+    }
+
+
+def test_roles_of_a_model_that_lives_before_and_after():
+    model = nn.Sequential(nn.Linear(10, 10), nn.BatchNorm1d(10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x = torch.ones(4, 10)
+    with profile(profile_memory=True) as prof:
+        model(x).sum().backward()
+        optimizer.step()
+    storages, paths = prof.trace.columns("storages"), prof.trace.column("modules", "path")
+    found = {
+        (StorageRole(role).name, paths[module] if module >= 0 else None, prof.trace.strings[name], int(size))
+        for role, module, name, size in zip(
+            *(storages[column].tolist() for column in ("role", "module", "name", "bytes")), strict=True
+        )
+    }
+    assert {
+        ("PARAMETER", "0", "weight", 400),
+        ("PARAMETER", "1", "bias", 40),
+        ("BUFFER", "1", "running_mean", 40),
+        ("GRADIENT", "0", "weight", 400),
+        ("OPTIMIZER_STATE", "0", "momentum_buffer", 400),
+        ("TENSOR", None, "", 160),
+    } <= found
+    times = storages["time_ns"]
+    assert (times[storages["role"] == StorageRole.OPTIMIZER_STATE] > 0).all()
+    assert (times[storages["role"] == StorageRole.TENSOR] < 0).all()
+
+
+def test_memory_from_before_that_is_freed_while_recording_counts_until_then():
+    kept, gone = torch.ones(1000), torch.ones(2000)
+    with profile(profile_memory=True) as prof:
+        torch.ones(3000)
+        del gone
+        torch.ones(10)
+    judged = judged_blocks(prof.trace)
+    before = judged.blocks.start_ns < 0
+    ended = {
+        int(size): end < np.iinfo(np.int64).max
+        for size, end in zip(judged.blocks.bytes[before], judged.blocks.end_ns[before], strict=True)
+    }
+    assert ended[8000]
+    assert not ended[4000]
+    assert kept.numel() == 1000
+
+
+def test_a_model_that_dies_before_the_end_is_known_by_its_optimizer():
+    def train():
+        model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.BatchNorm1d(10, affine=False))
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(4, 10)).sum().backward()
+        optimizer.step()
+
+    with profile(profile_memory=True) as prof:
+        train()
+    found = bytes_by_category(prof.trace)
+    assert found["parameter"] >= 400 + 40 + 40 + 8
+    assert found["optimizer state"] == 400 + 400 + 4
+    assert found["gradient"] == 400
+
+
+def test_nothing_of_the_program_is_kept_alive_and_no_hook_stays():
+    hooks = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    counts = [len(hook) for hook in hooks]
+    watching = watch()
+    watching.start()
+    assert [len(hook) for hook in hooks] == [count + 1 for count in counts]
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    gone = [weakref.ref(thing) for thing in (model, optimizer, model.weight)]
+    del model, optimizer
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None, None]
+    watching.stop()
+    assert [len(hook) for hook in hooks] == counts
+
+
+def test_a_session_that_fails_to_start_leaves_no_hook(tmp_path):
+    counts = len(torch_optimizer._global_optimizer_pre_hooks)
+    with pytest.raises(kinetoscope.RecorderError):
+        profile(profile_memory=True, path=tmp_path / "no folder" / "a.recording").start()
+    assert len(torch_optimizer._global_optimizer_pre_hooks) == counts
+
+
+def test_only_recordings_of_memory_watch():
+    counts = len(torch_optimizer._global_optimizer_pre_hooks)
+    with profile():
+        assert len(torch_optimizer._global_optimizer_pre_hooks) == counts
+
+
+def rows_of(*tensors):
+    """What a watch notes of parameters with these tensors as their data."""
+    model = nn.Module()
+    for place, tensor in enumerate(tensors):
+        model.register_buffer(f"b{place}", tensor)
+    watching = watch([model])
+    watching.stop()
+    watching._look_at_module(0, model)
+    return watching._seen
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: torch.ones(10), 1),
+        (lambda: torch.ones(10)[2:5], 1),
+        (lambda: torch.empty(0), 0),
+        (lambda: torch.ones(10, device="meta"), 0),
+        (lambda: torch.eye(3).to_sparse(), 2),
+        (lambda: torch.eye(3).to_sparse_csr(), 3),
+        (lambda: torch.eye(3).to_sparse_csc(), 3),
+        (lambda: torch.quantize_per_tensor(torch.ones(10), 0.1, 0, torch.qint8), 1),
+        (lambda: torch.from_numpy(np.ones(5)), 1),
+    ],
+    ids=["plain", "view", "empty", "meta", "coo", "csr", "csc", "quantized", "numpy"],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CS", "ignore:.*quantize_per_tensor")
+def test_tensors_of_every_layout(make, parts):
+    seen = rows_of(make())
+    assert len(seen.rows) == parts
+    assert all(row[3] >= 10 for row in seen.rows)
+    assert seen.skipped == 0
+
+
+class Strange(torch.Tensor):
+    """A tensor that answers nothing."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise RuntimeError("strange")
+
+
+def test_a_tensor_that_cannot_say_is_counted_and_told_as_a_loss():
+    model = nn.Linear(2, 2)
+    model.register_buffer("strange", torch.ones(3).as_subclass(Strange))
+    with profile(profile_memory=True) as prof:
+        model(torch.ones(1, 2))
+    losses = {loss["what"]: loss["count"] for loss in prof.trace.losses}
+    assert losses.get("tensors whose memory could not be looked at", 0) >= 1
+
+
+def test_a_lazy_module_and_fake_tensors_are_no_loss():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    lazy = nn.LazyLinear(3)
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    seen = rows_of(fake)
+    watching = watch()
+    watching._look_at_module(0, lazy)
+    assert (seen.rows, seen.skipped, watching._seen.rows, watching._seen.skipped) == ([], 0, [], 0)
+
+
+def test_an_optimizer_whose_state_is_nested():
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.LBFGS([weight], max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight**2).sum()
+        loss.backward()
+        return loss
+
+    watching = watch()
+    watching.start()
+    optimizer.step(closure)
+    watching._seen.rows.clear()
+    watching._look_at_optimizer(0, optimizer)
+    watching.cancel()
+    names = {row[8] for row in watching._seen.rows if row[1] is StorageRole.OPTIMIZER_STATE}
+    assert {"d", "old_dirs", "prev_flat_grad"} <= names
+
+
+def test_long_metadata_comes_in_parts_that_the_recorder_takes(monkeypatch):
+    monkeypatch.setattr(_storages, "_ROWS_IN_A_PART", 10)
+    model = nn.ParameterList(torch.ones(2) for _ in range(25))
+    watching = watch([model])
+    info = watching.stop()
+    assert len(info) == 3
+    assert sum(text.count('"",') >= 0 for text in info.values()) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::FutureWarning")
+def test_a_compiled_optimizer_step_runs_as_before():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = torch.compile(optimizer.step, backend="eager")
+
+    def train():
+        model(torch.ones(2, 4)).sum().backward()
+        step()
+
+    train()
+    with profile(profile_memory=True) as prof:
+        train()
+        train()
+    assert bytes_by_category(prof.trace)["optimizer state"] == 80
+    assert peak(prof.trace).bytes > 0
+
+
+def test_the_order_of_categories_is_that_of_torch():
+    from torch.profiler._memory_profiler import _CATEGORY_TO_INDEX
+
+    theirs = {
+        category.name if category else "UNKNOWN": place for category, place in _CATEGORY_TO_INDEX.items()
+    }
+    assert theirs == {category.name: category.value for category in MemoryCategory}
