@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
-from kinetoscope.collect import _arguments, _metadata
+from kinetoscope.collect import _arguments, _devices, _metadata
 from kinetoscope.collect._activities import ProfilerActivity, asked_activities, recordable
 from kinetoscope.collect._annotating import TakesMetadata
 from kinetoscope.collect._choose import EngineName, choose_engine
@@ -279,7 +279,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         path = self._path
         if path is not None and self._cycles_begun:
             path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
-        info = _metadata.flags(switches) | _metadata.process_group()
+        info = _metadata.flags(switches) | _metadata.process_group() | _devices.described()
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
         # Operations are counted from shapes.
         asked = switches | {"record_shapes": self.record_shapes or self.with_flops}

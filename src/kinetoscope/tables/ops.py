@@ -8,6 +8,8 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.tables._visible import host_spans, on_device_mask
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.rates import per_byte, per_second, working_ns
 from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._schema import KIND_NAMES, SpanKind
@@ -36,7 +38,11 @@ OPS_SCHEMA = Table(
         Column("self_bytes", "int64", "bytes", "Host memory it allocated minus freed itself; null if not recorded."),
         Column("bytes", "int64", "bytes", "The same with inner spans; where it calls itself, only the outermost counts."),
         Column("device_self_ns", "int64", "ns", "Device time of what it launched itself."),
-        Column("flops", "int64", "", "Estimated floating-point operations; null where they are not known."),
+        Column("flops", "int64", "", "Floating-point operations counted at it; null where they are not known."),
+        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` by the time of the calls that count: on the device where they launched"
+               " work there, else their whole time on the host."),
+        Column("arithmetic_intensity", "float64", "FLOP/byte", "Operations by bytes of the calls in which both are known."),
     ),
 )  # fmt: skip
 
@@ -76,12 +82,35 @@ def ops(trace: Trace) -> pyarrow.Table:
         "self_bytes": None,
         "bytes": None,
         "device_self_ns": _core.group_sums(group_of, groups, spans["device_self_ns"]),
-        "flops": None,
+        **_rates(trace, group_of, groups),
     }
     if memory_recorded(trace):
         columns["self_bytes"] = _core.group_sums(group_of, groups, spans["self_bytes"])
         columns["bytes"] = _core.group_sums(group_of, groups, spans["bytes"], inner)
     return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-own, kind="stable"))
+
+
+def _rates(trace: Trace, group_of: NDArray[np.int32], groups: int) -> dict[str, Any]:
+    """Operations, bytes, and how fast."""
+    costs = costs_of(trace)
+    flops, moved, counts = costs.flops, costs.bytes_moved, costs.counted.counts
+
+    def add(values: NDArray[np.int64], where: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return _core.group_sums(group_of, groups, np.where(where, values, 0))
+
+    def null(values: NDArray[np.int64], of: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Null where a group has unknown members and nothing is known of it."""
+        lacking = _core.group_sums(group_of, groups, (of < 0).astype(np.int64))
+        return np.where((lacking > 0) & (values == 0), -1, values)
+
+    total, size = add(flops, flops > 0), add(moved, moved > 0)
+    both = (flops >= 0) & (moved > 0)
+    return {
+        "flops": null(total, flops),
+        "bytes_moved": null(size, moved),
+        "flops_per_s": per_second(total, add(working_ns(trace), counts)),
+        "arithmetic_intensity": per_byte(add(flops, both), add(moved, both)),
+    }
 
 
 def operator_keys(trace: Trace) -> NDArray[np.int32]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.tables._visible import host_spans
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.rates import at_peak, per_second, share_of_peak
 from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._schema import STEP_SOURCES
@@ -31,13 +33,17 @@ STEPS_SCHEMA = Table(
         Column("backward_ns", "int64", "ns", "Time of operators in backward, on all threads."),
         Column("optimizer_ns", "int64", "ns", "Time of the optimizer's step and what it runs, on all threads."),
         Column("peak_bytes", "int64", "bytes", "The most host memory live at once in it, of what the trace saw allocated; null if not recorded."),
+        Column("flops", "int64", "", "Floating-point operations counted in it; null where none are known."),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` by its duration."),
+        Column("mfu", "float64", "", "Model FLOP utilisation: the time its matrix work takes at the peak of the devices, as a part of its"
+               " duration; null where the peak is not known."),
         Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
         Column("source", "category", "", "`marked` by the program, or found from its `optimizer`."),
     ),
 )  # fmt: skip
 
 
-def steps(trace: Trace) -> pyarrow.Table:
+def steps(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
     """Return the `steps` table.
 
     The three phases are sums of self times, the step marks themselves left out. What is missing to `duration_ns` is time in
@@ -45,9 +51,14 @@ def steps(trace: Trace) -> pyarrow.Table:
 
     Args:
         trace: The trace.
+        peak_flops: What each device that the work ran on can do at most, in operations a second: a number, or a mapping from
+            element types to numbers. None for the built-in table and what `register_peak_flops` was told.
 
     Returns:
         The table; the meaning of its columns is in `STEPS_SCHEMA`.
+
+    Raises:
+        ArgumentError: `peak_flops` is no number above 0 and no mapping of such.
     """
     spans, own = trace.columns("spans"), trace.columns("steps")
     step, kind, phase = spans["step"], spans["kind"], spans["phase"]
@@ -62,9 +73,32 @@ def steps(trace: Trace) -> pyarrow.Table:
         sums = np.zeros(len(own), dtype=np.int64)
         np.add.at(sums, step[rows], self_ns[rows])
         columns[f"{part.name.lower()}_ns"] = sums
+    columns |= _work(trace, peak_flops)
     columns["source"] = Labels(own["source"], STEP_SOURCES)
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
     return to_arrow(STEPS_SCHEMA, columns)
+
+
+def _work(trace: Trace, peak_flops: Any) -> dict[str, Any]:
+    """Operations of each step, how fast, and how near to the peak."""
+    costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
+    counts = costs.counted.counts & (step >= 0)
+    flops = np.zeros(len(own), dtype=np.int64)
+    np.add.at(flops, step[counts], costs.flops[counts])
+    duration = own["duration_ns"]
+    ideal = at_peak(trace, costs, peak_flops)
+    mfu = None
+    if ideal is not None:
+        seconds = np.zeros(len(own))
+        np.add.at(seconds, step[counts], ideal[counts])
+        mfu = share_of_peak(seconds, duration) / 100
+    unknown = np.zeros(len(own), dtype=bool)
+    unknown[step[costs.unknown & (step >= 0)]] = True
+    return {
+        "flops": np.where(unknown & (flops == 0), -1, flops),
+        "flops_per_s": per_second(flops, duration),
+        "mfu": mfu,
+    }
 
 
 def _peaks(trace: Trace) -> NDArray[np.int64]:

@@ -22,6 +22,8 @@ TABLES: dict[str, str] = {
     "ops": "kinetoscope.tables.ops:ops",
     "modules": "kinetoscope.tables.modules:modules",
     "steps": "kinetoscope.tables.steps:steps",
+    "flops": "kinetoscope.tables.flops:flops",
+    "flops_coverage": "kinetoscope.tables.flops:flops_coverage",
     "lines": "kinetoscope.tables.lines:lines",
     "stacks": "kinetoscope.tables.stacks:stacks",
     "memory": "kinetoscope.tables.memory:memory",

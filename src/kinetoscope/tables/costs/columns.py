@@ -81,6 +81,9 @@ def _compute(trace: Trace) -> Costs:
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & asked
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = size[unknown] = -1
+    if len(trace.columns("shapes")) == 0 and not (flops > 0).any():
+        # Without shapes a 0 would only tell views and ranges from the rest.
+        flops[:] = size[:] = -1
     return Costs(calls, counted, standing, flops, size, unknown)
 
 

@@ -1,0 +1,41 @@
+"""What the run's devices are called, for the metadata of a trace."""
+
+from __future__ import annotations
+
+import json
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def described() -> dict[str, str]:
+    """The names of the processor and of the devices in use, and how `float32` matrices are multiplied, as JSON texts."""
+    devices: list[dict[str, object]] = [{"type": "cpu", "index": -1, "name": processor_name()}]
+    # A context of the device is not made for this: what has none was not used.
+    if torch.cuda.is_initialized():
+        devices += [
+            {"type": "cuda", "index": index, "name": torch.cuda.get_device_name(index)}
+            for index in range(torch.cuda.device_count())
+        ]
+    found = {"devices": json.dumps(devices)}
+    try:
+        found["float32_matmul_precision"] = json.dumps(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        # The program set precisions through both of torch's interfaces, which torch then refuses to put in one word.
+        return found
+    return found
+
+
+@cache
+def processor_name() -> str:
+    """The name of the processor as the system knows it, or its kind where it knows none."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

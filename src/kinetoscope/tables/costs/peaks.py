@@ -1,0 +1,174 @@
+"""What devices can do at most: operations a second for matrix products, dense, by element type, from the makers' data sheets.
+
+Numbers are those for full use of the matrix units where a device has them, without sparsity, with sums in 32 bits. `tf32` is what a device
+reaches for `float32` when it may shorten its factors. A device that is not in the table has no peak: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetoscope._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+TERA = 10**12
+CPU, CUDA = 0, 1
+
+
+class Peak(NamedTuple):
+    """A device of the table.
+
+    Attributes:
+        names: A pattern that the whole name of the device fits, as torch gives it.
+        tera: 10^12 operations a second for each element type.
+        source: Where the numbers stand.
+    """
+
+    names: str
+    tera: dict[str, float]
+    source: str
+
+
+def _row(names: str, source: str, half: float, **others: float) -> Peak:
+    """A device whose two types of 16 bits reach the same."""
+    return Peak(names, {"float16": half, "bfloat16": half, **others}, source)
+
+
+_H100 = {"float64": 67, "float32": 67, "tf32": 494.7, "float8": 1978.9}
+_NVL = {"float64": 60, "float32": 60, "tf32": 417.5, "float8": 1670.5}
+_AMPERE, _ADA = "NVIDIA Ampere GA102 whitepaper, appendix A", "NVIDIA Ada whitepaper, appendix A"
+PEAKS: tuple[Peak, ...] = (
+    Peak(r"Tesla V100-SXM\d.*", {"float64": 7.8, "float32": 15.7, "float16": 125}, "NVIDIA V100 data sheet"),
+    Peak(r"Tesla V100-PCIE.*", {"float64": 7, "float32": 14, "float16": 112}, "NVIDIA V100 data sheet"),
+    Peak(r"Tesla T4", {"float32": 8.1, "float16": 65}, "NVIDIA T4 data sheet"),
+    _row(r"(NVIDIA )?A100[- ].*", "NVIDIA A100 data sheet", 312, float64=19.5, float32=19.5, tf32=156),
+    _row(r"NVIDIA H100 80GB HBM3", "NVIDIA H100 data sheet (SXM)", 989.4, **_H100),
+    _row(
+        r"NVIDIA H100 PCIe", "NVIDIA H100 architecture whitepaper", 756, float64=51, float32=51, tf32=378, float8=1513
+    ),
+    _row(r"NVIDIA H100 NVL", "NVIDIA H100 data sheet (NVL)", 835.5, **_NVL),
+    _row(r"NVIDIA H200", "NVIDIA H200 data sheet (SXM)", 989.4, **_H100),
+    _row(r"NVIDIA H200 NVL", "NVIDIA H200 data sheet (NVL)", 835.5, **_NVL),
+    _row(r"NVIDIA B200", "NVIDIA HGX B200 specifications", 2250, float64=37, float32=75, tf32=1100, float8=4500),
+    _row(r"NVIDIA L4", "NVIDIA L4 data sheet", 121, float32=30.3, tf32=60, float8=242.5),
+    _row(r"NVIDIA L40S", "NVIDIA L40S data sheet", 362.05, float32=91.6, tf32=183, float8=733),
+    _row(r"NVIDIA A10", "NVIDIA A10 data sheet", 125, float32=31.2, tf32=62.5),
+    _row(r"NVIDIA GeForce RTX 3090", _AMPERE, 71, float32=35.6, tf32=35.6),
+    _row(r"NVIDIA GeForce RTX 3080", _AMPERE, 59.5, float32=29.8, tf32=29.8),
+    _row(r"NVIDIA GeForce RTX 4090", _ADA, 165.2, float32=82.6, tf32=82.6, float8=330.3),
+    _row(r"NVIDIA GeForce RTX 4080", _ADA, 97.5, float32=48.7, tf32=48.7, float8=194.9),
+    # torch sees each of the two dies of an MI250X as a device: half of the data sheet's numbers.
+    _row(r"AMD Instinct MI250X.*", "AMD Instinct MI250X data sheet, halved", 191.5, float64=47.9, float32=47.9),
+    _row(
+        r"AMD Instinct MI300X.*", "AMD Instinct MI300X data sheet", 1307.4, float64=163.4, float32=163.4, tf32=653.7, float8=2614.9
+    ),
+)  # fmt: skip
+_registered: dict[str, dict[str, float]] = {}
+
+
+def register_peak_flops(device: str, peaks: float | Mapping[str, float]) -> None:
+    """Tell what a device can do at most, for the columns that compare with it (`mfu`, `peak_percent`).
+
+    It goes before the built-in table. Use it for processors, for devices that the table does not know, and for devices that
+    run below their maker's clock.
+
+    Args:
+        device: The name of the device as `trace.info["devices"]` has it, or `cpu` for the host.
+        peaks: Operations a second: one number for all element types, or one for each by torch's name (`float32`, `bfloat16`).
+
+    Raises:
+        ArgumentError: The name is empty, or a number is not above 0.
+    """
+    known: object = device
+    if not isinstance(known, str) or not known:
+        raise ArgumentError(
+            f"register_peak_flops(device={device!r}): give the name of a device as trace.info['devices'] has it, or 'cpu'"
+        )
+    _registered[device] = checked_peaks(peaks)
+
+
+def checked_peaks(peaks: object) -> dict[str, float]:
+    """A user's peaks by element type; under `*` the one for all others.
+
+    Raises:
+        ArgumentError: Something is no number above 0.
+    """
+    named: dict[object, object] = dict(peaks) if isinstance(peaks, Mapping) else {"*": peaks}
+    found: dict[str, float] = {}
+    for dtype, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise ArgumentError(
+                f"a peak of {value!r} operations a second for {dtype!r} is no number above 0; give one such as 312e12, or a "
+                "mapping such as {'bfloat16': 312e12, 'float32': 19.5e12}"
+            )
+        found[str(dtype)] = float(value)
+    return found
+
+
+def known_peaks(device: str) -> dict[str, float] | None:
+    """The peaks of a device by its name, registered or from the table; None where it is not known."""
+    if device in _registered:
+        return _registered[device]
+    for row in PEAKS:
+        if re.fullmatch(row.names, device) and "MIG" not in device:
+            return {dtype: tera * TERA for dtype, tera in row.tera.items()}
+    return None
+
+
+def peak_for(peaks: Mapping[str, float], dtype: str, *, shortened: bool) -> float | None:
+    """Operations a second for an element type; complex numbers are computed with as their parts are.
+
+    Args:
+        peaks: The peaks of a device.
+        dtype: The element type.
+        shortened: Whether `float32` factors may be shortened.
+
+    Returns:
+        The number, or None where the device's is not known.
+    """
+    kind = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+    if kind == "float32" and shortened and "tf32" in peaks:
+        return peaks["tf32"]
+    short = "float8" if kind.startswith("float8") else kind
+    return peaks.get(kind, peaks.get(short, peaks.get("*")))
+
+
+def devices_used(trace: Trace) -> list[str] | None:
+    """The names of the devices that this trace's work ran on, or None where one of them is not known by name."""
+    named = trace.info.get("devices")
+    names = {
+        (entry.get("type"), entry.get("index")): entry.get("name")
+        for entry in (named if isinstance(named, list) else [])
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    }
+    streams = trace.columns("streams")
+    used = set(zip(streams["device_type"].tolist(), streams["device_index"].tolist(), strict=True))
+    if not used:
+        cpu = names.get(("cpu", -1), "cpu")
+        return [cpu if cpu in _registered else "cpu"]
+    found = [names.get(("cuda", index)) for kind, index in sorted(used) if kind == CUDA]
+    if len(found) != len(used) or None in found:
+        return None
+    return [name for name in found if name is not None]
+
+
+def trace_peaks(trace: Trace, given: object = None) -> list[dict[str, float]] | None:
+    """The peaks of all devices that a trace's work ran on, or None where one is not known.
+
+    Args:
+        trace: The trace.
+        given: What the user says each of them can do, in the forms of `register_peak_flops`; None for the table.
+
+    Raises:
+        ArgumentError: `given` is no number above 0 and no mapping of such.
+    """
+    used = devices_used(trace)
+    if given is not None:
+        return [checked_peaks(given)] * max(len(used or ()), 1)
+    peaks = [known_peaks(name) for name in used or ()]
+    known = [found for found in peaks if found is not None]
+    return known if known and len(known) == len(peaks) else None
