@@ -23,12 +23,14 @@ if TYPE_CHECKING:
         ProfilerAction,
         ProfilerActivity,
         _KinetoProfile,
+        install,
         kineto_available,
         profile,
         record_function,
         schedule,
         supported_activities,
         tensorboard_trace_handler,
+        uninstall,
     )
     from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
 
@@ -48,6 +50,7 @@ __all__ = [
     "Trace",
     "_KinetoProfile",
     "__version__",
+    "install",
     "kineto_available",
     "open",
     "profile",
@@ -55,6 +58,7 @@ __all__ = [
     "schedule",
     "supported_activities",
     "tensorboard_trace_handler",
+    "uninstall",
 ]
 
 _HOMES = {
@@ -64,6 +68,7 @@ _HOMES = {
     "ProfilerActivity": "kinetoscope.collect",
     "Trace": "kinetoscope.trace",
     "_KinetoProfile": "kinetoscope.collect",
+    "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",
@@ -71,16 +76,24 @@ _HOMES = {
     "schedule": "kinetoscope.collect",
     "supported_activities": "kinetoscope.collect",
     "tensorboard_trace_handler": "kinetoscope.collect",
+    "uninstall": "kinetoscope.collect",
 }
+
+# Modules that are reached like the names above, without an import of their own.
+_MODULES = ("itt",)
 
 
 def __getattr__(name: str) -> object:
     """Find a public name in its room on first use and keep it, so that the next look-up is an ordinary one."""
     home = _HOMES.get(name)
-    if home is None:
+    if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
     try:
-        value: object = getattr(importlib.import_module(home), name)
+        value: object = (
+            getattr(importlib.import_module(home), name)
+            if home is not None
+            else importlib.import_module(f"kinetoscope.{name}")
+        )
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -94,4 +107,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

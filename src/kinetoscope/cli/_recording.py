@@ -37,6 +37,7 @@ class Wanted:
         chrome: Write a Chrome trace too.
         ring_bytes: Upper limit of the recording, or None.
         steps: The first optimizer step to record and the first one not to, or None for the whole run.
+        install: Record what the program profiles itself, and nothing else.
         folder: The current folder when it was asked for.
     """
 
@@ -49,6 +50,7 @@ class Wanted:
     chrome: bool = False
     ring_bytes: int | None = None
     steps: tuple[int, int | None] | None = None
+    install: bool = False
     folder: Path = field(default_factory=Path.cwd)
 
     def shown(self, path: Path) -> str:

@@ -61,6 +61,7 @@ def command(*, build: bool) -> None:
     _native_lines(printer, status)
     beyond = sorted(activity.name for activity in supported_activities() if activity != ProfilerActivity.CPU)
     _engine_line(printer, status, beyond)
+    _switch_line(printer)
 
 
 def _native_lines(printer: Console, status: EngineStatus) -> None:
@@ -99,6 +100,19 @@ def _engine_line(printer: Console, status: EngineStatus, beyond: list[str]) -> N
         )
     else:
         _line(printer, "engine", "native", OK)
+
+
+def _switch_line(printer: Console) -> None:
+    """Tell where the names of `torch.profiler` lead in a fresh process such as this one."""
+    from kinetoscope.collect import is_installed
+
+    if is_installed():
+        text = "Kinetoscope: something has called kinetoscope.install() (sitecustomize, a .pth file)"
+    else:
+        text = (
+            "torch's own; kinetoscope.install() or `kinetoscope run --install` puts Kinetoscope in its place"
+        )
+    _line(printer, "profiler", text)
 
 
 def _line(printer: Console, label: str, value: str, style: str = "") -> None:

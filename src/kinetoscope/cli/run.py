@@ -17,6 +17,7 @@ import click
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.cli._group import complain
+from kinetoscope.cli._installed import InstalledRecording
 from kinetoscope.cli._program import CannotRun, Program, show_exception
 from kinetoscope.cli._recording import ProgramRecording, Wanted
 from kinetoscope.cli._units import parse_size
@@ -52,6 +53,11 @@ from kinetoscope.cli._units import parse_size
 )
 @click.option("--ring", metavar="SIZE", help="Keep the newest SIZE bytes of the recording, such as 64M.")
 @click.option("--chrome", is_flag=True, help="Also write PREFIX.json.gz, for Perfetto and chrome://tracing.")
+@click.option(
+    "--install",
+    is_flag=True,
+    help="Record what the program itself profiles: its torch.profiler becomes Kinetoscope.",
+)
 @click.option("--no-summary", is_flag=True, help="Print no summary at the end.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -69,6 +75,7 @@ def command(
     steps: str | None,
     ring: str | None,
     chrome: bool,
+    install: bool,
     no_summary: bool,
 ) -> Callable[[], None]:
     """Profile a Python script, or with -m a module, as it is.
@@ -76,7 +83,14 @@ def command(
     It keeps its arguments, standard input, signals and exit code. Recording begins when it imports torch, and steps
     are found from its optimizer. The recording is kept in PREFIX.recording while it runs, where even a killed
     program leaves it readable; at the end it becomes PREFIX.ktrace and a summary is printed on standard error.
+
+    With --install, torch.profiler is Kinetoscope inside the program, and only what the program profiles with it is
+    recorded, as the program asks for; at the end all of that is in PREFIX.ktrace too.
     """
+    if install:
+        _refuse_what_the_program_decides(
+            shapes=shapes, memory=memory, steps=steps, ring=ring, engine=engine != "auto"
+        )
     to_run = Program(program, arguments, is_module)
     wanted = Wanted(
         prefix=_prefix(output, to_run),
@@ -88,6 +102,7 @@ def command(
         chrome=chrome or bool(output and output.endswith((".json", ".json.gz"))),
         ring_bytes=None if ring is None else parse_size(ring),
         steps=None if steps is None else _parse_steps(steps),
+        install=install,
     )
     # Found out now, and not by the program when it imports torch.
     wanted.prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +119,8 @@ class Run:
         self._wanted = wanted
         self._summary = summary
         self._progress = ProgressLine(wanted.live_path, wanted.shown(wanted.live_path))
-        self._recording = ProgramRecording(program, wanted, self._torch_is_there, self._progress.begin)
+        recording = InstalledRecording if wanted.install else ProgramRecording
+        self._recording = recording(program, wanted, self._torch_is_there, self._progress.begin)
         self._ended = "exit code 0"
         self._process = os.getpid()
 
@@ -174,7 +190,9 @@ class Run:
                 from kinetoscope.cli._overhead import measure_overhead
                 from kinetoscope.cli._summary import print_summary
 
-                print_summary(replace(finished, overhead=measure_overhead(self._wanted)))
+                # With --install the program chose what to record, each time anew: there is no one cost of it.
+                overhead = None if self._wanted.install else measure_overhead(self._wanted)
+                print_summary(replace(finished, overhead=overhead))
         except (KinetoscopeError, OSError) as error:
             complain(f"{error}{self._what_is_left()}")
         except KeyboardInterrupt:
@@ -222,6 +240,16 @@ def _parse_steps(text: str) -> tuple[int, int | None]:
             f"--steps {text} is no range of steps: write FIRST:END, such as 10:20 for ten steps."
         )
     return int(found[1] or 0), int(found[2]) if found[2] else None
+
+
+def _refuse_what_the_program_decides(**options: object) -> None:
+    """Say so when an option asks for what, with --install, the program asks of torch.profiler itself."""
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        raise ArgumentError(
+            f"{', '.join(given)}: with --install the program decides what is recorded, by what it asks of torch.profiler. "
+            "Leave one of the two out."
+        )
 
 
 def _exit_in_words(code: object) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect._engine import Engine, EngineStatus, Recording, RecordingRequest
     from kinetoscope.collect._execution_trace import ExecutionTraceObserver
     from kinetoscope.collect._handlers import tensorboard_trace_handler
+    from kinetoscope.collect._install import install, is_installed, uninstall
     from kinetoscope.collect._low_level import _KinetoProfile
     from kinetoscope.collect._schedule import schedule
     from kinetoscope.collect._session import profile
@@ -35,12 +36,15 @@ __all__ = [
     "RecordingRequest",
     "_KinetoProfile",
     "choose_engine",
+    "install",
+    "is_installed",
     "kineto_available",
     "profile",
     "record_function",
     "schedule",
     "supported_activities",
     "tensorboard_trace_handler",
+    "uninstall",
 ]
 
 _HOMES = {
@@ -54,12 +58,15 @@ _HOMES = {
     "RecordingRequest": "_engine",
     "_KinetoProfile": "_low_level",
     "choose_engine": "_choose",
+    "install": "_install",
+    "is_installed": "_install",
     "kineto_available": "_activities",
     "profile": "_session",
     "record_function": "_activities",
     "schedule": "_schedule",
     "supported_activities": "_activities",
     "tensorboard_trace_handler": "_handlers",
+    "uninstall": "_install",
 }
 
 

@@ -29,13 +29,14 @@ class Cycle:
         self._worth_reading = worth_reading
         self._trace: Trace | None = None
         self._built_us = 0
+        self._held = False
         self._lock = threading.Lock()
         self.number = number
 
     @property
     def worth_reading(self) -> bool:
         """Whether something would be lost that nobody has looked at yet."""
-        return self._worth_reading and self._trace is None
+        return self._worth_reading and self._trace is None and not self._held
 
     @property
     def counts(self) -> bool:
@@ -65,9 +66,14 @@ class Cycle:
             if self._trace is not None:
                 self._trace.info.update(_values(info))
 
+    def hold(self) -> None:
+        """Keep the recording, whatever the session does with it: somebody else will read it."""
+        self._held = True
+
     def discard(self) -> None:
-        """Forget the recording and its files."""
-        self._recording.discard()
+        """Forget the recording and its files, unless it is held."""
+        if not self._held:
+            self._recording.discard()
 
 
 class Cycles(Sequence["Trace"]):

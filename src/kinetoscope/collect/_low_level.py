@@ -257,7 +257,12 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         cycle = Cycle(recording, info, worth_reading=keep, number=self._cycles.finished)
         for earlier in self._cycles.add(cycle):
             self._drop(earlier)
+        if keep:
+            self._cycle_ended(cycle)
         return True
+
+    def _cycle_ended(self, cycle: Cycle) -> None:
+        """Told of every cycle that is kept; for whoever stands in for torch's sessions."""
 
     def _stand_up(self) -> None:
         """Let the next session record."""

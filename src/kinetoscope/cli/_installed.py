@@ -1,0 +1,82 @@
+"""The recording of a program that profiles itself with `torch.profiler`, which is Kinetoscope while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import KinetoscopeError
+from kinetoscope.cli._group import complain
+from kinetoscope.cli._recording import Finished, ProgramRecording
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._cycle import Cycle
+
+# Each keeps its recording on disk, or in torch's memory, until the end.
+MOST_CYCLES = 100
+
+
+class InstalledRecording(ProgramRecording):
+    """Keeps what the program's own sessions record, and makes one trace of it at the end."""
+
+    _cycles: deque[Cycle]
+    _ended = 0
+
+    def finish(self, ended: str) -> Finished | None:
+        """Put together what the program recorded, and write the files.
+
+        Args:
+            ended: How the program ended, in words.
+
+        Returns:
+            What was recorded, or None where nothing was; `why_nothing` tells why.
+        """
+        from kinetoscope.cli._launch import forget_launcher
+        from kinetoscope.trace import concatenate
+
+        self._torch_import.give_up()
+        if self.state != "installed" or not self._cycles:
+            return None
+        trace = concatenate([cycle.trace() for cycle in self._cycles])
+        trace.info["program"] = json.loads(self._description(ended))
+        forget_launcher(trace)
+        wanted = self._wanted
+        files = [wanted.trace_path, *([wanted.chrome_path] if wanted.chrome else [])]
+        for path in files:
+            trace.save(path)
+        if self._ended > len(self._cycles):
+            self.notes.append(
+                f"the program recorded {self._ended:,} times; the last {len(self._cycles)} are kept"
+            )
+        engine = str(trace.info.get("engine", "unknown"))
+        return Finished(trace, self._program, ended, wanted, tuple(files), engine, notes=tuple(self.notes))
+
+    def why_nothing(self) -> str:
+        """Say why nothing was recorded."""
+        if self.state == "waiting for torch":
+            return "the program never imported torch"
+        return "the program finished no recording of torch.profiler; without --install all of it is recorded"
+
+    def _torch_is_there(self) -> None:
+        """Take the place of torch.profiler before the program can look at it."""
+        from kinetoscope.collect._install import install_and_tell
+
+        self._on_torch()
+        self._cycles = deque(maxlen=MOST_CYCLES)
+        self._recording_process = os.getpid()
+        try:
+            install_and_tell(self._keep)
+        except KinetoscopeError as error:
+            complain(str(error))
+            sys.exit(1)
+        self.state = "installed"
+
+    def _keep(self, cycle: Cycle) -> None:
+        """Keep what one of the program's sessions has recorded; a fork's recordings are its own."""
+        if os.getpid() == self._recording_process:
+            cycle.hold()
+            self._cycles.append(cycle)
+            self._ended += 1

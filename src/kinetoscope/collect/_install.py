@@ -1,0 +1,186 @@
+"""The switch: the public names of `torch.profiler` lead to Kinetoscope, for programs that know nothing of it.
+
+What is put in torch's place are stand-ins: subclasses of our class and of torch's, and copies of our functions. So
+`isinstance` holds whichever of the two somebody kept, and a stand-in is found again wherever an import has taken it, but
+never mistaken for what a program imported from `kinetoscope` itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+from abc import ABCMeta
+from collections.abc import Callable, Iterator
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch.profiler
+
+from kinetoscope._errors import StateError
+from kinetoscope.collect._activities import supported_activities
+from kinetoscope.collect._execution_trace import ExecutionTraceObserver
+from kinetoscope.collect._handlers import tensorboard_trace_handler
+from kinetoscope.collect._low_level import _KinetoProfile
+from kinetoscope.collect._ranges import ROUTES
+from kinetoscope.collect._schedule import schedule
+from kinetoscope.collect._session import profile
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._cycle import Cycle
+
+_CLASSES: dict[str, type] = {
+    "profile": profile,
+    "_KinetoProfile": _KinetoProfile,
+    "ExecutionTraceObserver": ExecutionTraceObserver,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "schedule": schedule,
+    "supported_activities": supported_activities,
+    "tensorboard_trace_handler": tensorboard_trace_handler,
+}
+
+
+class Installation:
+    """What `install` returns. As a context manager it takes back at the end what its own call put in, and nothing else."""
+
+    def __init__(self, *, is_the_first: bool) -> None:
+        """Remember whether this call changed anything."""
+        self._is_the_first = is_the_first
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take back what this call of `install` put in."""
+        if self._is_the_first:
+            self._is_the_first = False
+            uninstall()
+
+
+def install() -> Installation:
+    """Let the public names of `torch.profiler` lead to Kinetoscope, so that unmodified programs and libraries use it.
+
+    This holds for `torch.profiler` and `torch.profiler.profiler`, for what is imported from them later, and for every
+    loaded module that has imported such a name already. A second call changes nothing. Sessions that exist, and classes
+    made from torch's, stay what they are. Ranges that the program marks by NVTX or ITT are kept in every recording.
+
+    Returns:
+        Nothing that must be kept; in a `with` statement the end of the block undoes this call, unless Kinetoscope was
+        installed before it.
+    """
+    return install_and_tell(None)
+
+
+def uninstall() -> None:
+    """Give torch its names back, in every loaded module; sessions that record go on. Without `install` nothing happens."""
+    global _stand_ins
+    with _lock:
+        if _stand_ins is None:
+            return
+        _replace({id(ours): theirs for theirs, ours in _stand_ins.values()})
+        ROUTES.install(False)
+        _stand_ins = None
+
+
+def is_installed() -> bool:
+    """Whether the names of `torch.profiler` lead to Kinetoscope now."""
+    return _stand_ins is not None
+
+
+def install_and_tell(on_cycle: Callable[[Cycle], None] | None) -> Installation:
+    """Install, and have every recording that ends handed to `on_cycle`."""
+    global _stand_ins
+    with _lock:
+        if _stand_ins is not None:
+            return Installation(is_the_first=False)
+        # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
+        _stand_ins = _made_stand_ins(on_cycle)
+        _replace({id(theirs): ours for theirs, ours in _stand_ins.values()})
+        ROUTES.install(True)
+        return Installation(is_the_first=True)
+
+
+def _made_stand_ins(on_cycle: Callable[[Cycle], None] | None) -> dict[str, tuple[Any, Any]]:
+    """For each name what torch has, and what stands in for it."""
+    made: dict[str, tuple[Any, Any]] = {}
+    for name, ours in _CLASSES.items():
+        theirs = getattr(torch.profiler, name)
+        if not isinstance(theirs, type):
+            raise StateError(
+                f"torch.profiler.{name} is {theirs!r} and no class: something else has replaced it. Call "
+                "kinetoscope.install() before that, or without it."
+            )
+        made[name] = theirs, _class_for(ours, theirs, on_cycle)
+    for name, function in _FUNCTIONS.items():
+        made[name] = getattr(torch.profiler, name), _copied(function)
+    return made
+
+
+def _class_for(ours: type, theirs: type, on_cycle: Callable[[Cycle], None] | None) -> type:
+    """A class that works as ours and is known as torch's: to `isinstance` both count as it, made here or before."""
+
+    class Known(ABCMeta):
+        """Answers for the stand-in itself; a class that a program derives from it answers for itself as usual."""
+
+        def __instancecheck__(cls, thing: object) -> bool:
+            return super().__instancecheck__(thing) or (cls is stand_in and is_known(type(thing)))
+
+        def __subclasscheck__(cls, other: type) -> bool:
+            return super().__subclasscheck__(other) or (cls is stand_in and is_known(other))
+
+    def is_known(other: type) -> bool:
+        # Not issubclass: that asks our class, which asks its subclasses, of which the stand-in is one.
+        return ours in other.__mro__ or theirs in other.__mro__
+
+    contents: dict[str, Any] = {
+        "__module__": ours.__module__,
+        "__qualname__": ours.__qualname__,
+        "__doc__": ours.__doc__,
+    }
+    if on_cycle is not None and issubclass(ours, _KinetoProfile):
+        contents["_cycle_ended"] = lambda _session, cycle: on_cycle(cycle)
+    stand_in = Known(ours.__name__, (ours, theirs), contents)
+    return stand_in
+
+
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is the same and yet another object."""
+    if not isinstance(function, types.FunctionType):
+        raise TypeError(f"{function!r} is not written in Python")
+    copy = types.FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    made: Callable[..., Any] = functools.update_wrapper(copy, function)
+    del copy.__dict__["__wrapped__"]
+    return made
+
+
+def _replace(replacements: dict[int, Any]) -> None:
+    """Put other things in the place of those with these ids, in every loaded module but our own."""
+    for namespace in _namespaces():
+        for name, value in list(namespace.items()):
+            replacement = replacements.get(id(value))
+            if replacement is not None:
+                namespace[name] = replacement
+
+
+def _namespaces() -> Iterator[dict[str, Any]]:
+    """The names of every loaded module. A module that only pretends to be one is left alone."""
+    loaded: list[tuple[str, Any]] = list(sys.modules.items())
+    for name, module in loaded:
+        if isinstance(module, ModuleType) and name.partition(".")[0] != "kinetoscope":
+            yield module.__dict__
+
+
+_lock = threading.RLock()
+_stand_ins: dict[str, tuple[Any, Any]] | None = None
