@@ -122,6 +122,7 @@ enum class NoteKind : uint8_t {
   Operand = 1,         // value: where the storage of a tensor argument begins; bytes: its size
   Gradient = 2,        // the same of a gradient that AccumulateGrad was given
   RecordFunction = 3,  // value: torch's number of the call
+  BetweenRanks = 4,    // value: the string that holds the facts of a collective, as JSON
 };
 
 // Dictionary entries: EntryHeader, payload, zero padding to a multiple of 8. An entry never crosses a chunk.

@@ -14,8 +14,8 @@ class NoteWriter {
  public:
   explicit NoteWriter(NoteRecord* room) : room_(room) {}
 
-  void add_function(uint64_t id) {
-    room_[count_++] = {.value = id, .kind = static_cast<uint8_t>(NoteKind::RecordFunction)};
+  void add_number(uint64_t value, NoteKind kind) {
+    room_[count_++] = {.value = value, .kind = static_cast<uint8_t>(kind)};
   }
 
   void add_tensor(const at::Tensor& tensor, NoteKind kind, size_t argument, uint32_t parameter) {
@@ -55,11 +55,12 @@ class NoteWriter {
 }  // namespace
 
 uint32_t write_notes(ThreadState& thread, Session& session, const at::RecordFunction& function, uint32_t what,
-                     uint32_t gradient_of) {
+                     uint32_t gradient_of, uint32_t facts) {
   NoteRecord* room = session.room_for_notes(thread, kMaxNotes);
   if (room == nullptr) return 0;
   NoteWriter notes(room);
-  if ((what & kRecordFunctionIds) != 0) notes.add_function(function.handle());
+  if (facts != 0) notes.add_number(facts, NoteKind::BetweenRanks);
+  if ((what & kRecordFunctionIds) != 0) notes.add_number(function.handle(), NoteKind::RecordFunction);
   if ((what & kRecordMemory) == 0) return notes.count();
   if (gradient_of != 0) {
     for (const c10::IValue& gradient : function.inputs())

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "clock.h"
+#include "collectives.h"
 #include "notes.h"
 #include "parameters.h"
 #include "python_walk.h"
@@ -52,6 +53,7 @@ uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
   if (std::string_view(name, length) == kAccumulateGrad) {
     live.accumulate_grad_name.store(id, std::memory_order_relaxed);
   }
+  if (is_between_ranks({name, length})) id |= kBetweenRanks;
   thread.text_names.insert(key, id);
   return id;
 }
@@ -71,6 +73,7 @@ uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction
     std::lock_guard lock(session.dictionary().mutex());
     id = session.dictionary().name(function.name(), overload);
   }
+  if (is_between_ranks(function.name())) id |= kBetweenRanks;
   thread.schema_names.insert(key, id);
   return id;
 }
@@ -123,7 +126,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     OpenSpan span{&function, session->next_span(*thread)};
     uint32_t notes = 0;
     if (SpanRecord* record = span.record; record != nullptr) {
-      record->name = name_of(*thread, *session, function);
+      const uint32_t name = name_of(*thread, *session, function);
+      record->name = name & ~kBetweenRanks;
       if ((what & (kRecordStacks | kRecordModules)) != 0) {
         place(*thread, *session, span, (what & kRecordModules) != 0, scope == at::RecordScope::USER_SCOPE);
       }
@@ -138,12 +142,14 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
                                record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
       record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
       record->end_tick = 0;
-      if ((what & (kRecordMemory | kRecordFunctionIds)) != 0) {
-        const uint32_t ids = (what & kRecordFunctionIds) != 0 ? 1 : 0;
+      const bool between_ranks = (name & kBetweenRanks) != 0;
+      if ((what & (kRecordMemory | kRecordFunctionIds)) != 0 || between_ranks) {
+        const uint32_t facts = between_ranks ? facts_between_ranks(*session, function) : 0;
+        const uint32_t ids = ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0);
         span.noted = !thread->open.empty() && thread->open.back().noted;
         if (ids != 0 || !span.noted || record->parameter != 0)
           notes = write_notes(*thread, *session, function, span.noted ? what & ~kRecordShapes : what,
-                              record->parameter);
+                              record->parameter, facts);
         span.noted |= notes > ids;
       }
     }

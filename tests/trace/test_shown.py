@@ -118,13 +118,11 @@ def test_device_side_tables_show_what_a_source_delivers():
         {
             "streams": {"device_type": [1], "device_index": [0], "number": [7]},
             "counters": {"time_ns": [5], "name": [1], "value": [0.5]},
-            "collectives": {"span": [0], "name": [2], "group": [3], "bytes": [64]},
             "launches": {"host": [0], "device": [1]},
         },
-        strings=["", "power", "all_reduce", "default"],
+        strings=["", "power"],
     )
     assert rows(trace, "counters") == [{"time_ns": 5, "name": "power", "value": 0.5}]
-    assert rows(trace, "collectives") == [{"span": 0, "name": "all_reduce", "group": "default", "bytes": 64}]
     assert rows(trace, "streams") == [{"device_type": 1, "device_index": 0, "number": 7}]
     assert rows(trace, "launches") == [{"host": 0, "device": 1}]
 

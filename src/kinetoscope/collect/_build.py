@@ -138,7 +138,9 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
         *("-I", sysconfig.get_path("include"), "-I", str(Path(sysconfig.get_path("include"), "internal"))),
         *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
     ]
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    abi = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    if torch.distributed.is_available():
+        abi.append("-DKINETOSCOPE_DISTRIBUTED")
     libraries = [f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-ltorch_python", "-lc10"]
 
     with _only_one_builder(folder):
@@ -149,7 +151,7 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
 
             def compile_one(source: Path) -> str:
                 made = str(Path(scratch, source.name + ".o"))
-                language = [cxx, "-std=c++20", abi] if source.suffix == ".cpp" else [cc, "-std=c11"]
+                language = [cxx, "-std=c++20", *abi] if source.suffix == ".cpp" else [cc, "-std=c11"]
                 _run([*language, *_flags(), *headers, "-c", str(source), "-o", made])
                 return made
 

@@ -9,7 +9,9 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import socket
+import tempfile
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,7 @@ _TAKEN: dict[str, list[Any]] = {
     "where": ["the whole recording"],
     "why": [_WHY_TAKEN],
 }
+_NUMBERS_OF_A_CALL = re.compile(r'"External id": (\d+)[^{}]*?"Record function id": ([1-9]\d*)')
 _DEVICE_NAMES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
@@ -191,7 +194,11 @@ class KinetoRecording:
         strings = [""]
         lost: list[dict[str, Any]] = [_TAKEN] if self._results is None else []
         if self._results is not None:
-            tables, strings = columns_from_kineto(self._results, self._request.post_processing_timeout_s)
+            tables, strings = columns_from_kineto(
+                self._results,
+                self._request.post_processing_timeout_s,
+                _function_ids(self._results) if self._request.record_function_ids else None,
+            )
             info["start_realtime_ns"] = int(self._results.trace_start_ns())
             lost += [tables["losses"]] if "losses" in tables else []
         elif not self._taken:
@@ -204,6 +211,16 @@ class KinetoRecording:
     def discard(self) -> None:
         """Let go of torch's results; a trace already built stays whole."""
         self._results = None
+
+
+def _function_ids(results: Any) -> dict[int, int]:
+    """torch's number of each call by Kineto's number of it: torch tells it nowhere but in the file it writes."""
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
+        path = os.path.join(folder, "trace.json")
+        results.save(path)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            # Not read as JSON, since a name may have made it invalid.
+            return {int(ours): int(torchs) for ours, torchs in _NUMBERS_OF_A_CALL.findall(file.read())}
 
 
 def _stop_at_exit() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from kinetoscope.trace import SpanKind
-from kinetoscope.trace._schema import FLAG_ASYNC, SCOPE_BACKWARD, SCOPE_USER
+from kinetoscope.trace._schema import FLAG_ASYNC, SCOPE_BACKWARD, SCOPE_USER, TRANSFER_MARKS
 
 _KINDS = {
     "cpu_op": SpanKind.OPERATOR,
@@ -33,18 +33,21 @@ _PYTHON_NAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re
 Tables = dict[str, dict[str, Any]]
 
 
-def columns_from_kineto(results: Any, timeout_s: float | None = None) -> tuple[Tables, list[str]]:
+def columns_from_kineto(
+    results: Any, timeout_s: float | None = None, function_ids: Mapping[int, int] | None = None
+) -> tuple[Tables, list[str]]:
     """Turn what torch's collector returned into columns.
 
     Args:
         results: torch's `_ProfilerResult`.
         timeout_s: For how many seconds events are looked at; what is left by then becomes a row of `losses`.
+        function_ids: torch's number of each call by Kineto's number of it, where that is wanted.
 
     Returns:
         The columns of each table and the string table, as `Trace.from_columns` takes them.
     """
     end_ns = None if timeout_s is None else time.perf_counter_ns() + timeout_s * 1e9
-    return _Conversion(int(results.trace_start_ns()), end_ns).run(results)
+    return _Conversion(int(results.trace_start_ns()), end_ns).run(results, function_ids)
 
 
 class _Ids(dict[Any, int]):
@@ -70,7 +73,7 @@ class _Conversion:
         self.stacks = _Ids()
         self.modules = _Ids()
 
-    def run(self, results: Any) -> tuple[Tables, list[str]]:
+    def run(self, results: Any, function_ids: Mapping[int, int] | None) -> tuple[Tables, list[str]]:
         """Fill all tables."""
         events = [
             event for event in results.events() if (kind := _activity(event)) in _KINDS or _is_host_call(kind)
@@ -86,6 +89,9 @@ class _Conversion:
         events = [events[row] for row in order.tolist()]
         spans["own_stack"], spans["own_module"] = self.enclosing_python(events, spans)
         forward = np.array([event.fwd_thread_id() for event in events], np.int64)
+        if function_ids is not None:
+            numbers = [function_ids.get(event.correlation_id(), -1) for event in events]
+            spans["record_function"] = np.where(spans["stream"] < 0, np.array(numbers, np.int64), -1)
         backward = spans["scope"] == SCOPE_BACKWARD
         spans["forward_thread"] = np.array(
             [self.thread_of_torch_id.get(int(thread), -1) for thread in np.where(backward, forward, -1)],
@@ -118,6 +124,8 @@ class _Conversion:
         kind = _KINDS.get(activity) or (SpanKind.DRIVER if activity.endswith("_driver") else SpanKind.RUNTIME)
         if activity == "cpu_op":
             kind = SpanKind.BACKWARD if event.scope() == SCOPE_BACKWARD else SpanKind.OPERATOR
+        elif activity == "user_annotation" and name.startswith(TRANSFER_MARKS):
+            kind = SpanKind.COLLECTIVE
         elif kind is SpanKind.USER_ANNOTATION and name.startswith(_STEP_MARK):
             kind = SpanKind.STEP
         elif kind is SpanKind.PYTHON and name.startswith(_MODULE_MARK):
@@ -137,7 +145,7 @@ class _Conversion:
             "overload": self.strings.of(event.overload_name()),
             "scope": SCOPE_USER if activity == "user_annotation" else event.scope(),
             "sequence": event.sequence_nr(),
-            "shapes": self.shape(event) if activity == "cpu_op" else -1,
+            "shapes": self.shape(event) if activity == "cpu_op" or kind is SpanKind.COLLECTIVE else -1,
             "flags": FLAG_ASYNC if event.is_async() else 0,
             "stream": stream,
             "kind": kind,

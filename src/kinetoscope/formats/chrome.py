@@ -46,7 +46,7 @@ CATEGORIES: dict[SpanKind, str] = {
     SpanKind.DRIVER: "cuda_driver",
     SpanKind.SYNC: "cuda_sync",
     SpanKind.OVERHEAD: "overhead",
-    SpanKind.COLLECTIVE: "kernel",
+    SpanKind.COLLECTIVE: "user_annotation",
 }
 _GZIP_LEVEL = 5
 

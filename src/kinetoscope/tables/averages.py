@@ -232,7 +232,8 @@ def _name_keys(trace: Trace) -> NDArray[np.int32]:
     """A number for each span that is equal where name and sort of event are equal."""
     kind = trace.column("spans", "kind")
     keys: NDArray[np.int32] = _visible.event_names(trace) * np.int32(4)
-    keys[np.flatnonzero((kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP))] += 1
+    ranges = (kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP) | (kind == SpanKind.COLLECTIVE)
+    keys[np.flatnonzero(ranges)] += 1
     on_device = _visible.on_device_mask(trace)
     if on_device is not None:
         keys += on_device * np.int32(2)

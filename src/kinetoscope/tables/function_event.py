@@ -21,10 +21,11 @@ from kinetoscope.trace._schema import FLAG_ASYNC, PHASE_NAMES, SpanKind
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
-_ANNOTATIONS = (SpanKind.USER_ANNOTATION, SpanKind.STEP)
+_ANNOTATIONS = (SpanKind.USER_ANNOTATION, SpanKind.STEP, SpanKind.COLLECTIVE)
 _ACTIVITIES = {
     SpanKind.USER_ANNOTATION: "user_annotation",
     SpanKind.STEP: "user_annotation",
+    SpanKind.COLLECTIVE: "user_annotation",
     SpanKind.PYTHON: "python_function",
     SpanKind.MODULE: "python_function",
     SpanKind.KERNEL: "kernel",

@@ -17,6 +17,7 @@ from kinetoscope.trace._schema import (
     SCOPE_BACKWARD,
     SCOPE_USER,
     STORED,
+    TRANSFER_MARKS,
     Phase,
     SpanKind,
 )
@@ -118,7 +119,9 @@ class _Derivation:
         self._steps: Arrays | None = None
         self._memory: dict[bool, Arrays] = {}
 
-    def names_starting(self, prefix: str, rows: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+    def names_starting(
+        self, prefix: str | tuple[str, ...], rows: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
         """Mark the spans (among `rows`) whose name starts with `prefix`; each distinct name is looked at once."""
         names = self._spans["name"]
         found = np.zeros(len(names), dtype=bool)
@@ -133,7 +136,7 @@ class _Derivation:
         return found
 
     def kind(self) -> Arrays:
-        """Kinds follow from the record scope, and for step marks from the name."""
+        """Kinds follow from the record scope, and for steps and transfers between ranks from the name."""
         scope = self._spans["scope"]
         # Comparing whole columns is several times cheaper than looking up each scope in a table.
         kind = (scope == SCOPE_BACKWARD).view(np.uint8) * np.uint8(SpanKind.BACKWARD)
@@ -141,6 +144,7 @@ class _Derivation:
         if len(users):
             kind[users] = SpanKind.USER_ANNOTATION
             kind[self.names_starting(_steps.MARK, users)] = SpanKind.STEP
+            kind[self.names_starting(TRANSFER_MARKS, users)] = SpanKind.COLLECTIVE
         return {"kind": kind}
 
     def nesting(self) -> Arrays:

@@ -1,4 +1,4 @@
-"""What a recording notes beside its spans: the blocks of memory each was given, and torch's number of it."""
+"""What a recording notes beside its spans: blocks of memory, torch's number of the call, facts of calls between ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # NoteKind in native/core/recording_format.h.
-_OPERAND, _GRADIENT, _RECORD_FUNCTION = 1, 2, 3
+_OPERAND, _GRADIENT, _RECORD_FUNCTION, _BETWEEN_RANKS = 1, 2, 3, 4
 
 
 def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any]) -> None:
-    """Put a recording's notes where they belong: the table `operands`, and a column of `spans`.
+    """Put a recording's notes where they belong: the tables `operands` and `collectives`, and a column of `spans`.
 
     Args:
         tables: The delivered columns of a trace; changed.
@@ -28,6 +28,9 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any]) ->
         numbers = np.full(len(tables["spans"]["start_ns"]), -1, dtype=np.int64)
         numbers[notes["span"][numbered]] = notes["value"][numbered].astype(np.int64)
         tables["spans"] = {**tables["spans"], "record_function": numbers}
+    told = kind == _BETWEEN_RANKS
+    if told.any():
+        tables["collectives"] = {"span": notes["span"][told], "facts": notes["value"][told].astype(np.int32)}
     blocks = (kind == _OPERAND) | (kind == _GRADIENT)
     if blocks.any():
         tables["operands"] = {

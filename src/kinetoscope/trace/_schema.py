@@ -59,6 +59,9 @@ PHASE_NAMES: tuple[str, ...] = tuple(phase.name.lower() for phase in Phase)
 SCOPE_BACKWARD = 1
 SCOPE_USER = 7
 
+# What the ranges begin with in which a backend carries out calls between ranks.
+TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "ucc:", "mpi:")
+
 FLAG_ASYNC = 1
 FLAG_UNFINISHED = 2
 
@@ -339,12 +342,10 @@ STORED: dict[str, Table] = {
         ),
         Table(
             "collectives",
-            "A communication between ranks.",
+            "What torch knew of a call between ranks.",
             (
-                _c("span", "int32", "row of spans", "The span that carried it out."),
-                _c("name", "int32", "row of strings", "Its name, for example all_reduce.", 0),
-                _c("group", "int32", "row of strings", "The process group.", 0),
-                _c("bytes", "int64", "bytes", "The size of the message.", 0),
+                _c("span", "int32", "row of spans", "The span that called for it, or carried it out."),
+                _c("facts", "int32", "row of strings", "What torch knew of it, as JSON.", 0),
             ),
         ),
         Table(

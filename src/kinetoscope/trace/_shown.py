@@ -120,16 +120,6 @@ COUNTERS_SCHEMA = Table(
         *_same("counters", "value"),
     ),
 )
-COLLECTIVES_SCHEMA = Table(
-    "collectives",
-    STORED["collectives"].row,
-    (
-        *_same("collectives", "span"),
-        Column("name", "category", "", "Its name, for example all_reduce."),
-        Column("group", "category", "", "The process group."),
-        *_same("collectives", "bytes"),
-    ),
-)
 LOSSES_SCHEMA = STORED["losses"]
 INFO_SCHEMA = Table(
     "info",
@@ -269,18 +259,6 @@ def counters(trace: Trace) -> pyarrow.Table:
     own = trace.columns("counters")
     columns = {"time_ns": own["time_ns"], "name": Labels(own["name"], trace.strings), "value": own["value"]}
     return to_arrow(COUNTERS_SCHEMA, columns)
-
-
-def collectives(trace: Trace) -> pyarrow.Table:
-    """Return the `collectives` table."""
-    own = trace.columns("collectives")
-    columns = {
-        "span": own["span"],
-        "name": Labels(own["name"], trace.strings),
-        "group": Labels(own["group"], trace.strings),
-        "bytes": own["bytes"],
-    }
-    return to_arrow(COLLECTIVES_SCHEMA, columns)
 
 
 def info(trace: Trace) -> pyarrow.Table:

@@ -38,7 +38,7 @@ TABLES: dict[str, str] = {
     "frames": "kinetoscope.trace._shown:frames",
     "shapes": "kinetoscope.trace._shown:shapes",
     "counters": "kinetoscope.trace._shown:counters",
-    "collectives": "kinetoscope.trace._shown:collectives",
+    "collectives": "kinetoscope.tables.collectives:collectives",
     "execution": "kinetoscope.formats.execution_join:execution",
     "execution_tensors": "kinetoscope.formats.execution_join:execution_tensors",
     "losses": "kinetoscope.trace._shown:losses",

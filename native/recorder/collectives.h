@@ -1,0 +1,29 @@
+// Calls between ranks: what torch knows of them, as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace at {
+struct RecordFunction;
+}
+
+namespace kinetoscope {
+
+class Session;
+
+// Set in the number of a name by which the caches of a thread know it, where the name is that of such a call.
+inline constexpr uint32_t kBetweenRanks = uint32_t{1} << 31;
+
+bool is_between_ranks(std::string_view name);
+
+// The string of the dictionary that holds the facts of this call, 0 if none are known. Never throws.
+//
+// From torch's own description, where a backend gives one (NCCL): {"call", "group", "description", "rank",
+// "size", "first_rank", "rank_stride", "in_elements", "out_elements", "type", "in_splits", "out_splits"}.
+// Else from the inputs, which are only there where shapes are recorded: {"group", "description", "rank",
+// "size", "backend", "reduction", "arguments"}, the arguments being [elements, bytes, type] for a tensor or a
+// list of them, numbers, truth values and texts as they are, and null for what is none of these.
+uint32_t facts_between_ranks(Session& session, const at::RecordFunction& function);
+
+}  // namespace kinetoscope

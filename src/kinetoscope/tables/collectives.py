@@ -1,0 +1,255 @@
+"""Calls between ranks: how much each moves, in which group, and how long it took as far as the host sees."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.tables._collective_facts import (
+    CALLS,
+    DESCRIBED,
+    Facts,
+    elements_of,
+    facts_of_call,
+    facts_of_description,
+    merged,
+    type_named,
+)
+from kinetoscope.tables._transfers import Call, Transfer, pair
+from kinetoscope.trace import Column, Table
+from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._naming import stack_texts
+from kinetoscope.trace._schema import PHASE_NAMES, TRANSFER_MARKS
+from kinetoscope.trace._shown import rank, thread_ids
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from kinetoscope.trace import Trace
+
+COLLECTIVES_SCHEMA = Table(
+    "collectives",
+    "A call between ranks: a collective, a send, a recv or a barrier. In order of time.",
+    (
+        Column("span", "int32", "row of spans", "The span of the call."),
+        Column("name", "category", "", "What was asked for, for example all_reduce."),
+        Column("backend", "category", "", "What carried it out, for example gloo."),
+        Column("group", "category", "", "The name of the process group; null if shapes were not recorded."),
+        Column("group_description", "category", "", "What the program calls the group."),
+        Column("group_size", "int32", "", "How many ranks the group has."),
+        Column("group_ranks", "category", "", "The global ranks of the group, as JSON."),
+        Column("rank", "int32", "", "The global rank of the process."),
+        Column("group_rank", "int32", "", "Its rank in the group."),
+        Column("peer", "int32", "", "The rank that is the root or, for send and recv, the other side."),
+        Column("reduction", "category", "", "How values are put together, for example SUM."),
+        Column("dtype", "category", "", "The type of the elements, as `torch.dtype` names it."),
+        Column("bytes", "int64", "bytes", "The size of the message: the larger of what the caller gives and gets."),
+        Column("input_bytes", "int64", "bytes", "What the caller gives; null if shapes were not recorded."),
+        Column("output_bytes", "int64", "bytes", "What the caller gets; null if shapes were not recorded."),
+        Column("input_elements", "int64", "", "How many elements the caller gives."),
+        Column("output_elements", "int64", "", "How many elements the caller gets."),
+        Column("input_splits", "category", "", "How many elements go to each rank where they differ, as JSON."),
+        Column("output_splits", "category", "", "How many elements come from each rank where they differ, as JSON."),
+        Column("is_async", "bool", "", "Whether the caller goes on at once; null if shapes were not recorded."),
+        Column("start_ns", "int64", "ns", "When the call began, from the start of the trace."),
+        Column("call_ns", "int64", "ns", "How long the call itself took; the transfer goes on after it."),
+        Column("transfers", "int32", "", "How many ranges of the backend carried it out, as far as they were seen.", 0),
+        Column("transfer_span", "int32", "row of spans", "The first of them."),
+        Column("transfer_start_ns", "int64", "ns", "When the first of them began."),
+        Column("transfer_ns", "int64", "ns", "From there to the end of the last, the wait for other ranks included; on a "
+               "device the time of its kernels."),
+        Column("queued_ns", "int64", "ns", "From the start of the call to the start of the transfer."),
+        Column("waited_ns", "int64", "ns", "Where the caller waits: from the end of the call to the end of the transfer."),
+        Column("thread", "int64", "", "The operating system's id of the thread that called."),
+        Column("step", "int64", "", "The number of the step it began in."),
+        Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
+        Column("module", "category", "", "The path of the module it ran in."),
+        Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
+    ),
+)  # fmt: skip
+
+
+@dataclass
+class _Row:
+    """One call: its span, what is known of it, and its transfers."""
+
+    span: int
+    facts: Facts
+    call: Call
+
+
+def collectives(trace: Trace) -> pyarrow.Table:
+    """Return the `collectives` table: one row for each call between ranks.
+
+    Sizes, groups and types are known where shapes were recorded (`record_shapes=True`), or where the backend describes
+    its calls itself.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table, without rows if the process called no other; the meaning of its columns is in `COLLECTIVES_SCHEMA`.
+    """
+    spans = trace.columns("spans")
+    rows = trace.cached("collectives", lambda: _rows(trace))
+    at = np.array([row.span for row in rows], dtype=np.int64)
+    groups = _groups(trace)
+    facts = [row.facts for row in rows]
+    transfers = [row.call.transfers for row in rows]
+    first = np.array([min((t.start_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
+    last = np.array([max((t.end_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
+    start, duration = spans["start_ns"][at], spans["duration_ns"][at]
+    seen, device_ns = first >= 0, spans["device_ns"][at]
+    waits = seen & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
+    own_rank = rank(trace)
+    columns: dict[str, Any] = {
+        "span": at.astype(np.int32),
+        "name": [fact.name for fact in facts],
+        "backend": [found[0].backend if found else None for found in transfers],
+        "group": [fact.group or None for fact in facts],
+        "group_description": [fact.description or None for fact in facts],
+        "group_size": _integers(fact.size for fact in facts),
+        "group_ranks": [groups.get(fact.group) for fact in facts],
+        "rank": None if own_rank is None else np.full(len(at), own_rank),
+        "group_rank": _integers(fact.rank for fact in facts),
+        "peer": _integers(fact.peer for fact in facts),
+        "reduction": [fact.reduction or None for fact in facts],
+        "dtype": [fact.type or None for fact in facts],
+        "bytes": _integers(_message_bytes(fact) for fact in facts),
+        "input_bytes": _integers(fact.bytes_of(fact.in_elements) for fact in facts),
+        "output_bytes": _integers(fact.bytes_of(fact.out_elements) for fact in facts),
+        "input_elements": _integers(fact.in_elements for fact in facts),
+        "output_elements": _integers(fact.out_elements for fact in facts),
+        "input_splits": [fact.in_splits or None for fact in facts],
+        "output_splits": [fact.out_splits or None for fact in facts],
+        "is_async": None,
+        "start_ns": start,
+        "call_ns": duration,
+        "transfers": _integers(len(found) for found in transfers),
+        "transfer_span": _integers(found[0].span if found else -1 for found in transfers),
+        "transfer_start_ns": first,
+        "transfer_ns": np.where(device_ns > 0, device_ns, np.where(seen, last - first, -1)),
+        "queued_ns": np.where(seen, first - start, -1),
+        "waited_ns": np.where(waits, np.maximum(last - start - duration, 0), -1),
+        "thread": thread_ids(trace)[spans["thread"][at]],
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][at]],
+        "phase": Labels(spans["phase"][at], PHASE_NAMES),
+        "module": Labels(spans["module"][at], trace.columns("modules")["path"]),
+        "stack": Labels(spans["stack"][at], stack_texts(trace)),
+    }
+    made = to_arrow(COLLECTIVES_SCHEMA, columns)
+    return _with_truth(made, "is_async", [fact.asynchronous for fact in facts])
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    """Every call of a trace in order of time, with its transfers."""
+    spans, strings = trace.columns("spans"), trace.strings
+    noted = dict(
+        zip(
+            trace.column("collectives", "span").tolist(),
+            trace.column("collectives", "facts").tolist(),
+            strict=True,
+        )
+    )
+    calls, described, marks = (_rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS))
+    dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
+    made: dict[int, _Row] = {}
+    for row in calls:
+        shapes = int(spans["shapes"][row])
+        known = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
+        facts = facts_of_call(strings[spans["name"][row]], strings[noted.get(row, 0)], *known)
+        made[row] = _Row(row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]]))
+    for row in described:
+        told = facts_of_description(strings[noted.get(row, 0)])
+        around = _ancestor(spans["parent"], row, made)
+        if around >= 0:
+            if told is not None:
+                merged(made[around].facts, told)
+        elif told is not None and told.name not in ("init", "wait", "coalesced"):
+            made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED))
+    found = sorted(made.values(), key=lambda row: row.call.start_ns)
+    transfers = []
+    for row in marks:
+        backend, _, name = strings[spans["name"][row]].partition(":")
+        start, shapes = int(spans["start_ns"][row]), int(spans["shapes"][row])
+        transfer = Transfer(
+            row, name, backend, int(spans["thread"][row]), start, start + int(spans["duration_ns"][row])
+        )
+        if shapes >= 0:
+            kinds = json.loads(types[shapes] or "[]")
+            transfer.elements, transfer.type = elements_of(dims[shapes]), kinds[0] if kinds else ""
+        transfers.append(transfer)
+    pair((row.call for row in found), transfers)
+    for made_row in found:
+        facts, carried = made_row.facts, made_row.call.transfers
+        if carried and not facts.type and facts.in_elements > 0:
+            facts.type, facts.item_bytes = type_named(carried[0].type)
+    return found
+
+
+def _call(facts: Facts, start_ns: int, operator: str) -> Call:
+    """What the search for a call's transfers needs to know of it."""
+    if facts.name == "barrier":
+        return Call(facts.name, facts.group, start_ns)
+    if operator == "c10d::reduce_scatter_":
+        # One reduction for each rank, of what that rank gets.
+        return Call(facts.name, facts.group, start_ns, facts.out_elements, max(facts.size, 1))
+    if facts.name == "recv":
+        return Call(facts.name, facts.group, start_ns, facts.out_elements)
+    # On the root a scatter is given what all get; its range names the output first.
+    return Call(facts.name, facts.group, start_ns, -1 if facts.name == "scatter" else facts.in_elements)
+
+
+def _rows_named(trace: Trace, wanted: Any) -> list[int]:
+    """The rows of spans whose name is one of these, or begins with one of the marks."""
+    strings = trace.strings
+    numbers = [
+        number
+        for number, text in enumerate(strings)
+        if (text.startswith(TRANSFER_MARKS) if wanted is TRANSFER_MARKS else text in wanted)
+    ]
+    if not numbers:
+        return []
+    rows: list[int] = np.flatnonzero(np.isin(trace.column("spans", "name"), numbers)).tolist()
+    return rows
+
+
+def _ancestor(parent: Any, row: int, wanted: dict[int, _Row]) -> int:
+    """The innermost enclosing span that is one of the wanted, -1 without."""
+    at = int(parent[row])
+    while at >= 0 and at not in wanted:
+        at = int(parent[at])
+    return at
+
+
+def _groups(trace: Trace) -> dict[str, str]:
+    """The global ranks of each process group that existed when the recording began, as JSON, by the group's name."""
+    known = trace.info.get("distributedInfo")
+    listed = known.get("pg_config") if isinstance(known, dict) else None
+    groups: dict[str, str] = {}
+    for group in listed if isinstance(listed, list) else []:
+        if isinstance(group, dict) and isinstance(group.get("pg_name"), str) and group.get("ranks"):
+            groups[group["pg_name"]] = json.dumps(group["ranks"])
+    return groups
+
+
+def _message_bytes(facts: Facts) -> int:
+    """The larger of what goes in and what comes out, -1 if neither is known."""
+    return max(facts.bytes_of(facts.in_elements), facts.bytes_of(facts.out_elements))
+
+
+def _integers(values: Any) -> Any:
+    """A column of numbers."""
+    return np.array(list(values), dtype=np.int64)
+
+
+def _with_truth(table: pyarrow.Table, name: str, values: list[int]) -> pyarrow.Table:
+    """Put a column of truth values in, null where the value is -1."""
+    import pyarrow as pa
+
+    place = table.schema.get_field_index(name)
+    truth = pa.array([None if value < 0 else bool(value) for value in values], pa.bool_())
+    return table.set_column(place, table.schema.field(place), truth)
