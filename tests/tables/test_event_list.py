@@ -136,14 +136,16 @@ def test_the_table_shows_what_keeps_groups_apart():
     assert "[[3], []]" in text
 
 
-def test_a_named_overload_widens_the_table_and_single_events_show_stacks():
-    text = with_sources().events().table(row_limit=1)
+def test_single_events_show_stacks_and_overloads_where_the_program_asked_for_them():
+    text = with_sources(with_stack=1).events().table(row_limit=1)
     assert "b.py(2): go" in text
     assert "a.py(1): main" in text
     assert "Tensor" not in text, "torch does not record overloads unless asked"
     asked = with_sources(capture_overload_names=True).events().table(row_limit=1)
     assert "Overload Name" in asked
     assert "Tensor" in asked
+    assert "Source Location" not in asked, "stacks are recorded anyway, and in the events"
+    assert with_sources().events()[0].stack == ["b.py(2): go", "a.py(1): main"]
 
 
 def test_nothing_gives_an_empty_table():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
+
 from kinetoscope._errors import ArgumentError
 from kinetoscope.tables._event_numbers import SIZES, TIMES
 from kinetoscope.tables._units import TIME_UNITS
@@ -75,9 +77,8 @@ def flag(name: str, given: Any) -> bool:
     Raises:
         ArgumentError: Anything else.
     """
-    whole = _whole(given)
-    if given is None or whole in (0, 1):
-        return bool(whole)
+    if given is None or isinstance(given, bool | np.bool_) or _whole(given) in (0, 1):
+        return bool(given)
     raise ArgumentError(f"{name}={given!r} is not valid: need True or False")
 
 

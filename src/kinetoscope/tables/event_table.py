@@ -97,7 +97,7 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
     columns = [
         _Column("Name", lambda event: _cut_name(event.key or "", options.max_name_column_width), name_width)
     ]
-    if _shows_overloads(events):
+    if _shows(events, "capture_overload_names") and events.widest("overload_name"):
         columns.append(
             _Column(
                 "Overload Name",
@@ -139,7 +139,7 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
         width = _width(widest_shapes, options.max_shapes_column_width)
         columns.append(_Column("Input Shapes", lambda event: str(event.input_shapes)[:width], width))
     columns += _flops_column(events)
-    widest_source = events.widest("stack")
+    widest_source = events.widest("stack") if _shows(events, "with_stack") else 0
     if widest_source:
         width = _width(widest_source, options.max_src_column_width)
         columns.append(
@@ -156,11 +156,9 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
 SOURCE = "Source Location"
 
 
-def _shows_overloads(events: EventList) -> bool:
-    """Sums grouped by overload show it; single events only where torch would have recorded it too."""
-    if events.span_rows() is not None and events.trace.info.get("capture_overload_names") not in (1, True):
-        return False
-    return events.widest("overload_name") > 0
+def _shows(events: EventList, flag: str) -> bool:
+    """Sums show what they were grouped by; single events what was asked for, although more may be known."""
+    return events.span_rows() is None or events.trace.info.get(flag) in (1, True)
 
 
 def _flops_column(events: EventList) -> list[_Column]:
@@ -176,7 +174,8 @@ def _flops_column(events: EventList) -> list[_Column]:
     def cell(event: Event) -> str:
         return f"{event.flops / size:8.3f}" if event.flops > 0 else "--"
 
-    return [_Column(f"Total {unit}", cell)]
+    width = max(NUMBER_WIDTH, len(f"{int(counted.max()) / size:8.3f}"))
+    return [_Column(f"Total {unit}", cell, width)]
 
 
 def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
@@ -219,11 +218,11 @@ def _width(widest: int, limit: int | None) -> int:
 def _cut_name(name: str, limit: int | None) -> str:
     """Cut a name at its end and make it fit for a terminal."""
     if limit is not None and len(name) >= limit - 3:
-        name = name[: limit - 3] + "..."
+        name = name[: max(0, limit - 3)] + "..."
     return printable(name)
 
 
 def _cut_left(path: str, limit: int) -> str:
     """Cut a source location at its beginning, since its end tells more."""
     path = printable(path)
-    return path if len(path) <= limit else "..." + path[len(path) - limit + 3 :]
+    return path if len(path) <= limit else "..." + path[len(path) - max(0, limit - 3) :]
