@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = [
     "FormatError",
     "KinetoscopeError",
     "MissingDependencyError",
+    "OperatorCall",
     "ProfilerAction",
     "ProfilerActivity",
     "RecorderError",
@@ -55,15 +57,19 @@ __all__ = [
     "open",
     "profile",
     "record_function",
+    "register_flops",
+    "register_peak_flops",
     "schedule",
     "supported_activities",
     "tensorboard_trace_handler",
     "uninstall",
+    "unregister_flops",
 ]
 
 _HOMES = {
     "DeviceType": "kinetoscope.collect",
     "ExecutionTraceObserver": "kinetoscope.collect",
+    "OperatorCall": "kinetoscope.tables.costs",
     "ProfilerAction": "kinetoscope.collect",
     "ProfilerActivity": "kinetoscope.collect",
     "Trace": "kinetoscope.trace",
@@ -73,10 +79,13 @@ _HOMES = {
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",
     "record_function": "kinetoscope.collect",
+    "register_flops": "kinetoscope.tables.costs",
+    "register_peak_flops": "kinetoscope.tables.costs",
     "schedule": "kinetoscope.collect",
     "supported_activities": "kinetoscope.collect",
     "tensorboard_trace_handler": "kinetoscope.collect",
     "uninstall": "kinetoscope.collect",
+    "unregister_flops": "kinetoscope.tables.costs",
 }
 
 # Modules that are reached like the names above, without an import of their own.
