@@ -13,6 +13,7 @@ from kinetoscope.collect._choose import EngineName
 from kinetoscope.collect._engine import Engine
 
 OnError = Literal["raise", "warn"]
+ReportPlace = str | os.PathLike[str] | Literal[False] | None
 
 
 @runtime_checkable
@@ -80,6 +81,21 @@ def checked_path(path: str | os.PathLike[str] | None) -> Path | None:
     if found.is_dir():
         raise ArgumentError(f"path={name!r} is a folder: need the name of a file in it.")
     return found
+
+
+def checked_report(oom_report: ReportPlace) -> Path | Literal[False] | None:
+    """Where the report shall be written: a file, None for a name of ours, False for nowhere."""
+    if oom_report is None or oom_report is False:
+        return oom_report
+    given: object = oom_report
+    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(
+            f"oom_report={oom_report!r} is not valid: need the name of a file, None for one of our choice, or False."
+        )
+    if Path(name).is_dir():
+        raise ArgumentError(f"oom_report={name!r} is a folder: need the name of a file in it.")
+    return Path(name)
 
 
 def checked_callable(name: str, value: Callable[..., Any] | None) -> Callable[..., Any] | None:

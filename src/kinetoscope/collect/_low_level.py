@@ -19,6 +19,7 @@ from kinetoscope.collect._cycle import Cycle, KeptCycles
 from kinetoscope.collect._engine import Engine, RecordingRequest, StillRecordingError
 from kinetoscope.collect._experimental import checked_config, name_what_has_no_effect
 from kinetoscope.collect._observer import ObserverWindow
+from kinetoscope.collect._out_of_memory import report_out_of_memory
 from kinetoscope.collect._ownership import Owner, by_owner
 from kinetoscope.collect._ranges import ROUTES
 from kinetoscope.collect._reading import ReadsCycles
@@ -61,6 +62,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
         python_calls: Keep every call of a Python function as a span.
         module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
+        oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
 
     Raises:
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
@@ -85,6 +87,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         ring_bytes: int | None = None,
         python_calls: bool = False,
         module_spans: bool = False,
+        oom_report: _arguments.ReportPlace = None,
     ) -> None:
         self.activities = asked_activities(activities)
         self._recordable = recordable(self.activities)
@@ -106,6 +109,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         )
         self._path = _arguments.checked_path(path)
         self._ring_bytes = _arguments.checked_ring_bytes(ring_bytes)
+        self._oom_report = _arguments.checked_report(oom_report)
         self._metadata = _metadata.Metadata()
         self._observer = ObserverWindow(_arguments.checked_observer(execution_trace_observer))
         # Guards the fields below. Never held while a user's code runs.
@@ -299,6 +303,11 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             info=info | self._metadata.gathered(),
             **asked,
         )
+
+    def _report_out_of_memory(self, recorded: bool) -> None:
+        """Write a report if this recording of memory ends because there was no more of it."""
+        if recorded and self.profile_memory:
+            report_out_of_memory(lambda: self.trace, self._oom_report, self._path)
 
     def _chosen(self) -> Engine:
         """The engine, once there is one."""

@@ -74,8 +74,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             `with` block. Default: one of its own where `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, as in torch.
         acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
         custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
-        post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns when the
-            trace is first asked for; what is left by then is told as a loss. The native engine has no such work to do.
+        post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns.
         use_cuda: Deprecated; adds CUDA to the activities or takes it away.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
         path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
@@ -83,6 +82,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
         python_calls: Keep every call of a Python function as a span.
         module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
+        oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
         on_error: What becomes of an exception in `on_trace_ready`, or of the observer's at the end of a recording: `"raise"`
             lets it out of `step` or `stop` once the session has finished what it was doing, `"warn"` makes it a warning.
 
@@ -112,6 +112,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         ring_bytes: int | None = None,
         python_calls: bool = False,
         module_spans: bool = False,
+        oom_report: _arguments.ReportPlace = None,
         on_error: _arguments.OnError = "raise",
     ) -> None:
         if use_cuda is not None:
@@ -138,6 +139,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             ring_bytes=ring_bytes,
             python_calls=python_calls,
             module_spans=module_spans,
+            oom_report=oom_report,
         )
         self.schedule = _arguments.checked_callable("schedule", schedule) or record_always
         self.on_trace_ready = _arguments.checked_callable("on_trace_ready", on_trace_ready)
@@ -254,6 +256,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                     # It could not be stopped, or not from here: it goes on, and stop() can be called again.
                     self._run = run
             raise
+        self._report_out_of_memory(run.recorded)
         self._let_out(failures, may_raise=may_raise)
         if not run.recorded:
             warn_user(f"nothing was recorded: {self._why_nothing()}")

@@ -1,0 +1,131 @@
+"""What held the memory when there was no more: a text to read, and the page of the memory timeline beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.formats._memory_page import page
+from kinetoscope.tables._units import printable, size_text
+from kinetoscope.tables._visible import HIDDEN_NAMES
+from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
+from kinetoscope.tables.memory_facts import judged_blocks
+from kinetoscope.tables.memory_peak import live_at, memory_peak, peak
+from kinetoscope.tables.memory_timeline import changes_of, device_names, find_device
+from kinetoscope.trace._replace import replaced
+from kinetoscope.trace._schema import SCOPE_USER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kinetoscope.trace import Trace
+
+_HOLDERS = 30
+
+
+def write_memory_report(
+    trace: Trace,
+    text_path: Path,
+    page_path: Path,
+    *,
+    failure: str,
+    where: str | None,
+    wanted_bytes: int | None,
+    device: str | None,
+) -> None:
+    """Write what is known of an allocation that failed.
+
+    Args:
+        trace: The trace that ends with the failure, recorded with `profile_memory`.
+        text_path: The text.
+        page_path: The page.
+        failure: The error in words.
+        where: The source line that failed, None where it is not known.
+        wanted_bytes: How much was asked for, None where it is not known.
+        device: Whose memory it was, None where it is not known.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    try:
+        place = find_device(trace, device)
+    except ArgumentError:
+        # Memory ran out on a device whose allocations nobody recorded.
+        place = find_device(trace, None)
+    lines = [f"Out of memory: {failure.strip()}", ""]
+    if wanted_bytes is not None:
+        lines.append(f"asked for    {_large_text(wanted_bytes)}")
+    if where is not None:
+        lines.append(f"at           {where}")
+    lines += _last_operator(trace)
+    text = "\n".join([*lines, "", *_memory(trace, place)]) + "\n"
+    with replaced(text_path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+    with replaced(page_path) as file:
+        shown = "\n".join(line for line in lines if line)
+        file.write(page(trace, place, failure=shown).encode("utf-8", "backslashreplace"))
+
+
+def _large_text(size_bytes: int) -> str:
+    """A size that may be beyond all machines."""
+    for power, unit in ((6, "EB"), (5, "PB"), (4, "TB")):
+        if size_bytes >= 1024**power:
+            return f"{size_bytes / 1024**power:.2f} {unit}"
+    return size_text(size_bytes)
+
+
+def _last_operator(trace: Trace) -> list[str]:
+    """The operator that began last, with what it ran in: nothing begins after the one that failed."""
+    spans = trace.columns("spans")
+    hidden = np.array([text in HIDDEN_NAMES for text in trace.strings], dtype=bool)
+    rows = np.flatnonzero((spans["stream"] < 0) & (spans["scope"] != SCOPE_USER) & ~hidden[spans["name"]])
+    if len(rows) == 0:
+        return []
+    row = int(rows[np.argmax(spans["start_ns"][rows])])
+    told = []
+    module, step = int(spans["module"][row]), int(spans["step"][row])
+    names = []
+    at = row
+    while at >= 0 and len(names) < 50:
+        names.append(printable(trace.strings[spans["name"][at]]))
+        at = int(spans["parent"][at])
+    told.append(f"operator     {' < '.join(names)}  (the last that began)")
+    if module >= 0:
+        told.append(f"module       {printable(trace.column('modules', 'path')[module])}")
+    if step >= 0:
+        told.append(f"step         {int(trace.column('steps', 'number')[step])}")
+    return told
+
+
+def _memory(trace: Trace, place: int) -> list[str]:
+    """The peak of a device, and who held it."""
+    name = device_names(trace)[place]
+    at = peak(trace, device=name)
+    if at is None:
+        return [f"No tensor memory of {name} was allocated while recording."]
+    judged, live = judged_blocks(trace), live_at(trace, at)
+    end_bytes = int(changes_of(trace, place).total_bytes[-1])
+    when = f"{at.time_ns / 1e6:.1f} ms after the start"
+    lines = [
+        f"Tensors on {name}: {size_text(at.bytes)} at the peak, {when}; {size_text(end_bytes)} at the end.",
+        "",
+        "At the peak, by category",
+    ]
+    sums = np.zeros(len(MemoryCategory), dtype=np.int64)
+    np.add.at(sums, judged.category[live], judged.blocks.bytes[live])
+    lines += [
+        f"  {size_text(int(sums[category])):>12}  {100 * int(sums[category]) / at.bytes:5.1f} %  {CATEGORY_NAMES[category]}"
+        for category in np.argsort(-sums, kind="stable")
+        if sums[category]
+    ]
+    lines += ["", "At the peak, largest holders", f"  {'bytes':>12}  {'share':>7}  {'category':<15}  where"]
+    for row in memory_peak(trace, device=name, rows=_HOLDERS).to_pylist():
+        parts = [row["module"], row["operator"], row["line"]]
+        told = printable(", ".join(part for part in parts if part)) or "-"
+        lines.append(
+            f"  {size_text(row['bytes']):>12}  {row['peak_percent']:5.1f} %  {row['category']:<15}  {told}"
+            + (f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else "")
+        )
+    return lines
