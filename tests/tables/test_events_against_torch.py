@@ -5,6 +5,7 @@ What differs on purpose is listed here with its reason; everything else must be 
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -76,13 +77,20 @@ def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     run = PROGRAMS[request.param]()
     run()
     run()
-    with (
-        torch.profiler.profile(
-            **FLAGS, experimental_config=torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
-        ) as theirs,
-        kinetoscope.profile(**FLAGS, engine="native") as ours,
-    ):
-        run()
+    # What the collector of cycles lets go of while watched depends on what ran before.
+    gc.collect()
+    gc.disable()
+    try:
+        with (
+            torch.profiler.profile(
+                **FLAGS,
+                experimental_config=torch._C._profiler._ExperimentalConfig(capture_overload_names=True),
+            ) as theirs,
+            kinetoscope.profile(**FLAGS, engine="native") as ours,
+        ):
+            run()
+    finally:
+        gc.enable()
     return theirs, ours
 
 

@@ -29,6 +29,10 @@ class EventSource(Protocol):
     """What an `EventList` shows: events by place, and their numbers as columns."""
 
     @property
+    def has_single(self) -> bool:
+        """Whether there are single events among them, and not only sums."""
+
+    @property
     def trace(self) -> Trace | None:
         """Where the events come from, where that is known."""
 
@@ -52,6 +56,8 @@ class SpanEvents:
         trace: The trace.
         rows: For each event its row of `spans`; for memory outside all events -1 minus the row of `allocations`.
     """
+
+    has_single = True
 
     def __init__(self, trace: Trace) -> None:
         """Order the spans that are events by their start."""
@@ -120,6 +126,11 @@ class ListedEvents:
     def __init__(self, events: list[Event]) -> None:
         """Keep the events."""
         self.events = events
+
+    @property
+    def has_single(self) -> bool:
+        """Whether there are single events among them, and not only sums."""
+        return any(isinstance(event, FunctionEvent) for event in self.events)
 
     @property
     def trace(self) -> Trace | None:

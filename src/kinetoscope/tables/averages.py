@@ -76,6 +76,11 @@ class Averages:
     grouping: Grouping
     _made: dict[int, FunctionEventAvg] = field(default_factory=dict)
 
+    @property
+    def has_single(self) -> bool:
+        """Whether there are single events among them: never."""
+        return False
+
     def __len__(self) -> int:
         """The number of groups."""
         return len(self.first)

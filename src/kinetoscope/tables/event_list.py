@@ -59,9 +59,9 @@ class EventList(MutableSequence[Event]):
 
         Args:
             events: Events of Kinetoscope, single or averaged.
-            use_device: The device whose columns the table shows; None takes that of the events' trace.
-            profile_memory: Whether the table shows memory; None does so if the events' trace has any.
-            with_flops: Whether the table shows FLOPs; None does so if the events' trace has any.
+            use_device: The device that the table names; None takes that of the events' trace, as below.
+            profile_memory: Whether the table shows memory.
+            with_flops: Whether the table shows FLOPs.
 
         Raises:
             ArgumentError: Something in it is no event.
@@ -183,6 +183,11 @@ class EventList(MutableSequence[Event]):
         if self._source.trace is None:
             raise StateError("these events belong to no trace: take them from events() or key_averages()")
         return self._source.trace
+
+    @property
+    def has_single(self) -> bool:
+        """Whether there are single events in the list, and not only sums."""
+        return self._source.has_single
 
     @property
     def use_device(self) -> str | None:
@@ -329,9 +334,8 @@ class EventList(MutableSequence[Event]):
 
     def widest(self, part: str) -> int:
         """Return the length of the longest `key`, `overload_name`, `input_shapes` or `stack` entry."""
-        if self._places is None or len(self._places) == len(self._source):
-            return self._source.widest(part)
-        return longest(self, part)
+        whole = self._places is None or len(self._places) == len(self._source)
+        return self._source.widest(part) if whole else longest(self, part)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the whole trace these events come from, for Perfetto and chrome://tracing.
@@ -343,12 +347,8 @@ class EventList(MutableSequence[Event]):
             ArgumentError: The suffix is that of another format.
             StateError: The events belong to no trace.
         """
-        others = [
-            end
-            for end, entry in catalog.WRITERS.items()
-            if not entry.startswith("kinetoscope.formats.chrome:")
-        ]
-        if str(path).lower().endswith(tuple(others)):
+        others = tuple(end for end, entry in catalog.WRITERS.items() if ".chrome:" not in entry)
+        if str(path).lower().endswith(others):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
         catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, path)
 

@@ -158,7 +158,7 @@ SOURCE = "Source Location"
 
 def _shows(events: EventList, flag: str) -> bool:
     """Sums show what they were grouped by; single events what was asked for, although more may be known."""
-    return events.span_rows() is None or events.trace.info.get(flag) in (1, True)
+    return not events.has_single or events.trace.info.get(flag) in (1, True)
 
 
 def _flops_column(events: EventList) -> list[_Column]:
