@@ -34,7 +34,8 @@ def record_until_killed(path: Path, progress: mmap.mmap, step: Any) -> None:
         activities=[ProfilerActivity.CPU], engine="native", path=path, profile_memory=True, record_shapes=True
     )
     prof.start()
-    for number in range(1, 1_000_000):
+    # Ends by itself, should nobody be left to kill it.
+    for number in range(1, 2_000):
         step()
         with torch.profiler.record_function("mark"):
             progress[:8] = struct.pack("<Q", number)
