@@ -83,14 +83,22 @@ struct SpanRecord {
   uint32_t shapes;
   int64_t sequence;         // autograd sequence number, -1 without
   uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else 0
-  uint8_t scope;            // at::RecordScope
+  uint8_t scope;            // at::RecordScope, or a CallScope
   uint8_t flags;            // SpanFlag
   uint32_t parameter;       // AccumulateGrad: which parameter; else 0
 };
 static_assert(sizeof(SpanRecord) == 48);
 
 enum SpanFlag : uint8_t {
-  kSpanAsync = 1,  // ended on another thread than it began
+  kSpanAsync = 1,        // ended on another thread than it began
+  kSpanCut = 2,          // a call still running at the end of the recording or of its thread, cut there
+  kSpanBegunBefore = 4,  // a call that began before its thread was recorded
+};
+
+// Values of SpanRecord::scope beside torch's own.
+enum CallScope : uint8_t {
+  kScopePython = 100,  // a call of a function; `stack` is of that one function, none for C functions
+  kScopeModule = 101,  // a call of an nn.Module: `module`; `stack` is where it was called
 };
 
 // bytes > 0: allocated; bytes == 0: `address` was freed.

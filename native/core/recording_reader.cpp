@@ -65,6 +65,8 @@ class SpanConverter {
     const int64_t start_ns = starts_.to_ns(record.start_tick);
     int64_t duration_ns = 0;
     uint8_t flags = record.flags & kSpanAsync ? kStateAsync : 0;
+    if (record.flags & kSpanCut) flags |= kStateUnfinished;
+    if (record.flags & kSpanBegunBefore) flags |= kStateBegunBefore;
     if (record.end_tick == 0) {
       flags |= kStateUnfinished;
       ++totals_.unfinished;

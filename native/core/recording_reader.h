@@ -24,7 +24,8 @@ class RefusedRecording : public std::runtime_error {
 // Flags of a span as the columns show them.
 enum SpanState : uint8_t {
   kStateAsync = 1,
-  kStateUnfinished = 2,  // never ended; clipped, see clip_unfinished()
+  kStateUnfinished = 2,  // never ended; clipped, see clip_unfinished(). Or cut when the recording ended.
+  kStateBegunBefore = 4,
 };
 
 // Sorted by (thread, start, order in the file). Threads, stacks, modules, shapes and parameters are rows, -1

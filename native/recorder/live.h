@@ -8,6 +8,7 @@
 namespace kinetoscope {
 
 class Session;
+struct ThreadState;
 
 struct alignas(64) Live {
   std::atomic<Session*> session{nullptr};   // the recording in progress; set last and cleared first
@@ -18,6 +19,8 @@ struct alignas(64) Live {
   std::atomic<uint32_t> module_epoch{1};    // rises when a module's address stops meaning that module
   std::atomic<uint32_t> accumulate_grad_name{
       0};  // the name whose spans carry a parameter; 0 until it is seen
+  // What a thread does when it joins a recording of Python calls.
+  std::atomic<void (*)(ThreadState&, Session&)> joined{nullptr};
   // Whether callbacks need a full fence because the kernel has no membarrier.
 #if defined(__SANITIZE_THREAD__)
   bool fence_in_callbacks = true;

@@ -15,13 +15,6 @@ uint64_t text_hash(PyObject* text) {
   return PyUnicode_Check(text) ? static_cast<uint64_t>(reinterpret_cast<PyASCIIObject*>(text)->hash) : 0;
 }
 
-// Tells a code object from another one that later lives at its address, by what its texts say: new texts may
-// lie where the old ones did. The interpreter has interned them, so that their hashes are there.
-uint64_t fingerprint(const PyCodeObject* code) {
-  return (reinterpret_cast<uintptr_t>(code->co_linetable) * 31 + text_hash(code->co_filename)) * 31 +
-         text_hash(code->co_qualname) + static_cast<uint64_t>(code->co_firstlineno);
-}
-
 // [GIL] Every thread compares its next operator's frames anew: one of the addresses it knows may now be
 // another code's.
 void code_gone() { live.code_epoch.fetch_add(1, std::memory_order_acq_rel); }
@@ -105,11 +98,8 @@ uint32_t collect(const void* innermost, SeenFrame* seen, bool modules) {
   for (const void* frame = innermost; frame != nullptr && count < kMaxDepth;
        frame = frames::previous(frame)) {
     if (!frames::is_python(frame)) continue;
+    if (!frames::runs_code(frame)) continue;
     const void* code = frames::code(frame);
-#if PY_VERSION_HEX >= 0x030D0000
-    // From 3.13 on a frame may run something else than a code object.
-    if (code == nullptr || !PyCode_Check(const_cast<PyObject*>(static_cast<const PyObject*>(code)))) continue;
-#endif
     seen[count].code = code;
     seen[count].instruction = frames::instruction(frame);
     seen[count].module_self = modules && code == module_call ? frames::first_local(frame) : nullptr;
@@ -119,6 +109,11 @@ uint32_t collect(const void* innermost, SeenFrame* seen, bool modules) {
 }
 
 }  // namespace
+
+uint64_t code_fingerprint(const PyCodeObject* code) {
+  return (reinterpret_cast<uintptr_t>(code->co_linetable) * 31 + text_hash(code->co_filename)) * 31 +
+         text_hash(code->co_qualname) + static_cast<uint64_t>(code->co_firstlineno);
+}
 
 void append_text(PyObject* text, std::string& out) {
   if (text == nullptr || !PyUnicode_Check(text)) return;
@@ -138,6 +133,15 @@ bool prepare_walk(PyObject* code) {
   module_call = code;
   watch_code();
   return true;
+}
+
+bool frames::runs_code(const void* frame) {
+  const void* code = frames::code(frame);
+#if PY_VERSION_HEX >= 0x030D0000
+  return code != nullptr && PyCode_Check(const_cast<PyObject*>(static_cast<const PyObject*>(code)));
+#else
+  return code != nullptr;
+#endif
 }
 
 const void* module_call_code() { return module_call; }
@@ -182,7 +186,7 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
     const uint32_t parent = at == 0 ? 0 : path[at - 1].stack;
     const uint32_t caller = at == 0 ? 0 : path[at - 1].module;
     const auto* code = static_cast<const PyCodeObject*>(now.code);
-    const CallKey key{now.code, now.instruction, fingerprint(code), parent};
+    const CallKey key{now.code, now.instruction, code_fingerprint(code), parent};
     uint32_t stack = thread.calls.find(key);
     if (stack == 0) {
       stack = intern_call(session, code, now.instruction, parent);

@@ -8,6 +8,7 @@
 
 struct _object;
 using PyObject = _object;
+struct PyCodeObject;
 
 namespace kinetoscope {
 
@@ -38,6 +39,10 @@ bool prepare_walk(PyObject* module_call_code);
 
 const void* module_call_code();
 
+// Tells a code object from another one that later lives at its address, by what its texts say: new texts may
+// lie where the old ones did. The interpreter has interned them, so that their hashes are there.
+uint64_t code_fingerprint(const PyCodeObject* code);
+
 // Text of a str object, without the GIL: str objects never change. Lone surrogates keep their three-byte
 // form.
 void append_text(PyObject* text, std::string& out);
@@ -64,6 +69,8 @@ inline PyObject* first_local(const void* frame) {
   const void* at = static_cast<const char*>(frame) + kinetoscope_layout.first_local;
   return const_cast<PyObject*>(static_cast<const PyObject*>(untagged(*static_cast<const void* const*>(at))));
 }
+// From Python 3.13 on a frame may run something else than a code object.
+bool runs_code(const void* frame);
 inline bool is_python(const void* frame) {
   return static_cast<const char*>(frame)[kinetoscope_layout.owner] < KINETOSCOPE_FIRST_C_OWNER;
 }

@@ -11,10 +11,12 @@
 #include <mutex>
 #include <new>
 
+#include "call_hooks.h"
 #include "clock.h"
 #include "cpu_allocator.h"
 #include "operators.h"
 #include "parameters.h"
+#include "python_calls.h"
 #include "python_walk.h"
 #include "room_keeper.h"
 #include "session.h"
@@ -29,7 +31,8 @@ constexpr int64_t kPatienceNs = 200'000'000;
 // may run the garbage collector, and with it any code of the job, fork included.
 std::recursive_mutex control;
 Session* recording = nullptr;
-bool stopped_all = false;  // every thread has left the recording that stop() ended
+bool stopped_all = false;        // every thread has left the recording that stop() ended
+uint32_t call_threads_lost = 0;  // of the recording that stop() ended
 uint32_t generations = 0;
 bool loaded = false;
 ClockPair at_load{};  // so that a recording killed in its first millisecond has two readings too
@@ -38,6 +41,13 @@ void say(char* message, size_t bytes, const char* text) {
   if (bytes == 0) return;
   std::strncpy(message, text, bytes - 1);
   message[bytes - 1] = '\0';
+}
+
+uint64_t ticks_a_microsecond(const ClockPair& then, const ClockPair& now) {
+  const int64_t elapsed_ns = now.monotonic_ns - then.monotonic_ns;
+  return elapsed_ns > 0 ? static_cast<uint64_t>(static_cast<double>(now.tick - then.tick) * 1000.0 /
+                                                static_cast<double>(elapsed_ns))
+                        : 1000;
 }
 
 void before_fork() {
@@ -105,7 +115,11 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_b
     say(message, bytes, loaded ? "a recording is already in progress" : "the recorder is not loaded");
     return -1;
   }
+  say(message, bytes, "");
   try {
+    std::string no_calls;
+    what = claim_calls(what, no_calls);
+    say(message, bytes, no_calls.c_str());
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
     room_keeper::ensure_running();
     auto file = std::make_shared<RecordingFile>(path, chunk_bytes, ring_chunks);
@@ -117,8 +131,11 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_b
     file->add_clock_pair(read_clock_pair());
     file->header().start_tick = read_tick();
     room_keeper::watch(file);
+    const bool calls = (what & (kRecordCalls | kRecordModuleSpans)) != 0;
+    if (calls) prepare_calls(ticks_a_microsecond(at_load, read_clock_pair()));
     Session::set_current(recording);
     add_operator_callback(what);
+    if (calls) start_calls(*recording);
     return 0;
   } catch (const std::exception& error) {
     say(message, bytes, error.what());
@@ -136,14 +153,19 @@ int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* stopped) {
     const uint64_t now = read_tick();
     Session::set_current(nullptr);
     remove_operator_callback();
+    call_threads_lost = static_cast<uint32_t>(stop_calls());
     stopped_all = wait_until_idle(kPatienceNs);
-    if (stopped_all) session->settle_orphans();
+    if (stopped_all) {
+      session->settle_orphans();
+      cut_calls(*session, now);
+    }
     session->file().add_clock_pair(read_clock_pair());
     session->file().header().stop_tick = now;
   }
   stopped->unnamed_modules = session->modules().resolve({});
   stopped->faults = session->faults.load(std::memory_order_relaxed);
   stopped->idle = stopped_all ? 1 : 0;
+  stopped->call_threads_lost = call_threads_lost;
   return 0;
 }
 
@@ -209,6 +231,18 @@ int kinetoscope_recorder_close() {
                          delete static_cast<Session*>(over);
                        }));
   return 0;
+}
+
+PyObject* kinetoscope_recorder_prepare_calls(const char* own_folder) {
+  know_own_code(own_folder);
+  PyObject* hook = call_hooks::for_new_threads();
+  Py_INCREF(hook);
+  return hook;
+}
+
+void kinetoscope_recorder_forget_calls() {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  if (recording == nullptr) forget_calls();
 }
 
 int kinetoscope_recorder_is_recording() {

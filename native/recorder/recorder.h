@@ -16,10 +16,10 @@ extern "C" {
 
 // What stop() can say at once; everything else is in the file.
 struct kinetoscope_recorder_stopped {
-  uint64_t faults;           // operators lost to faults inside a callback
-  uint64_t unnamed_modules;  // instances whose names are still unknown
-  uint32_t idle;             // 0: a thread did not leave its callback in time
-  uint32_t reserved;
+  uint64_t faults;             // operators lost to faults inside a callback
+  uint64_t unnamed_modules;    // instances whose names are still unknown
+  uint32_t idle;               // 0: a thread did not leave its callback in time
+  uint32_t call_threads_lost;  // threads whose calls are missing from when another profiler took them over
 };
 
 KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
@@ -29,7 +29,7 @@ KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
 KINETOSCOPE_EXPORT int kinetoscope_recorder_load(struct _object* module_call, char* message, size_t bytes);
 
 // Begins a recording in a new file at `path`. `what` is a set of kinetoscope::Recorded; `ring_chunks` 0 for
-// no ring.
+// no ring. On success `message` says which Python calls cannot be recorded and why, and is else empty.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes,
                                                   uint64_t ring_chunks, char* message, size_t bytes);
 
@@ -56,6 +56,13 @@ KINETOSCOPE_EXPORT void kinetoscope_recorder_add_info(const char* key, const cha
 
 // Marks the file whole and gives everything back.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_close();
+
+// `own_folder` holds Kinetoscope's Python files, whose calls are not recorded. Returns what
+// threading.setprofile() shall be given while calls are recorded, or None.
+KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_prepare_calls(const char* own_folder);
+
+// In the child of a fork: takes back the hooks for calls that came along.
+KINETOSCOPE_EXPORT void kinetoscope_recorder_forget_calls();
 
 KINETOSCOPE_EXPORT int kinetoscope_recorder_is_recording();
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "call_state.h"
+#include "clock.h"
 #include "room_keeper.h"
 #include "torch_threads.h"
 
@@ -99,6 +101,7 @@ void Session::thread_ended(ThreadState& thread) {
   if (thread.span_chunk != nullptr) file_->retire_chunk(thread.span_chunk);
   if (thread.allocation_chunk != nullptr) file_->retire_chunk(thread.allocation_chunk);
   if (thread.note_chunk != nullptr) file_->retire_chunk(thread.note_chunk);
+  if (thread.call_state != nullptr) thread.call_state->cut(read_tick());
   std::lock_guard lock(orphans_mutex_);
   match_orphans(thread.open);
   left_open_.insert(left_open_.end(), thread.open.begin(), thread.open.end());

@@ -22,6 +22,8 @@ enum Recorded : uint32_t {
   kRecordStacks = 4,
   kRecordModules = 8,
   kRecordFunctionIds = 64,
+  kRecordCalls = 0x100,
+  kRecordModuleSpans = 0x200,
 };
 
 // Set in Live::what between pause() and resume().
@@ -54,6 +56,14 @@ class Session {
     ++thread.next_span;
     std::atomic_ref committed(thread.span_chunk->committed);
     committed.store(committed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  // [owner thread] Unwrites `record`, if it is the last one of its thread.
+  static bool take_back_span(ThreadState& thread, const SpanRecord* record) {
+    if (thread.next_span != record + 1) return false;
+    std::atomic_ref committed(thread.span_chunk->committed);
+    committed.store(committed.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    --thread.next_span;
+    return true;
   }
   // [owner thread] Writes one allocation or free.
   void add_allocation(ThreadState& thread, const AllocationRecord& record);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 
+#include "call_state.h"
 #include "clock.h"
 #include "live.h"
 #include "session.h"
@@ -135,7 +136,9 @@ void ThreadState::join(Session& session) {
   modules.clear();
   parameters.clear();
   shapes.clear();
+  if (call_state != nullptr) call_state->clear();
   index = session.register_thread();
+  if (auto* joined = live.joined.load(std::memory_order_acquire)) joined(*this, session);
 }
 
 }  // namespace kinetoscope

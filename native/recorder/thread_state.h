@@ -14,6 +14,7 @@
 namespace kinetoscope {
 
 class Session;
+struct CallState;
 
 // One step down the Python stack: this code object, at this instruction, called from that stack.
 struct CallKey {
@@ -93,6 +94,9 @@ struct ThreadState {
   NoteRecord* next_note = nullptr;
   NoteRecord* note_end = nullptr;
   ChunkHeader* note_chunk = nullptr;
+
+  // Made when calls are first recorded on this thread, and kept like the thread's state itself.
+  CallState* call_state = nullptr;
 
   // Path of the last operator, outermost frame first; last, because it is long.
   PathFrame path[kMaxDepth];

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables.memory import Peak, peak
 from kinetoscope.trace import Phase, SpanKind
 from kinetoscope.trace._steps import OPTIMIZER
@@ -61,8 +62,8 @@ class Facts:
 def gather(trace: Trace, rows: int) -> Facts:
     """Gather the facts of a trace, with at most `rows` operators and lines."""
     spans = trace.columns("spans")
-    # Spans on a device run beside those of the host, and have tables of their own.
-    own_ns = np.where(spans["stream"] < 0, spans["self_ns"], 0)
+    # Spans on a device run beside those of the host, and have tables of their own; calls enclose work and are none.
+    own_ns = np.where(host_spans(trace), spans["self_ns"], 0)
     by_thread = _sums(spans["thread"], own_ns, len(trace.columns("threads")))
     outside = spans["module"] < 0
     peaks = [found for device in (0, 1) if (found := peak(trace, device_type=device)) is not None]

@@ -21,6 +21,7 @@ from kinetoscope.collect._engine import EngineStatus, RecordingRequest
 from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
 from kinetoscope.collect._selftest import FEATURES, check_recorder
+from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,11 +124,16 @@ class NativeEngine:
         self._process = os.getpid()
         self._pauses = Pauses()
         seen = self._watch_storages(recorder) if request.profile_memory else {}
-        recorder.start(self._path, _what(request), request.ring_bytes)
+        facts = {**_facts(), **request.info, **seen}
         if not self._kept:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
-        recorder.add_info({**_facts(), **request.info, **seen})
+        missing_calls = recorder.start(self._path, _what(request), request.ring_bytes)
+        if missing_calls:
+            facts["calls_missing"] = json.dumps(missing_calls)
+        recorder.add_info(facts)
+        if missing_calls:
+            warn_user(f"Python calls or module calls are not recorded as asked for: {missing_calls}.")
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Switch recording off or on; the recording knows of it at once, should the process be killed.
@@ -171,6 +177,8 @@ class NativeEngine:
                 late["recorder_faults"] = json.dumps(stopped.faults)
             if watch is not None:
                 late |= watch.stop()
+            if stopped.call_threads_lost:
+                late["call_threads_lost"] = json.dumps(stopped.call_threads_lost)
             recorder.add_info(late)
         finally:
             recorder.close()
@@ -239,6 +247,10 @@ def _what(request: RecordingRequest) -> Recorded:
         what |= Recorded.MEMORY
     if request.record_function_ids:
         what |= Recorded.FUNCTION_IDS
+    if request.python_calls:
+        what |= Recorded.CALLS
+    if request.module_spans and Recorded.MODULES in what:
+        what |= Recorded.MODULE_SPANS
     return what
 
 

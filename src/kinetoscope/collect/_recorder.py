@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
 _FACE_VERSION = 2
 CHUNK_BYTES = 256 * 1024
+# With a separator at its end: another package's name may begin with ours.
+_OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 
 
 class Recorded(IntFlag):
@@ -32,6 +34,11 @@ class Recorded(IntFlag):
     STACKS = 4
     MODULES = 8
     FUNCTION_IDS = 64
+    CALLS = 0x100
+    MODULE_SPANS = 0x200
+
+
+_CALLS = int(Recorded.CALLS | Recorded.MODULE_SPANS)
 
 
 class _Stopped(ctypes.Structure):
@@ -41,7 +48,7 @@ class _Stopped(ctypes.Structure):
         ("faults", ctypes.c_uint64),
         ("unnamed_modules", ctypes.c_uint64),
         ("idle", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("call_threads_lost", ctypes.c_uint32),
     )
 
 
@@ -53,11 +60,13 @@ class Stopped:
         faults: Operators that are missing because a callback failed.
         unnamed_modules: Module instances whose names are not known yet.
         idle: False when a thread did not leave its callback in time.
+        call_threads_lost: Threads whose Python calls are missing from when another profiler took them over.
     """
 
     faults: int
     unnamed_modules: int
     idle: bool
+    call_threads_lost: int = 0
 
 
 class Recorder:
@@ -99,6 +108,9 @@ class Recorder:
         library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
         library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
         library.kinetoscope_recorder_add_info.restype = None
+        library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
+        library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
+        library.kinetoscope_recorder_forget_calls.restype = None
 
         from torch.nn import Module
 
@@ -106,14 +118,20 @@ class Recorder:
         self._module_call: Any = Module._wrapped_call_impl.__code__
         if library.kinetoscope_recorder_load(self._module_call, self._message, len(self._message)) != 0:
             raise RecorderError(f"{path}: {self._message.value.decode()}")
+        # The profile function of threads that begin while calls are recorded, on Pythons that need one.
+        self._thread_hook: Any = library.kinetoscope_recorder_prepare_calls(os.fsencode(_OWN_FOLDER))
+        os.register_at_fork(after_in_child=self._forget_calls)
 
     @property
     def is_recording(self) -> bool:
         """Whether a recording is open in this process."""
         return bool(self._library.kinetoscope_recorder_is_recording())
 
-    def start(self, path: Path, what: Recorded, ring_bytes: int | None) -> None:
+    def start(self, path: Path, what: Recorded, ring_bytes: int | None) -> str:
         """Begin to record into a new file.
+
+        Returns:
+            Which Python calls cannot be recorded although ``what`` asks for them, and why; empty when all can.
 
         Raises:
             StateError: A recording is in progress.
@@ -122,11 +140,18 @@ class Recorder:
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
         ring_chunks = 0 if ring_bytes is None else max(2, ring_bytes // CHUNK_BYTES)
+        bits, name = int(what), os.fsencode(path)
+        # Before the start, so that it is not itself among the calls recorded.
+        if bits & _CALLS and self._thread_hook is not None and threading.getprofile() is None:
+            threading.setprofile(self._thread_hook)
         failed = self._library.kinetoscope_recorder_start(
-            os.fsencode(path), int(what), CHUNK_BYTES, ring_chunks, self._message, len(self._message)
+            name, bits, CHUNK_BYTES, ring_chunks, self._message, len(self._message)
         )
+        message = self._message.value.decode(errors="replace")
         if failed:
-            raise RecorderError(f"cannot record: {self._message.value.decode(errors='replace')}")
+            self._leave_new_threads_alone()
+            raise RecorderError(f"cannot record: {message}")
+        return message
 
     def stop(self) -> Stopped:
         """End the recording; its dictionary stays open until `close`.
@@ -137,7 +162,17 @@ class Recorder:
         stopped = _Stopped()
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
             raise StateError("the native recorder is not recording in this process")
-        return Stopped(stopped.faults, stopped.unnamed_modules, bool(stopped.idle))
+        self._leave_new_threads_alone()
+        return Stopped(stopped.faults, stopped.unnamed_modules, bool(stopped.idle), stopped.call_threads_lost)
+
+    def _forget_calls(self) -> None:
+        """Take back, in the child of a fork, the hooks of the parent's recording."""
+        self._library.kinetoscope_recorder_forget_calls()
+        self._leave_new_threads_alone()
+
+    def _leave_new_threads_alone(self) -> None:
+        if self._thread_hook is not None and threading.getprofile() is self._thread_hook:
+            threading.setprofile(None)
 
     def pause(self) -> None:
         """Record nothing that begins from here on; what began before still gets its end.

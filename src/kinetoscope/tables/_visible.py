@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope import _core
-from kinetoscope.trace._schema import FLAG_ASYNC, SpanKind
+from kinetoscope.trace._calls import calls_of
+from kinetoscope.trace._schema import FLAG_ASYNC
 from kinetoscope.trace._steps import MARK
 
 if TYPE_CHECKING:
@@ -121,11 +122,7 @@ def event_names(trace: Trace) -> NDArray[np.int32]:
 
 def python_calls(trace: Trace) -> NDArray[np.bool_] | None:
     """Which spans are calls of Python functions or modules, or None when none are."""
-    kind = trace.column("spans", "kind")
-    if not (kind >= SpanKind.PYTHON).any():
-        return None
-    calls: NDArray[np.bool_] = (kind == SpanKind.PYTHON) | (kind == SpanKind.MODULE)
-    return calls if calls.any() else None
+    return calls_of(trace)
 
 
 def asynchronous(trace: Trace) -> NDArray[np.bool_] | None:
@@ -145,17 +142,25 @@ def on_device_mask(trace: Trace) -> NDArray[np.bool_] | None:
     return marked if marked.any() else None
 
 
+def elsewhere(trace: Trace) -> NDArray[np.bool_] | None:
+    """Which spans are not the host's work: those of devices, and calls, which only enclose work; None without any."""
+    on_device, calls = on_device_mask(trace), calls_of(trace)
+    if on_device is None or calls is None:
+        return on_device if calls is None else calls
+    return on_device | calls
+
+
 def host_spans(trace: Trace) -> NDArray[np.bool_]:
-    """Which spans ran on the host."""
-    on_device = on_device_mask(trace)
-    return np.ones(len(trace.columns("spans")), dtype=bool) if on_device is None else ~on_device
+    """Which spans are the host's work; calls are none, but what runs in them is."""
+    others = elsewhere(trace)
+    return np.ones(len(trace.columns("spans")), dtype=bool) if others is None else ~others
 
 
 def host_total_ns(trace: Trace) -> int:
     """All self time on the host: what shares in percent are shares of."""
     own = trace.column("spans", "self_ns")
-    on_device = on_device_mask(trace)
-    return int(own.sum() if on_device is None else own[~on_device].sum())
+    others = elsewhere(trace)
+    return int(own.sum() if others is None else own[~others].sum())
 
 
 def _find_tree(trace: Trace) -> EventTree | None:

@@ -11,6 +11,7 @@ from kinetoscope.tables.memory_blocks import NEVER_NS, Blocks, blocks_of, keys_o
 from kinetoscope.tables.memory_categories import NO_ROLE, BlockFacts, MemoryCategory, categorise
 from kinetoscope.trace import Phase
 from kinetoscope.trace._assemble import ENGINE_WRAPPER, spread_down
+from kinetoscope.trace._calls import call_mask
 from kinetoscope.trace._schema import SCOPE_BACKWARD, SCOPE_USER, StorageRole
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class _Inquiry:
         is_gradient, gradient_of = self._gradients(outer)
         differentiated = self._differentiated()
         again = _through(span, self.again, False).astype(bool)
-        forward = spans["phase"] == Phase.FORWARD
+        forward = (spans["phase"] == Phase.FORWARD) & ~call_mask(spans["kind"])
         of_model = forward & (
             (spans["module"] >= 0) | _through(self.outer, differentiated, False).astype(bool)
         )

@@ -11,6 +11,7 @@ from kinetoscope.tables._visible import host_spans, host_total_ns
 from kinetoscope.tables.ops import percent
 from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._calls import calls_of
 from kinetoscope.trace._naming import module_classes
 from kinetoscope.trace._shown import memory_recorded
 
@@ -60,7 +61,8 @@ def modules(trace: Trace) -> pyarrow.Table:
     """
     spans, own = trace.columns("spans"), trace.columns("modules")
     kind, self_ns = spans["kind"], spans["self_ns"]
-    everywhere = np.ones(len(spans), dtype=bool)
+    calls = calls_of(trace)
+    everywhere = np.ones(len(spans), dtype=bool) if calls is None else ~calls
     in_backward = spans["phase"] == Phase.BACKWARD
     ones = np.ones(len(spans), dtype=np.int64)
     operator = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope import _core
-from kinetoscope.tables._visible import host_spans, on_device_mask
+from kinetoscope.tables._visible import elsewhere
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.rates import per_byte, per_second, working_ns
 from kinetoscope.trace import Column, Table
@@ -58,7 +58,8 @@ def ops(trace: Trace) -> pyarrow.Table:
     """
     spans = trace.columns("spans")
     keys = operator_keys(trace)
-    group_of, first = _core.group([keys], None if on_device_mask(trace) is None else host_spans(trace))
+    others = elsewhere(trace)
+    group_of, first = _core.group([keys], None if others is None else ~others)
     groups = len(first)
     inner = _core.descends_from_same(spans["parent"], keys)
     duration = spans["duration_ns"]

@@ -12,9 +12,12 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.trace import _cycles, _module_paths, _steps
+from kinetoscope.trace._calls import attribute_beside_calls, call_mask, nest_beside_calls
 from kinetoscope.trace._columns import Columns
 from kinetoscope.trace._schema import (
     SCOPE_BACKWARD,
+    SCOPE_MODULE,
+    SCOPE_PYTHON,
     SCOPE_USER,
     STORED,
     TRANSFER_MARKS,
@@ -118,6 +121,7 @@ class _Derivation:
         self._strings = strings
         self._steps: Arrays | None = None
         self._memory: dict[bool, Arrays] = {}
+        self._work: tuple[NDArray[np.int64] | None] | None = None
 
     def names_starting(
         self, prefix: str | tuple[str, ...], rows: NDArray[np.int64] | None = None
@@ -140,6 +144,8 @@ class _Derivation:
         scope = self._spans["scope"]
         # Comparing whole columns is several times cheaper than looking up each scope in a table.
         kind = (scope == SCOPE_BACKWARD).view(np.uint8) * np.uint8(SpanKind.BACKWARD)
+        kind[scope == SCOPE_PYTHON] = SpanKind.PYTHON
+        kind[scope == SCOPE_MODULE] = SpanKind.MODULE
         users = np.flatnonzero(scope == SCOPE_USER)
         if len(users):
             kind[users] = SpanKind.USER_ANNOTATION
@@ -147,9 +153,18 @@ class _Derivation:
             kind[self.names_starting(TRANSFER_MARKS, users)] = SpanKind.COLLECTIVE
         return {"kind": kind}
 
+    def work(self) -> NDArray[np.int64] | None:
+        """The spans that are no calls; None when all are."""
+        if self._work is None:
+            calls = call_mask(self._spans["kind"])
+            self._work = (np.flatnonzero(~calls) if calls.any() else None,)
+        return self._work[0]
+
     def nesting(self) -> Arrays:
         """Parents, depths, lanes and self times, natively."""
         spans = self._spans
+        if (work := self.work()) is not None:
+            return nest_beside_calls(spans, work)
         return dict(_core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"]))  # type: ignore[arg-type]
 
     def forward(self) -> Arrays:
@@ -162,17 +177,27 @@ class _Derivation:
 
     def inheritance(self) -> Arrays:
         """Modules and forward stacks that backward spans take over from their forward operators."""
-        spans = self._spans
+        spans, work = self._spans, self.work()
+        names = ("parent", "own_module", "own_stack", "forward", "parameter", "scope")
+        parent, module, stack, forward, parameter, scope = (spans[name] for name in names)
+        if work is not None:
+            moved = np.full(len(spans) + 1, -1, dtype=np.int32)
+            moved[work] = np.arange(len(work))
+            parent, forward = moved[parent[work]], moved[forward[work]]
+            module, stack, parameter, scope = module[work], stack[work], parameter[work], scope[work]
         made = _core.inherit_modules(
-            spans["parent"],
-            spans["own_module"],
-            spans["own_stack"],
-            spans["forward"],
-            spans["parameter"],
-            self._tables["parameters"]["module"],
-            spans["scope"],
+            parent, module, stack, forward, parameter, self._tables["parameters"]["module"], scope
         )
-        return {"module": made["module"], "forward_stack": made["forward_stack"]}
+        if work is None:
+            return {"module": made["module"], "forward_stack": made["forward_stack"]}
+        forward_stack = np.full(len(spans), -1, dtype=np.int32)
+        forward_stack[work] = made["forward_stack"]
+        own = spans["own_module"].copy()
+        own[work] = made["module"]
+        return {
+            "module": spread_down(spans["parent"], spans["depth"], own, -1),
+            "forward_stack": forward_stack,
+        }
 
     def stack(self) -> Arrays:
         """The stack a person wants to see: in backward the line of the forward pass that caused the work."""
@@ -213,7 +238,7 @@ class _Derivation:
     def _attributed(self, device: bool) -> Arrays:
         """Attribute the allocations of the host, or of all devices, to spans."""
         if device not in self._memory:
-            spans, allocations = self._spans, self._tables["allocations"]
+            spans, allocations, work = self._spans, self._tables["allocations"], self.work()
             rows = np.flatnonzero((allocations["device_type"] != 0) == device).astype(np.int32)
             if len(rows) == 0:
                 nothing = np.zeros(len(spans), dtype=np.int64)
@@ -223,9 +248,12 @@ class _Derivation:
                     "span_bytes": nothing, "span_self_bytes": nothing,
                 }  # fmt: skip
                 return self._memory[device]
-            of_spans = (spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
-            of_blocks = (allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes"))
-            made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
+            of_spans = tuple(spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
+            of_blocks = tuple(allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes"))
+            if work is None:
+                made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
+            else:
+                made = attribute_beside_calls(of_spans, of_blocks, work)
             match = made["match"]
             made["match"] = np.where(match >= 0, rows[match], -1)
             made["rows"] = rows
@@ -263,7 +291,13 @@ class _Derivation:
         if len(launches) == 0:
             return {"device_ns": own, "device_self_ns": own}
         np.add.at(own, launches["host"], spans["duration_ns"][launches["device"]])
-        return {"device_ns": sums_below(spans["parent"], spans["depth"], own), "device_self_ns": own}
+        total = sums_below(spans["parent"], spans["depth"], own)
+        if (work := self.work()) is not None:
+            nested = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
+            of_calls = sums_below(nested["parent"], nested["depth"], own)
+            of_calls[work] = total[work]
+            total = of_calls
+        return {"device_ns": total, "device_self_ns": own}
 
     def module_paths(self) -> dict[str, Any]:
         """Dotted paths, depths and holders of the modules."""

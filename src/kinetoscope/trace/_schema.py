@@ -58,12 +58,16 @@ PHASE_NAMES: tuple[str, ...] = tuple(phase.name.lower() for phase in Phase)
 # at::RecordScope, as the recorder writes it.
 SCOPE_BACKWARD = 1
 SCOPE_USER = 7
+# And of calls, which have no scope of torch.
+SCOPE_PYTHON = 100
+SCOPE_MODULE = 101
 
 # What the ranges begin with in which a backend carries out calls between ranks.
 TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "ucc:", "mpi:")
 
 FLAG_ASYNC = 1
 FLAG_UNFINISHED = 2
+FLAG_BEGUN_BEFORE = 4
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ _SPANS = (
     _c("duration_ns", "int64", "ns", "How long it ran; a span still open at the end is cut there.", 0),
     _c("name", "int32", "row of strings", "Its name.", 0),
     _c("overload", "int32", "row of strings", "The overload of the operator's schema, empty without.", 0),
-    _c("scope", "uint8", "", "torch's record scope: 0 function, 1 backward function, 7 user range.", 0),
+    _c("scope", "uint8", "", "torch's: 0 function, 1 backward, 7 range; 100 Python call, 101 module's.", 0),
     _c("sequence", "int64", "", "Autograd's sequence number, -1 without."),
     _c(
         "forward_thread", "int32", "row of threads", "For a backward function, the thread its forward ran on."
@@ -133,13 +137,19 @@ _SPANS = (
     _c("own_module", "int32", "row of modules", "The module it ran in, as recorded."),
     _c("shapes", "int32", "row of shapes", "Shapes, types and scalars of its inputs."),
     _c("parameter", "int32", "row of parameters", "For AccumulateGrad, the parameter it feeds."),
-    _c("flags", "uint8", "", "Bit 0: ended on another thread. Bit 1: never ended; cut at the end.", 0),
+    _c(
+        "flags",
+        "uint8",
+        "",
+        "Bit 0: ended on another thread. 1: cut at the end. 2: call cut at the start.",
+        0,
+    ),
     _c("stream", "int32", "row of streams", "The device stream it ran on; -1 for the host."),
     _c(
         "record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."
     ),
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
-    _d("parent", "int32", "row of spans", "The innermost span of the same thread that encloses it."),
+    _d("parent", "int32", "row of spans", "The innermost span of its thread around it; calls only of calls."),
     _d("depth", "int32", "", "How many spans enclose it.", 0),
     _d(
         "lane",

@@ -1,0 +1,130 @@
+// Python 3.11: a C profile function on every thread.
+#include <Python.h>
+#include <frameobject.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+
+#include <algorithm>
+#include <vector>
+
+#include "call_hooks.h"
+#include "python_calls.h"
+#include "session.h"
+
+namespace kinetoscope::call_hooks {
+namespace {
+
+bool every_call = false;      // not only those of modules
+std::vector<uint64_t> given;  // numbers of the threads that got ours at the start
+
+int on_event(PyObject*, PyFrameObject*, int what, PyObject* argument) {
+  if (Session::current() == nullptr) {
+    // Of a recording that is over, on a thread that stop() could not see, or in the child of a fork.
+    PyEval_SetProfile(nullptr, nullptr);
+    return 0;
+  }
+  switch (what) {
+    case PyTrace_CALL:
+      if (every_call || calls::concerns_this_call()) calls::began();
+      break;
+    case PyTrace_RETURN:
+      if (every_call || calls::concerns_this_call()) calls::ended();
+      break;
+    case PyTrace_C_CALL:
+      if (every_call) calls::c_began(argument);
+      break;
+    case PyTrace_C_RETURN:
+    case PyTrace_C_EXCEPTION:
+      if (every_call) calls::c_ended(argument);
+      break;
+    default:
+      break;
+  }
+  return 0;
+}
+
+// Runs as the Python-level profile function of a thread that has just begun, and puts ours in its place.
+PyObject* begin_thread(PyObject*, PyObject*) {
+  PyEval_SetProfile(Session::current() != nullptr ? on_event : nullptr, nullptr);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef begin_thread_method = {"kinetoscope_calls", begin_thread, METH_VARARGS, nullptr};
+
+// Calls `visit` with every thread's state.
+template <typename Visit>
+void for_each_python_thread(Visit visit) {
+  PyInterpreterState* interpreter = PyInterpreterState_Get();
+  for (PyThreadState* thread = PyInterpreterState_ThreadHead(interpreter); thread != nullptr;
+       thread = PyThreadState_Next(thread))
+    visit(thread);
+}
+
+// [GIL] An audit hook may refuse; then the thread stays without.
+bool set(PyThreadState* thread, Py_tracefunc function) {
+  if (_PyEval_SetProfile(thread, function, nullptr) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
+}  // namespace
+
+bool claim(std::string& why) {
+  const Py_tracefunc here = PyThreadState_Get()->c_profilefunc;
+  if (here != nullptr && here != on_event) {
+    why =
+        "another profile function is installed on this thread (cProfile, sys.setprofile, a debugger), and "
+        "Python 3.11 has room for one";
+    return false;
+  }
+  size_t taken = 0;
+  for_each_python_thread([&](PyThreadState* thread) {
+    taken += thread->c_profilefunc != nullptr && thread->c_profilefunc != on_event;
+  });
+  if (taken != 0) {
+    why = std::to_string(taken) +
+          " other threads have a profile function of their own, and Python 3.11 has room for one";
+  }
+  return true;
+}
+
+void start(uint32_t what) {
+  every_call = (what & kRecordCalls) != 0;
+  given.clear();
+  for_each_python_thread([](PyThreadState* thread) {
+    if (thread->c_profilefunc == nullptr) set(thread, on_event);
+    if (thread->c_profilefunc == on_event) given.push_back(thread->id);
+  });
+}
+
+size_t stop() {
+  size_t replaced = 0;
+  for_each_python_thread([&](PyThreadState* thread) {
+    if (thread->c_profilefunc == on_event) {
+      set(thread, nullptr);
+    } else if (std::find(given.begin(), given.end(), thread->id) != given.end()) {
+      ++replaced;
+    }
+  });
+  given.clear();
+  return replaced;
+}
+
+bool reach(PyThreadState* python) {
+  if (python->c_profilefunc == nullptr) {
+    // What _PyEval_SetProfile does, without the GIL that it wants: only this thread reads these fields.
+    python->c_profileobj = nullptr;
+    python->c_profilefunc = on_event;
+    if (python->tracing == 0) python->cframe->use_tracing = 255;
+  }
+  return python->c_profilefunc == on_event;
+}
+
+PyObject* for_new_threads() {
+  static PyObject* function = PyCFunction_New(&begin_thread_method, nullptr);
+  return function != nullptr ? function : Py_None;
+}
+
+}  // namespace kinetoscope::call_hooks
+
+#endif
