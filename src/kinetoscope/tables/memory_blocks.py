@@ -9,6 +9,7 @@ and again: whoever asks for the block at an address has to say when.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,18 +62,26 @@ class Blocks:
         """Return for each address and moment the block that lived there then, -1 if none is known."""
         if len(self) == 0 or len(keys) == 0:
             return np.full(len(keys), -1, dtype=np.int32)
-        known, own_place = np.unique(self.key, return_inverse=True)
-        places = np.searchsorted(known, keys)
-        places = np.minimum(places, len(known) - 1)
+        known, order, begun = self._by_address
+        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
         ranks = 2 * np.searchsorted(self.event_times_ns, times_ns, side="right")
-        # One number for address and time: no rank is as large as the distance between two addresses.
-        distance = 2 * len(self.event_times_ns) + 3
-        own = own_place * distance + self.start_rank + 1
-        order = np.argsort(own, kind="stable")
-        found = np.searchsorted(own[order], places * distance + ranks + 1, side="right") - 1
+        found = np.searchsorted(begun, places * self._distance + ranks + 1, side="right") - 1
         row = order[np.maximum(found, 0)]
         hit = (found >= 0) & (self.key[row] == keys) & (ranks < self.end_rank[row])
         return np.where(hit, row, -1).astype(np.int32)
+
+    @cached_property
+    def _by_address(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+        """All addresses, the blocks in order of address and start, and one rising number for both."""
+        known, place = np.unique(self.key, return_inverse=True)
+        begun = place * self._distance + self.start_rank + 1
+        order = np.argsort(begun, kind="stable")
+        return known, order, begun[order]
+
+    @property
+    def _distance(self) -> int:
+        """How far apart two addresses are in that number; no rank is as large."""
+        return 2 * len(self.event_times_ns) + 3
 
 
 def keys_of(address: NDArray[np.uint64], device_type: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -118,6 +127,8 @@ def _device_numbers(
     """Number the devices that have events; the host alone where nothing was recorded."""
     index = np.where(device_type == 0, -1, device_index)
     both = device_type.astype(np.int64) * 256 + index + 1
+    if len(both) and (both == both[0]).all():
+        return np.zeros(len(both), dtype=np.int32), [(int(both[0]) // 256, int(both[0]) % 256 - 1)]
     values, numbers = np.unique(both, return_inverse=True)
     devices = [(int(value) // 256, int(value) % 256 - 1) for value in values.tolist()]
     return numbers.astype(np.int32), devices or [(0, -1)]
