@@ -1,0 +1,118 @@
+"""Where torch.profiler and we tell different things of one run, and why. `docs/differences.md` lists the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.differential import ASPECTS
+from tests.support.programs.differentiation import CubeOfCube
+
+ONE_AFTER_THE_OTHER = "one after the other"
+AT_THE_SAME_TIME = "at the same time"
+BOTH_WAYS = frozenset({ONE_AFTER_THE_OTHER, AT_THE_SAME_TIME})
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference that is known.
+
+    Attributes:
+        title: Its heading in `docs/differences.md`.
+        aspects: In which aspects it is seen.
+        seen_in: A program that shows it.
+        explains: Whether something that only one of them tells is due to it; it is given the program and the thing.
+        ways: Whether it shows when the two record one after the other, or at the same time.
+    """
+
+    title: str
+    aspects: frozenset[str]
+    seen_in: str
+    explains: Callable[[str, Any], bool]
+    ways: frozenset[str] = BOTH_WAYS
+
+    def explains_here(self, program: str, way: str, aspect: str, thing: Any) -> bool:
+        """Whether something that only one of them tells of a program is due to it."""
+        return way in self.ways and aspect in self.aspects and self.explains(program, thing)
+
+
+def _in_program(*programs: str) -> Callable[[str, Any], bool]:
+    return lambda program, thing: program in programs
+
+
+def _named(*names: str) -> Callable[[str, Any], bool]:
+    return lambda program, thing: thing[0] in names
+
+
+OPTIMIZER_OPERATORS = ("aten::_foreach_", "aten::add", "aten::div", "aten::lerp_", "aten::fill_", "aten::mul")
+COMPILED = ("compiled_without_fusion", "compiled_inference", "compiled_training", "conditions_and_loops")
+PYTHON_FUNCTIONS = (
+    "CheckpointFunction",
+    CubeOfCube.__name__,
+    "GeneratedBackwardFor_kinetoscope_tests_scaled_default",
+)
+
+KNOWN = (
+    Difference(
+        "Arguments of Python autograd functions",
+        frozenset({"shapes", "types", "scalars"}),
+        "nested_custom_functions",
+        _named(*PYTHON_FUNCTIONS),
+        # Beside torch.profiler torch collects them, and we are given them too.
+        ways=frozenset({ONE_AFTER_THE_OTHER}),
+    ),
+    Difference(
+        "Shapes of tensors that wrap others",
+        frozenset({"shapes"}),
+        "tensor_subclass",
+        _in_program("tensor_subclass", "meta_and_fake_tensors", "sharded"),
+    ),
+    Difference(
+        "Types of nested tensors",
+        frozenset({"types"}),
+        "nested_tensors",
+        _in_program("nested_tensors"),
+    ),
+    Difference(
+        "Complex scalars",
+        frozenset({"scalars"}),
+        "complex_model",
+        _in_program("complex_model"),
+    ),
+    Difference(
+        "Engine spans behind hooks",
+        frozenset({"sequence", "links"}),
+        "hooks",
+        _named("autograd::engine::evaluate_function: BackwardHookFunctionBackward"),
+    ),
+    Difference(
+        "Ranges of the compiler",
+        frozenset(ASPECTS),
+        "compiled_without_fusion",
+        lambda program, thing: program in COMPILED,
+        # Torch writes them for its own profiler only, and those that it writes we record.
+        ways=frozenset({ONE_AFTER_THE_OTHER}),
+    ),
+    Difference(
+        "Shared memory",
+        frozenset({"blocks"}),
+        "data_loader_with_workers",
+        _in_program("data_loader_with_workers"),
+    ),
+    Difference(
+        "Frees",
+        frozenset({"blocks"}),
+        "function_transforms",
+        lambda program, thing: thing[0] < 0,
+        ways=frozenset({ONE_AFTER_THE_OTHER}),
+    ),
+    Difference(
+        "Numbers that change from step to step",
+        frozenset({"scalars"}),
+        "adam_foreach",
+        # An optimizer's factors are those of its step, and the two recorded different steps.
+        lambda program, thing: thing[0].startswith(OPTIMIZER_OPERATORS),
+        ways=frozenset({ONE_AFTER_THE_OTHER}),
+    ),
+)
