@@ -144,7 +144,7 @@ def test_a_range_left_open_is_counted(observer, tmp_path):
     with torch.profiler.record_function("open"):
         torch.ones(2)
         observer.unregister_callback()
-    assert read_execution_trace(tmp_path / "et.json").lost == {"parents_still_open": 1}
+    assert read_execution_trace(tmp_path / "et.json").lost == {"parents_not_written": 1}
 
 
 def test_gz_is_compressed_and_nothing_else_is_left(observer, tmp_path):
@@ -334,4 +334,26 @@ def test_torchs_own_session_can_drive_it(observer, tmp_path):
     ):
         torch.ones(2)
     assert not observer.is_registered
+    assert "aten::ones" in names(tmp_path / "et.json")
+
+
+def test_the_rank_is_filled_into_the_path(observer, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    observer.register_callback(tmp_path / "et.{rank}.json")
+    assert observer.get_output_file_path() == str(tmp_path / "et.3.json")
+
+
+def test_two_processes_do_not_write_one_file(observer, tmp_path):
+    observer.register_callback(tmp_path / "et.json").start()
+    torch.ones(2)
+    done = run(
+        """
+        import kinetoscope
+        try: kinetoscope.ExecutionTraceObserver().register_callback("et.json")
+        except kinetoscope.ArgumentError as error: print(error)
+        """,
+        tmp_path,
+    )
+    assert "another process is writing" in done.stdout, done.stderr
+    observer.unregister_callback()
     assert "aten::ones" in names(tmp_path / "et.json")

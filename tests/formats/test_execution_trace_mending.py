@@ -89,7 +89,7 @@ def test_a_killed_process_loses_its_last_node_and_says_so():
     whole = file_text(node_text(3, "a", 2), node_text(2, "b", 1), end=False)
     done = mend(whole[: whole.rindex('"outputs"')])
     assert [node["id"] for node in done["nodes"]] == [3]
-    assert done["kinetoscope"]["lost"] == {"unfinished_nodes": 1, "end": 1, "parents_still_open": 1}
+    assert done["kinetoscope"]["lost"] == {"unfinished_nodes": 1, "end": 1, "parents_not_written": 1}
 
 
 def test_a_file_that_breaks_off_before_the_first_node_is_empty_and_valid():
@@ -114,7 +114,7 @@ def test_a_node_written_over_another_is_counted():
 def test_nodes_whose_parent_was_never_written_are_kept_and_counted():
     done = mend(file_text(node_text(5, "inner", 4), node_text(6, "inner", 4)))
     assert len(done["nodes"]) == 3
-    assert done["kinetoscope"]["lost"] == {"parents_still_open": 1}
+    assert done["kinetoscope"]["lost"] == {"parents_not_written": 1}
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"traceEvents": []}', "[1, 2]\n", "\n" * 10])

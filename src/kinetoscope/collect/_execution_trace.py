@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gzip
 import json
 import os
@@ -24,6 +25,7 @@ from torch._C import _profiler as torch_observer
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect._execution_trace_sources import copy_generated_sources, resources_folder
+from kinetoscope.collect._metadata import rank_filled_in
 from kinetoscope.collect._warn import warn_user
 from kinetoscope.trace import catalog
 from kinetoscope.trace._replace import replaced
@@ -93,7 +95,8 @@ class ExecutionTraceObserver:
         """Add the observer to torch's record functions; a second call adds nothing.
 
         Args:
-            output_file_path: Where the trace goes; it is compressed if the name ends in `.gz`. The folder must exist.
+            output_file_path: Where the trace goes, `{rank}` in it being filled in; it is compressed if the name ends in
+                `.gz`. The folder must exist.
                 Until the trace is finished, an uncompressed one is written there as it grows, and a compressed one
                 under a hidden name beside it.
 
@@ -107,7 +110,7 @@ class ExecutionTraceObserver:
             if self._registered:
                 return self
             try:
-                final = Path(output_file_path)
+                final = rank_filled_in(Path(output_file_path))
             except TypeError:
                 raise ArgumentError(
                     f"output_file_path={output_file_path!r} is not valid: pass a path, such as 'trace.et.json'."
@@ -119,19 +122,20 @@ class ExecutionTraceObserver:
                 )
                 return self
             growing = _growing_path(final)
-            _prove_writable(growing, final)
+            claim = _claim(growing, final)
             if not _add_torch_observer(growing):
+                os.close(claim)
                 growing.unlink(missing_ok=True)
                 warn_user(
                     "torch's own ExecutionTraceObserver is registered in this process, so this one records nothing: "
                     "call its unregister_callback() first."
                 )
                 return self
-            self.output_file_path = os.fspath(output_file_path)
+            self.output_file_path = str(final)
             self.output_file_path_observer = str(growing)
             self.resources_dir = ""
             self._registered = True
-            _REGISTERED.take(self, growing)
+            _REGISTERED.take(self, growing, claim)
             return self
 
     def unregister_callback(self) -> None:
@@ -250,6 +254,7 @@ class _Registration:
     def __init__(self) -> None:
         self._observer: weakref.ref[ExecutionTraceObserver] | None = None
         self._descriptors: list[int] = []
+        self._claim = -1
         self._inherited = False
 
     def is_taken(self) -> bool:
@@ -259,15 +264,19 @@ class _Registration:
             torch_observer._remove_execution_trace_observer()
         return self._observer is not None
 
-    def take(self, observer: ExecutionTraceObserver, file: Path) -> None:
-        """Remember the observer, and by which descriptors torch writes its file."""
+    def take(self, observer: ExecutionTraceObserver, file: Path, claim: int) -> None:
+        """Remember the observer, by which descriptors torch writes its file, and the claim to it, to be given up."""
         self._observer = weakref.ref(observer)
         self._descriptors = _descriptors_of(file)
+        self._claim = claim
 
     def leave(self) -> None:
-        """Forget the observer."""
+        """Forget the observer and give up the claim to its file."""
         self._observer = None
         self._descriptors = []
+        if self._claim >= 0:
+            os.close(self._claim)
+            self._claim = -1
 
     def finish(self) -> None:
         """Finish the file of the registered observer, if there is one."""
@@ -310,10 +319,26 @@ def _growing_path(final: Path) -> Path:
     return final.with_name(f".{final.name.removesuffix('.gz').removesuffix('.json')}.{os.getpid()}.json")
 
 
-def _prove_writable(growing: Path, final: Path) -> None:
-    """Empty the file that torch will write, or say why there can be none: torch itself would only log it."""
+def _claim(growing: Path, final: Path) -> int:
+    """Empty the file that torch will write, and claim it; or say why that cannot be: torch itself would only log it.
+
+    Returns:
+        A descriptor that holds the claim until it is closed.
+    """
     try:
-        growing.open("wb").close()
+        claim = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(claim, 0)
+        except BaseException:
+            os.close(claim)
+            raise
+        return claim
+    except BlockingIOError:
+        raise ArgumentError(
+            f"another process is writing its execution trace to {os.fspath(final)!r}: give each process a path of its "
+            "own; in a distributed job `{rank}` in the path becomes the rank."
+        ) from None
     except OSError as error:
         raise ArgumentError(
             f"the execution trace cannot be written to {os.fspath(final)!r} ({error}): name a file in a folder that "
@@ -323,8 +348,9 @@ def _prove_writable(growing: Path, final: Path) -> None:
 
 def _add_torch_observer(file: Path) -> bool:
     """Register torch's observer with a file; torch says yes also where another one is registered already."""
+    before = len(_descriptors_of(file))
     added: bool = torch_observer._add_execution_trace_observer(str(file))
-    return added and (not _DESCRIPTORS.is_dir() or bool(_descriptors_of(file)))
+    return added and (not _DESCRIPTORS.is_dir() or len(_descriptors_of(file)) > before)
 
 
 def _descriptors_of(file: Path) -> list[int]:

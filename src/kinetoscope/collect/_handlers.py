@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kinetoscope._errors import StateError
+from kinetoscope.collect._metadata import own_rank, process_group
 
 
 class _ExportsChromeTrace(Protocol):
@@ -27,8 +28,8 @@ def tensorboard_trace_handler(
 
     Args:
         dir_name: The folder; it is made, with its parents, when the first trace is written.
-        worker_name: First part of the file names; None means host name and process id, read when a file is written,
-            so that forked workers do not share a name.
+        worker_name: First part of the file names; None means host name, process id and, in a process group, the rank,
+            as `host_4711_rank3`. It is read when a file is written, so that forked workers do not share a name.
         use_gzip: Compress the files.
 
     Returns:
@@ -45,8 +46,14 @@ def tensorboard_trace_handler(
                 f"the trace cannot be written: folder {os.fspath(folder)!r} cannot be made ({error}). "
                 "Give tensorboard_trace_handler a folder that can be."
             ) from error
-        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+        worker = worker_name or _default_worker()
         suffix = ".json.gz" if use_gzip else ".json"
         session.export_chrome_trace(str(folder / f"{worker}.{time.time_ns()}.pt.trace{suffix}"))
 
     return write_trace
+
+
+def _default_worker() -> str:
+    """A name that no other process of the job has."""
+    in_group = bool(process_group())
+    return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_group else "")

@@ -57,8 +57,9 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns when the
             trace is first asked for; what is left by then is told as a loss. The native engine has no such work to do.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
-        path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
-            a private temporary place that is removed when its trace is gone.
+        path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
+            there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a
+            private temporary place that is removed when its trace is gone.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
         python_calls: Keep every call of a Python function as a span.
         module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
@@ -256,7 +257,8 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         if not keep and self._cycles.last is not None:
             recording.discard()
             return True
-        info = self._metadata.gathered()
+        # Groups that were made while it recorded belong to it, too.
+        info = _metadata.rank_info() | self._metadata.gathered()
         self._metadata.end_cycle()
         cycle = Cycle(recording, info, worth_reading=keep, number=self._cycles.finished)
         for earlier in self._cycles.add(cycle):
@@ -285,10 +287,11 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             "python_calls": self.python_calls,
             "module_spans": self.module_spans,
         }
-        path = self._path
+        path = None if self._path is None else _metadata.ranked(self._path)
         if path is not None and self._cycles_begun:
             path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
-        info = _metadata.flags(switches) | _metadata.process_group() | _devices.described()
+        info = _metadata.flags(switches) | _metadata.rank_info() | _devices.described()
+        info |= _metadata.execution_trace(self._observer.observer)
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
         # Operations are counted from shapes.
         asked = switches | {"record_shapes": self.record_shapes or self.with_flops}
@@ -307,7 +310,8 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
     def _report_out_of_memory(self, recorded: bool) -> None:
         """Write a report if this recording of memory ends because there was no more of it."""
         if recorded and self.profile_memory:
-            report_out_of_memory(lambda: self.trace, self._oom_report, self._path)
+            recording = None if self._path is None else _metadata.ranked(self._path)
+            report_out_of_memory(lambda: self.trace, self._oom_report, recording)
 
     def _chosen(self) -> Engine:
         """The engine, once there is one."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch.distributed
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, StateError
 
 # Keys that a Chrome trace has by its format; a second one of that name would make the file ambiguous.
 _RESERVED = frozenset(
@@ -21,6 +23,7 @@ _RESERVED = frozenset(
         "deviceProperties",
     }
 )
+RANK_PLACE = "{rank}"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -100,6 +103,60 @@ def process_group() -> dict[str, str]:
     if backend == "nccl":
         facts["nccl_version"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return {"distributedInfo": json.dumps(facts, default=str)}
+
+
+def execution_trace(observer: object) -> dict[str, str]:
+    """Where the execution trace of the same run goes, if its observer says it."""
+    place = getattr(observer, "get_output_file_path", None)
+    if place is None:
+        return {}
+    try:
+        path = place()
+    except StateError:
+        return {}
+    return {"execution_trace": json.dumps(os.path.abspath(path))} if isinstance(path, str) and path else {}
+
+
+def own_rank() -> int | None:
+    """The rank of this process: in its process group or, before there is one, as its launcher set it; else None."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    told = os.environ.get("RANK", "")
+    return int(told) if told.isascii() and told.isdecimal() else None
+
+
+def rank_info() -> dict[str, str]:
+    """The keys that say which rank recorded: `rank`, and `distributedInfo` in a process group."""
+    rank = own_rank()
+    return process_group() | ({} if rank is None else {"rank": json.dumps(rank)})
+
+
+def ranked(path: Path) -> Path:
+    """A path that no other rank of this job has: `{rank}` in its name is filled in, else `.rank3` goes before the suffix.
+
+    The path of a process that knows no rank, or of the only rank, stays as it is, with 0 for `{rank}`.
+    """
+    rank = own_rank()
+    if RANK_PLACE in str(path):
+        return rank_filled_in(path)
+    if rank is None or _ranks() < 2:
+        return path
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def rank_filled_in(path: Path) -> Path:
+    """The path with the rank of this process in place of `{rank}`, 0 where it knows none."""
+    return Path(str(path).replace(RANK_PLACE, str(own_rank() or 0)))
+
+
+def _ranks() -> int:
+    """How many ranks there are, as far as this process knows."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    told = os.environ.get("WORLD_SIZE", "")
+    return int(told) if told.isascii() and told.isdecimal() else 1
 
 
 def _usable_key(key: str) -> str:

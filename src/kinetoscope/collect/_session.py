@@ -77,8 +77,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns.
         use_cuda: Deprecated; adds CUDA to the activities or takes it away.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
-        path: Where the live recording file is kept (cycles after the first get a number before the suffix); default
-            a private temporary place that is removed when its trace is gone.
+        path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
+            there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a
+            private temporary place that is removed when its trace is gone.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
         python_calls: Keep every call of a Python function as a span.
         module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.

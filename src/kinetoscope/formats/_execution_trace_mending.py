@@ -70,7 +70,7 @@ class Mending:
         if "end" in self.lost:
             unwritten.discard(PROCESS_NODE)
         if unwritten:
-            self.lost["parents_still_open"] = len(unwritten)
+            self.lost["parents_not_written"] = len(unwritten)
 
     def _read_beginning(self) -> None:
         """Read the keys that come before the nodes."""

@@ -278,8 +278,8 @@ def strings(trace: Trace) -> pyarrow.Table:
 def rank(trace: Trace) -> int | None:
     """The rank of the recorded process, where it took part in a distributed run."""
     known = trace.info.get("distributedInfo")
-    number = known.get("rank") if isinstance(known, dict) else None
-    return number if isinstance(number, int) else None
+    number = known.get("rank") if isinstance(known, dict) else trace.info.get("rank")
+    return number if type(number) is int else None
 
 
 def _as_stored(trace: Trace, name: str) -> pyarrow.Table:
