@@ -188,7 +188,9 @@ class TraceBuilder:
         device: tuple[int, int] = (0, -1),
     ) -> TraceBuilder:
         """Adds a tensor that the first span of this name was given; with a parameter, the gradient to accumulate."""
-        self.notes.append((span, 1 if parameter < 0 else 2, argument, address, size_bytes, parameter, *device))
+        self.notes.append(
+            (span, 1 if parameter < 0 else 2, argument, address, size_bytes, parameter, *device)
+        )
         return self
 
     def hold(
@@ -246,7 +248,11 @@ class TraceBuilder:
         """What `hold` added, as the recorder writes it."""
         if not self.storages:
             return {}
-        return {"storages.0": json.dumps({name: [row[name] for row in self.storages] for name in self.storages[0]})}
+        return {
+            "storages.0": json.dumps(
+                {name: [row[name] for row in self.storages] for name in self.storages[0]}
+            )
+        }
 
     def build(self) -> Trace:
         """Builds the trace."""

@@ -12,6 +12,7 @@ from kinetoscope._errors import ArgumentError
 
 if TYPE_CHECKING:
     from kinetoscope.collect._engine import Recording
+    from kinetoscope.collect._stats import SessionStats
     from kinetoscope.trace import Trace
 
 CycleChoice = int | Literal["all"] | None
@@ -21,14 +22,20 @@ class Cycle:
     """A recording that is turned into a trace when somebody asks."""
 
     def __init__(
-        self, recording: Recording, info: Mapping[str, str], *, worth_reading: bool, number: int = 0
+        self,
+        recording: Recording,
+        info: Mapping[str, str],
+        *,
+        worth_reading: bool,
+        number: int = 0,
+        stats: SessionStats | None = None,
     ) -> None:
         """Keep the recording; `info` are JSON texts whose values join the trace's own."""
         self._recording = recording
         self._info = dict(info)
         self._worth_reading = worth_reading
         self._trace: Trace | None = None
-        self._built_us = 0
+        self._stats = stats
         self._held = False
         self._lock = threading.Lock()
         self.number = number
@@ -43,11 +50,6 @@ class Cycle:
         """Whether it is one of the session's cycles; a warm-up that led nowhere is none."""
         return self._worth_reading
 
-    @property
-    def built(self) -> tuple[int, int]:
-        """How many spans the trace has and how many microseconds building it took; zeros until it is built."""
-        return (0, 0) if self._trace is None else (len(self._trace.columns("spans")), self._built_us)
-
     def trace(self) -> Trace:
         """The trace, built on the first call."""
         with self._lock:
@@ -56,7 +58,9 @@ class Cycle:
                 trace = self._recording.trace()
                 trace.info.update(_values(self._info))
                 self._trace = trace
-                self._built_us = (time.perf_counter_ns() - begin_ns) // 1000
+                if self._stats is not None:
+                    self._stats.number_of_events = len(trace.columns("spans"))
+                    self._stats.parse_kineto_call_duration_us = (time.perf_counter_ns() - begin_ns) // 1000
             return self._trace
 
     def add_info(self, info: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
@@ -90,15 +91,24 @@ class KinetoEngine:
         self._collector._start_trace()
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Let torch switch the collection of activities off or on.
+        """Switch the collection of activities off or on.
+
+        torch can do this for operators only while it watches one thread. Where it watches all, they are collected as
+        before, and those that began in the meantime are left out of the trace.
 
         Raises:
-            StateError: Nothing is being recorded.
+            StateError: Nothing is being recorded, or it is recorded for one thread and this is another.
         """
         if self._collector is None:
             raise StateError("the Kineto engine is not recording: there is nothing to switch off or on.")
+        if self._only_thread not in (None, threading.get_ident()):
+            raise StateError(
+                "with profile_memory=True torch's own collector can only be switched by the thread that started it."
+            )
         if self._pauses.toggle(enable, (activity.name for activity in activities)):
-            self._collector.toggle_collection_dynamic(enable, activities)
+            by_torch = activities - ({ProfilerActivity.CPU} if self._only_thread is None else frozenset())
+            if by_torch:
+                self._collector.toggle_collection_dynamic(enable, by_torch)
 
     def stop(self) -> KinetoRecording:
         """Stop torch's collector and keep what it returns.
@@ -198,6 +208,7 @@ class KinetoRecording:
                 self._results,
                 self._request.post_processing_timeout_s,
                 _function_ids(self._results) if self._request.record_function_ids else None,
+                self._pauses.windows_ns("CPU"),
             )
             info["start_realtime_ns"] = int(self._results.trace_start_ns())
             lost += [tables["losses"]] if "losses" in tables else []
@@ -205,7 +216,13 @@ class KinetoRecording:
             raise StateError("this recording was discarded: there is no trace of it.")
         lost.append(pause_losses(info.get("pauses")))
         tables["losses"] = {column: [value for part in lost for value in part[column]] for column in _TAKEN}
-        tables["cycles"] = one_cycle(info, self._window_ns)
+        # torch counts from a little before it begins to collect.
+        ends_ns = (
+            np.add(tables["spans"]["start_ns"], tables["spans"]["duration_ns"])
+            if tables.get("spans")
+            else [0]
+        )
+        tables["cycles"] = one_cycle(info, max(self._window_ns, int(np.max(ends_ns, initial=0))))
         return Trace.from_columns(tables, strings=strings, info=info)
 
     def discard(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,10 @@ Tables = dict[str, dict[str, Any]]
 
 
 def columns_from_kineto(
-    results: Any, timeout_s: float | None = None, function_ids: Mapping[int, int] | None = None
+    results: Any,
+    timeout_s: float | None = None,
+    function_ids: Mapping[int, int] | None = None,
+    off_ns: Sequence[tuple[int, float]] = (),
 ) -> tuple[Tables, list[str]]:
     """Turn what torch's collector returned into columns.
 
@@ -42,12 +45,13 @@ def columns_from_kineto(
         results: torch's `_ProfilerResult`.
         timeout_s: For how many seconds events are looked at; what is left by then becomes a row of `losses`.
         function_ids: torch's number of each call by Kineto's number of it, where that is wanted.
+        off_ns: Windows in nanoseconds of the clock on the wall; what began on the host in them is left out.
 
     Returns:
         The columns of each table and the string table, as `Trace.from_columns` takes them.
     """
     end_ns = None if timeout_s is None else time.perf_counter_ns() + timeout_s * 1e9
-    return _Conversion(int(results.trace_start_ns()), end_ns).run(results, function_ids)
+    return _Conversion(int(results.trace_start_ns()), end_ns, off_ns).run(results, function_ids)
 
 
 class _Ids(dict[Any, int]):
@@ -61,8 +65,9 @@ class _Ids(dict[Any, int]):
 class _Conversion:
     """One pass over the events; every table is filled as things are first seen."""
 
-    def __init__(self, base_ns: int, end_ns: float | None) -> None:
+    def __init__(self, base_ns: int, end_ns: float | None, off_ns: Sequence[tuple[int, float]]) -> None:
         self.base_ns = base_ns
+        self.off_ns = off_ns
         self.end_ns = end_ns
         self.strings = _Ids({"": 0})
         self.threads = _Ids()
@@ -78,6 +83,8 @@ class _Conversion:
         events = [
             event for event in results.events() if (kind := _activity(event)) in _KINDS or _is_host_call(kind)
         ]
+        if self.off_ns:
+            events = [event for event in events if _activity(event) in _ON_DEVICE or not self.was_off(event)]
         rows = [self.span(event) for event in self.in_time(events)]
         left_out = len(events) - len(rows)
         del events[len(rows) :]
@@ -109,6 +116,11 @@ class _Conversion:
             }  # fmt: skip
         tables |= self.dictionaries()
         return tables, list(self.strings)
+
+    def was_off(self, event: Any) -> bool:
+        """Whether collection was switched off when an event began."""
+        start_ns = event.start_ns()
+        return any(begin_ns <= start_ns < end_ns for begin_ns, end_ns in self.off_ns)
 
     def in_time(self, events: list[Any]) -> Iterator[Any]:
         """The events, as many of them as there is time for."""

@@ -260,7 +260,13 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         # Groups that were made while it recorded belong to it, too.
         info = _metadata.rank_info() | self._metadata.gathered()
         self._metadata.end_cycle()
-        cycle = Cycle(recording, info, worth_reading=keep, number=self._cycles.finished)
+        cycle = Cycle(
+            recording,
+            info,
+            worth_reading=keep,
+            number=self._cycles.finished,
+            stats=self._stopwatch.stats,
+        )
         for earlier in self._cycles.add(cycle):
             self._drop(earlier)
         if keep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable
 
@@ -29,6 +30,15 @@ class Pauses:
                 self._off[name] = now_ns
                 changed = True
         return changed
+
+    def windows_ns(self, activity: str) -> list[tuple[int, float]]:
+        """When an activity was off, as pairs of beginning and end; what is still off has no end."""
+        ended = [
+            (int(pause["from_realtime_ns"] or 0), float(pause["to_realtime_ns"] or 0))
+            for pause in self._ended
+            if pause["activity"] == activity
+        ]
+        return [*ended, *((since_ns, math.inf) for name, since_ns in self._off.items() if name == activity)]
 
     def as_info(self) -> dict[str, str]:
         """All of them as metadata of the trace; nothing where nothing was ever off."""

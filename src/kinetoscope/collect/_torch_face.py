@@ -14,7 +14,6 @@ from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
     from kinetoscope.collect._arguments import TraceObserver
-    from kinetoscope.collect._cycle import KeptCycles
     from kinetoscope.collect._engine import Engine
     from kinetoscope.collect._observer import ObserverWindow
     from kinetoscope.collect._stats import SessionStats, Stopwatch
@@ -34,7 +33,6 @@ class TorchFace:
     _lock: threading.RLock
     _state: str
     _engine: Engine | None
-    _cycles: KeptCycles
     _observer: ObserverWindow
     _stopwatch: Stopwatch
     _trace_id: str | None
@@ -116,8 +114,4 @@ class TorchFace:
         Returns:
             Its fields name their units; see `kinetoscope.collect._stats.SessionStats`.
         """
-        stats = self._stopwatch.stats
-        last = self._cycles.last
-        if stats is not None and last is not None:
-            stats.number_of_events, stats.parse_kineto_call_duration_us = last.built
-        return stats
+        return self._stopwatch.stats
