@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kinetoscope.tables._event_numbers import event_of_launch
 from kinetoscope.tables._visible import event_tree
 from kinetoscope.trace._assemble import ENGINE_WRAPPER
 from kinetoscope.trace._schema import SCOPE_BACKWARD
@@ -61,3 +62,35 @@ def arrows(trace: Trace) -> Arrows:
         return Arrows(number, starts)
 
     return trace.cached("event_arrows", make)
+
+
+class Launches(NamedTuple):
+    """Which event started which device event, both ways, sorted to be searched."""
+
+    hosts: NDArray[np.int32]
+    started: NDArray[np.int32]
+    devices: NDArray[np.int32]
+    starters: NDArray[np.int32]
+
+    def started_by(self, row: int) -> list[int]:
+        """The device events that an event started, in the order of the launches."""
+        first, last = np.searchsorted(self.hosts, [row, row + 1])
+        found: list[int] = self.started[first:last].tolist()
+        return found
+
+    def starter_of(self, row: int) -> int:
+        """The event that started a device event, -1 without."""
+        place = int(np.searchsorted(self.devices, row))
+        known = place < len(self.devices) and self.devices[place] == row
+        return int(self.starters[place]) if known else -1
+
+
+def launches(trace: Trace) -> Launches:
+    """The launches of a trace by the events that people see."""
+
+    def make() -> Launches:
+        host, device = event_of_launch(trace), trace.column("launches", "device")
+        by_host, by_device = np.argsort(host, kind="stable"), np.argsort(device, kind="stable")
+        return Launches(host[by_host], device[by_host], device[by_device], host[by_device])
+
+    return trace.cached("event_launches", make)

@@ -6,13 +6,11 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from kinetoscope.tables._concrete_inputs import python_values
 from kinetoscope.tables._device import device_type
 from kinetoscope.tables._event_facts import children, event_name, flat_shapes, used_device
-from kinetoscope.tables._event_links import arrows, autograd
-from kinetoscope.tables._event_numbers import event_of_launch, numbers
+from kinetoscope.tables._event_links import arrows, autograd, launches
+from kinetoscope.tables._event_numbers import numbers
 from kinetoscope.tables._event_times import EventSums
 from kinetoscope.tables._visible import visible_spans
 from kinetoscope.trace._naming import frame_texts, stack_frames
@@ -251,14 +249,7 @@ class FunctionEvent(EventSums):
     @property
     def linked_correlation_id(self) -> int:
         """For an event of a device the `id` of the event that started it, else 0."""
-        return self._host_of_launch()
-
-    def _host_of_launch(self) -> int:
-        """The row of the event that started this one, 0 without."""
-        if self._number("stream") < 0:
-            return 0
-        found = np.flatnonzero(self._trace.column("launches", "device") == self.row)
-        return max(0, int(event_of_launch(self._trace)[found[0]])) if len(found) else 0
+        return max(0, launches(self._trace).starter_of(self.row))
 
     @property
     def flow_id(self) -> int:
@@ -349,9 +340,7 @@ class FunctionEvent(EventSums):
     @property
     def kernels(self) -> list[Kernel]:
         """What it started on devices."""
-        devices = self._trace.column("launches", "device")
-        rows = devices[event_of_launch(self._trace) == self.row].tolist()
-        events = [FunctionEvent(self._trace, row) for row in rows]
+        events = [FunctionEvent(self._trace, row) for row in launches(self._trace).started_by(self.row)]
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property
