@@ -11,12 +11,14 @@ from kinetoscope.tables._visible import host_spans, host_total_ns
 from kinetoscope.tables.ops import percent
 from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._assemble import spread_down
 from kinetoscope.trace._calls import calls_of
 from kinetoscope.trace._naming import module_classes
 from kinetoscope.trace._shown import memory_recorded
 
 if TYPE_CHECKING:
     import pyarrow
+    from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
 
@@ -31,20 +33,48 @@ MODULES_SCHEMA = Table(
         Column("parent", "int32", "row of modules", "The module that holds it."),
         Column("calls", "int64", "", "How often it was called; null unless module calls were recorded as spans, since"
                " calls of one module right after each other cannot be told apart by their operators."),
+        Column("call_ns", "int64", "ns", "Time from the start to the end of its calls, whatever ran in them, a call of itself within one"
+               " counted once; null unless module calls were recorded."),
+        Column("call_self_ns", "int64", "ns", "The same without the calls of other modules inside."),
         Column("operators", "int64", "", "Operators and backward functions that ran in it, submodules left out."),
         Column("total_operators", "int64", "", "The same, submodules included."),
         Column("self_ns", "int64", "ns", "Time of what ran in it, submodules left out."),
         Column("total_ns", "int64", "ns", "The same, submodules included."),
         Column("total_percent", "float64", "%", "Share of all self time of the trace."),
-        Column("forward_self_ns", "int64", "ns", "The part of `self_ns` outside backward."),
-        Column("forward_ns", "int64", "ns", "The part of `total_ns` outside backward."),
+        Column("forward_self_ns", "int64", "ns", "The part of `self_ns` outside backward and recomputation."),
+        Column("forward_ns", "int64", "ns", "The part of `total_ns` outside backward and recomputation."),
         Column("backward_self_ns", "int64", "ns", "The part of `self_ns` in backward, by the operator that caused it."),
         Column("backward_ns", "int64", "ns", "The part of `total_ns` in backward."),
+        Column("recompute_self_ns", "int64", "ns", "The part of `self_ns` that ran its forward again under activation checkpointing."),
+        Column("recompute_ns", "int64", "ns", "The part of `total_ns` that did."),
+        Column("recompute_percent", "float64", "%", "Share of `recompute_ns` in `total_ns`."),
         Column("self_bytes", "int64", "bytes", "Host memory allocated minus freed, submodules left out; null if not recorded."),
         Column("bytes", "int64", "bytes", "The same, submodules included."),
         Column("device_ns", "int64", "ns", "Device time of what was launched, submodules included."),
     ),
 )  # fmt: skip
+
+
+def _call_times(trace: Trace, called: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+    """Add up the spans of module calls: with what is in them, and without the module calls in them."""
+    spans = trace.columns("spans")
+    duration, module = spans["duration_ns"], np.append(spans["module"], -1)
+    own = np.where(called, np.arange(len(spans), dtype=np.int32), np.int32(-1))
+    # For each span the module call it is or is in.
+    inside = np.append(spread_down(spans["parent"], spans["depth"], own, -1), np.int32(-1))
+    rows = np.flatnonzero(called)
+    around = inside[spans["parent"][rows]]
+    self_ns = np.where(called, duration, 0)
+    np.subtract.at(self_ns, around[around >= 0], duration[rows[around >= 0]])
+    outermost = called.copy()
+    above = around
+    while (above >= 0).any():
+        outermost[rows[(above >= 0) & (module[above] == module[rows])]] = False
+        above = np.where(above >= 0, inside[spans["parent"][above]], np.int32(-1))
+    return {
+        "call_ns": by_module(trace, duration, outermost),
+        "call_self_ns": by_module(trace, self_ns, called),
+    }
 
 
 def modules(trace: Trace) -> pyarrow.Table:
@@ -67,12 +97,15 @@ def modules(trace: Trace) -> pyarrow.Table:
     ones = np.ones(len(spans), dtype=np.int64)
     operator = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
     on_host = host_spans(trace)
-    forward = by_module(trace, self_ns, on_host & ~in_backward)
-    backward = by_module(trace, self_ns, on_host & in_backward)
+    again = spans["recompute"] != 0
+    forward = by_module(trace, self_ns, on_host & ~in_backward & ~again)
+    backward = by_module(trace, self_ns, on_host & in_backward & ~again)
+    recompute = by_module(trace, self_ns, on_host & again)
     operators = by_module(trace, ones, operator)
     forward_total, backward_total = with_submodules(trace, forward), with_submodules(trace, backward)
+    recompute_total = with_submodules(trace, recompute)
     called = kind == SpanKind.MODULE
-    total = forward_total + backward_total
+    total = forward_total + backward_total + recompute_total
     columns: dict[str, Any] = {
         "id": np.arange(len(own), dtype=np.int32),
         "path": own["path"],
@@ -80,19 +113,26 @@ def modules(trace: Trace) -> pyarrow.Table:
         "depth": own["depth"],
         "parent": own["holder"],
         "calls": by_module(trace, ones, called) if called.any() else None,
+        "call_ns": None,
+        "call_self_ns": None,
         "operators": operators,
         "total_operators": with_submodules(trace, operators),
-        "self_ns": forward + backward,
+        "self_ns": forward + backward + recompute,
         "total_ns": total,
         "total_percent": percent(total, host_total_ns(trace)),
         "forward_self_ns": forward,
         "forward_ns": forward_total,
         "backward_self_ns": backward,
         "backward_ns": backward_total,
+        "recompute_self_ns": recompute,
+        "recompute_ns": recompute_total,
+        "recompute_percent": 100.0 * recompute_total / np.where(total == 0, np.nan, total),
         "self_bytes": None,
         "bytes": None,
         "device_ns": with_submodules(trace, by_module(trace, spans["device_self_ns"], everywhere)),
     }
+    if called.any():
+        columns |= _call_times(trace, called)
     if memory_recorded(trace):
         size = by_module(trace, spans["self_bytes"], everywhere)
         columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}

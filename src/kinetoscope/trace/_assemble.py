@@ -14,6 +14,7 @@ from kinetoscope import _core
 from kinetoscope.trace import _cycles, _module_paths, _steps
 from kinetoscope.trace._calls import attribute_beside_calls, call_mask, nest_beside_calls
 from kinetoscope.trace._columns import Columns
+from kinetoscope.trace._recompute import recomputing_stacks
 from kinetoscope.trace._schema import (
     SCOPE_BACKWARD,
     SCOPE_MODULE,
@@ -70,6 +71,7 @@ def assemble(
     spans.source(("module", "forward_stack"), derivation.inheritance)
     spans.source(("stack",), derivation.stack)
     spans.source(("phase",), derivation.phase)
+    spans.source(("recompute",), derivation.recompute)
     spans.source(("step",), derivation.step)
     spans.source(("cycle",), derivation.cycle)
     spans.source(("bytes", "self_bytes"), derivation.host_bytes)
@@ -215,6 +217,16 @@ class _Derivation:
         spread = spread_down(spans["parent"], spans["depth"], own, none)
         spread[spread == none] = Phase.FORWARD
         return {"phase": spread}
+
+    def recompute(self) -> Arrays:
+        """Forward operators that run again, by the Python stack that started them."""
+        spans, again = self._spans, np.zeros(len(self._spans), dtype=np.uint8)
+        marked = recomputing_stacks(self._tables["stacks"], self._tables["frames"], self._strings)
+        if marked is not None:
+            again[marked[spans["own_stack"]]] = 1
+            again[spans["scope"] == SCOPE_BACKWARD] = 0
+            again[call_mask(spans["kind"])] = 0
+        return {"recompute": again}
 
     def steps(self) -> Arrays:
         """The steps of the training loop, marked or found from the optimizer."""
