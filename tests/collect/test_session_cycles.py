@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+import torch
 import torch.profiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from torch.profiler import ProfilerAction
 from kinetoscope import ArgumentError, StateError, profile, schedule
 from kinetoscope.collect._session import running
 from tests.support.noting_engine import NotingEngine
+from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 ACTIONS = [ProfilerAction.NONE, ProfilerAction.WARMUP, ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE]
 
@@ -189,6 +191,30 @@ def test_nested_sessions_are_refused_and_the_outer_one_goes_on():
         assert running() is outer
     with inner:
         assert running() is inner
+
+
+def test_where_the_engine_may_be_chosen_an_inner_session_records_with_the_other_one(native):  # noqa: F811
+    outer, inner = (profile(activities=[torch.profiler.ProfilerActivity.CPU]) for _ in range(2))
+    with outer:
+        torch.ones(2).add(1)
+        with (
+            pytest.warns(UserWarning, match=r"this one records with torch's own collector \(Kineto\)"),
+            inner,
+        ):
+            torch.ones(2).mul(2)
+        torch.ones(2).sub(1)
+        with pytest.raises(StateError, match="another Kinetoscope session"):
+            profile(activities=[torch.profiler.ProfilerActivity.CPU], engine=native).start()
+    seen = [
+        {event.name for event in session.events()} & {"aten::add", "aten::mul", "aten::sub"}
+        for session in (outer, inner)
+    ]
+    assert seen == [{"aten::add", "aten::mul", "aten::sub"}, {"aten::mul"}]
+    assert [session.trace.info["engine"] for session in (outer, inner)] == ["native", "kineto"]
+    inner.cycles[0]
+    with inner:
+        pass
+    assert inner.trace.info["engine"] == "native"
 
 
 def test_a_session_dropped_without_stop_does_not_block_the_next_one():

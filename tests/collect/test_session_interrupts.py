@@ -11,6 +11,7 @@ import torch
 
 import kinetoscope.collect._session
 from kinetoscope import ProfilerActivity, StateError, profile, schedule
+from kinetoscope.collect import _ranges
 from kinetoscope.collect._native import native_engine_status
 from kinetoscope.collect._session import running
 from tests.support.noting_engine import NotingEngine
@@ -115,6 +116,7 @@ def interrupt_everywhere(make_engine, check, stride=1):
                 if session._ever_started:
                     session.stop()
             assert running() is None, line
+            assert not isinstance(torch.profiler.itt._itt, _ranges._Shim), line
             check(line)
         line += stride
 

@@ -23,7 +23,7 @@ from kinetoscope.collect._out_of_memory import report_out_of_memory
 from kinetoscope.collect._ownership import Owner, by_owner
 from kinetoscope.collect._ranges import ROUTES
 from kinetoscope.collect._reading import ReadsCycles
-from kinetoscope.collect._seat import SEAT
+from kinetoscope.collect._seat import SEATS
 from kinetoscope.collect._stats import Stopwatch
 from kinetoscope.collect._torch_face import TorchFace
 from kinetoscope.collect._trace_id import new_trace_id
@@ -116,6 +116,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
+        self._engine_is_for_one_cycle = False
         self._state = "idle"
         self._cycles_begun = 0
         self._cycles = KeptCycles(keep_all=self.acc_events)
@@ -156,16 +157,13 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         """
         trace_id = new_trace_id(self.custom_trace_id_callback)
         with self._lock:
-            if self._engine is None:
-                self._engine = choose_engine(self._asked_engine, self._recordable)
-                name_what_has_no_effect(
-                    self._engine.name, self.experimental_config, self.post_processing_timeout_s
-                )
+            if self._engine is None or (self._engine_is_for_one_cycle and self._state == "idle"):
+                self._engine = self._find_engine()
             if self._state == "recording":
                 raise already_recording()
             try:
                 if self._state != "prepared":
-                    SEAT.take(self, self._engine)
+                    SEATS.take(self, self._engine)
                 with self._stopwatch.preparing():
                     self._engine.prepare(self._request(trace_id))
                 self._trace_id = trace_id
@@ -280,7 +278,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         """Let the next session record."""
         self._state = "idle"
         ROUTES.close(self)
-        SEAT.leave(self)
+        SEATS.leave(self)
 
     def _request(self, trace_id: str) -> RecordingRequest:
         """What the engine is asked for in this cycle."""
@@ -318,6 +316,20 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         if recorded and self.profile_memory:
             recording = None if self._path is None else _metadata.ranked(self._path)
             report_out_of_memory(lambda: self.trace, self._oom_report, recording)
+
+    def _find_engine(self) -> Engine:
+        """The engine that was asked for; where one may be chosen and ours is busy, torch's collector for this cycle."""
+        self._engine_is_for_one_cycle = False
+        engine = choose_engine(self._asked_engine, self._recordable)
+        if self._asked_engine == "auto" and SEATS.is_taken_by_another(self, engine.name):
+            engine = choose_engine("kineto", self._recordable)
+            self._engine_is_for_one_cycle = True
+            warn_user(
+                "another Kinetoscope session is recording in this process, so this one records with torch's own "
+                "collector (Kineto)."
+            )
+        name_what_has_no_effect(engine.name, self.experimental_config, self.post_processing_timeout_s)
+        return engine
 
     def _chosen(self) -> Engine:
         """The engine, once there is one."""

@@ -133,22 +133,23 @@ class Routes:
     def __init__(self) -> None:
         """Begin with torch as it is."""
         self._lock = threading.RLock()
-        self._session: weakref.ref[object] | None = None
+        self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
         self._installed = False
 
     def open(self, session: object) -> None:
         """Keep ranges while a session records."""
         with self._lock:
-            self._session = weakref.ref(session)
+            self._sessions.add(session)
             self._apply()
 
     def close(self, session: object) -> None:
         """The session records no more; harmless for one that did not record."""
         with self._lock:
-            if self._session is not None and self._session() is session:
-                self._session = None
-                for _, _, ranges in self._PLACES:
-                    ranges.forget()
+            if session in self._sessions:
+                self._sessions.discard(session)
+                if not self._sessions:
+                    for _, _, ranges in self._PLACES:
+                        ranges.forget()
             self._apply()
 
     def install(self, installed: bool) -> None:
@@ -160,12 +161,12 @@ class Routes:
     def after_fork(self) -> None:
         """The parent's session records nothing of this process, and no thread of the parent holds the lock here."""
         self._lock = threading.RLock()
-        self._session = None
+        self._sessions = weakref.WeakSet()
         self._apply()
 
     def _apply(self) -> None:
         """Put the shims in or take them out, wherever that is still to be done."""
-        wanted = self._installed or (self._session is not None and self._session() is not None)
+        wanted = self._installed or len(self._sessions) > 0
         for name, variable, ranges in self._PLACES:
             module = sys.modules.get(name)
             library = getattr(module, variable, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -20,10 +19,11 @@ from kinetoscope.collect._choose import EngineName
 from kinetoscope.collect._decorating import decorated
 from kinetoscope.collect._engine import Engine
 from kinetoscope.collect._execution_trace import ExecutionTraceObserver
+from kinetoscope.collect._failures import Failures
 from kinetoscope.collect._low_level import _KinetoProfile, already_recording
 from kinetoscope.collect._ownership import by_owner
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
-from kinetoscope.collect._seat import SEAT
+from kinetoscope.collect._seat import SEATS
 from kinetoscope.collect._warn import warn_user
 
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 def running() -> _KinetoProfile | None:
     """The session that is prepared or recording in this process, or None."""
-    return SEAT.taken_by()
+    return SEATS.taken_by()
 
 
 class _Run:
@@ -41,14 +41,6 @@ class _Run:
     def __init__(self) -> None:
         self.recorded = False
         self.changing = False
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """An exception of the user's code that waits until the session has done its work."""
-
-    whose: str
-    error: BaseException
 
 
 class profile(_KinetoProfile):  # noqa: N801  (torch's name)
@@ -246,7 +238,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if run is None:
             if not self._ever_started or self._state != "idle":
                 super().stop()
-            SEAT.leave(self)
+            SEATS.leave(self)
             return
         try:
             self._close_step_range()
@@ -258,16 +250,16 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                     self._run = run
             raise
         self._report_out_of_memory(run.recorded)
-        self._let_out(failures, may_raise=may_raise)
+        failures.let_out(may_raise=may_raise)
         if not run.recorded:
             warn_user(f"nothing was recorded: {self._why_nothing()}")
 
-    def _end(self, run: _Run) -> list[_Failure]:
+    def _end(self, run: _Run) -> Failures:
         """Leave the last action; return what failed on the way.
 
         What is left is read from the state, not from the action: an interrupt may have come between the two.
         """
-        failures: list[_Failure] = []
+        failures = Failures(self._on_error, self.step_num)
         if run.changing:
             # A transition is under way, above us or in another thread, and ends where it is.
             self._closed(failures, keep=False)
@@ -283,7 +275,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
         """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out."""
         change = transition(before, after)
-        failures: list[_Failure] = []
+        failures = Failures(self._on_error, self.step_num)
         run.changing = True
         try:
             for do in change.do:
@@ -297,9 +289,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._closed(failures, keep=False)
         if change.warning is not None:
             warn_user(change.warning)
-        self._let_out(failures, may_raise=True)
+        failures.let_out(may_raise=True)
 
-    def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: list[_Failure]) -> None:
+    def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: Failures) -> None:
         """Do one thing to the engine; harmless where an interrupt has left the engine in another state than expected."""
         if do is Do.TRACE_READY:
             if run.recorded:
@@ -316,39 +308,21 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if self._closed(failures, keep=worth_keeping) and worth_keeping:
                 run.recorded = True
 
-    def _closed(self, failures: list[_Failure], *, keep: bool) -> bool:
+    def _closed(self, failures: Failures, *, keep: bool) -> bool:
         """Close the recording, note what failed beside it, and return whether there was one."""
         closed = self._finish(keep=keep)
         if closed.failure is not None:
-            self._note("the execution trace observer", closed.failure, failures)
+            failures.note("the execution trace observer", closed.failure)
         return closed.recorded
 
-    def _call_handler(self, failures: list[_Failure]) -> None:
+    def _call_handler(self, failures: Failures) -> None:
         """Call `on_trace_ready`, and note its failure."""
         if self.on_trace_ready is None:
             return
         try:
             self.on_trace_ready(self)
         except BaseException as error:  # noqa: BLE001  (an interrupt too must find the engine in order)
-            self._note("on_trace_ready", error, failures)
-
-    def _note(self, whose: str, error: BaseException, failures: list[_Failure]) -> None:
-        """Keep an exception until the session has done its work, or make it a warning where that was asked for."""
-        if self._on_error == "raise" or not isinstance(error, Exception):
-            failures.append(_Failure(whose, error))
-            return
-        warn_user(
-            f"{whose} failed at step {self.step_num}, profiling goes on: {type(error).__name__}: {error}"
-        )
-
-    def _let_out(self, failures: list[_Failure], *, may_raise: bool) -> None:
-        """Raise the first failure, and tell of the others and of those that may not get out."""
-        out = next((one for one in failures if may_raise or not isinstance(one.error, Exception)), None)
-        for one in failures:
-            if one is not out:
-                warn_user(f"{one.whose} failed: {type(one.error).__name__}: {one.error}")
-        if out is not None:
-            raise out.error
+            failures.note("on_trace_ready", error)
 
     def _clean_up(self, *, may_raise: bool) -> None:
         """Let the observer finish for good."""

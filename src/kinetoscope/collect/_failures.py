@@ -1,0 +1,47 @@
+"""Exceptions of the user's code that wait until the session has done its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kinetoscope.collect._warn import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._arguments import OnError
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """One exception, and whose it is."""
+
+    whose: str
+    error: BaseException
+
+
+class Failures:
+    """What failed during one transition of a session."""
+
+    def __init__(self, on_error: OnError, step: int) -> None:
+        """Begin without any; `step` is told in warnings."""
+        self._on_error = on_error
+        self._step = step
+        self._waiting: list[_Failure] = []
+
+    def note(self, whose: str, error: BaseException) -> None:
+        """Keep an exception for the end, or make it a warning where that was asked for; an interrupt is always kept."""
+        if self._on_error == "raise" or not isinstance(error, Exception):
+            self._waiting.append(_Failure(whose, error))
+        else:
+            warn_user(
+                f"{whose} failed at step {self._step}, profiling goes on: {type(error).__name__}: {error}"
+            )
+
+    def let_out(self, *, may_raise: bool) -> None:
+        """Raise the first one, and tell of the others; where none may be raised, only an interrupt is."""
+        out = next((one for one in self._waiting if may_raise or not isinstance(one.error, Exception)), None)
+        for one in self._waiting:
+            if one is not out:
+                warn_user(f"{one.whose} failed: {type(one.error).__name__}: {one.error}")
+        if out is not None:
+            raise out.error
