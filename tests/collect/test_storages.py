@@ -19,7 +19,7 @@ from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.tables.memory_peak import peak
 from kinetoscope.trace._schema import StorageRole
-from tests.support.recorded import profile
+from tests.support.recorded import CPU, profile
 
 
 def watch(modules=()):
@@ -243,3 +243,32 @@ def test_the_order_of_categories_is_that_of_torch():
         category.name if category else "UNKNOWN": place for category, place in _CATEGORY_TO_INDEX.items()
     }
     assert theirs == {category.name: category.value for category in MemoryCategory}
+
+
+def test_torchs_own_collector_has_categories_too():
+    model = nn.Linear(10, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    hooks = len(torch_optimizer._global_optimizer_pre_hooks)
+    with kinetoscope.profile(activities=CPU, engine="kineto", profile_memory=True) as prof:
+        model(torch.ones(4, 10)).sum().backward()
+        optimizer.step()
+    assert len(torch_optimizer._global_optimizer_pre_hooks) == hooks
+    found = bytes_by_category(prof.trace)
+    assert found["parameter"] >= 440
+    assert found["optimizer state"] >= 440
+    assert found["gradient"] >= 440
+    assert found["activation"] == 160 + 4
+    assert not [key for key in prof.trace.info if key.startswith("storages")]
+
+
+def test_torchs_own_collector_links_backward_to_the_forward_operator():
+    model = nn.Linear(3, 3)
+    with kinetoscope.profile(activities=CPU, engine="kineto") as prof:
+        model(torch.ones(4, 3)).sum().backward()
+    spans, strings = prof.trace.columns("spans"), prof.trace.strings
+    linked = {
+        strings[name]: strings[spans["name"][forward]]
+        for name, forward in zip(spans["name"].tolist(), spans["forward"].tolist(), strict=True)
+        if forward >= 0
+    }
+    assert linked == {"SumBackward0": "aten::sum", "AddmmBackward0": "aten::addmm", "TBackward0": "aten::t"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect._engine import StillRecordingError
 from kinetoscope.collect._experimental import for_torchs_collector
 from kinetoscope.collect._pauses import Pauses
+from kinetoscope.collect._storages import StorageWatch, living
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class KinetoEngine:
         self._request: RecordingRequest | None = None
         self._collector: Any = None
         self._only_thread: int | None = None
+        self._watch: StorageWatch | None = None
         self._ended_at_exit: KinetoRecording | None = None
         _ENGINES.add(self)
 
@@ -88,6 +91,9 @@ class KinetoEngine:
         self._refuse_second_user()
         # torch reports memory to the thread that started only, and that collection can only be stopped by it.
         self._only_thread = threading.get_ident() if self._request.profile_memory else None
+        if self._request.profile_memory:
+            self._watch = StorageWatch(lambda: living()[0], lambda tensors: None)
+            self._request = _with_info(self._request, self._watch.start())
         self._collector._start_trace()
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
@@ -127,11 +133,15 @@ class KinetoEngine:
                 "with profile_memory=True torch's own collector can only be stopped by the thread that started it: "
                 "call stop() there."
             )
-        stopped = self._collector
+        stopped, watch, self._watch = self._collector, self._watch, None
         try:
+            if watch is not None:
+                watch.cancel()
             if not _in_use():
                 return KinetoRecording(None, self._request, self._pauses)
             stopped.__exit__(None, None, None)
+            if watch is not None:
+                self._request = _with_info(self._request, watch.stop())
             return KinetoRecording(stopped.kineto_results, self._request, self._pauses, _window_ns(stopped))
         finally:
             self._collector = None
@@ -190,7 +200,8 @@ class KinetoRecording:
         from kinetoscope.collect._kineto_columns import Tables, columns_from_kineto
         from kinetoscope.trace import Trace
         from kinetoscope.trace._cycles import one_cycle
-        from kinetoscope.trace._losses import pause_losses
+        from kinetoscope.trace._losses import loss_rows, pause_losses
+        from kinetoscope.trace._storages import add_storages
 
         texts = {**self._request.info, **self._pauses.as_info()}
         info = {key: json.loads(text) for key, text in texts.items()}
@@ -212,6 +223,8 @@ class KinetoRecording:
             )
             info["start_realtime_ns"] = int(self._results.trace_start_ns())
             lost += [tables["losses"]] if "losses" in tables else []
+            strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
+            lost.append(loss_rows({"skipped_storages": unseen}, stopped=True))
         elif not self._taken:
             raise StateError("this recording was discarded: there is no trace of it.")
         lost.append(pause_losses(info.get("pauses")))
@@ -238,6 +251,11 @@ def _function_ids(results: Any) -> dict[int, int]:
         with open(path, encoding="utf-8", errors="replace") as file:
             # Not read as JSON, since a name may have made it invalid.
             return {int(ours): int(torchs) for ours, torchs in _NUMBERS_OF_A_CALL.findall(file.read())}
+
+
+def _with_info(request: RecordingRequest, info: dict[str, str]) -> RecordingRequest:
+    """The request with more metadata."""
+    return dataclasses.replace(request, info={**request.info, **info})
 
 
 def _stop_at_exit() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kinetoscope.trace import SpanKind
+from kinetoscope.trace._assemble import ENGINE_WRAPPER
 from kinetoscope.trace._schema import FLAG_ASYNC, SCOPE_BACKWARD, SCOPE_USER, TRANSFER_MARKS
 
 _KINDS = {
@@ -99,7 +100,9 @@ class _Conversion:
         if function_ids is not None:
             numbers = [function_ids.get(event.correlation_id(), -1) for event in events]
             spans["record_function"] = np.where(spans["stream"] < 0, np.array(numbers, np.int64), -1)
-        backward = spans["scope"] == SCOPE_BACKWARD
+        # The engine's wrapper has its function's number, and must not be taken for the forward operator.
+        wrapper = np.array([text.startswith(ENGINE_WRAPPER) for text in self.strings], dtype=bool)
+        backward = (spans["scope"] == SCOPE_BACKWARD) | (wrapper[spans["name"]] & (spans["sequence"] >= 0))
         spans["forward_thread"] = np.array(
             [self.thread_of_torch_id.get(int(thread), -1) for thread in np.where(backward, forward, -1)],
             np.int32,

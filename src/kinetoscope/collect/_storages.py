@@ -122,7 +122,8 @@ class StorageWatch:
         """
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
         self._hooks.append(register_optimizer_step_post_hook(self._after_step))
-        self._seen.tensors = older = []
+        older: list[Tensor] = []
+        self._seen.tensors = older
         now_ns = time.time_ns()
         modules, optimizers, tensors = living()
         with _unrecorded():

@@ -84,9 +84,9 @@ def _last_operator(trace: Trace) -> list[str]:
     if len(rows) == 0:
         return []
     row = int(rows[np.argmax(spans["start_ns"][rows])])
-    told = []
+    told: list[str] = []
     module, step = int(spans["module"][row]), int(spans["step"][row])
-    names = []
+    names: list[str] = []
     at = row
     while at >= 0 and len(names) < 50:
         names.append(printable(trace.strings[spans["name"][at]]))

@@ -86,7 +86,8 @@ class Blocks:
 
 def keys_of(address: NDArray[np.uint64], device_type: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Addresses that tell the host's memory from that of devices."""
-    return address | ((device_type != 0).astype(np.uint64) << np.uint64(63))
+    keys: NDArray[np.uint64] = address | ((device_type != 0).astype(np.uint64) << np.uint64(63))
+    return keys
 
 
 def blocks_of(trace: Trace) -> Blocks:

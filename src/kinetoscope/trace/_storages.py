@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.trace._schema import StorageRole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -28,7 +28,7 @@ _NUMBERS: dict[str, type[np.generic]] = {
 
 
 def add_storages(
-    tables: dict[str, Mapping[str, Any]], info: dict[str, Any], strings: list[str], start_realtime_ns: int
+    tables: MutableMapping[str, Any], info: dict[str, Any], strings: list[str], start_realtime_ns: int
 ) -> tuple[list[str], int]:
     """Take what tensors held out of the metadata, and make the table `storages` of it.
 
@@ -72,7 +72,9 @@ def add_storages(
         "bytes": numbers["bytes"],
         "device_type": np.array([_device(text) for part in parts for text in part["device"]], dtype=np.uint8),
         "device_index": numbers["device_index"],
-        "module": _owners(numbers["module"], numbers["parameter"], tables["modules"], tables["parameters"]),
+        "module": _owners(
+            numbers["module"], numbers["parameter"], tables.get("modules", {}), tables.get("parameters", {})
+        ),
         "name": np.array(names, dtype=np.int32),
     }
     known = (numbers["role"] <= max(StorageRole)) & (numbers["bytes"] > 0) & (numbers["address"] > 0)
