@@ -161,10 +161,11 @@ def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, sav
 def _settle(found: DistinctCalls, row: int, standing: Standing, cost: Cost, call: OperatorCall) -> None:
     """Keep a cost, or that there is none."""
     flops, size = cost
-    if flops is None or not 0 <= flops <= _LARGEST:
+    # Scalars of a damaged trace can be of any type, and so can what is made of them.
+    if type(flops) is not int or not 0 <= flops <= _LARGEST:
         found.standing[row] = Standing.NO_INPUTS
         return
     found.standing[row] = standing
     found.flops[row] = flops
-    found.bytes[row] = size if size is not None and 0 <= size <= _LARGEST else -1
+    found.bytes[row] = size if type(size) is int and 0 <= size <= _LARGEST else -1
     found.dtype[row] = next((dtype for dtype in call.dtypes if dtype is not None), "")

@@ -45,7 +45,7 @@ _COMPLEX = {
     "mul": 6, "square": 6, "div": 11, "true_divide": 11, "reciprocal": 6, "abs": 4, "eq": 2, "ne": 2, "pow": 6,
     "lerp": 10, "addcmul": 14, "addcdiv": 19, "sqrt": 6, "exp": 5, "angle": 1, "neg": 2, "sgn": 6,
 }  # fmt: skip
-_GELU = {("gelu", False): 5, ("gelu", True): 9, ("gelu_backward", False): 11, ("gelu_backward", True): 20}
+_GELU = {("gelu", False): 5, ("gelu", True): 9, ("gelu_backward", False): 11, ("gelu_backward", True): 18}
 _TRUTH = frozenset(
     [
         "eq",

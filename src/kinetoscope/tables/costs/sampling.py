@@ -28,9 +28,8 @@ def _results(call: OperatorCall) -> int:
     shape, sizes = call.shape(0), call.value(1)
     if isinstance(sizes, list) and sizes:
         return prod(shape[: -len(sizes)]) * prod(sizes)
-    factors = next(
-        value for value in reversed(call.values) if isinstance(value, list) and value and value is not sizes
-    )
+    given = [value for value in call.values[1:] if isinstance(value, list) and value]
+    factors = given[-1]
     count = len(factors)
     return prod(shape[:-count]) * prod(
         int(size * factor) for size, factor in zip(shape[-count:], factors, strict=True)
