@@ -2,14 +2,18 @@
 
 import copy
 import pickle
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.tables.average_event import FunctionEventAvg
 from kinetoscope.tables.event_list import EventList
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
+from tests.tables.test_properties import traces
 
 
 def example() -> Trace:
@@ -214,3 +218,43 @@ def test_a_pickled_event_takes_its_trace_along_once():
     assert other[3].column("spans", "self_ns").tolist() == trace.column("spans", "self_ns").tolist()
     assert copy.copy(trace) is copy.deepcopy(trace) is trace
     assert copy.copy(trace.events()) == trace.events()
+
+
+SUMS = (
+    "key", "count", "cpu_time_total", "self_cpu_time_total", "cpu_memory_usage", "self_cpu_memory_usage", "input_shapes",
+    "overload_name", "stack", "flops", "is_user_annotation",
+)  # fmt: skip
+
+
+@given(
+    traces(),
+    st.slices(14),
+    st.fixed_dictionaries(
+        {
+            "group_by_input_shapes": st.booleans(),
+            "group_by_stack_n": st.integers(0, 3),
+            "group_by_overload_name": st.booleans(),
+        }
+    ),
+)
+def test_any_part_is_added_up_as_one_by_one(trace, part, grouping):
+    for events in (trace.events(), trace.events()[part]):
+        columns = events.key_averages(**grouping)
+        by_hand = EventList(list(events)).key_averages(**grouping)
+        assert len(columns) == len(by_hand)
+        for one, other in zip(columns, by_hand, strict=True):
+            for name in SUMS:
+                assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-9), (name, one, other)
+        # Floating-point sums may round the last digit the other way.
+        assert re.sub(r"[\d.]+", "#", columns.table()) == re.sub(r"[\d.]+", "#", by_hand.table())
+
+
+@given(traces())
+def test_a_list_shows_its_events_however_it_was_made(trace):
+    events = trace.events()
+    listed = EventList(list(events))
+    assert listed == events
+    assert listed.table(row_limit=-1) == events.table(row_limit=-1)
+    for key in ("cpu_time", "count", "self_cpu_memory_usage", "key"):
+        assert listed.sorted_by(key) == events.sorted_by(key)
+    assert repr(listed.total_average()) == repr(events.total_average())

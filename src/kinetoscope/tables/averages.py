@@ -211,13 +211,14 @@ def _chosen(trace: Trace, rows: NDArray[np.int64] | None) -> NDArray[np.bool_] |
 def _in_order_of_time(
     trace: Trace, group_of: NDArray[np.int32], first: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The earliest row of each group, whatever its thread, and the order of the groups by it."""
-    start = trace.column("spans", "start_ns")
+    """The earliest row of each group, whatever its thread, and the order of the groups by it; longer ones first."""
+    start, duration = trace.column("spans", "start_ns"), trace.column("spans", "duration_ns")
     least = _core.group_min(group_of, len(first), start)
     rows = np.flatnonzero((group_of >= 0) & (start == least[group_of]))
-    # The last write wins, so that of equal starts the first row stays.
-    first[group_of[rows[::-1]]] = rows[::-1]
-    return first, np.argsort(least, kind="stable")
+    # The last write wins: of equal starts the longest stays, of equal lengths the first row.
+    rows = rows[np.lexsort((-rows, duration[rows]))]
+    first[group_of[rows]] = rows
+    return first, np.lexsort((first, -duration[first], least))
 
 
 def _keys(trace: Trace, grouping: Grouping) -> list[NDArray[np.int32]]:
