@@ -39,3 +39,13 @@ def test_it_says_when_the_recorder_cannot_be_built(tmp_path, monkeypatch):
     assert told.returncode == 1
     assert "kinetoscope: error: " in told.stderr
     assert "Traceback" not in told.stderr
+
+
+def test_it_says_where_the_names_of_torch_profiler_lead():
+    pytest.importorskip("torch", reason="they are torch's names")
+    for start, said in [
+        ("", "torch's own"),
+        ("import kinetoscope; kinetoscope.install()", "Kinetoscope: something has called"),
+    ]:
+        (line,) = [line for line in doctor(start).stdout.splitlines() if line.startswith("profiler")]
+        assert said in line

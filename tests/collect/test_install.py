@@ -342,3 +342,16 @@ def test_run_with_install_says_what_it_leaves_to_the_program_and_when_nothing_ca
     idle = subprocess.run([*command, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert idle.returncode == 0
     assert "nothing was recorded: the program finished no recording of torch.profiler" in idle.stderr
+
+
+def test_a_program_that_cannot_be_changed_can_be_given_torchs_collector():
+    with install(engine="kineto"):
+        with torch.profiler.profile(activities=CPU) as prof:
+            torch.ones(2).add(1)
+        assert isinstance(prof.profiler, torch.autograd.profiler.profile)
+        assert prof.profiler.kineto_results.experimental_event_tree()
+        assert kinetoscope.profile(activities=CPU)._asked_engine == "auto"
+    for engine in ("fast", NotingEngine(), None):
+        with pytest.raises(kinetoscope.ArgumentError, match="engine="):
+            install(engine=engine)
+    assert not is_installed()

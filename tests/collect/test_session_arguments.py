@@ -162,9 +162,12 @@ def test_operations_are_counted_from_shapes_that_nobody_asked_for():
 # -------------------------------------------------------------------------------------------------------- metadata
 
 
+OF_EVERY_CYCLE = {"trace_id", "cycle", "devices", "float32_matmul_precision"}
+
+
 def of_the_program(info):
     """The metadata without what every cycle has."""
-    return {key: value for key, value in info.items() if key not in ("trace_id", "cycle")}
+    return {key: value for key, value in info.items() if key not in OF_EVERY_CYCLE}
 
 
 def info_of(session):

@@ -68,7 +68,7 @@ class InstalledRecording(ProgramRecording):
         self._cycles = deque(maxlen=MOST_CYCLES)
         self._recording_process = os.getpid()
         try:
-            install_and_tell(self._keep)
+            install_and_tell(self._keep, self._wanted.engine)  # type: ignore[arg-type]  # click has checked it
         except KinetoscopeError as error:
             complain(str(error))
             sys.exit(1)

@@ -88,9 +88,7 @@ def command(
     recorded, as the program asks for; at the end all of that is in PREFIX.ktrace too.
     """
     if install:
-        _refuse_what_the_program_decides(
-            shapes=shapes, memory=memory, steps=steps, ring=ring, engine=engine != "auto"
-        )
+        _refuse_what_the_program_decides(shapes=shapes, memory=memory, steps=steps, ring=ring)
     to_run = Program(program, arguments, is_module)
     wanted = Wanted(
         prefix=_prefix(output, to_run),

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch.profiler
 
-from kinetoscope._errors import StateError
+from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect._activities import supported_activities
+from kinetoscope.collect._arguments import checked_engine
 from kinetoscope.collect._execution_trace import ExecutionTraceObserver
 from kinetoscope.collect._handlers import tensorboard_trace_handler
 from kinetoscope.collect._low_level import _KinetoProfile
@@ -28,6 +29,7 @@ from kinetoscope.collect._schedule import schedule
 from kinetoscope.collect._session import profile
 
 if TYPE_CHECKING:
+    from kinetoscope.collect._choose import EngineName
     from kinetoscope.collect._cycle import Cycle
 
 _CLASSES: dict[str, type] = {
@@ -62,18 +64,26 @@ class Installation:
             uninstall()
 
 
-def install() -> Installation:
+def install(*, engine: EngineName = "auto") -> Installation:
     """Let the public names of `torch.profiler` lead to Kinetoscope, so that unmodified programs and libraries use it.
 
     This holds for `torch.profiler` and `torch.profiler.profiler`, for what is imported from them later, and for every
     loaded module that has imported such a name already. A second call changes nothing. Sessions that exist, and classes
     made from torch's, stay what they are. Ranges that the program marks by NVTX or ITT are kept in every recording.
 
+    Args:
+        engine: What records where the program does not say: `"native"`, `"kineto"` (torch's own collector, for tools that
+            read `prof.profiler.kineto_results`), or `"auto"`.
+
     Returns:
         Nothing that must be kept; in a `with` statement the end of the block undoes this call, unless Kinetoscope was
         installed before it.
+
+    Raises:
+        ArgumentError: There is no such engine.
+        StateError: Something else has put what is no class in the place of one of torch's.
     """
-    return install_and_tell(None)
+    return install_and_tell(None, engine)
 
 
 def uninstall() -> None:
@@ -92,20 +102,26 @@ def is_installed() -> bool:
     return _stand_ins is not None
 
 
-def install_and_tell(on_cycle: Callable[[Cycle], None] | None) -> Installation:
+def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineName) -> Installation:
     """Install, and have every recording that ends handed to `on_cycle`."""
     global _stand_ins
+    if not isinstance(engine, str):
+        raise ArgumentError(f"engine={engine!r} is not valid: choose an engine by its name, or 'auto'.")
+    checked_engine(engine)
+    of_sessions: dict[str, Any] = {"_default_engine": engine}
+    if on_cycle is not None:
+        of_sessions["_cycle_ended"] = lambda _session, cycle: on_cycle(cycle)
     with _lock:
         if _stand_ins is not None:
             return Installation(is_the_first=False)
         # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
-        _stand_ins = _made_stand_ins(on_cycle)
+        _stand_ins = _made_stand_ins(of_sessions)
         _replace({id(theirs): ours for theirs, ours in _stand_ins.values()})
         ROUTES.install(True)
         return Installation(is_the_first=True)
 
 
-def _made_stand_ins(on_cycle: Callable[[Cycle], None] | None) -> dict[str, tuple[Any, Any]]:
+def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """For each name what torch has, and what stands in for it."""
     made: dict[str, tuple[Any, Any]] = {}
     for name, ours in _CLASSES.items():
@@ -115,13 +131,13 @@ def _made_stand_ins(on_cycle: Callable[[Cycle], None] | None) -> dict[str, tuple
                 f"torch.profiler.{name} is {theirs!r} and no class: something else has replaced it. Call "
                 "kinetoscope.install() before that, or without it."
             )
-        made[name] = theirs, _class_for(ours, theirs, on_cycle)
+        made[name] = theirs, _class_for(ours, theirs, of_sessions)
     for name, function in _FUNCTIONS.items():
         made[name] = getattr(torch.profiler, name), _copied(function)
     return made
 
 
-def _class_for(ours: type, theirs: type, on_cycle: Callable[[Cycle], None] | None) -> type:
+def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
     """A class that works as ours and is known as torch's: to `isinstance` both count as it, made here or before."""
 
     class Known(ABCMeta):
@@ -142,8 +158,8 @@ def _class_for(ours: type, theirs: type, on_cycle: Callable[[Cycle], None] | Non
         "__qualname__": ours.__qualname__,
         "__doc__": ours.__doc__,
     }
-    if on_cycle is not None and issubclass(ours, _KinetoProfile):
-        contents["_cycle_ended"] = lambda _session, cycle: on_cycle(cycle)
+    if issubclass(ours, _KinetoProfile):
+        contents |= of_sessions
     stand_in = Known(ours.__name__, (ours, theirs), contents)
     return stand_in
 

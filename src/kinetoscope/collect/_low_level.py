@@ -69,6 +69,9 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
     """
 
+    # What "auto" means for a class that stands in for torch's.
+    _default_engine: EngineName = "auto"
+
     def __init__(
         self,
         *,
@@ -92,7 +95,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
     ) -> None:
         self.activities = asked_activities(activities)
         self._recordable = recordable(self.activities)
-        self._asked_engine = _arguments.checked_engine(engine)
+        self._asked_engine = _arguments.checked_engine(self._default_engine if engine == "auto" else engine)
         self.record_shapes = _arguments.checked_switch("record_shapes", record_shapes)
         self.profile_memory = _arguments.checked_switch("profile_memory", profile_memory)
         self.with_stack = _arguments.checked_switch("with_stack", with_stack)

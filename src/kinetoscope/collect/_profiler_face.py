@@ -132,5 +132,5 @@ def _only_with_kineto(call: str, instead: str) -> StateError:
     """Why a call has no answer here."""
     return StateError(
         f"prof.profiler.kineto_results.{call} holds objects of torch's own collector: give the session engine='kineto' to "
-        f"have them. {instead} tell the same with any engine."
+        f"have them (or install(engine='kineto') for a program that is not to be changed). {instead} tell the same with any engine."
     )

@@ -12,6 +12,7 @@ from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
     from kinetoscope.collect._memory_profile import MemoryProfile
+    from kinetoscope.collect._stats import Stopwatch
     from kinetoscope.trace import Trace
 
 
@@ -21,6 +22,7 @@ class ReadsCycles(ABC):
     acc_events: bool
     profile_memory: bool
     _cycles: KeptCycles
+    _stopwatch: Stopwatch
 
     @abstractmethod
     def _why_no_trace(self) -> str:
@@ -163,7 +165,8 @@ class ReadsCycles(ABC):
             StateError: Nothing was recorded yet.
         """
         trace = self._trace_of("all" if self.acc_events else None)
-        return catalog.resolve(catalog.VIEWS["events"])(trace)
+        with self._stopwatch.listing():
+            return catalog.resolve(catalog.VIEWS["events"])(trace)
 
     def _need_memory(self, call: str) -> None:
         """Refuse a call about memory where the session was not asked to record it."""

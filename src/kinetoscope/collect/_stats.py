@@ -19,7 +19,7 @@ class SessionStats:
         profiler_enable_call_duration_us: What `start_trace` took, in microseconds.
         profiler_disable_call_duration_us: What `stop_trace` took, in microseconds.
         parse_kineto_call_duration_us: What building the trace took, in microseconds, whichever engine recorded.
-        function_events_build_tree_call_duration_us: Always 0: nesting is computed when it is first asked for.
+        function_events_build_tree_call_duration_us: What the last call of `events` took, in microseconds, at least 1.
     """
 
     profiling_window_duration_sec: float = 0.0
@@ -63,6 +63,14 @@ class Stopwatch:
         if self.stats is not None:
             self.stats.profiling_window_duration_sec = (begin_ns - self._began_ns) / 1e9
             self.stats.profiler_disable_call_duration_us = _us_since(begin_ns)
+
+    @contextlib.contextmanager
+    def listing(self) -> Iterator[None]:
+        """Time the making of a list of events."""
+        begin_ns = time.perf_counter_ns()
+        yield
+        if self.stats is not None:
+            self.stats.function_events_build_tree_call_duration_us = max(1, _us_since(begin_ns))
 
 
 def _us_since(begin_ns: int) -> int:
