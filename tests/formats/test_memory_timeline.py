@@ -144,8 +144,8 @@ def test_the_page_shows_the_peak_its_holders_and_a_picture(tmp_path):
     text = " ".join(page.texts)
     for shown in (
         "Memory of cpu",
-        "1.40 KB",
-        "peak 1.40 KB",
+        "1.40 KiB",
+        "peak 1.40 KiB",
         "1000 B",
         "aten::linear",
         "net.py(9): Net.forward",
@@ -194,3 +194,11 @@ def test_a_picture_of_many_events_keeps_the_peak(tmp_path):
     )
     assert max(sum(row) for row in data["bytes"]) == 777_877
     assert path.stat().st_size < 400_000
+
+
+@pytest.mark.parametrize("name", ["run.memory.html", "run.memory.json", "run.memory.json.gz", "run.memory.raw.json.gz"])  # fmt: skip
+def test_a_trace_saves_itself_as_a_memory_timeline(tmp_path, name):
+    trace = program().build()
+    trace.save(tmp_path / name)
+    write_memory_timeline(trace, tmp_path / f"other.{name}")
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"other.{name}").read_bytes()

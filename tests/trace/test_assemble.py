@@ -157,3 +157,16 @@ def test_spread_down_finds_the_nearest_ancestor(forest, data):
         if expected[row] == 9 and above >= 0:
             expected[row] = expected[above]
     assert spread_down(parent, depth, own, 9).tolist() == expected
+
+
+def test_each_device_has_addresses_and_totals_of_its_own():
+    builder = TraceBuilder().span("aten::mm", 0, 100)
+    builder.allocate(10, 0x10, 70, device=(1, 0))
+    builder.allocate(20, 0x10, 700, device=(1, 1))
+    builder.allocate(25, 0x10, 3)
+    builder.free(30, 0x10, device=(1, 0))
+    trace = builder.build()
+    assert trace.column("allocations", "match").tolist() == [3, -1, -1, 0]
+    assert trace.column("allocations", "total_bytes").tolist() == [70, 700, 3, 0]
+    assert trace.column("spans", "device_bytes").tolist() == [700]
+    assert trace.column("spans", "bytes").tolist() == [3]

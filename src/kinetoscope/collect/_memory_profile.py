@@ -13,7 +13,8 @@ from kinetoscope.trace import catalog
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
-_DEVICE_BYTES = (1 << 63) - 1
+# Above these bits a block's key says which device it is on.
+_ADDRESS = (1 << 48) - 1
 
 
 class MemoryProfile:
@@ -97,7 +98,7 @@ class MemoryProfile:
         names = catalog.resolve("kinetoscope.tables.memory_timeline:device_names")(self._trace)
         devices = [torch.device(name) for name in names]
         return [
-            TensorKey(devices[device], number, _Storage(address & _DEVICE_BYTES, number))
+            TensorKey(devices[device], number, _Storage(address & _ADDRESS, number))
             for number, (device, address) in enumerate(
                 zip(blocks.device.tolist(), blocks.key.tolist(), strict=True)
             )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.tables._units import size_text
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_timeline import live_by_category
 
@@ -60,6 +59,14 @@ class Curve:
     before_bytes: int
     end_bytes: int
     duration_ns: int
+
+
+def amount(size_bytes: int) -> str:
+    """Return a number of bytes in the largest binary unit that leaves at least 1."""
+    for power, unit in ((6, "EiB"), (5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes >= 1024**power:
+            return f"{size_bytes / 1024**power:.2f} {unit}"
+    return f"{size_bytes} B"
 
 
 def curve_of(changes: Changes, category: NDArray[np.uint8], duration_ns: int) -> Curve:
@@ -114,7 +121,7 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
         y = _y(tick, top)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(
-            f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{size_text(tick)}</text>'
+            f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{amount(tick)}</text>'
         )
     x = _LEFT + curve.time_ns / curve.duration_ns * _COLUMNS
     below = np.zeros(len(total))
@@ -157,7 +164,7 @@ def _mark(peak_ns: int, highest: int, top: int, duration_ns: int) -> str:
         f'<line class="peak" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{HEIGHT - _BOTTOM}"/>'
         f'<circle class="peak" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
         f'<text class="peak" x="{x - 8 if right else x + 8:.1f}" y="{_TOP - 12}" '
-        f'text-anchor="{"end" if right else "start"}">peak {size_text(highest)}</text>'
+        f'text-anchor="{"end" if right else "start"}">peak {amount(highest)}</text>'
     )
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.formats._memory_chart import COLOURS, STACKED, Curve, chart, curve_of
+from kinetoscope.formats._memory_chart import COLOURS, STACKED, Curve, amount, chart, curve_of
 from kinetoscope.formats._memory_style import SCRIPT, STYLE
-from kinetoscope.tables._units import size_text
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.tables.memory_peak import live_at, memory_peak, peak
@@ -93,9 +92,9 @@ def _facts(trace: Trace, device: int, at: Peak | None, curve: Curve) -> str:
     before, end = int(curve.before_bytes), int(curve.end_bytes)
     allocations = int((changes_of(trace, device).action == CREATE).sum())
     return "".join([
-        _fact(size_text(at.bytes), f"peak, {where}"),
-        _fact(size_text(before), "there before the recording"),
-        _fact(size_text(end), "live at the end"),
+        _fact(amount(at.bytes), f"peak, {where}"),
+        _fact(amount(before), "there before the recording"),
+        _fact(amount(end), "live at the end"),
         _fact(f"{allocations:,}", "allocations"),
     ])  # fmt: skip
 
@@ -126,7 +125,7 @@ def _categories(trace: Trace, at: Peak | None) -> str:
         if counts[category]:
             cells = [
                 _category_cell(CATEGORY_NAMES[category], category),
-                _number(size_text(int(sums[category]))),
+                _number(amount(int(sums[category]))),
                 _bar(int(sums[category]), total, category),
                 _number(f"{int(counts[category]):,}"),
             ]
@@ -158,7 +157,7 @@ def _holders(trace: Trace, device: str, at: Peak | None) -> str:
         category = numbers[row["category"]]
         stack = "\n".join(reversed((row["stack"] or "").split(";")))
         cells = [
-            _number(size_text(row["bytes"])),
+            _number(amount(row["bytes"])),
             _bar(row["bytes"], total, category),
             _category_cell(row["category"], category),
             f"<td>{escape(row['module'] or '')}</td>",

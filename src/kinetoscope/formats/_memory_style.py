@@ -44,7 +44,7 @@ SCRIPT = """
   var tip = document.getElementById("tip"), cursor = document.getElementById("cursor");
   var left = +svg.dataset.left, right = +svg.dataset.right;
   function size(bytes) {
-    var units = ["GB", "MB", "KB"];
+    var units = ["GiB", "MiB", "KiB"];
     for (var i = 0; i < 3; i++) {
       var unit = Math.pow(1024, 3 - i);
       if (bytes >= unit) return (bytes / unit).toFixed(2) + " " + units[i];

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.formats._memory_chart import amount
 from kinetoscope.formats._memory_page import page
-from kinetoscope.tables._units import printable, size_text
+from kinetoscope.tables._units import printable
 from kinetoscope.tables._visible import HIDDEN_NAMES
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
@@ -56,7 +57,7 @@ def write_memory_report(
         place = find_device(trace, None)
     lines = [f"Out of memory: {failure.strip()}", ""]
     if wanted_bytes is not None:
-        lines.append(f"asked for    {_large_text(wanted_bytes)}")
+        lines.append(f"asked for    {amount(wanted_bytes)}")
     if where is not None:
         lines.append(f"at           {where}")
     lines += _last_operator(trace)
@@ -66,14 +67,6 @@ def write_memory_report(
     with replaced(page_path) as file:
         shown = "\n".join(line for line in lines if line)
         file.write(page(trace, place, failure=shown).encode("utf-8", "backslashreplace"))
-
-
-def _large_text(size_bytes: int) -> str:
-    """A size that may be beyond all machines."""
-    for power, unit in ((6, "EB"), (5, "PB"), (4, "TB")):
-        if size_bytes >= 1024**power:
-            return f"{size_bytes / 1024**power:.2f} {unit}"
-    return size_text(size_bytes)
 
 
 def _last_operator(trace: Trace) -> list[str]:
@@ -109,14 +102,14 @@ def _memory(trace: Trace, place: int) -> list[str]:
     end_bytes = int(changes_of(trace, place).total_bytes[-1])
     when = f"{at.time_ns / 1e6:.1f} ms after the start"
     lines = [
-        f"Tensors on {name}: {size_text(at.bytes)} at the peak, {when}; {size_text(end_bytes)} at the end.",
+        f"Tensors on {name}: {amount(at.bytes)} at the peak, {when}; {amount(end_bytes)} at the end.",
         "",
         "At the peak, by category",
     ]
     sums = np.zeros(len(MemoryCategory), dtype=np.int64)
     np.add.at(sums, judged.category[live], judged.blocks.bytes[live])
     lines += [
-        f"  {size_text(int(sums[category])):>12}  {100 * int(sums[category]) / at.bytes:5.1f} %  {CATEGORY_NAMES[category]}"
+        f"  {amount(int(sums[category])):>12}  {100 * int(sums[category]) / at.bytes:5.1f} %  {CATEGORY_NAMES[category]}"
         for category in np.argsort(-sums, kind="stable")
         if sums[category]
     ]
@@ -125,7 +118,7 @@ def _memory(trace: Trace, place: int) -> list[str]:
         parts = [row["module"], row["operator"], row["line"]]
         told = printable(", ".join(part for part in parts if part)) or "-"
         lines.append(
-            f"  {size_text(row['bytes']):>12}  {row['peak_percent']:5.1f} %  {row['category']:<15}  {told}"
+            f"  {amount(row['bytes']):>12}  {row['peak_percent']:5.1f} %  {row['category']:<15}  {told}"
             + (f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else "")
         )
     return lines

@@ -74,7 +74,7 @@ def write_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: st
         pieces = _by_category(trace, place)
     with replaced(target) as file:
         if name.endswith(".gz"):
-            with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6) as packed:
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
                 _write(packed, pieces)
         else:
             _write(file, pieces)

@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
+    from kinetoscope.trace._columns import Columns
 
+EVERY = slice(None)
 BEFORE_NS = -1
 NEVER_NS = np.iinfo(np.int64).max
 _NEVER_RANK = np.iinfo(np.int64).max
@@ -32,7 +36,7 @@ class Blocks:
         start_ns: When each was allocated; `BEFORE_NS` for one from before the recording.
         end_ns: When it was freed, or its address handed out again; `NEVER_NS` if neither was seen.
         bytes: Its size.
-        key: Its address, with the highest bit set for memory that is not the host's.
+        key: Its address, as `keys_of` makes it.
         device: Its device: a place in `devices`.
         allocation: Its row of `allocations`, -1 without.
         span: The innermost span that allocated it, -1 without.
@@ -84,9 +88,20 @@ class Blocks:
         return 2 * len(self.event_times_ns) + 3
 
 
-def keys_of(address: NDArray[np.uint64], device_type: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Addresses that tell the host's memory from that of devices."""
-    keys: NDArray[np.uint64] = address | ((device_type != 0).astype(np.uint64) << np.uint64(63))
+def keys_of(
+    columns: Mapping[str, Any] | Columns, rows: slice | NDArray[np.intp] = EVERY
+) -> NDArray[np.uint64]:
+    """Addresses that tell the host's memory and that of each device apart.
+
+    Args:
+        columns: A table with `address`, `device_type` and `device_index`.
+        rows: Which rows of it.
+    """
+    kind = columns["device_type"][rows].astype(np.uint64)
+    index = columns["device_index"][rows].view(np.uint8).astype(np.uint64)
+    # Addresses are shorter than 48 bits; the host's stay as they are.
+    device = np.where(kind == 0, np.uint64(0), kind * np.uint64(256) + index)
+    keys: NDArray[np.uint64] = columns["address"][rows] ^ (device << np.uint64(48))
     return keys
 
 
@@ -99,7 +114,7 @@ def _find(trace: Trace) -> Blocks:
     """Put the recorded blocks and those from before together."""
     events = trace.columns("allocations")
     times, size = events["time_ns"], events["bytes"]
-    key = keys_of(events["address"], events["device_type"])
+    key = keys_of(events)
     numbers, devices = _device_numbers(events["device_type"], events["device_index"])
     made = np.flatnonzero(size > 0)
     end = _ends(made, key, events["match"])
@@ -163,7 +178,7 @@ def _unrecorded(
     events, spans = trace.columns("allocations"), trace.columns("spans")
     held, given = trace.columns("storages"), trace.columns("operands")
     given_from = spans["start_ns"][given["span"]]
-    key = np.concatenate([keys_of(table["address"], table["device_type"]) for table in (held, given)])
+    key = np.concatenate([keys_of(held), keys_of(given)])
     size = np.concatenate([held["bytes"], given["bytes"]])
     device_type = np.concatenate([held["device_type"], given["device_type"]])
     index = np.concatenate([held["device_index"], given["device_index"]])

@@ -158,7 +158,7 @@ class _Inquiry:
         held = self.storages
         role = np.full(len(self.blocks), NO_ROLE, dtype=np.uint8)
         module = np.full(len(self.blocks), -1, dtype=np.int32)
-        block = self.blocks.at(keys_of(held["address"], held["device_type"]), held["time_ns"])
+        block = self.blocks.at(keys_of(held), held["time_ns"])
         for weight in _BY_WEIGHT:
             rows = np.flatnonzero((block >= 0) & (held["role"] == weight))
             role[block[rows]] = weight
@@ -197,8 +197,7 @@ class _Inquiry:
     def _given(self, rows: NDArray[np.intp]) -> Rows:
         """The blocks that operands lie in."""
         given = self.operands
-        keys = keys_of(given["address"][rows], given["device_type"][rows])
-        return self.blocks.at(keys, self.spans["start_ns"][given["span"][rows]])
+        return self.blocks.at(keys_of(given, rows), self.spans["start_ns"][given["span"][rows]])
 
     def _differentiated(self) -> Flags:
         """Mark the outermost operators of forward that backward came back to."""
@@ -253,7 +252,7 @@ class _Inquiry:
         source = self._given(rows)
         operator, source = span_outer[rows[source >= 0]], source[source >= 0]
         computed = _reached(made_by_model, source, operator, outer, asked, len(spans))
-        keys = keys_of(given["address"], given["device_type"])
+        keys = keys_of(given)
         known = np.unique(self.blocks.key[asked])
         rows = np.flatnonzero(of_model[given["span"]] & (given["argument"] >= 0) & np.isin(keys, known))
         block = self._given(rows)

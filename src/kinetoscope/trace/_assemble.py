@@ -250,27 +250,41 @@ class _Derivation:
     def _attributed(self, device: bool) -> Arrays:
         """Attribute the allocations of the host, or of all devices, to spans."""
         if device not in self._memory:
-            spans, allocations, work = self._spans, self._tables["allocations"], self.work()
-            rows = np.flatnonzero((allocations["device_type"] != 0) == device).astype(np.int32)
-            if len(rows) == 0:
-                nothing = np.zeros(len(spans), dtype=np.int64)
-                none = np.zeros(0, dtype=np.int64)
-                self._memory[device] = {
-                    "rows": rows, "span": none, "match": none, "total_bytes": none,
-                    "span_bytes": nothing, "span_self_bytes": nothing,
-                }  # fmt: skip
-                return self._memory[device]
-            of_spans = tuple(spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
-            of_blocks = tuple(allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes"))
-            if work is None:
-                made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
-            else:
-                made = attribute_beside_calls(of_spans, of_blocks, work)
-            match = made["match"]
-            made["match"] = np.where(match >= 0, rows[match], -1)
-            made["rows"] = rows
+            allocations = self._tables["allocations"]
+            kind = allocations["device_type"]
+            rows = np.flatnonzero((kind != 0) == device).astype(np.int32)
+            made: Arrays = {
+                "rows": rows,
+                "span": np.full(len(rows), -1, dtype=np.int32),
+                "match": np.full(len(rows), -1, dtype=np.int32),
+                "total_bytes": np.zeros(len(rows), dtype=np.int64),
+                "span_bytes": np.zeros(len(self._spans), dtype=np.int64),
+                "span_self_bytes": np.zeros(len(self._spans), dtype=np.int64),
+            }
+            # Each device hands out addresses of its own.
+            number = kind[rows] * np.int64(256) + (allocations["device_index"][rows] if device else 0)
+            for one in np.unique(number).tolist():
+                mine = np.flatnonzero(number == one)
+                part = self._attributed_blocks(rows[mine])
+                for name in ("span", "match", "total_bytes"):
+                    made[name][mine] = part[name]
+                for name in ("span_bytes", "span_self_bytes"):
+                    made[name] += part[name]
             self._memory[device] = made
         return self._memory[device]
+
+    def _attributed_blocks(self, rows: NDArray[np.int32]) -> Arrays:
+        """Attribute the allocations of one device, given by their rows."""
+        spans, allocations, work = self._spans, self._tables["allocations"], self.work()
+        of_spans = tuple(spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
+        of_blocks = tuple(allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes"))
+        if work is None:
+            made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
+        else:
+            made = attribute_beside_calls(of_spans, of_blocks, work)
+        match = made["match"]
+        made["match"] = np.where(match >= 0, rows[match], -1)
+        return made
 
     def allocations(self) -> Arrays:
         """For each allocation its span, its free, and the live bytes after it."""
