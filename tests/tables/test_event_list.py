@@ -270,6 +270,15 @@ def test_device_events_have_device_times():
     assert [row["name"] for row in trace.table("ops").to_pylist()] == ["range", "aten::mm"]
 
 
+def test_host_events_alone_still_show_what_they_started_on_the_device():
+    chosen = EventList(event for event in device_trace().events() if int(event.device_type) == 0)
+    text = chosen.table()
+    assert "Self CUDA" in text
+    assert "25.000us" in text
+    assert "NaN" in text, "of no device events there are no shares"
+    assert text.splitlines()[-1] == "Self CUDA time total: 0.000us"
+
+
 def test_a_list_of_many_events_costs_nothing_for_each():
     count = 200_000
     trace = Trace.from_columns(

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kinetoscope._errors import ArgumentError
 from kinetoscope.tables import _event_arguments as arguments
 from kinetoscope.tables._units import flops_scale, printable, share_text, size_text, time_text
+from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
     from kinetoscope.tables._event_sources import Event
@@ -84,13 +87,15 @@ def event_table(events: EventList, options: TableOptions) -> str:
         out += [wide_rule, "This report only display top-level ops statistics"]
     out += [rule, _joined(columns, [column.heading for column in columns]), rule, *rows, rule]
     out.append(f"Self CPU time total: {time_text(host_us, options.time_unit)}")
-    if device_us > 0:
+    if device_us is not None:
         device = (events.use_device or "device").upper()
         out.append(f"Self {device} time total: {time_text(device_us, options.time_unit)}")
     return "\n".join(out) + "\n"
 
 
-def _columns(events: EventList, options: TableOptions, host_us: float, device_us: float) -> list[_Column]:
+def _columns(
+    events: EventList, options: TableOptions, host_us: float, device_us: float | None
+) -> list[_Column]:
     """The columns that these events fill."""
     unit = options.time_unit
     name_width = _width(events.widest("key"), options.max_name_column_width)
@@ -115,7 +120,7 @@ def _columns(events: EventList, options: TableOptions, host_us: float, device_us
         _Column("CPU time avg", lambda event: time_text(event.cpu_time, unit)),
     ]
     device = (events.use_device or "").upper()
-    if device_us > 0:
+    if device_us is not None:
         columns += [
             _Column(f"Self {device}", lambda event: time_text(event.self_device_time_total, unit)),
             _Column(f"Self {device} %", lambda event: share_text(event.self_device_time_total, device_us)),
@@ -195,14 +200,21 @@ def _chosen(events: EventList, options: TableOptions) -> Iterator[Event]:
     return islice(found, options.row_limit)
 
 
-def _device_total(events: EventList) -> float:
-    """Self time of device events, in microseconds."""
+def _device_total(events: EventList) -> float | None:
+    """Self time of device events, in microseconds; None where no event has time on a device."""
     times = events.values("self_device_time_total")
+    places = np.flatnonzero(times > 0)
+    if len(places) == 0:
+        return None
     # Ranges are drawn on the device too, around the kernels that are counted already.
-    counted = ((time, events[place]) for place, time in enumerate(times.tolist()) if time > 0)
-    return float(
-        sum(time for time, event in counted if int(event.device_type) and not event.is_user_annotation)
-    )
+    rows = events.span_rows()
+    if rows is not None:
+        spans = events.trace.columns("spans")
+        stream, kind = spans["stream"][rows[places]], spans["kind"][rows[places]]
+        counted = (stream >= 0) & (kind != SpanKind.USER_ANNOTATION) & (kind != SpanKind.STEP)
+        return float(times[places[counted]].sum())
+    made = ((float(times[place]), events[place]) for place in places.tolist())
+    return sum((time for time, event in made if int(event.device_type) and not event.is_user_annotation), 0.0)
 
 
 def _joined(columns: list[_Column], cells: list[str]) -> str:
