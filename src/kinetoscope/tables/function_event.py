@@ -80,8 +80,6 @@ class FunctionEvent(EventSums):
         is_legacy: False: torch's old profiler made no part of this.
         count: 1: it is one call.
         event_metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
-        kwinputs: Empty: keyword inputs are not told apart from the others.
-        structured_input_strides: Empty: strides are not recorded.
         python_id: -1, as are `python_parent_id` and `python_module_id`: events are operators, never Python calls.
         self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
