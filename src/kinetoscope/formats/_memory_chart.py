@@ -40,6 +40,7 @@ COLOURS = {
 WIDTH, HEIGHT = 1120, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 26, 34
 _COLUMNS = WIDTH - _LEFT - _RIGHT
+_FINE = 6000
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Curve:
     Attributes:
         time_ns: When, rising.
         held: The bytes of each category from then on: a row a time, a column a category.
+        fine_ns: More moments, as many where much happens, for a closer look.
+        fine_held: What was held from then on.
         before_bytes: What was there before the recording.
         end_bytes: What was live at the end.
         duration_ns: How long the recording was.
@@ -56,9 +59,20 @@ class Curve:
 
     time_ns: NDArray[np.int64]
     held: NDArray[np.int64]
+    fine_ns: NDArray[np.int64]
+    fine_held: NDArray[np.int64]
     before_bytes: int
     end_bytes: int
     duration_ns: int
+
+
+def _highest(
+    rows: NDArray[np.int64], group: NDArray[np.int64], total: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of each group of rows the one with the highest total, and the last row of all."""
+    order = np.lexsort((-total[rows], group))
+    _, first = np.unique(group[order], return_index=True)
+    return np.union1d(rows[order[first]], rows[-1:])
 
 
 def amount(size_bytes: int) -> str:
@@ -82,19 +96,16 @@ def curve_of(changes: Changes, category: NDArray[np.uint8], duration_ns: int) ->
     times = np.maximum(changes.time_ns, 0)
     duration = max(duration_ns, int(times.max(initial=0)), 1)
     column = np.minimum(times * _COLUMNS // duration, _COLUMNS - 1)
-    # The row with the highest total of each column is the first of it in this order.
-    order = np.lexsort((-changes.total_bytes, column))
-    # What was there before has all come before the first moment.
-    order = order[~before[order] | (order == before.sum() - 1)]
-    _, first = np.unique(column[order], return_index=True)
-    chosen = np.sort(order[first])
-    last = len(times) - 1
-    if last >= 0 and (len(chosen) == 0 or chosen[-1] != last):
-        chosen = np.append(chosen, last)
     start = int(before.sum())
+    # What was there before has all come before the first moment.
+    rows = np.arange(max(start - 1, 0), len(times))
+    chosen = _highest(rows, column[rows], changes.total_bytes)
+    fine = _highest(rows, np.arange(len(rows)) * _FINE // max(len(rows), _FINE), changes.total_bytes)
     return Curve(
         time_ns=times[chosen],
         held=held[chosen],
+        fine_ns=times[fine],
+        fine_held=held[fine],
         before_bytes=int(held[start - 1].sum()) if start else 0,
         end_bytes=int(held[-1].sum()) if len(held) else 0,
         duration_ns=duration,
@@ -116,7 +127,9 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
     ticks = _ticks(highest)
     top = ticks[-1]
     frame = f'data-left="{_LEFT}" data-right="{WIDTH - _RIGHT}" data-top="{_TOP}" data-bottom="{HEIGHT - _BOTTOM}"'
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Memory over time" {frame}>']
+    parts = [
+        f'<svg data-top-bytes="{top}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Memory over time" {frame}>'
+    ]
     for tick in ticks:
         y = _y(tick, top)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -125,21 +138,27 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
         )
     x = _LEFT + curve.time_ns / curve.duration_ns * _COLUMNS
     below = np.zeros(len(total))
+    parts.append('<g id="areas">')
     for category in STACKED:
         above = below + curve.held[:, category]
         if len(x) and curve.held[:, category].any():
             parts.append(
-                f'<path fill="{COLOURS[category]}" d="{_area(x, below, above, top)}">'
+                f'<path fill="{COLOURS[category]}" data-name="{CATEGORY_NAMES[category]}" d="{_area(x, below, above, top)}">'
                 f"<title>{CATEGORY_NAMES[category]}</title></path>"
             )
         below = above
+    parts.append('</g><g id="ticks">')
     parts.extend(
         f'<text class="axis" x="{_LEFT + at / curve.duration_ns * _COLUMNS:.1f}" y="{HEIGHT - _BOTTOM + 20}" '
         f'text-anchor="middle">{_axis_time(at, curve.duration_ns)}</text>'
         for at in _time_ticks(curve.duration_ns)
     )
+    parts.append("</g>")
     if peak_ns is not None:
         parts.append(_mark(peak_ns, highest, top, curve.duration_ns))
+    parts.append(
+        f'<rect id="choice" y="{_TOP}" height="{HEIGHT - _BOTTOM - _TOP}" x="0" width="0" visibility="hidden"/>'
+    )
     parts.append(f'<line id="cursor" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" x1="0" x2="0" visibility="hidden"/>')
     parts.append("</svg>")
     return "\n".join(parts)
@@ -161,10 +180,10 @@ def _mark(peak_ns: int, highest: int, top: int, duration_ns: int) -> str:
     x, y = _LEFT + peak_ns / duration_ns * _COLUMNS, _y(highest, top)
     right = x > WIDTH / 2
     return (
-        f'<line class="peak" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{HEIGHT - _BOTTOM}"/>'
+        f'<g id="peak" data-ns="{peak_ns}"><line class="peak" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{HEIGHT - _BOTTOM}"/>'
         f'<circle class="peak" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
         f'<text class="peak" x="{x - 8 if right else x + 8:.1f}" y="{_TOP - 12}" '
-        f'text-anchor="{"end" if right else "start"}">peak {amount(highest)}</text>'
+        f'text-anchor="{"end" if right else "start"}">peak {amount(highest)}</text></g>'
     )
 
 

@@ -36,6 +36,7 @@ _PAGE = Template("""<!doctype html>
 $failure
 <div class="facts">$facts</div>
 <figure id="chart">$legend$svg<div id="tip" hidden></div></figure>
+<p class="about">Drag over a part of the picture to look closer; a double click shows all again.</p>
 <h2>At the peak, by category</h2>
 <table class="narrow">$categories</table>
 <h2>Who held it</h2>
@@ -175,8 +176,8 @@ def _data(curve: Curve) -> dict[str, Any]:
         "names": [CATEGORY_NAMES[category] for category in STACKED],
         "colours": [COLOURS[category] for category in STACKED],
         "end_ns": curve.duration_ns,
-        "time_ns": curve.time_ns.tolist(),
-        "bytes": curve.held[:, list(STACKED)].tolist(),
+        "time_ns": curve.fine_ns.tolist(),
+        "bytes": curve.fine_held[:, list(STACKED)].tolist(),
     }
 
 

@@ -23,7 +23,8 @@ svg { width: 100%; height: auto; display: block; }
 svg .grid { stroke: var(--line); } svg .axis { fill: var(--soft); font-size: 12px; }
 svg line.peak { stroke: var(--mark); stroke-dasharray: 3 3; } svg circle.peak { fill: var(--mark); }
 svg text.peak { fill: var(--text); font-size: 13px; font-weight: 600; }
-#cursor { stroke: var(--mark); opacity: .6; }
+#cursor { stroke: var(--mark); opacity: .6; } #choice { fill: var(--mark); opacity: .15; }
+svg { user-select: none; cursor: crosshair; }
 #tip { position: absolute; pointer-events: none; background: var(--back); border: 1px solid var(--line);
   border-radius: 8px; padding: 8px 12px; box-shadow: 0 4px 16px rgb(0 0 0 / 18%); font-size: 13px; white-space: nowrap; }
 #tip div { display: flex; justify-content: space-between; gap: 18px; }
@@ -42,7 +43,10 @@ SCRIPT = """
   var data = JSON.parse(document.getElementById("data").textContent);
   var figure = document.getElementById("chart"), svg = figure.querySelector("svg");
   var tip = document.getElementById("tip"), cursor = document.getElementById("cursor");
-  var left = +svg.dataset.left, right = +svg.dataset.right;
+  var choice = document.getElementById("choice"), peak = document.getElementById("peak");
+  var areas = document.getElementById("areas"), ticks = document.getElementById("ticks");
+  var left = +svg.dataset.left, right = +svg.dataset.right, bottom = +svg.dataset.bottom, top = +svg.dataset.top;
+  var whole = [areas.innerHTML, ticks.innerHTML], from = 0, until = data.end_ns, pressed = null;
   function size(bytes) {
     var units = ["GiB", "MiB", "KiB"];
     for (var i = 0; i < 3; i++) {
@@ -52,8 +56,52 @@ SCRIPT = """
     return bytes + " B";
   }
   function time(ns) {
-    if (ns >= 1e9) return (ns / 1e9).toFixed(3) + " s";
-    return ns >= 1e6 ? (ns / 1e6).toFixed(2) + " ms" : (ns / 1e3).toFixed(1) + " us";
+    if (ns >= 1e9) return (ns / 1e9).toFixed(4) + " s";
+    return ns >= 1e6 ? (ns / 1e6).toFixed(3) + " ms" : (ns / 1e3).toFixed(1) + " us";
+  }
+  function after(ns) {
+    var low = 0, high = data.time_ns.length;
+    while (low < high) { var middle = (low + high) >> 1; if (data.time_ns[middle] <= ns) low = middle + 1; else high = middle; }
+    return low;
+  }
+  function x_of(ns) { return left + (ns - from) / (until - from) * (right - left); }
+  function y_of(bytes) { return bottom - bytes / +svg.dataset.topBytes * (bottom - top); }
+  function make(name, attributes, parent) {
+    var made = document.createElementNS(svg.namespaceURI, name);
+    for (var key in attributes) made.setAttribute(key, attributes[key]);
+    parent.append(made);
+    return made;
+  }
+  function draw() {
+    var first = Math.max(after(from) - 1, 0), last = after(until), below = [];
+    areas.textContent = ticks.textContent = "";
+    for (var at = first; at < last; at++) below.push(0);
+    for (var part = 0; part < data.names.length; part++) {
+      var out = "", back = "", seen = false;
+      for (var i = 0; i < below.length; i++) {
+        var x = Math.max(x_of(data.time_ns[first + i]), left).toFixed(1);
+        var next = (i + 1 < below.length ? x_of(data.time_ns[first + i + 1]) : right).toFixed(1);
+        var above = below[i] + data.bytes[first + i][part];
+        seen = seen || above > below[i];
+        out += (i ? "" : "M" + x + "," + y_of(below[0]).toFixed(1)) + "V" + y_of(above).toFixed(1) + "H" + next;
+        back = "V" + y_of(below[i]).toFixed(1) + "H" + x + back;
+        below[i] = above;
+      }
+      if (seen) make("path", {fill: data.colours[part], d: out + back + "Z"}, areas);
+    }
+    for (var place = 0; place < 5; place++) {
+      var text = make("text", {"class": "axis", x: left + (right - left) * place / 5, y: bottom + 20, "text-anchor": "middle"}, ticks);
+      text.textContent = time(from + (until - from) * place / 5);
+    }
+    mark();
+  }
+  function mark() {
+    if (!peak) return;
+    var ns = +peak.dataset.ns, x = x_of(ns), text = peak.querySelector("text"), far = x > (left + right) / 2;
+    peak.setAttribute("visibility", x < left || x > right ? "hidden" : "visible");
+    peak.querySelector("line").setAttribute("x1", x); peak.querySelector("line").setAttribute("x2", x);
+    peak.querySelector("circle").setAttribute("cx", x);
+    text.setAttribute("x", far ? x - 8 : x + 8); text.setAttribute("text-anchor", far ? "end" : "start");
   }
   function line(name, value, colour, kind) {
     var row = document.createElement("div"), first = document.createElement("span");
@@ -63,12 +111,20 @@ SCRIPT = """
     tip.append(row);
   }
   function hide() { tip.hidden = true; cursor.setAttribute("visibility", "hidden"); }
+  function place_of(event) {
+    var box = svg.getBoundingClientRect();
+    return (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
+  }
+  function ns_of(x) { return from + (Math.min(Math.max(x, left), right) - left) / (right - left) * (until - from); }
   function show(event) {
-    var box = svg.getBoundingClientRect(), scale = svg.viewBox.baseVal.width / box.width;
-    var x = (event.clientX - box.left) * scale;
+    var x = place_of(event);
+    if (pressed !== null) {
+      var a = Math.max(Math.min(pressed, x), left), b = Math.min(Math.max(pressed, x), right);
+      choice.setAttribute("x", a); choice.setAttribute("width", Math.max(b - a, 0));
+      choice.setAttribute("visibility", "visible");
+    }
     if (x < left || x > right || !data.time_ns.length) { hide(); return; }
-    var at = (x - left) / (right - left) * data.end_ns, low = 0, high = data.time_ns.length;
-    while (low < high) { var middle = (low + high) >> 1; if (data.time_ns[middle] <= at) low = middle + 1; else high = middle; }
+    var at = ns_of(x), low = after(at);
     var held = low ? data.bytes[low - 1] : data.names.map(function () { return 0; });
     tip.textContent = "";
     line(time(at), size(held.reduce(function (sum, part) { return sum + part; }, 0)), "", "total");
@@ -79,7 +135,19 @@ SCRIPT = """
     tip.style.left = (place + 16 + tip.offsetWidth > frame.width ? place - 16 - tip.offsetWidth : place + 16) + "px";
     tip.style.top = Math.max(0, event.clientY - frame.top - tip.offsetHeight / 2) + "px";
   }
+  function release(event) {
+    if (pressed === null) return;
+    var a = Math.min(pressed, place_of(event)), b = Math.max(pressed, place_of(event)), start = ns_of(a), end = ns_of(b);
+    pressed = null;
+    choice.setAttribute("visibility", "hidden");
+    if (b - a > 6 && end - start >= 1000) { from = start; until = end; draw(); }
+  }
   svg.addEventListener("mousemove", show);
   svg.addEventListener("mouseleave", hide);
+  svg.addEventListener("mousedown", function (event) { pressed = place_of(event); event.preventDefault(); });
+  window.addEventListener("mouseup", release);
+  svg.addEventListener("dblclick", function () {
+    from = 0; until = data.end_ns; areas.innerHTML = whole[0]; ticks.innerHTML = whole[1]; mark();
+  });
 })();
 """
