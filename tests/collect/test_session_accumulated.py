@@ -136,6 +136,44 @@ def test_cycles_of_a_session_that_is_started_by_hand(engine):  # noqa: F811
     assert sum(event.name == "aten::add" for event in session.events()) == 3
 
 
+def test_with_everything_recorded_every_row_of_all_together_is_one_of_a_cycle(native):  # noqa: F811
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    session = profile(
+        activities=CPU, engine=native, acc_events=True, record_shapes=True, profile_memory=True, with_stack=True,
+        with_flops=True, with_modules=True, python_calls=True, module_spans=True, schedule=schedule(**THREE),
+    )  # fmt: skip
+    with session:
+        for _ in range(12):
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            session.step()
+
+    def rows(trace, offset_ns):
+        spans = trace.table("spans").to_pylist()
+        for row in spans:
+            for column in ("parent", "forward"):
+                if row[column] is not None:
+                    row[f"{column} named"] = spans[row[column]]["name"]
+        return [
+            {key: value for key, value in row.items() if key not in ("id", "cycle", "parent", "forward")}
+            | {"start_ns": row["start_ns"] + offset_ns}
+            for row in spans
+        ]
+
+    together = session._trace_of("all")
+    begins = together.column("cycles", "start_ns").tolist()
+    expected = [
+        row for trace, begin_ns in zip(session.cycles, begins, strict=True) for row in rows(trace, begin_ns)
+    ]
+    found = rows(together, 0)
+    assert len(found) == len(expected) > 1000
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    for table in ("operands", "storages", "allocations"):
+        assert len(together.columns(table)) == sum(len(trace.columns(table)) for trace in session.cycles) > 0
+
+
 @pytest.mark.parametrize("choice", [3, -1, True, "last", 1.5, [0]])
 def test_a_cycle_that_is_none_is_refused_with_those_there_are(choice, tmp_path):
     session = profile(engine=NotingEngine(), acc_events=True)

@@ -55,6 +55,22 @@ class ExactEngine(NotingEngine):
         return super().stop()
 
 
+class ExactObserver:
+    """Knows whether it runs; being stopped while it does not is harmless, as with torch's."""
+
+    on = 0
+
+    def start(self):
+        if ExactObserver.on:
+            raise StateError("observing already")
+        ExactObserver.on = 1
+
+    def stop(self):
+        ExactObserver.on = 0
+
+    cleanup = stop
+
+
 class InterruptAt:
     """Raises at the n-th line that is run in one of the interrupted files."""
 
@@ -83,9 +99,10 @@ class InterruptAt:
         return self._line
 
 
-def program(engine, sessions):
+def program(engine, sessions, **more):
     """Two cycles and the end of a third; the session is handed out before anything can go wrong with it."""
     session = profile(
+        **more,
         engine=engine,
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=0, warmup=1, active=1),
@@ -97,7 +114,7 @@ def program(engine, sessions):
             session.step()
 
 
-def interrupt_everywhere(make_engine, check, stride=1):
+def interrupt_everywhere(make_engine, check, stride=1, **more):
     """Runs the program once for every line it runs, interrupted there; returns how many there were."""
     line = 1
     while True:
@@ -107,7 +124,7 @@ def interrupt_everywhere(make_engine, check, stride=1):
             warnings.simplefilter("ignore")
             try:
                 with at:
-                    program(make_engine(), sessions)
+                    program(make_engine(), sessions, **more)
             except Interrupt:
                 pass
             if not at.done:
@@ -130,6 +147,19 @@ def test_with_an_engine_that_is_exact_about_its_state():
         assert engine.log == ["prepare", "start", "stop"], line
 
     assert interrupt_everywhere(ExactEngine, check) > 300
+
+
+def test_with_an_observer_that_is_exact_about_its_state_and_all_cycles_kept():
+    def check(line):
+        assert not ExactEngine.on, line
+        assert not ExactObserver.on, line
+
+    more = {
+        "execution_trace_observer": ExactObserver(),
+        "acc_events": True,
+        "custom_trace_id_callback": lambda: "id",
+    }
+    assert interrupt_everywhere(ExactEngine, check, **more) > 300
 
 
 @pytest.mark.parametrize("engine", ["kineto", "native"])

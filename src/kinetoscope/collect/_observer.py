@@ -16,6 +16,7 @@ class ObserverWindow:
         """Keep the observer, or nothing."""
         self.observer = observer
         self._is_open = False
+        self._is_closing = False
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -34,15 +35,26 @@ class ObserverWindow:
             raise
 
     def close(self) -> BaseException | None:
-        """Stop the observer if it runs; return its exception, for the recording must be closed all the same."""
-        with self._lock:
-            was_open, self._is_open = self._is_open, False
-        if not was_open or self.observer is None:
-            return None
+        """Stop the observer if it runs; return its exception, for the recording must be closed all the same.
+
+        After an interrupt it may still be running, and another call stops it.
+        """
+        observer, closing_here = self.observer, False
         try:
-            self.observer.stop()
-        except BaseException as error:  # noqa: BLE001  (raised again by whoever closes the recording)
+            with self._lock:
+                if observer is None or not self._is_open or self._is_closing:
+                    return None
+                self._is_closing = closing_here = True
+            observer.stop()
+            self._is_open = False
+        except Exception as error:  # noqa: BLE001  (raised again by whoever closes the recording)
+            self._is_open = False
             return error
+        except BaseException as error:  # noqa: BLE001  (likewise)
+            return error
+        finally:
+            if closing_here:
+                self._is_closing = False
         return None
 
     def cleanup(self) -> None:

@@ -238,6 +238,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if run is None:
             if not self._ever_started or self._state != "idle":
                 super().stop()
+            elif (failure := self._observer.close()) is not None:
+                raise failure
             SEATS.leave(self)
             return
         try:
@@ -270,6 +272,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         elif self.current_action is ProfilerAction.WARMUP:
             self.start_trace()
             self._closed(failures, keep=False)
+        # After an interrupt it may run on although the recording is closed.
+        if (failure := self._observer.close()) is not None:
+            failures.note("the execution trace observer", failure)
         return failures
 
     def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
