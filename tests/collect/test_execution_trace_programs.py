@@ -1,6 +1,8 @@
 """Execution traces and traces of the same run: every call is in both, and one table shows them together."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,14 +10,20 @@ import torch
 import kinetoscope
 from kinetoscope import ExecutionTraceObserver
 from kinetoscope.formats.execution_trace import read_execution_trace
-from tests.support.programs import PROGRAMS
+from tests.support.programs import PROGRAMS, SLOW_PROGRAMS
 from tests.support.strict_json import read_strictly
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
-# torch's observer writes nothing of an operator that an exception leaves, and checkpointing ends its recomputation so.
-LEFT_BY_EXCEPTIONS = {"checkpointing": 3}
-# TorchScript's operators begin with inputs whose sizes neither engine can see; the observer looks at their end.
-SIZES_UNSEEN = {"scripted"}
+# torch's observer writes nothing of an operator that an exception leaves, as checkpointing ends its recomputation.
+LEFT_BY_EXCEPTIONS = {"checkpointing": 3, "nested_checkpoints": 8, "nested_tensors": 2}
+# torch's observer fails at compressed sparse tensors, which have no strides, and then often takes the process down.
+CRASHES_TORCH = {"sparse_matrices"}
+# Tensors that wrap others say other sizes inside of torch than outside; and TorchScript's operators begin with inputs
+# other than those at their end, where the observer looks.
+OTHER_SIZES = {
+    "tensor_subclass", "meta_and_fake_tensors", "nested_tensors", "jacobians_by_transform", "scripted",
+    "scripted_module_training",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -58,7 +66,9 @@ def test_every_window_of_a_schedule_is_in_the_file_and_joins_with_its_trace(obse
 
 
 @pytest.mark.parametrize("engine", ["native", "kineto"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [name for name in PROGRAMS if name not in CRASHES_TORCH | set(SLOW_PROGRAMS)]
+)
 def test_every_program_has_a_valid_file_that_joins_with_its_times(observer, tmp_path, name, engine):
     program = PROGRAMS[name]()
     program()
@@ -77,9 +87,24 @@ def test_every_program_has_a_valid_file_that_joins_with_its_times(observer, tmp_
     assert len(alone) <= max(0.01 * len(operators), missing)
     shapes = session.trace.table("spans")["shapes"].to_pylist()
     for row in operators:
-        if row["match"] == "both" and name not in SIZES_UNSEEN and shapes[row["span"]] is not None:
+        if row["match"] == "both" and name not in OTHER_SIZES and shapes[row["span"]] is not None:
             theirs = sizes(row["input_shapes"], row["input_types"])
             ours = json.loads(shapes[row["span"]])
             assert [mine for mine, shape in zip(ours, theirs, strict=False) if shape is not None] == [
                 shape for shape in theirs if shape is not None
             ], row["name"]
+
+
+def test_torchs_observer_still_fails_at_compressed_sparse_tensors(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", """
+import torch
+from torch.profiler import ExecutionTraceObserver
+compressed = torch.eye(3).to_sparse_csr()
+observer = ExecutionTraceObserver().register_callback("et.json")
+observer.start()
+compressed @ torch.ones(3, 3)
+"""],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "strides_custom" in done.stderr, "torch has learnt it: empty CRASHES_TORCH"

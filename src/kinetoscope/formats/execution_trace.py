@@ -54,7 +54,7 @@ NODES_SCHEMA = Table(
         Column("input_shapes", "category", "", "The sizes of its inputs, as JSON."),
         Column("input_types", "category", "", "Their types, as JSON."),
         Column("input_strides", "category", "", "Their strides, as JSON; null where the schema is older than 1.1.1."),
-        Column("inputs", "string", "", "Their values, as JSON; tensors as the list described in the page on formats."),
+        Column("inputs", "string", "", "Their values, as JSON; a tensor is `[tensor, storage, offset, elements, item bytes, device]`."),
         Column("output_shapes", "category", "", "The sizes of its outputs, as JSON."),
         Column("output_types", "category", "", "Their types, as JSON."),
         Column("outputs", "string", "", "Their values, as JSON."),

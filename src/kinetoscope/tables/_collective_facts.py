@@ -118,7 +118,8 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         scalars = arguments
     else:
         facts = Facts(name)
-        sizes, scalars = _json(dims), [_scalar(text) for text in _json(concrete) or []]
+        sizes, texts = _json(dims), _json(concrete)
+        scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
             # A list of lists of tensors has no sizes in a trace; the other side then says what can be said.
             facts.in_elements, facts.out_elements = (_elements(sizes, place) for place in (takes, gives))
@@ -178,7 +179,7 @@ def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
     """Elements, bytes and type of an argument; nothing where it holds no tensor."""
     value = arguments[place] if place < len(arguments) else None
     if isinstance(value, list) and len(value) == 3 and isinstance(value[2], str):
-        return value[0], value[1], value[2]
+        return _number(value[0]), _number(value[1]), value[2]
     return 0, 0, ""
 
 
@@ -213,7 +214,7 @@ def _scalar(text: object) -> object:
 
 def _number(value: object) -> int:
     """A number, or -1."""
-    return value if type(value) is int else -1
+    return value if type(value) is int and -(2**31) < value < 2**62 else -1
 
 
 def _json(text: str) -> Any:

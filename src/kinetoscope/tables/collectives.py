@@ -155,13 +155,16 @@ def _rows(trace: Trace) -> list[_Row]:
         )
     )
     calls, described, marks = (_rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS))
+    ranks = _ranks(trace)
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
     made: dict[int, _Row] = {}
     for row in calls:
         shapes = int(spans["shapes"][row])
         known = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
         facts = facts_of_call(strings[spans["name"][row]], strings[noted.get(row, 0)], *known)
-        made[row] = _Row(row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]]))
+        made[row] = _Row(
+            row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]], ranks)
+        )
     for row in described:
         told = facts_of_description(strings[noted.get(row, 0)])
         around = _ancestor(spans["parent"], row, made)
@@ -169,7 +172,7 @@ def _rows(trace: Trace) -> list[_Row]:
             if told is not None:
                 merged(made[around].facts, told)
         elif told is not None and told.name not in ("init", "wait", "coalesced"):
-            made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED))
+            made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED, ranks))
     found = sorted(made.values(), key=lambda row: row.call.start_ns)
     transfers = []
     for row in marks:
@@ -190,13 +193,15 @@ def _rows(trace: Trace) -> list[_Row]:
     return found
 
 
-def _call(facts: Facts, start_ns: int, operator: str) -> Call:
+def _call(facts: Facts, start_ns: int, operator: str, ranks: int) -> Call:
     """What the search for a call's transfers needs to know of it."""
     if facts.name == "barrier":
         return Call(facts.name, facts.group, start_ns)
     if operator == "c10d::reduce_scatter_":
         # One reduction for each rank, of what that rank gets.
-        return Call(facts.name, facts.group, start_ns, facts.out_elements, max(facts.size, 1))
+        return Call(
+            facts.name, facts.group, start_ns, facts.out_elements, facts.size if facts.size > 0 else ranks
+        )
     if facts.name == "recv":
         return Call(facts.name, facts.group, start_ns, facts.out_elements)
     # On the root a scatter is given what all get; its range names the output first.
@@ -234,6 +239,13 @@ def _groups(trace: Trace) -> dict[str, str]:
         if isinstance(group, dict) and isinstance(group.get("pg_name"), str) and group.get("ranks"):
             groups[group["pg_name"]] = json.dumps(group["ranks"])
     return groups
+
+
+def _ranks(trace: Trace) -> int:
+    """How many ranks the job has, 1 if not known."""
+    known = trace.info.get("distributedInfo")
+    told = known.get("world_size") if isinstance(known, dict) else None
+    return told if type(told) is int and told > 0 else 1
 
 
 def _message_bytes(facts: Facts) -> int:

@@ -1,0 +1,214 @@
+"""Jobs of 2 and 4 processes, started by torchrun: what each rank writes, and what its collectives were."""
+
+import json
+
+import pytest
+
+import kinetoscope
+from kinetoscope.formats.execution_trace import read_execution_trace
+from tests.support.ranks import run_ranks
+from tests.support.strict_json import read_strictly
+
+COLLECTIVES = """
+group = dist.new_group([0, 1])
+x = torch.ones(4)
+dist.all_reduce(x)  # gloo's threads are there from now on
+parts = [torch.zeros(4) for _ in range(ranks)]
+observer = kinetoscope.ExecutionTraceObserver().register_callback("et.{rank}.json")
+with kinetoscope.profile(activities=CPU, record_shapes=SHAPES, path="job.recording", engine=ENGINE,
+                         execution_trace_observer=observer) as session:
+    dist.all_reduce(x)
+    dist.all_reduce(x, async_op=True).wait()
+    dist.barrier()
+    if rank < 2:
+        dist.broadcast(x, 0, group=group)
+    dist.all_gather(parts, x)
+    dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(2 * ranks))
+    dist.reduce_scatter(torch.zeros(2, dtype=torch.float64), [torch.ones(2, dtype=torch.float64)] * ranks)
+    dist.all_to_all_single(torch.zeros(2 * ranks), torch.ones(2 * ranks))
+    if rank == 0: dist.send(x, 1)
+    if rank == 1: dist.recv(x, 0)
+    dist.gather(x, parts if rank == 0 else None)
+    dist.scatter(x, parts if rank == 0 else None)
+    dist.reduce(x, 0, op=dist.ReduceOp.MAX)
+session.export_chrome_trace(f"trace.{rank}.json")
+kinetoscope.tensorboard_trace_handler("board")(session)
+session.trace.save(f"trace.{rank}.ktrace")
+"""
+
+
+def job(tmp_path, program, ranks=2, **settings):
+    head = "".join(
+        f"{name} = {value!r}\n" for name, value in {"SHAPES": True, "ENGINE": "native", **settings}.items()
+    )
+    run_ranks(head + program, tmp_path, ranks)
+    return [kinetoscope.open(tmp_path / f"trace.{rank}.ktrace") for rank in range(ranks)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_every_rank_calls_is_known_with_groups_and_sizes(tmp_path, ranks):
+    traces = job(tmp_path, COLLECTIVES, ranks)
+    for rank, trace in enumerate(traces):
+        rows = trace.table("collectives").to_pylist()
+        found = [
+            (row["name"], row["bytes"], row["input_elements"], row["output_elements"], row["dtype"])
+            for row in rows
+        ]
+        edge = [("send", 16, 4, 0, "float32")] if rank == 0 else [("recv", 16, 0, 4, "float32")]
+        root = rank == 0
+        assert found == [
+            ("all_reduce", 16, 4, 4, "float32"),
+            ("all_reduce", 16, 4, 4, "float32"),
+            ("barrier", 0, 0, 0, None),
+            *([("broadcast", 16, 4, 4, "float32")] if rank < 2 else []),
+            ("all_gather", 16 * ranks, 4, 4 * ranks, "float32"),
+            ("reduce_scatter", 8 * ranks, 2 * ranks, 2, "float32"),
+            ("reduce_scatter", 16 * ranks, 2 * ranks, 2, "float64"),
+            ("all_to_all", 8 * ranks, 2 * ranks, 2 * ranks, "float32"),
+            *(edge if rank < 2 else []),
+            ("gather", 16 * ranks if root else 16, 4, 4 * ranks if root else 0, "float32"),
+            ("scatter", 16 * ranks if root else 16, 4 * ranks if root else 0, 4, "float32"),
+            ("reduce", 16, 4, 4, "float32"),
+        ]
+        everybody = json.dumps(list(range(ranks)))
+        for row in rows:
+            in_pair = row["name"] == "broadcast"
+            assert row["group_size"] == (2 if in_pair else ranks)
+            assert row["group_ranks"] == ("[0, 1]" if in_pair else everybody)
+            assert (row["rank"], row["group_rank"], row["backend"]) == (rank, rank, "gloo")
+            assert row["transfers"] == (ranks if row["dtype"] == "float64" else 1)
+            assert row["transfer_start_ns"] >= row["start_ns"]
+        assert len({row["transfer_span"] for row in rows}) == len(rows)
+        by_name = {row["name"]: row for row in rows}
+        assert [row["is_async"] for row in rows[:3]] == [False, True, False]
+        assert rows[0]["waited_ns"] > 0
+        assert rows[1]["waited_ns"] is None
+        assert by_name["reduce"]["reduction"] == "MAX"
+        assert by_name["all_reduce"]["reduction"] == "SUM"
+        assert (by_name["reduce"]["peer"], by_name["gather"]["peer"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_what_every_rank_writes_says_which_rank_it_is(tmp_path):
+    traces = job(tmp_path, COLLECTIVES)
+    assert sorted(path.name for path in tmp_path.glob("*.recording")) == [
+        "job.rank0.recording",
+        "job.rank1.recording",
+    ]
+    assert sorted(path.name.split(".")[0].rpartition("_")[2] for path in (tmp_path / "board").iterdir()) == [
+        "rank0", "rank1",
+    ]  # fmt: skip
+    for rank, trace in enumerate(traces):
+        chrome = read_strictly((tmp_path / f"trace.{rank}.json").read_text(encoding="utf-8"))
+        told = chrome["distributedInfo"]
+        assert {key: told[key] for key in ("backend", "rank", "world_size", "pg_count")} == {
+            "backend": "gloo", "rank": rank, "world_size": 2, "pg_count": 2,
+        }  # fmt: skip
+        assert [group["ranks"] for group in told["pg_config"]] == [[0, 1], [0, 1]]
+        assert chrome["rank"] == trace.info["rank"] == rank
+        assert set(trace.table("spans")["rank"].to_pylist()) == {rank}
+        spans = trace.table("spans")
+        kinds = dict(zip(spans["name"].to_pylist(), spans["kind"].to_pylist(), strict=True))
+        assert kinds["gloo:all_reduce"] == "collective"
+        assert kinds["c10d::allreduce_"] == "operator"
+        categories = {event["name"]: event["cat"] for event in chrome["traceEvents"] if event["ph"] == "X"}
+        assert categories["gloo:all_reduce"] == "user_annotation"
+        assert categories["c10d::allreduce_"] == "cpu_op"
+        execution = read_execution_trace(tmp_path / f"et.{rank}.json")
+        groups = execution.nodes["name"].index("## process_group:init ##")
+        assert "default_pg" in execution.nodes["inputs"][groups]
+        joined = trace.table("execution", execution_trace=execution).to_pylist()
+        assert {row["name"] for row in joined if row["match"] == "execution trace only"} <= {
+            "## process_group:init ##",
+        }  # fmt: skip
+        assert sum(row["match"] == "trace only" for row in joined) <= 1
+
+
+@pytest.mark.slow
+def test_without_shapes_the_calls_and_their_times_are_known_but_not_their_sizes(tmp_path):
+    # An execution trace would make torch hand out the inputs all the same.
+    program = COLLECTIVES.replace(",\n                         execution_trace_observer=observer", "")
+    for trace in job(tmp_path, program, SHAPES=False):
+        rows = trace.table("collectives").to_pylist()
+        assert len(rows) == 12
+        assert {row["bytes"] for row in rows if row["name"] != "barrier"} == {None}
+        assert {(row["group"], row["is_async"]) for row in rows} == {(None, None)}
+        assert sum(row["transfers"] for row in rows) >= 13
+
+
+@pytest.mark.slow
+def test_torchs_own_collector_sees_the_same_calls(tmp_path):
+    for trace in job(tmp_path, COLLECTIVES.replace(', path="job.recording"', ""), ENGINE="kineto"):
+        rows = trace.table("collectives").to_pylist()
+        assert [row["name"] for row in rows][:5] == [
+            "all_reduce",
+            "all_reduce",
+            "barrier",
+            "broadcast",
+            "all_gather",
+        ]
+        reduced = rows[0]
+        assert (reduced["backend"], reduced["is_async"], reduced["transfers"]) == ("gloo", False, 1)
+
+
+@pytest.mark.slow
+def test_ddp_reduces_its_gradients_in_backward(tmp_path):
+    traces = job(
+        tmp_path,
+        """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+x = torch.ones(3, 8)
+for _ in range(2): model(x).sum().backward()
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    model(x).sum().backward()
+session.trace.save(f"trace.{rank}.ktrace")
+""",
+        4,
+    )
+    for trace in traces:
+        reduced = [row for row in trace.table("collectives").to_pylist() if row["name"] == "all_reduce"]
+        assert [(row["bytes"], row["phase"], row["is_async"]) for row in reduced] == [
+            (4 * (8 * 4 + 4), "backward", True)
+        ]
+        assert reduced[0]["transfer_ns"] > 0
+
+
+@pytest.mark.slow
+def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(tmp_path):
+    traces = job(
+        tmp_path,
+        """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+model = torch.nn.Linear(8, 4, bias=False)
+fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+x = torch.ones(3, 8)
+for _ in range(2): model(x).sum().backward()
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    model(x).sum().backward()
+session.trace.save(f"trace.{rank}.ktrace")
+""",
+    )
+    for trace in traces:
+        rows = trace.table("collectives").to_pylist()
+        names = [row["name"] for row in rows]
+        assert "all_gather" in names
+        assert "reduce_scatter" in names
+        gathered = next(row for row in rows if row["name"] == "all_gather")
+        assert (gathered["output_bytes"], gathered["input_bytes"]) == (4 * 32, 4 * 16)
+
+
+@pytest.mark.slow
+def test_a_group_that_is_made_while_recording_belongs_to_the_trace(tmp_path):
+    traces = job(
+        tmp_path,
+        """
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    dist.all_reduce(torch.ones(4), group=dist.new_group([0, 1]))
+session.trace.save(f"trace.{rank}.ktrace")
+""",
+    )
+    for trace in traces:
+        row = trace.table("collectives").to_pylist()[-1]
+        assert (row["name"], row["group_ranks"]) == ("all_reduce", "[0, 1]")

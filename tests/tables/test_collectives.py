@@ -1,0 +1,115 @@
+import json
+
+import pytest
+
+from kinetoscope.tables._collective_facts import CALLS, facts_of_call, facts_of_description
+from kinetoscope.trace import Trace
+from tests.support.trace_builder import TraceBuilder
+
+GROUP = {"group": "0", "description": "default_pg", "rank": 1, "size": 2}
+
+
+def noted(builder, **facts):
+    """A trace whose spans have facts: by name of the span, as the recorder notes them."""
+    recording = builder.recording()
+    strings = recording["strings"]
+    spans = recording["spans"]
+    rows = {strings[number]: row for row, number in enumerate(spans["name"])}
+    texts = [json.dumps(value) for value in facts.values()]
+    collectives = {
+        "span": [rows[name] for name in facts],
+        "facts": list(range(len(strings), len(strings) + len(texts))),
+    }
+    tables = {
+        name: recording[name] for name in ("threads", "frames", "stacks", "modules", "parameters", "shapes")
+    }
+    tables["spans"] = {{"stack": "own_stack", "module": "own_module"}.get(name, name): values for name, values in spans.items()}  # fmt: skip
+    info = {key: json.loads(text) for key, text in recording["info"].items()}
+    return Trace.from_columns(tables | {"collectives": collectives}, strings=[*strings, *texts], info=info)
+
+
+def test_facts_of_the_recorder_and_a_transfer_on_another_thread_make_one_row():
+    builder = TraceBuilder()
+    builder.thread("main", os_tid=70)
+    worker = builder.thread("gloo", os_tid=71)
+    sizes = builder.shapes([[4]], ["float"])
+    builder.span("c10d::allreduce_", 10, 5).annotation("gloo:all_reduce", 30, 50, thread=worker, shapes=sizes)
+    builder.know("distributedInfo", {"rank": 1, "pg_config": [{"pg_name": "0", "ranks": [4, 7]}]})
+    arguments = [[4, 16, "Float"], None, None, None, False, -1]
+    trace = noted(builder, **{"c10d::allreduce_": {**GROUP, "reduction": "SUM", "arguments": arguments}})
+    (row,) = trace.table("collectives").to_pylist()
+    assert row | {"stack": 0, "module": 0} == {
+        "span": 0, "name": "all_reduce", "backend": "gloo", "group": "0", "group_description": "default_pg",
+        "group_size": 2, "group_ranks": "[4, 7]", "rank": 1, "group_rank": 1, "peer": None, "reduction": "SUM",
+        "dtype": "float32", "bytes": 16, "input_bytes": 16, "output_bytes": 16, "input_elements": 4, "output_elements": 4,
+        "input_splits": None, "output_splits": None, "is_async": False, "start_ns": 10, "call_ns": 5, "transfers": 1,
+        "transfer_span": 1, "transfer_start_ns": 30, "transfer_ns": 50, "queued_ns": 20, "waited_ns": 65, "thread": 70,
+        "step": None, "phase": "forward", "stack": 0, "module": 0,
+    }  # fmt: skip
+    assert trace.table("spans")["kind"].to_pylist() == ["operator", "collective"]
+
+
+def test_without_facts_the_shapes_say_what_they_can():
+    builder = TraceBuilder()
+    worker = builder.thread("main"), builder.thread("gloo")
+    call = builder.shapes(
+        [[], [[4]], [], [], []], ["", "TensorList", "", "Scalar", "Scalar"], ["", "", "", "False", "-1"]
+    )
+    moved = builder.shapes([[4]], ["float"])
+    builder.span("c10d::allgather_", 0, 5, shapes=call)
+    builder.annotation("gloo:all_gather", 9, 5, thread=worker[1], shapes=moved)
+    (row,) = builder.build().table("collectives").to_pylist()
+    assert (row["input_elements"], row["output_elements"], row["dtype"]) == (4, None, "float32")
+    assert (row["input_bytes"], row["output_bytes"], row["bytes"]) == (16, None, 16)
+    assert (row["group"], row["is_async"], row["transfers"]) == (None, False, 1)
+
+
+def test_without_shapes_the_rest_is_null():
+    (row,) = TraceBuilder().span("c10d::allreduce_", 0, 5).build().table("collectives").to_pylist()
+    assert (row["name"], row["bytes"], row["is_async"], row["transfers"], row["transfer_ns"]) == (
+        "all_reduce", None, None, 0, None,
+    )  # fmt: skip
+
+
+def test_a_backends_own_description_joins_the_call_around_it():
+    builder = TraceBuilder().span("c10d::allreduce_", 0, 50).span("record_param_comms", 10, 5)
+    told = {**GROUP, "call": "allreduce", "in_elements": 8, "out_elements": 8, "type": "Half", "item_bytes": 2,
+            "in_splits": [], "out_splits": []}  # fmt: skip
+    (row,) = noted(builder, record_param_comms=told).table("collectives").to_pylist()
+    assert (row["name"], row["bytes"], row["dtype"], row["group"]) == ("all_reduce", 16, "float16", "0")
+
+
+def test_a_description_that_stands_alone_is_a_call_of_its_own():
+    builder = TraceBuilder().span("record_param_comms", 10, 5)
+    told = {**GROUP, "call": "all_to_allv", "in_elements": 8, "out_elements": 6, "type": "Float", "item_bytes": 4,
+            "in_splits": [5, 3], "out_splits": [2, 4]}  # fmt: skip
+    (row,) = noted(builder, record_param_comms=told).table("collectives").to_pylist()
+    assert (row["name"], row["bytes"], row["input_splits"]) == ("all_to_all", 32, "[5, 3]")
+    waiting = noted(
+        TraceBuilder().span("record_param_comms", 0, 1), record_param_comms={**told, "call": "wait"}
+    )
+    assert waiting.table("collectives").num_rows == 0
+
+
+def test_a_program_of_one_process_has_none():
+    assert TraceBuilder().span("aten::add", 0, 5).build().table("collectives").num_rows == 0
+
+
+@pytest.mark.parametrize("operator", CALLS)
+@pytest.mark.parametrize(
+    ("told", "dims", "concrete"),
+    [
+        ("", "", ""), ("{", "[", "x"), ("[]", "{}", "3"), ('{"arguments": 3}', "[[3]]", "[]"),
+        ('{"arguments": []}', "", ""), ('{"arguments": [null, [1, 2], "x", true]}', "", ""),
+        ("", '[[["..."]], [2, "?"]]', '["1", "x", null]'),
+    ],
+)  # fmt: skip
+def test_odd_facts_are_unknown_facts(operator, told, dims, concrete):
+    facts = facts_of_call(operator, told, dims, concrete)
+    assert facts.name == CALLS[operator][0]
+    assert facts.bytes_of(facts.in_elements) >= -1
+
+
+@pytest.mark.parametrize("told", ["", "[]", "{}", '{"call": 3}', "nonsense"])
+def test_what_describes_no_call_is_none(told):
+    assert facts_of_description(told) is None
