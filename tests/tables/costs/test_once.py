@@ -12,7 +12,7 @@ from torch.nn import functional
 from kinetoscope.tables.costs._call import NO_INPUTS, OperatorCall, parse_inputs
 from kinetoscope.tables.costs._evaluate import DistinctCalls, Standing, _evaluate
 from kinetoscope.tables.costs._known import built_in
-from kinetoscope.tables.costs._once import count_once
+from kinetoscope.tables.costs._once import Spans, count_once
 from kinetoscope.trace import Trace
 from tests.support.counting import costs_in, recorded
 from tests.support.trace_builder import TraceBuilder
@@ -29,12 +29,13 @@ def trees(draw):
     depth = []
     for row in range(count):
         depth.append(0 if parent[row] < 0 else depth[parent[row]] + 1)
-    return (
+    return Spans(
         np.array(parent, np.int32),
         np.array(depth, np.int32),
         np.array(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)), np.int32),
         np.array(draw(st.lists(st.sampled_from(list(Standing)), min_size=count, max_size=count)), np.uint8),
         np.array(draw(st.lists(st.sampled_from([0, 1, 10, 100]), min_size=count, max_size=count)), np.int64),
+        np.array(draw(st.lists(st.sampled_from([False, False, True]), min_size=count, max_size=count)), bool),
     )
 
 
@@ -43,43 +44,56 @@ def above(parent, row):
         yield row
 
 
+def inside(spans, row):
+    return [child for child in range(len(spans.parent)) if row in above(spans.parent, child)]
+
+
+def without(spans, row):
+    """What is counted inside a span if it does not count itself."""
+    only = np.isin(np.arange(len(spans.parent)), inside(spans, row))
+    counted = count_once(spans._replace(standing=np.where(only, spans.standing, Standing.OTHERS)))
+    return spans.flops[counted.counts].sum()
+
+
 @given(trees())
-def test_no_span_counts_inside_one_that_counts(tree):
-    parent, _, _, standing, _ = tree
-    counted = count_once(*tree)
-    for row in range(len(parent)):
-        around = any(counted.counts[outer] for outer in above(parent, row))
+def test_no_span_counts_inside_one_that_counts(spans):
+    counted = count_once(spans)
+    for row in range(len(spans.parent)):
+        around = any(counted.counts[outer] for outer in above(spans.parent, row))
         assert counted.inside[row] == around
         assert not (counted.counts[row] and around)
-        assert not counted.counts[row] or standing[row] in (Standing.FIRM, Standing.DEFERRED)
+        assert not counted.counts[row] or spans.standing[row] in (Standing.FIRM, Standing.DEFERRED)
 
 
 @given(trees())
-def test_every_firm_formula_is_counted_somewhere(tree):
-    parent, _, name, standing, flops = tree
-    counted = count_once(*tree)
-    for row in np.flatnonzero(standing == Standing.FIRM).tolist():
-        inner = [
-            child
-            for child in range(len(parent))
-            if parent[child] == row and standing[child] == Standing.FIRM
-            and name[child] == name[row] and flops[child] == flops[row]
-        ]  # fmt: skip
-        assert counted.counts[row] or counted.inside[row] or inner
+def test_a_formula_counts_unless_more_is_counted_inside(spans):
+    counted = count_once(spans)
+    for row in np.flatnonzero((spans.standing == Standing.FIRM) & ~counted.inside).tolist():
+        if not counted.counts[row]:
+            part = without(spans, row)
+            assert part >= spans.flops[row]
+            assert (
+                part
+                == spans.flops[counted.counts][
+                    np.isin(np.flatnonzero(counted.counts), inside(spans, row))
+                ].sum()
+            )
+        elif not spans.by_user[row]:
+            assert without(spans, row) < max(2 * spans.flops[row], 1)
 
 
 @given(trees())
-def test_deferred_formulas_count_where_too_little_is_counted_inside(tree):
-    parent, _, _, standing, flops = tree
-    counted = count_once(*tree)
-    for row in np.flatnonzero((standing == Standing.DEFERRED) & counted.counts).tolist():
-        below = [child for child in range(len(parent)) if row in above(parent, child)]
-        # What would have counted inside had this one not: again by the rule, on the part below.
-        part = count_once(
-            *(values.copy() for values in tree[:3]), np.where(np.isin(np.arange(len(parent)), below), standing, Standing.OTHERS),
-            flops,
-        )  # fmt: skip
-        assert flops[part.counts].sum() < flops[row] / 2
+def test_a_formula_of_the_program_always_counts(spans):
+    counted = count_once(spans)
+    firm = (spans.standing == Standing.FIRM) & spans.by_user
+    assert (counted.counts | counted.inside)[firm].all()
+
+
+@given(trees())
+def test_deferred_formulas_count_where_too_little_is_counted_inside(spans):
+    counted = count_once(spans)
+    for row in np.flatnonzero((spans.standing == Standing.DEFERRED) & ~counted.inside).tolist():
+        assert counted.counts[row] == (without(spans, row) < spans.flops[row] / 2)
 
 
 def test_the_outermost_formula_counts():
@@ -131,6 +145,44 @@ def test_modes_change_nothing(mode):
             functional.conv2d(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3)).relu()
 
     assert recorded(run).by_name == {"conv2d": 2 * 36 * 4 * 27, "relu": 144}
+
+
+def test_a_mapped_function_counts_the_whole_batch():
+    weight, batch = torch.ones(4, 3), torch.ones(6, 3)
+    found = recorded(lambda: torch.func.vmap(lambda x: torch.tanh(weight @ x))(batch))
+    assert found.flops == 2 * 6 * 4 * 3 + 6 * 4
+    assert found.unknown == set()
+
+
+def test_nested_tensors_count_what_they_hold():
+    x = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(5, 4)], layout=torch.jagged)
+    layer = torch.nn.Linear(4, 3)
+    found = recorded(lambda: torch.nn.functional.gelu(layer(x)))
+    assert found.by_name["addmm"] == 2 * 7 * 4 * 3
+    assert found.by_name["gelu"] == 5 * 7 * 3
+    assert found.unknown == set()
+
+
+class Half(torch.Tensor):
+    """A tensor that says it is twice as long as what it computes with, like a part of a distributed one."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, (2 * inner.shape[0], *inner.shape[1:]), dtype=inner.dtype
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return cls(func(*(arg.inner if isinstance(arg, cls) else arg for arg in args), **(kwargs or {})))
+
+
+def test_a_subclass_counts_what_it_computes_and_not_what_it_pretends():
+    part = Half(torch.ones(3, 4))
+    assert recorded(lambda: torch.mm(part, torch.ones(4, 5))).by_name == {"mm": 2 * 3 * 4 * 5}
 
 
 def test_unknown_operators_say_so_and_what_they_call_counts():

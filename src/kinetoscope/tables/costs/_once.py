@@ -1,9 +1,11 @@
 """Counting each operation once, however operators are nested.
 
-The outermost operator with a firm formula counts, and what is inside it counts nothing. Two things move the count inwards:
+The outermost operator with a firm formula counts, and what is inside it counts nothing. Three things move the count inwards:
 
 - An operator that calls itself with the same operations (autocast, variants with `out`) hands it to the inner call, which has the
   element types that were computed with.
+- An operator inside which twice as much is counted as its own inputs tell, or more, was given stand-ins for larger tensors
+  (`vmap`, nested tensors): what is inside counts. A formula of the program counts in any case.
 - An operator with a deferred formula counts only where less than half of its operations were counted inside it.
 """
 
@@ -32,35 +34,39 @@ class Counted(NamedTuple):
     inside: NDArray[np.bool_]
 
 
-def count_once(
-    parent: NDArray[np.int32],
-    depth: NDArray[np.int32],
-    name: NDArray[np.int32],
-    standing: NDArray[np.uint8],
-    flops: NDArray[np.int64],
-) -> Counted:
-    """Decide which spans count.
+class Spans(NamedTuple):
+    """What the decision is made from.
 
-    Args:
+    Attributes:
         parent: The enclosing span of each, -1 without.
         depth: How many spans enclose each.
         name: A number for the name of each.
         standing: A `Standing` for each.
         flops: The operations of each by its formula, 0 without.
-
-    Returns:
-        The decision for each span.
+        by_user: Whether the formula is one that the program registered.
     """
-    firm = standing == Standing.FIRM
-    hands_in = firm & (parent >= 0) & firm[parent] & (name == name[parent]) & (flops == flops[parent])
+
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    name: NDArray[np.int32]
+    standing: NDArray[np.uint8]
+    flops: NDArray[np.int64]
+    by_user: NDArray[np.bool_]
+
+
+def count_once(spans: Spans) -> Counted:
+    """Decide which spans count."""
+    parent, depth, flops = spans.parent, spans.depth, spans.flops
+    firm = spans.standing == Standing.FIRM
+    again = (
+        firm & (parent >= 0) & firm[parent] & (spans.name == spans.name[parent]) & (flops == flops[parent])
+    )
     counts = firm.copy()
-    counts[parent[hands_in]] = False
-    deferred = standing == Standing.DEFERRED
+    counts[parent[again & ~spans.by_user[parent]]] = False
     by_depth = np.argsort(depth, kind="stable")
     edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
     levels = [by_depth[start:end] for start, end in pairwise(edges)]
-    if deferred.any():
-        _settle_deferred(levels, parent, deferred, counts, flops)
+    _settle_by_inside(levels, spans, counts)
     inside = np.zeros(len(parent), dtype=bool)
     for rows in levels[1:]:
         above = parent[rows]
@@ -69,20 +75,19 @@ def count_once(
     return Counted(counts, inside)
 
 
-def _settle_deferred(
-    levels: list[NDArray[np.int64]],
-    parent: NDArray[np.int32],
-    deferred: NDArray[np.bool_],
-    counts: NDArray[np.bool_],
-    flops: NDArray[np.int64],
-) -> None:
-    """Let deferred formulas count where too little was counted inside; from the innermost spans outwards."""
+def _settle_by_inside(levels: list[NDArray[np.int64]], spans: Spans, counts: NDArray[np.bool_]) -> None:
+    """Decide what depends on how much is counted inside, in place, from the innermost spans outwards."""
+    parent, flops = spans.parent, spans.flops
+    deferred = spans.standing == Standing.DEFERRED
     # As floats: sums of hostile sizes must not wrap around.
     total = np.zeros(len(parent), dtype=np.float64)
     for rows in reversed(levels):
         lacking = rows[deferred[rows]]
         counts[lacking] = total[lacking] < flops[lacking] / 2
         own = rows[counts[rows]]
+        larger = own[(total[own] > 0) & (total[own] >= 2.0 * flops[own]) & ~spans.by_user[own]]
+        counts[larger] = False
+        own = own[counts[own]]
         total[own] = flops[own]
         held = rows[parent[rows] >= 0]
         np.add.at(total, parent[held], total[held])

@@ -15,7 +15,7 @@ from kinetoscope.tables.costs._evaluate import (
     costs_to_save,
     distinct_calls,
 )
-from kinetoscope.tables.costs._once import Counted, count_once
+from kinetoscope.tables.costs._once import Counted, Spans, count_once
 from kinetoscope.tables.costs._sparse_products import settle_sparse
 from kinetoscope.trace._schema import SpanKind
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 UNKNOWN_STANDINGS = (Standing.NO_FORMULA, Standing.NO_INPUTS)
+
+# The ranges that torch puts around what a subclass of Tensor, or a mode, makes of an operator.
+_PYTHON_DISPATCH = frozenset({"PythonSubclass", "PythonDispatchMode"})
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,11 @@ def _compute(trace: Trace) -> Costs:
     standing = calls.standing[calls.of_span]
     flops, size = calls.flops[calls.of_span], calls.bytes[calls.of_span]
     settle_sparse(trace, calls, standing, flops, size)
-    counted = _once_on_device(
-        trace, count_once(spans["parent"], spans["depth"], spans["name"], standing, flops)
+    _pass_through_subclasses(trace, standing, calls.by_user[calls.of_span])
+    parts = Spans(
+        spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]
     )
+    counted = _once_on_device(trace, count_once(parts))
     asked = (spans["kind"] == SpanKind.OPERATOR) | calls.by_user[calls.of_span]
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & asked
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
@@ -85,6 +90,18 @@ def _compute(trace: Trace) -> Costs:
         # Without shapes a 0 would only tell views and ranges from the rest.
         flops[:] = size[:] = -1
     return Costs(calls, counted, standing, flops, size, unknown)
+
+
+def _pass_through_subclasses(trace: Trace, standing: NDArray[np.uint8], by_user: NDArray[np.bool_]) -> None:
+    """Let what Python's dispatch does count instead of the operator that went there, in place.
+
+    The inputs of that operator are those of a tensor subclass: the whole of a tensor of which a rank holds a part, or nothing.
+    """
+    marks = np.array([text in _PYTHON_DISPATCH for text in trace.strings], dtype=bool)
+    if marks.any():
+        above = trace.column("spans", "parent")[marks[trace.column("spans", "name")]]
+        above = above[above >= 0]
+        standing[above[~by_user[above]]] = Standing.OTHERS
 
 
 def _once_on_device(trace: Trace, counted: Counted) -> Counted:

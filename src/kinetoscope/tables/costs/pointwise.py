@@ -155,6 +155,12 @@ def _names() -> str:
     return " ".join(sorted({*POINTWISE, *_ALSO.split()} - _NOT_POINTWISE))
 
 
+def rescale(call: OperatorCall) -> Cost:
+    """`_transform_bias_rescale_qkv(qkv, bias, heads)`: add the bias, and scale the queries, a third."""
+    count = call.numel(0)
+    return Cost(count + count // 3, moved(call, (0, 1), count, 0))
+
+
 RULES: dict[str, Rule] = rules(
     "pointwise",
     {
@@ -163,5 +169,6 @@ RULES: dict[str, Rule] = rules(
         gated_backward: "glu_backward",
         dropout: "native_dropout _fused_dropout",
         equal: "equal",
+        rescale: "_transform_bias_rescale_qkv",
     },
 )
