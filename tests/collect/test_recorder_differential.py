@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,6 +79,13 @@ def test_a_known_difference_is_still_one(known: Difference) -> None:
             if known.explains_here(known.seen_in, way, aspect, thing)
         ]
         assert seen != [], way
+
+
+def test_every_known_difference_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "differences.md").read_text(encoding="utf-8")
+    headings = {line[4:] for line in page.splitlines() if line.startswith("### ")}
+    assert headings == {*(known.title for known in KNOWN), "Threads"}
+    assert f"{len(MAKERS)} programs" in page
 
 
 def test_there_are_enough_programs() -> None:
