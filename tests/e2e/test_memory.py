@@ -191,3 +191,30 @@ def test_frees_of_memory_from_before_never_make_a_total_negative():
     totals = prof.trace.table("memory_timeline").column("total_bytes").to_numpy()
     assert (totals >= 0).all()
     assert totals.max() - totals[-1] >= 49 * 4000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"python_calls": True, "module_spans": True},
+        {"engine": "kineto"},
+        {"engine": "kineto", "with_stack": True, "record_shapes": True},
+    ],
+    ids=str,
+)
+def test_categories_do_not_depend_on_what_else_is_recorded_or_by_whom(options):
+    step = PROGRAMS["transformer_training"]()
+    step()
+
+    def recorded_bytes(**more):
+        with kinetoscope.profile(activities=CPU, profile_memory=True, **{"engine": "native", **more}) as prof:
+            step()
+        judged = judged_blocks(prof.trace)
+        return {
+            name: int(judged.blocks.bytes[(judged.category == place) & (judged.blocks.allocation >= 0)].sum())
+            for place, name in enumerate(CATEGORY_NAMES)
+        }
+
+    alone = recorded_bytes()
+    assert alone["activation"] > alone["gradient"] > 100_000
+    assert recorded_bytes(**options) == alone

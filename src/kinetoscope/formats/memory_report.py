@@ -15,8 +15,8 @@ from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.tables.memory_peak import live_at, memory_peak, peak
 from kinetoscope.tables.memory_timeline import changes_of, device_names, find_device
+from kinetoscope.trace import SpanKind
 from kinetoscope.trace._replace import replaced
-from kinetoscope.trace._schema import SCOPE_USER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,9 @@ def _last_operator(trace: Trace) -> list[str]:
     """The operator that began last, with what it ran in: nothing begins after the one that failed."""
     spans = trace.columns("spans")
     hidden = np.array([text in HIDDEN_NAMES for text in trace.strings], dtype=bool)
-    rows = np.flatnonzero((spans["stream"] < 0) & (spans["scope"] != SCOPE_USER) & ~hidden[spans["name"]])
+    rows = np.flatnonzero(
+        np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD)) & ~hidden[spans["name"]]
+    )
     if len(rows) == 0:
         return []
     row = int(rows[np.argmax(spans["start_ns"][rows])])

@@ -9,10 +9,10 @@ import numpy as np
 
 from kinetoscope.tables.memory_blocks import NEVER_NS, Blocks, blocks_of, keys_of
 from kinetoscope.tables.memory_categories import NO_ROLE, BlockFacts, MemoryCategory, categorise
-from kinetoscope.trace import Phase
+from kinetoscope.trace import Phase, SpanKind
 from kinetoscope.trace._assemble import ENGINE_WRAPPER, spread_down
 from kinetoscope.trace._calls import call_mask
-from kinetoscope.trace._schema import SCOPE_BACKWARD, SCOPE_USER, StorageRole
+from kinetoscope.trace._schema import SCOPE_BACKWARD, StorageRole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _BY_WEIGHT = (
     StorageRole.TENSOR, StorageRole.BUFFER, StorageRole.GRADIENT, StorageRole.OPTIMIZER_STATE, StorageRole.PARAMETER,
 )  # fmt: skip
+_OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.COLLECTIVE)
 # What a model's inputs and its loss need lies outside all modules, and is told by when the model ran.
 _AROUND_A_MODEL = (MemoryCategory.INPUT, MemoryCategory.ACTIVATION, MemoryCategory.AUTOGRAD_DETAIL)
 # Chains of operators outside all modules are followed this far.
@@ -123,7 +124,7 @@ class _Inquiry:
     def _outermost(self) -> tuple[Rows, Flags]:
         """For each span the outermost operator it is part of, and whether it computes a forward again in backward.
 
-        Ranges that users mark and the wrapper of autograd's engine hold operators, and are none. A backward function
+        Ranges that users mark, calls of Python and the wrapper of autograd's engine hold operators, and are none. A backward function
         is an operator of its own, and so is each operator that runs Python code of a module again within one.
         """
         spans = self.spans
@@ -136,7 +137,7 @@ class _Inquiry:
         root = spread_down(parent, spans["depth"], np.where(first, numbers, np.int32(-1)), -1)
         caller = _through(root, own, -1)
         again = backward & ~function & (own >= 0) & (own != caller)
-        bare = (scope == SCOPE_USER) | self.wrapper_names[spans["name"]]
+        bare = ~np.isin(spans["kind"], _OPERATORS) | self.wrapper_names[spans["name"]]
         starts = ~bare & (~inside | bare[above] | function | (again & ~again[above]))
         return spread_down(parent, spans["depth"], np.where(starts, numbers, np.int32(-1)), -1), again
 

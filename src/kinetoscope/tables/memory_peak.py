@@ -14,10 +14,9 @@ from kinetoscope.tables.memory_categories import CATEGORY_NAMES
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.tables.memory_timeline import changes_of, device_names, find_device
 from kinetoscope.tables.ops import percent
-from kinetoscope.trace import Column, Table
+from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._naming import frame_texts, stack_texts
-from kinetoscope.trace._schema import SCOPE_USER
 
 if TYPE_CHECKING:
     import pyarrow
@@ -193,7 +192,7 @@ def _asking(trace: Trace, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         climbs = (
             (above >= 0)
             & empty[through(rows, spans["name"])]
-            & (through(above, spans["scope"]) != SCOPE_USER)
+            & (through(above, spans["kind"]) == SpanKind.OPERATOR)
         )
         if not climbs.any():
             break
