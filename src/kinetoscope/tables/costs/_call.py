@@ -155,6 +155,18 @@ class OperatorCall:
             return default
         return self.values[argument]
 
+    def whole_list(self, argument: int, default: list[int] | None = None) -> list[int]:
+        """The whole numbers passed as an argument, such as sizes or a padding; one number is a list of one.
+
+        Raises:
+            TypeError: It is something else, or nothing and there is no `default`.
+        """
+        found = self.value(argument, default)
+        values = found if isinstance(found, list) else [found]
+        if not all(type(part) is int for part in values):
+            raise TypeError(f"argument {argument} of {self.name} is no list of whole numbers: {found!r}")
+        return values
+
     def numel(self, argument: int) -> int:
         """How many elements a tensor argument has."""
         return prod(self.shape(argument))
@@ -237,12 +249,16 @@ def _are_sizes(sizes: Any) -> bool:
 def _value(text: Any) -> Any:
     """A scalar argument as Python value; what is no literal stays text, and nothing is None."""
     if not isinstance(text, str):
-        return None if isinstance(text, dict) else text
+        return text if isinstance(text, (bool, int, float)) else None
     if text == "":
         return None
     # The recorder writes floats as C++ does (`1.`) and truth values as Python does, also inside lists.
     spelled = _BARE_POINT.sub(".0", text).replace("True", "true").replace("False", "false")
     try:
-        return json.loads(spelled)
+        value = json.loads(spelled)
     except (ValueError, RecursionError):
         return text
+    if isinstance(value, list):
+        # Formulas multiply with these: a text or a list among them would be repeated, not multiplied.
+        return value if all(isinstance(part, (bool, int, float)) for part in value) else text
+    return text if isinstance(value, dict) else value

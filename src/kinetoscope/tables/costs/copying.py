@@ -43,13 +43,13 @@ def joined(call: OperatorCall) -> Cost:
 
 def repeated(call: OperatorCall) -> Cost:
     """`repeat(self, times)`."""
-    times = call.value(1, [])
+    times = call.whole_list(1, [])
     return Cost(0, moved(call, (0,), call.numel(0) * prod(times), 0))
 
 
 def padded(call: OperatorCall) -> Cost:
     """`constant_pad_nd(self, padding, value)` and its like: the padding is given from the last dimension, before and after."""
-    shape, padding = list(call.shape(0)), call.value(1, [])
+    shape, padding = list(call.shape(0)), call.whole_list(1, [])
     for place in range(len(padding) // 2):
         shape[-1 - place] += padding[2 * place] + padding[2 * place + 1]
     return Cost(0, moved(call, (0,), prod(shape), 0))
@@ -62,7 +62,7 @@ def padded_backward(call: OperatorCall) -> Cost:
 
 def into_zeros(call: OperatorCall) -> Cost:
     """`select_backward(gradient, sizes, ...)` and its like: zeros of the given sizes, and the gradient in its place."""
-    return Cost(0, moved(call, (0,), prod(call.value(1)) + call.numel(0), 0))
+    return Cost(0, moved(call, (0,), prod(call.whole_list(1)) + call.numel(0), 0))
 
 
 def into_copy(call: OperatorCall) -> Cost:
@@ -87,7 +87,7 @@ def windows_to_image(call: OperatorCall) -> Cost:
 
 def unfolded_backward(call: OperatorCall) -> Cost:
     """`unfold_backward(gradient, sizes, ...)`: one addition for each element of the gradient."""
-    return Cost(call.numel(0), moved(call, (0,), prod(call.value(1)), 0))
+    return Cost(call.numel(0), moved(call, (0,), prod(call.whole_list(1)), 0))
 
 
 def made(call: OperatorCall) -> Cost:

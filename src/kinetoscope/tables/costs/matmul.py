@@ -175,9 +175,9 @@ def einsum(call: OperatorCall) -> Cost:
 
 def trilinear(call: OperatorCall) -> Cost:
     """`_trilinear(first, second, third, dimensions to add to each, dimensions to sum)`: two products and a sum."""
-    whole = [_expanded(call.shape(place), call.value(place + 3, [])) for place in range(3)]
+    whole = [_expanded(call.shape(place), call.whole_list(place + 3, [])) for place in range(3)]
     out = broadcast(*whole)
-    kept = prod(size for place, size in enumerate(out) if place not in call.value(6, []))
+    kept = prod(size for place, size in enumerate(out) if place not in call.whole_list(6, []))
     return Cost(3 * prod(out), moved(call, (0, 1, 2), kept, 0))
 
 

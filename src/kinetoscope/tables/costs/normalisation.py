@@ -44,13 +44,13 @@ def _backward(
 
 def layer_norm(call: OperatorCall) -> Cost:
     """`native_layer_norm(input, normalized sizes, weight, bias, eps)`."""
-    size = prod(call.value(1))
+    size = prod(call.whole_list(1))
     return _forward(call, call.numel(0) // size if size else 0, 2, 3)
 
 
 def layer_norm_backward(call: OperatorCall) -> Cost:
     """`native_layer_norm_backward(gradient, input, normalized sizes, mean, rstd, weight, bias, mask)`."""
-    size = prod(call.value(2))
+    size = prod(call.whole_list(2))
     mask = call.value(7, [True, call.has_tensor(5), call.has_tensor(6)])
     return _backward(call, 0, 1, 5, call.numel(1) // max(size, 1), size, mask)
 
@@ -108,7 +108,7 @@ def _batch_norm_backward(gradient: int, given: int, training: int, mask: int) ->
 
 def rms_norm(call: OperatorCall) -> Cost:
     """`_fused_rms_norm(input, normalized sizes, weight, eps)`: squares, mean, root, multiply."""
-    count, size = call.numel(0), prod(call.value(1))
+    count, size = call.numel(0), prod(call.whole_list(1))
     groups = count // size if size else 0
     flops = 3 * count + 2 * groups + (count if call.has_tensor(2) else 0)
     return Cost(flops, moved(call, (0, 2), count + groups, 0))
@@ -116,7 +116,7 @@ def rms_norm(call: OperatorCall) -> Cost:
 
 def rms_norm_backward(call: OperatorCall) -> Cost:
     """`_fused_rms_norm_backward(gradient, input, normalized sizes, rstd, weight, mask)`: one mean less than layer norm's."""
-    count, size = call.numel(1), prod(call.value(2))
+    count, size = call.numel(1), prod(call.whole_list(2))
     mask = call.value(5, [True, True])
     flops = count + (5 * count + (count if call.has_tensor(4) else 0) if mask[0] else 0)
     flops += 2 * count - size if mask[1] else 0

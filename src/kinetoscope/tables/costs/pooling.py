@@ -111,7 +111,7 @@ def _adaptive_backward(count: int) -> Formula:
 
 def fractional(call: OperatorCall) -> Cost:
     """`fractional_max_pool2d(self, kernel, output size, samples)`."""
-    sizes = call.value(2)
+    sizes = call.whole_list(2)
     count = len(sizes)
     results = prod(call.shape(0)[:-count]) * prod(sizes)
     size = prod(per_dimension(call.value(1), count))

@@ -25,15 +25,13 @@ _TAPS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
 
 def _results(call: OperatorCall) -> int:
     """The elements of the result of upsampling: to a given size, or by given factors."""
-    shape, sizes = call.shape(0), call.value(1)
-    if isinstance(sizes, list) and sizes:
-        return prod(shape[: -len(sizes)]) * prod(sizes)
-    given = [value for value in call.values[1:] if isinstance(value, list) and value]
-    factors = given[-1]
-    count = len(factors)
-    return prod(shape[:-count]) * prod(
-        int(size * factor) for size, factor in zip(shape[-count:], factors, strict=True)
-    )
+    shape = call.shape(0)
+    if isinstance(call.value(1), list):
+        sizes = call.whole_list(1)
+    else:
+        factors = [value for value in call.values[2:] if isinstance(value, list)][-1]
+        sizes = [int(size * factor) for size, factor in zip(shape[-len(factors) :], factors, strict=True)]
+    return prod(shape[: len(shape) - len(sizes)]) * prod(sizes)
 
 
 def _upsample(each: int) -> Formula:
@@ -50,14 +48,14 @@ def _upsample_backward(each: int) -> Formula:
     """The formula of `upsample_..._backward(gradient, output size, input size, ...)`."""
 
     def formula(call: OperatorCall) -> Cost:
-        return Cost(each * call.numel(0), moved(call, (0,), prod(call.value(2)), 0))
+        return Cost(each * call.numel(0), moved(call, (0,), prod(call.whole_list(2)), 0))
 
     return formula
 
 
 def antialiased(call: OperatorCall) -> Cost:
     """`_upsample_bilinear2d_aa(self, output size, ...)`: along each axis a sum of products over a window that grows as the image shrinks."""
-    shape, sizes = call.shape(0), call.value(1)
+    shape, sizes = call.shape(0), call.whole_list(1)
     reach = next(taps for name, taps in _TAPS.items() if f"_{name}2d" in call.name)
     high, wide = shape[-2:]
     taps = [
@@ -71,7 +69,7 @@ def antialiased(call: OperatorCall) -> Cost:
 
 def antialiased_backward(call: OperatorCall) -> Cost:
     """`_upsample_bilinear2d_aa_backward(gradient, output size, input size, ...)`: the same sums the other way."""
-    (images, channels, high, wide), new = call.value(2), call.value(1)
+    (images, channels, high, wide), new = call.whole_list(2), call.whole_list(1)
     reach = next(taps for name, taps in _TAPS.items() if f"_{name}2d" in call.name)
     taps = [
         ceil(reach * max(size / part, 1.0)) if part else 0
