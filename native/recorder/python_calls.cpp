@@ -65,28 +65,37 @@ uint32_t cached_name(ProbingTable<TextKey>& table, Session& session, const void*
   return id;
 }
 
-// What a C function belongs to: its module, or the class it was looked up in.
-const void* owner_of(PyObject* function) {
+bool is_method_descriptor(PyObject* function) {
+  return Py_IS_TYPE(function, &PyMethodDescr_Type) || Py_IS_TYPE(function, &PyClassMethodDescr_Type);
+}
+
+const PyMethodDef* method_of(PyObject* function) {
+  return is_method_descriptor(function) ? reinterpret_cast<PyMethodDescrObject*>(function)->d_method
+                                        : reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
+}
+
+// What a C function belongs to: its module, or a class.
+PyObject* owner_of(PyObject* function) {
+  if (is_method_descriptor(function)) return reinterpret_cast<PyObject*>(PyDescr_TYPE(function));
   const auto* self = reinterpret_cast<PyCFunctionObject*>(function);
   if (self->m_module != nullptr && PyUnicode_Check(self->m_module)) return self->m_module;
-  if (self->m_self == nullptr) return nullptr;
-  return PyType_Check(self->m_self) || PyModule_Check(self->m_self)
-             ? self->m_self
-             : reinterpret_cast<PyObject*>(Py_TYPE(self->m_self));
+  if (self->m_self == nullptr || PyType_Check(self->m_self) || PyModule_Check(self->m_self))
+    return self->m_self;
+  return reinterpret_cast<PyObject*>(Py_TYPE(self->m_self));
 }
 
 std::string spell_function(PyObject* function) {
-  const auto* self = reinterpret_cast<PyCFunctionObject*>(function);
+  PyObject* owner = owner_of(function);
   std::string spelled;
-  if (self->m_module != nullptr && PyUnicode_Check(self->m_module)) {
-    append_text(self->m_module, spelled);
-  } else if (self->m_self != nullptr && !PyModule_Check(self->m_self)) {
-    spelled = PyType_Check(self->m_self) ? reinterpret_cast<PyTypeObject*>(self->m_self)->tp_name
-                                         : Py_TYPE(self->m_self)->tp_name;
+  if (owner != nullptr && PyUnicode_Check(owner)) {
+    append_text(owner, spelled);
+  } else if (owner != nullptr && PyType_Check(owner)) {
+    spelled = reinterpret_cast<PyTypeObject*>(owner)->tp_name;
   }
+  const char* name = method_of(function)->ml_name;
   // Operators that torch binds have no name of their own.
-  if (!spelled.empty() && *self->m_ml->ml_name != '\0') spelled += '.';
-  return spelled + self->m_ml->ml_name;
+  if (!spelled.empty() && *name != '\0') spelled += '.';
+  return spelled + name;
 }
 
 std::string spell_class(PyObject* self) {
@@ -286,22 +295,21 @@ void ended() {
 }
 
 void c_began(PyObject* function) {
-  if (!PyCFunction_Check(function)) return;
+  if (!PyCFunction_Check(function) && !is_method_descriptor(function)) return;
   const void* frame = running_frame();
   in_session([frame, function](ThreadState& thread, Session& session, bool) {
     CallState& state = *thread.call_state;
     const OpenCall* around = state.open.empty() ? nullptr : &state.open.back();
     if (around != nullptr && around->own) return;
     if ((live.what.load(std::memory_order_relaxed) & kPaused) != 0) return;
-    const auto* method = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
     OpenCall call;
     call.frame = frame;
     call.function = function;
     call.module = around != nullptr ? around->module : 0;
     SpanRecord record = call_record(kScopePython, 0, 0);
     record.module = call.module;
-    record.name =
-        cached_name(state.functions, session, owner_of(function), method->ml_name, spell_function, function);
+    record.name = cached_name(state.functions, session, owner_of(function), method_of(function)->ml_name,
+                              spell_function, function);
     record.start_tick = read_tick();
     call.record = write_span(thread, session, record);
     state.open.push_back(call);

@@ -1,0 +1,25 @@
+// What the recorder asks of torch, for a recorder without: it records Python and module calls only.
+#include <atomic>
+
+#include "recorder/cpu_allocator.h"
+#include "recorder/operators.h"
+#include "recorder/parameters.h"
+#include "recorder/torch_threads.h"
+
+namespace kinetoscope {
+
+uint64_t torch_thread_id() {
+  static std::atomic<uint64_t> next{0};
+  thread_local const uint64_t id = ++next;
+  return id;
+}
+
+void add_operator_callback(uint32_t) {}
+void remove_operator_callback() {}
+const void* tensor_behind(PyObject*) { return nullptr; }
+c10::DataPtr* memory_behind(PyObject*) { return nullptr; }
+const void* accumulated_parameter() { return nullptr; }
+void wrap_cpu_allocator() {}
+bool watch_block(c10::DataPtr&) { return false; }
+
+}  // namespace kinetoscope

@@ -1,0 +1,142 @@
+"""A recorder built without torch, for any Python that has headers, and a reader of what it records.
+
+Nothing but the standard library is needed: see `tests.support.calls_without_torch`, which is run by other Pythons.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import subprocess
+import sysconfig
+import threading
+from pathlib import Path
+from types import CodeType
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+WITHOUT_TORCH = (
+    "call_hooks_monitoring.cpp", "call_hooks_profile.cpp", "clock.cpp", "dictionary.cpp", "frame_layout.c",
+    "module_registry.cpp", "python_calls.cpp", "python_walk.cpp", "recorder.cpp", "recording_file.cpp",
+    "room_keeper.cpp", "session.cpp", "thread_state.cpp",
+)  # fmt: skip
+STACKS, MODULES, CALLS, MODULE_SPANS = 4, 8, 0x100, 0x200
+PYTHON, MODULE = 100, 101
+CUT, BEGUN_BEFORE = 2, 4
+
+
+def build(folder: Path) -> Path:
+    """Compiles the recorder for this Python."""
+    include = sysconfig.get_path("include")
+    flags = [
+        "-O1",
+        "-g1",
+        "-fPIC",
+        "-pthread",
+        "-Wall",
+        "-Wextra",
+        "-I",
+        include,
+        "-I",
+        f"{include}/internal",
+    ]
+    flags += ["-I", str(NATIVE), *os.environ.get("SANITIZE", "").split()]
+    sources = [NATIVE / "recorder" / name for name in WITHOUT_TORCH]
+    sources.append(NATIVE / "tests" / "without_torch" / "no_torch.cpp")
+    objects = []
+    running = []
+    for source in sources:
+        made = folder / (source.name + ".o")
+        compiler = [os.environ.get("CC", "gcc"), "-std=c11"]
+        if source.suffix == ".cpp":
+            compiler = [os.environ.get("CXX", "g++"), "-std=c++20", "-Werror"]
+        running.append(subprocess.Popen([*compiler, *flags, "-c", str(source), "-o", str(made)]))
+        objects.append(str(made))
+    if any(process.wait() for process in running):
+        raise SystemExit("the recorder does not compile without torch")
+    library = folder / "recorder.so"
+    subprocess.run(
+        [os.environ.get("CXX", "g++"), "-shared", *flags, "-o", str(library), *objects], check=True
+    )
+    return library
+
+
+class Stopped(ctypes.Structure):
+    _fields_ = (
+        ("faults", ctypes.c_uint64), ("unnamed", ctypes.c_uint64), ("idle", ctypes.c_uint32), ("lost", ctypes.c_uint32)
+    )  # fmt: skip
+
+
+class Recorder:
+    """The few calls of the recorder's face that are needed here."""
+
+    def __init__(self, library: Path, folder: Path, module_call: CodeType) -> None:
+        self.face = ctypes.PyDLL(str(library))
+        self.message = ctypes.create_string_buffer(512)
+        self.folder = folder
+        self.face.kinetoscope_recorder_load.argtypes = (ctypes.py_object, ctypes.c_char_p, ctypes.c_size_t)
+        self.face.kinetoscope_recorder_start.argtypes = (
+            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t
+        )  # fmt: skip
+        self.face.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
+        failed = self.face.kinetoscope_recorder_load(module_call, self.message, 512)
+        assert not failed, self.message.value
+        self.hook = self.face.kinetoscope_recorder_prepare_calls(b"/nowhere/")
+
+    def start(self, what: int = CALLS) -> str:
+        path = os.fsencode(self.folder / "calls.recording")
+        threading.setprofile(self.hook)
+        failed = self.face.kinetoscope_recorder_start(
+            path, what | STACKS | MODULES, 65536, 0, self.message, 512
+        )
+        assert not failed, self.message.value
+        return self.message.value.decode()
+
+    def stop(self) -> Stopped:
+        stopped = Stopped()
+        assert self.face.kinetoscope_recorder_stop(ctypes.byref(stopped)) == 0
+        threading.setprofile(None)
+        assert self.face.kinetoscope_recorder_close() == 0
+        assert stopped.idle == 1
+        assert stopped.faults == 0
+        return stopped
+
+    def spans(self) -> list[tuple]:
+        return read_spans(self.folder / "calls.recording")
+
+
+def read_spans(path: Path) -> list[tuple]:
+    """(thread, start, end, scope, flags, name, file) of every span, in order; see core/recording_format.h."""
+    data = path.read_bytes()
+    (chunk_bytes,) = struct.unpack_from("<I", data, 12)
+    (chunks,) = struct.unpack_from("<Q", data, 32)
+    strings, names, frames, stacks, spans = {}, {}, {}, {}, []
+    for number in range(chunks):
+        at = 8192 + number * chunk_bytes
+        _, kind, thread, _, _, committed = struct.unpack_from("<IIIIQQ", data, at)
+        at += 64
+        if kind == 3:
+            end = at + committed
+            while at < end:
+                sort, length = struct.unpack_from("<II", data, at)
+                body = data[at + 8 : at + 8 + length]
+                if sort == 1:
+                    strings[struct.unpack_from("<I", body)[0]] = body[4:].decode()
+                elif sort == 2:
+                    names[struct.unpack_from("<I", body)[0]] = struct.unpack_from("<I", body, 4)[0]
+                elif sort == 3:
+                    frames[struct.unpack_from("<I", body)[0]] = struct.unpack_from("<III", body, 4)
+                elif sort == 4:
+                    stacks[struct.unpack_from("<I", body)[0]] = struct.unpack_from("<II", body, 4)
+                at += 8 + (length + 7) // 8 * 8
+        elif kind == 1:
+            for row in range(committed):
+                record = struct.unpack_from("<QQIIIIqHBBI", data, at + 48 * row)
+                spans.append((thread, *record))
+    found = []
+    for thread, start, end, name, stack, _, _, _, _, scope, flags, _ in sorted(
+        spans, key=lambda span: span[:2]
+    ):
+        file = strings[frames[stacks[stack][1]][1]] if stack else ""
+        found.append((thread, start, end, scope, flags, strings[names[name]], file))
+    return found
