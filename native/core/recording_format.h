@@ -90,7 +90,7 @@ struct SpanRecord {
 static_assert(sizeof(SpanRecord) == 48);
 
 enum SpanFlag : uint8_t {
-  kSpanAsync = 1,        // ended on another thread than it began
+  kSpanAsync = 1,        // ended on another thread than it began, or torch says that it may
   kSpanCut = 2,          // a call still running at the end of the recording or of its thread, cut there
   kSpanBegunBefore = 4,  // a call that began before its thread was recorded
 };

@@ -137,7 +137,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
       record->sequence = function.seqNr();
       record->forward_thread = static_cast<uint16_t>(function.forwardThreadId());
       record->scope = static_cast<uint8_t>(scope);
-      record->flags = 0;
+      record->flags = function.isAsync() ? kSpanAsync : 0;
       const bool accumulates = scope == at::RecordScope::BACKWARD_FUNCTION &&
                                record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
       record->parameter = accumulates ? parameter_of(*thread, *session) : 0;

@@ -232,3 +232,27 @@ def test_deprecated_names_warn_as_in_torch(pair):
                 assert event.cuda_time == 0
         with pytest.warns(FutureWarning, match="`self_cuda_memory_usage` is deprecated"):
             assert profiler.events()[0].self_cuda_memory_usage == 0
+
+
+def test_work_of_process_groups_is_asynchronous_and_beside_the_tree():
+    from torch import distributed
+
+    flags = {"activities": [ProfilerActivity.CPU]}
+    x = torch.ones(8)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with torch.profiler.profile(**flags) as theirs, kinetoscope.profile(**flags, engine="native") as ours:
+            distributed.all_reduce(x)
+            distributed.broadcast(x, 0)
+    finally:
+        distributed.destroy_process_group()
+    facts = [
+        sorted(
+            (event.name, event.is_async, event.self_cpu_time_total > 0, event.cpu_parent is None)
+            for event in profiler.events()
+            if event.name.startswith(("gloo:", "c10d::"))
+        )
+        for profiler in (ours, theirs)
+    ]
+    assert facts[0] == facts[1]
+    assert ("gloo:all_reduce", True, False, True) in facts[0]

@@ -205,7 +205,7 @@ class FunctionEvent(EventSums):
 
     @property
     def is_async(self) -> bool:
-        """Whether it ended on another thread than it began."""
+        """Whether it ended on another thread than it began, or torch says that it may; no self time is counted then."""
         return bool(self._number("flags") & FLAG_ASYNC)
 
     @property

@@ -135,7 +135,7 @@ _SPANS = (
     _c("own_module", "int32", "row of modules", "The module it ran in, as recorded."),
     _c("shapes", "int32", "row of shapes", "Shapes, types and scalars of its inputs."),
     _c("parameter", "int32", "row of parameters", "For AccumulateGrad, the parameter it feeds."),
-    _c("flags", "uint8", "", "Bit 0: ended on another thread. 1: cut at the end. 2: call cut at the start.", 0),
+    _c("flags", "uint8", "", "Bit 0: asynchronous, it may end on another thread. 1: cut at the end. 2: call cut at the start.", 0),
     _c("stream", "int32", "row of streams", "The device stream it ran on; -1 for the host."),
     _c("record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."),
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),

@@ -66,7 +66,7 @@ SPANS_SCHEMA = Table(
         Column("bytes", "int64", "bytes", "Host memory allocated minus freed within it; null if memory was not recorded."),
         Column("self_bytes", "int64", "bytes", "The same without inner spans."),
         *_same("spans", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns"),
-        Column("is_async", "bool", "", "Whether it ended on another thread than it began."),
+        Column("is_async", "bool", "", "Whether it ended on another thread than it began, or torch says that it may."),
         Column("unfinished", "bool", "", "Whether it was still running at the end and is cut there."),
     ),
 )  # fmt: skip
