@@ -69,7 +69,7 @@ def test_both_tell_the_same(name: str, way: str) -> None:
     assert sum(theirs.aspects["nesting"].values()) > 1
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.title)
+@pytest.mark.parametrize("known", [known for known in KNOWN if known.seen_in], ids=lambda known: known.title)
 def test_a_known_difference_is_still_one(known: Difference) -> None:
     for way in known.ways:
         theirs, ours = RECORDINGS[way](warm(known.seen_in))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.differential import ASPECTS
+from tests.support.differential import ASPECTS, MARK
 from tests.support.programs.differentiation import CubeOfCube
+from tests.support.programs.distributed import DISTRIBUTED
 
 ONE_AFTER_THE_OTHER = "one after the other"
 AT_THE_SAME_TIME = "at the same time"
@@ -21,7 +22,7 @@ class Difference:
     Attributes:
         title: Its heading in `docs/differences.md`.
         aspects: In which aspects it is seen.
-        seen_in: A program that shows it.
+        seen_in: A program that shows it; empty for one that needs several processes.
         explains: Whether something that only one of them tells is due to it; it is given the program and the thing.
         ways: Whether it shows when the two record one after the other, or at the same time.
     """
@@ -46,6 +47,7 @@ def _named(*names: str) -> Callable[[str, Any], bool]:
 
 
 OPTIMIZER_OPERATORS = ("aten::_foreach_", "aten::add", "aten::div", "aten::lerp_", "aten::fill_", "aten::mul")
+ENGINE = "autograd::engine::evaluate_function: "
 COMPILED = ("compiled_without_fusion", "compiled_inference", "compiled_training", "conditions_and_loops")
 PYTHON_FUNCTIONS = (
     "CheckpointFunction",
@@ -84,7 +86,7 @@ KNOWN = (
         "Engine spans behind hooks",
         frozenset({"sequence", "links"}),
         "hooks",
-        _named("autograd::engine::evaluate_function: BackwardHookFunctionBackward"),
+        lambda program, thing: program in ("hooks", "sharded") and thing[0].startswith(ENGINE),
     ),
     Difference(
         "Ranges of the compiler",
@@ -93,6 +95,29 @@ KNOWN = (
         lambda program, thing: program in COMPILED,
         # Torch writes them for its own profiler only, and those that it writes we record.
         ways=frozenset({ONE_AFTER_THE_OTHER}),
+    ),
+    Difference(
+        "Transfers of collectives",
+        frozenset({"nesting", "links"}),
+        # Seen in jobs of several processes only; see the test of these.
+        "",
+        # What runs within a transfer runs on a thread of the backend, outside the mark.
+        lambda program, thing: program in DISTRIBUTED and thing[0] != MARK,
+        ways=frozenset({AT_THE_SAME_TIME}),
+    ),
+    Difference(
+        "Lists of lists of tensors",
+        frozenset({"types", "scalars"}),
+        "",
+        lambda program, thing: program == "collectives" and thing[0] == "c10d::allgather_",
+    ),
+    Difference(
+        "Frees",
+        frozenset({"blocks"}),
+        "",
+        # torch does not follow the threads on which a backend lets go of its buffers.
+        lambda program, thing: program in DISTRIBUTED and thing[0] < 0,
+        ways=frozenset({AT_THE_SAME_TIME}),
     ),
     Difference(
         "Shared memory",
