@@ -1,0 +1,152 @@
+"""The costs of real programs, and that hardly any of their time is spent where nothing is known."""
+
+import functools
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from kinetoscope.tables.costs import _operator_names
+from kinetoscope.tables.costs._known import is_made_of_others, rule_of
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.flops import covered_percent
+from tests.support.counting import Recorded, recorded
+from tests.support.programs import PROGRAMS
+
+ROOT = Path(__file__).parents[3]
+# Operators of programs whose cost cannot be known, with the reason.
+UNCOVERED = {
+    "kinetoscope_tests::scaled": "a custom operator without a registered formula",
+    "kinetoscope_tests_library::root_of_sum": "a custom operator without a registered formula",
+    "kinetoscope_tests_library::negate_": "a custom operator without a registered formula",
+    "quantized::linear": "packed weights",
+    "quantized::linear_dynamic": "packed weights",
+    "addmm": "a sparse matrix given by coordinates",
+    "mm": "a sparse matrix given by coordinates",
+    "linear": "a subclass whose sizes are not recorded, in a mode that is not recorded",
+    "matmul": "a subclass whose sizes are not recorded, in a mode that is not recorded",
+}
+
+
+@functools.cache
+def of_program(name: str) -> Recorded:
+    """Records a program once for all tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = PROGRAMS[name]()
+        run()
+        return recorded(run)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_operation_of_a_program_is_counted_once(name):
+    found = of_program(name)
+    trace = found.trace
+    spans, counted = trace.columns("spans"), costs_of(trace).counted
+    flops, parent = spans["flops"], spans["parent"]
+    # Whatever counts has nothing that counts above it, so each table adds up to the same.
+    above = parent.copy()
+    while (above >= 0).any():
+        rows = np.flatnonzero(counted.counts & (above >= 0))
+        assert not counted.counts[above[rows]].any()
+        above = np.where(above >= 0, parent[above], -1)
+    total = int(flops[flops > 0].sum())
+    assert sum(row["flops"] or 0 for row in trace.table("flops").to_pylist()) == total
+    assert sum(row["flops"] or 0 for row in trace.table("ops").to_pylist()) == total
+    assert total == found.flops
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_not_covered_is_known_to_be_so(name):
+    assert of_program(name).unknown <= set(UNCOVERED)
+
+
+def test_nearly_all_operator_time_is_covered():
+    # Custom operators and packed weights aside, which the list above names.
+    shares = {name: covered_percent(of_program(name).trace) for name in PROGRAMS}
+    full = [name for name, share in shares.items() if share is None or share > 99]
+    assert len(full) >= 0.9 * len(PROGRAMS), {
+        name: share for name, share in shares.items() if name not in full
+    }
+
+
+@pytest.mark.parametrize("name", ["transformer_training", "mlp_training"])
+def test_the_products_of_a_training_step_are_what_flop_counter_says(name):
+    run = PROGRAMS[name]()
+    run()
+    with FlopCounterMode(display=False) as counter:
+        run()
+    products = sum(
+        of_program(name).by_name.get(label, 0) for label in ("mm", "addmm", "bmm", "baddbmm", "linear")
+    )
+    assert products == counter.get_total_flops()
+
+
+def test_numbers_of_torch_for_the_operators_it_knows():
+    def run():
+        x = torch.nn.functional.conv2d(torch.ones(2, 3, 9, 9), torch.ones(4, 3, 3, 3))
+        x = x * x + x
+        return (
+            torch.mm(torch.ones(3, 4), torch.ones(4, 5)),
+            torch.addmm(torch.ones(5), torch.ones(3, 4), torch.ones(4, 5)),
+            x,
+        )
+
+    with torch.profiler.profile(with_flops=True, record_shapes=True) as theirs:
+        run()
+    expected = {
+        event.key.removeprefix("aten::"): event.flops for event in theirs.key_averages() if event.flops
+    }
+    found = recorded(run).by_name
+    assert {name: found[name] for name in expected} == expected
+
+
+# Operators of ATen that no formula covers: nobody's models run them, or a trace cannot say what they do.
+LEFT_OUT = """
+    __irshift__ _compute_linear_combination _cslt_compress _cslt_sparse_mm_search _dirichlet_grad _dyn_quant_matmul_4bit
+    _dyn_quant_pack_4bit_weight _fake_quantize_learnable_per_channel_affine_backward
+    _fake_quantize_learnable_per_tensor_affine_backward _flash_attention_forward_no_dropout_inplace _foobar
+    _fused_moving_avg_obs_fq_helper_functional _fw_primal_copy _histogramdd_bin_edges _lstm_mps _make_dual_copy
+    _mps_convolution_transpose _native_batch_norm_legit_functional _nested_from_padded_and_nested_example
+    _nested_select_backward _nested_sum_backward _nested_tensor_from_mask_left_aligned _nested_tensor_softmax_with_shape
+    _pdist_backward _philox_key_fold_in _philox_key_split _philox_normal _philox_normal_ _philox_uniform _philox_uniform_
+    _sparse_broadcast_to_copy _sparse_csr_prod _sparse_log_softmax_backward_data _sparse_mask_projection
+    _sparse_semi_structured_apply _sparse_semi_structured_apply_dense _sparse_semi_structured_tile
+    _sparse_softmax_backward_data _standard_gamma_grad _to_sparse_semi_structured _triton_multi_head_attention
+    _triton_scaled_dot_attention copy_sparse_to_sparse cudnn_affine_grid_generator_backward cudnn_grid_sampler_backward
+    from_file glu_backward_jvp glu_jvp hash_tensor lstm_mps_backward mps_convolution_backward
+    mps_convolution_transpose_backward quantized_gru quantized_lstm
+"""
+
+
+same_torch = pytest.mark.skipif(
+    torch.__version__.partition("+")[0] not in (_operator_names.__doc__ or ""),
+    reason="the lists of names were made with another release of torch",
+)
+
+
+@same_torch
+def test_all_other_operators_of_this_torch_are_covered():
+    names = {
+        name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")
+    }
+    lacking = {
+        name.removeprefix("aten::")
+        for name in names
+        if rule_of(name) is None
+        and not is_made_of_others(name)
+        and not is_made_of_others(name.removesuffix("_"))
+    }
+    of_tests = {name for name in lacking if name.startswith("_test_")}
+    assert lacking - of_tests <= set(LEFT_OUT.split())
+
+
+@same_torch
+def test_the_generated_names_are_those_of_this_torch():
+    tool = ROOT / "tools" / "generate_operator_names.py"
+    subprocess.run([sys.executable, str(tool), "--check"], check=True)
