@@ -14,16 +14,16 @@ come to 0 are left out, as no reader shows them.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope.tables._event_arguments import file_path
 from kinetoscope.tables.events import events
 from kinetoscope.trace._replace import replaced
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
+    from pathlib import Path
 
     from kinetoscope.trace import Trace
 
@@ -63,9 +63,7 @@ def write_stacks(weights: Mapping[tuple[str, ...], int], path: str | os.PathLike
         ArgumentError: The path is none.
         OSError: The file cannot be written.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(f"path={path!r} is not valid: need the name of a file")
-    with replaced(Path(path)) as file:
+    with replaced(file_path(path)) as file:
         for line in collapsed_lines(weights):
             file.write(line.encode(errors="backslashreplace") + b"\n")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,6 +122,17 @@ def width(name: str, given: Any) -> int | None:
             f"{name}={given!r} is not valid: need a whole number from 1, or None for no limit"
         )
     return whole
+
+
+def file_path(given: Any) -> Path:
+    """The name of a file.
+
+    Raises:
+        ArgumentError: Neither a string nor a path, or an empty one.
+    """
+    if isinstance(given, str | os.PathLike) and os.fspath(given) not in ("", b""):
+        return Path(os.fsdecode(given))
+    raise ArgumentError(f"path={given!r} is not valid: need the name of a file, as a string or a path")
 
 
 def _whole(given: Any) -> int | None:

@@ -42,8 +42,7 @@ class EventList(MutableSequence[Event]):
     Making the list costs nothing for each event: an event is made when it is indexed, and tables and sums read columns.
     It can be used like a Python list. A slice, or a list made of chosen events, is an `EventList` too:
     `EventList(event for event in prof.events() if event.count > 1).table()`. Changing the list (`sort`, `append`,
-    `events[0] = ...`) changes this list only, never the trace.
-
+    `events[0] = ...`) changes this list only, never the trace. Pickling a list takes its trace along, once.
     `print(events)` prints `events.table()`.
     """
 
@@ -344,13 +343,14 @@ class EventList(MutableSequence[Event]):
             path: The file; a name ending in `.gz` is compressed.
 
         Raises:
-            ArgumentError: The suffix is that of another format.
+            ArgumentError: The suffix is that of another format, or no name of a file.
             StateError: The events belong to no trace.
         """
+        file = arguments.file_path(path)
         others = tuple(end for end, entry in catalog.WRITERS.items() if ".chrome:" not in entry)
-        if str(path).lower().endswith(others):
+        if file.name.lower().endswith(others):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
-        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, path)
+        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, file)
 
     def supported_export_stacks_metrics(self) -> list[str]:
         """Return the numbers that `export_stacks` can write."""
