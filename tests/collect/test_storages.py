@@ -272,3 +272,26 @@ def test_torchs_own_collector_links_backward_to_the_forward_operator():
         if forward >= 0
     }
     assert linked == {"SumBackward0": "aten::sum", "AddmmBackward0": "aten::addmm", "TBackward0": "aten::t"}
+
+
+class Wrapped(torch.Tensor):
+    """A tensor around another, which lists more than tensors as its parts, as DTensor does."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+        made.inner, made.mesh = inner, "a mesh"
+        return made
+
+    def __tensor_flatten__(self):
+        return ["inner", "mesh"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
+def test_a_wrapper_is_looked_into():
+    seen = rows_of(Wrapped(torch.ones(10)))
+    assert [row[3] for row in seen.rows] == [40]
+    assert seen.skipped == 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # The recorder refuses an entry as long as one of its chunks (256 KiB); a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
 _PREFIX = "storages"
+_LONGEST_NAME = 60
 # How deep lists and mappings are searched for an optimizer's tensors.
 _DEPTH = 4
 # The types whose tensors are looked at without asking them for anything but their storage.
@@ -65,9 +66,8 @@ class _Seen:
                         self.tensors.append(part)
                     device = part.device
                     index = -1 if device.index is None or device.type == "cpu" else device.index
-                    self.rows.append(
-                        (time_ns, role, address, size, device.type, index, module, parameter, name)
-                    )
+                    at = (address, size, device.type, index)
+                    self.rows.append((time_ns, role, *at, module, parameter, name[:_LONGEST_NAME]))
         except Exception:  # noqa: BLE001  (tensors may be of any class, and answer with anything)
             self.skipped += 1
 
@@ -262,7 +262,9 @@ def _parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
     if type(tensor) not in _PLAIN and depth and hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
-            yield from _parts(getattr(tensor, name), depth - 1)
+            # A DTensor lists its mesh, too.
+            if isinstance(part := getattr(tensor, name), Tensor):
+                yield from _parts(part, depth - 1)
     elif tensor.layout is torch.sparse_coo:
         yield from (tensor._indices(), tensor._values())
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
