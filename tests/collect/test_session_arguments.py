@@ -1,3 +1,4 @@
+import inspect
 import json
 import re
 import warnings
@@ -35,13 +36,67 @@ def test_activities_may_be_any_iterable(given):
 
 
 @pytest.mark.parametrize(
-    "given", [[], ["cpu"], "cpu", CPU, 3, [CPU, None], [CPU, CPU], [{CUDA: ["GPU_MEMCPY"]}]]
+    "given",
+    [
+        [],
+        ["cpu"],
+        "cpu",
+        CPU,
+        3,
+        [CPU, None],
+        [CPU, CPU],
+        [CPU, {CPU: []}],
+        [{CPU: [], "cuda": []}],
+        [{CPU: "CPU_OP"}],
+        [{CPU: None}],
+        [{CPU: [3]}],
+    ],
 )
 def test_wrong_activities_are_refused_with_the_valid_ones(given):
     with pytest.raises(ValueError, match="activities") as caught:
         profile(activities=given)
     assert isinstance(caught.value, ArgumentError)
     assert "ProfilerActivity.CPU" in str(caught.value)
+
+
+needs_filters = pytest.mark.skipif(
+    "activity_filters" not in inspect.signature(torch.autograd.profiler.profile).parameters,
+    reason="this torch does not choose among kinds",
+)
+
+
+@needs_filters
+def test_single_kinds_of_an_activity_can_be_chosen_as_in_torch():
+    def recorded(kinds):
+        with (
+            profile(activities=[{CPU: kinds}], engine="kineto") as session,
+            kinetoscope.record_function("mine"),
+        ):
+            torch.ones(2).add(1)
+        assert session.activities == {CPU}
+        assert session.activity_filters == {CPU: set(kinds)}
+        return {event.name for event in session.events()} & {"mine", "aten::add"}
+
+    assert recorded(["CPU_OP"]) == {"aten::add"}
+    assert recorded(["USER_ANNOTATION"]) == {"mine"}
+    assert recorded(["CPU_OP", "USER_ANNOTATION"]) == {"mine", "aten::add"}
+    assert recorded([]) == set()
+
+
+@needs_filters
+def test_a_kind_that_torch_does_not_know_is_refused_by_name():
+    session = profile(activities=[{CPU: ["cpu_op"]}], engine="kineto")
+    with pytest.raises(ArgumentError, match="activities: .*'cpu_op'"):
+        session.start()
+    with profile(activities=[CPU], engine="kineto"):
+        pass
+
+
+def test_only_the_kineto_engine_chooses_among_kinds():
+    with pytest.warns(UserWarning, match="Kineto.*does not choose among the kinds"):
+        assert choose_engine("auto", [CPU], chooses_kinds=True).name == "kineto"
+    with pytest.raises(ArgumentError, match="pass the activities themselves"):
+        choose_engine("native", [CPU], chooses_kinds=True)
 
 
 no_cuda = pytest.mark.skipif(

@@ -60,6 +60,14 @@ def test_the_trace_says_when_it_was_off(engine, tmp_path):  # noqa: F811
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["losses"][0]["where"] == "CPU"
 
 
+def test_where_torch_watches_one_thread_it_switches_itself_off():
+    theirs = program(torch.profiler.profile(activities=CPU, profile_memory=True))
+    ours = program(profile(activities=CPU, engine="kineto", profile_memory=True))
+    assert {name: count for name, count in theirs.items() if name != "[memory]"} == {
+        name: count for name, count in ours.items() if name != "[memory]"
+    }
+
+
 def test_off_to_the_end_and_on_again_in_the_next_recording(engine):  # noqa: F811
     session = profile(activities=CPU, engine=engine, acc_events=True)
     for off in (True, False):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import torch
 from torch.profiler import DeviceType, ProfilerAction, ProfilerActivity, kineto_available, record_function
@@ -34,21 +35,39 @@ def supported_activities() -> set[ProfilerActivity]:
     return {activity for activity in known if _is_there(activity)} | {ProfilerActivity.CPU}
 
 
-def asked_activities(
-    activities: Iterable[ProfilerActivity] | None, *, use_cuda: bool | None = None
-) -> set[ProfilerActivity]:
+# What `activities` may hold: an activity, or single kinds of some by the names of Kineto, such as {CUDA: ["KERNEL"]}.
+ActivityItem: TypeAlias = ProfilerActivity | Mapping[ProfilerActivity, Iterable[str]]
+# Which kinds of each activity are asked for; None means all.
+Asked: TypeAlias = dict[ProfilerActivity, frozenset[str] | None]
+
+
+def asked_activities(activities: Iterable[ActivityItem] | None, *, use_cuda: bool | None = None) -> Asked:
     """The activities a session was asked for, after checks; `use_cuda` adds or removes CUDA."""
-    asked = supported_activities() if activities is None else checked_activities(activities)
-    if use_cuda is not None:
-        asked = asked | {ProfilerActivity.CUDA} if use_cuda else asked - {ProfilerActivity.CUDA}
+    asked: Asked = dict.fromkeys(supported_activities()) if activities is None else dict(_checked(activities))
+    if use_cuda:
+        asked.setdefault(ProfilerActivity.CUDA, None)
+    elif use_cuda is not None:
+        asked.pop(ProfilerActivity.CUDA, None)
     if not asked:
         raise ArgumentError(f"activities is empty: there is nothing to record. Valid ones: {_valid_names()}.")
     return asked
 
 
+def as_items(asked: Asked) -> list[ActivityItem]:
+    """The same as a user writes it."""
+    return [activity if kinds is None else {activity: kinds} for activity, kinds in asked.items()]
+
+
 def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
     """What a user's iterable holds, or an error that names the first thing in it that is no activity."""
-    return set(_checked(activities))
+    asked = dict(_checked(activities))
+    for activity, kinds in asked.items():
+        if kinds is not None:
+            raise ArgumentError(
+                f"activities contains single kinds of ProfilerActivity.{activity.name}: pass the activities themselves: "
+                f"{_valid_names()}."
+            )
+    return set(asked)
 
 
 def recordable(asked: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
@@ -74,29 +93,40 @@ def _is_there(activity: ProfilerActivity) -> bool:
     return module is not None and bool(module.is_available())
 
 
-def _checked(activities: Iterable[ProfilerActivity]) -> Iterable[ProfilerActivity]:
-    """Each item of a user's iterable, or an error that names the first one that is none."""
+def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, frozenset[str] | None]]:
+    """Each activity of a user's iterable with its kinds, or an error that names the first item that is none."""
     if isinstance(activities, (str, bytes, ProfilerActivity)) or not isinstance(activities, Iterable):
         raise ArgumentError(
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
         )
     seen = set()
     for item in activities:
-        if isinstance(item, Mapping):
-            raise ArgumentError(
-                f"activities contains {item!r}: choosing single kinds of an activity arrives in a later version. "
-                f"Pass the activities themselves: {_valid_names()}."
-            )
-        if not isinstance(item, ProfilerActivity):
-            raise ArgumentError(
-                f"activities contains {item!r}, which is no activity. Valid ones: {_valid_names()}."
-            )
-        if item in seen:
-            raise ArgumentError(
-                f"activities contains ProfilerActivity.{item.name} more than once: name each one once."
-            )
-        seen.add(item)
-        yield item
+        chosen: Iterable[tuple[object, object]] = (
+            item.items() if isinstance(item, Mapping) else [(item, None)]
+        )
+        for activity, kinds in chosen:
+            if not isinstance(activity, ProfilerActivity):
+                raise ArgumentError(
+                    f"activities contains {activity!r}, which is no activity. Valid ones: {_valid_names()}."
+                )
+            if activity in seen:
+                raise ArgumentError(
+                    f"activities contains ProfilerActivity.{activity.name} more than once: name each one once."
+                )
+            seen.add(activity)
+            yield activity, None if kinds is None and activity is item else _kinds(activity, kinds)
+
+
+def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:
+    """The names of an activity's kinds; Kineto checks them, which alone knows all."""
+    names = list(kinds) if isinstance(kinds, Iterable) and not isinstance(kinds, (str, bytes)) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            f"activities: {kinds!r} for ProfilerActivity.{activity.name} is not valid: need a list of the names of kinds, "
+            'such as ["CPU_OP", "USER_ANNOTATION"] or ["GPU_MEMCPY", "CUDA_RUNTIME"], or the activity without a choice '
+            f"of kinds. Activities: {_valid_names()}."
+        )
+    return frozenset(str(name) for name in names)
 
 
 def _valid_names() -> str:

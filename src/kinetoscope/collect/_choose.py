@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 EngineName = Literal["auto", "native", "kineto"]
 
 
-def choose_engine(requested: EngineName | Engine, activities: Iterable[ProfilerActivity]) -> Engine:
+def choose_engine(
+    requested: EngineName | Engine, activities: Iterable[ProfilerActivity], *, chooses_kinds: bool = False
+) -> Engine:
     """Make the engine that shall record.
 
     Args:
         requested: `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record what is asked
             for; where it cannot, one warning says why. An engine object is returned as it is.
         activities: What shall be recorded.
+        chooses_kinds: Whether only single kinds of some activity shall be.
 
     Returns:
         The engine, not yet prepared.
@@ -50,6 +53,12 @@ def choose_engine(requested: EngineName | Engine, activities: Iterable[ProfilerA
         )
         if requested == "native":
             raise ArgumentError(f"engine='native' cannot be used: {obstacle}.")
+    elif chooses_kinds:
+        obstacle = "the native recorder does not choose among the kinds of an activity"
+        if requested == "native":
+            raise ArgumentError(
+                f"engine='native' cannot be used: {obstacle}; pass the activities themselves."
+            )
     else:
         status = native_engine_status()
         if status.available:

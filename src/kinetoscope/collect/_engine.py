@@ -26,6 +26,7 @@ class RecordingRequest:
 
     Attributes:
         activities: What is recorded; torch's own `ProfilerActivity` values, never empty.
+        activity_filters: For some activities the names of the kinds that are wanted; all kinds of the others.
         record_shapes: Keep the shapes, dtypes and scalars of each operator's inputs.
         profile_memory: Keep every allocation and free.
         with_stack: Keep the Python stack of each operator.
@@ -54,6 +55,7 @@ class RecordingRequest:
     experimental_config: Any = None
     post_processing_timeout_s: float | None = None
     trace_id: str = ""
+    activity_filters: Mapping[ProfilerActivity, frozenset[str]] = field(default_factory=dict)
     path: Path | None = None
     ring_bytes: int | None = None
     info: Mapping[str, str] = field(default_factory=dict)

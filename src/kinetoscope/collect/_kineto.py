@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -22,7 +23,7 @@ import torch
 from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
-from kinetoscope._errors import KinetoscopeError, StateError
+from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
 from kinetoscope.collect._engine import StillRecordingError
 from kinetoscope.collect._experimental import for_torchs_collector
 from kinetoscope.collect._pauses import Pauses
@@ -78,7 +79,14 @@ class KinetoEngine:
         self._request = request
         self._collector = self.torch_profiler = _make_collector(request)
         self._pauses = Pauses()
-        self._collector._prepare_trace()
+        try:
+            self._collector._prepare_trace()
+        except RuntimeError as error:
+            if not request.activity_filters:
+                raise
+            # torch alone knows the names of kinds, and tells the wrong one only here.
+            self._collector = None
+            raise ArgumentError(f"activities: {error}") from error
 
     def start(self) -> None:
         """Let torch collect.
@@ -220,6 +228,7 @@ class KinetoRecording:
                 self._request.post_processing_timeout_s,
                 _function_ids(self._results) if self._request.record_function_ids else None,
                 self._pauses.windows_ns("CPU"),
+                self._request.activity_filters.get(ProfilerActivity.CPU),
             )
             info["start_realtime_ns"] = int(self._results.trace_start_ns())
             lost += [tables["losses"]] if "losses" in tables else []
@@ -281,13 +290,24 @@ def _make_collector(request: RecordingRequest) -> Any:
     device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
     if device is None and "PrivateUse1" in names:
         device = torch._C._get_privateuse1_backend_name()
+    filters: dict[str, Any] = {}
+    if request.activity_filters:
+        if "activity_filters" not in inspect.signature(collector.profile).parameters:
+            raise ArgumentError(
+                f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
+                "themselves."
+            )
+        filters["activity_filters"] = {
+            activity: set(kinds) for activity, kinds in request.activity_filters.items()
+        }
     return collector.profile(
         use_cpu=ProfilerActivity.CPU in request.activities,
         use_device=device,
         record_shapes=request.record_shapes,
         with_flops=request.with_flops,
         profile_memory=request.profile_memory,
-        with_stack=request.with_stack,
+        # torch puts Python calls and module calls on the timeline together, and only with stacks.
+        with_stack=request.with_stack or request.python_calls or request.module_spans,
         with_modules=request.with_modules,
         use_kineto=True,
         # Without its event objects there would be nothing to make a trace of.
@@ -296,6 +316,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         ),
         custom_trace_id_callback=lambda: request.trace_id,
         post_processing_timeout_s=request.post_processing_timeout_s,
+        **filters,
     )
 
 

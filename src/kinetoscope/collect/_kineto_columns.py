@@ -27,6 +27,7 @@ _KINDS = {
     "overhead": SpanKind.OVERHEAD,
 }
 _ON_DEVICE = {"gpu_user_annotation", "kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"}
+_OF_THE_CPU = ("cpu_op", "user_annotation", "python_function")
 _STEP_MARK = "ProfilerStep#"
 _MODULE_MARK = "nn.Module: "
 _PYTHON_NAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
@@ -39,6 +40,7 @@ def columns_from_kineto(
     timeout_s: float | None = None,
     function_ids: Mapping[int, int] | None = None,
     off_ns: Sequence[tuple[int, float]] = (),
+    host_kinds: frozenset[str] | None = None,
 ) -> tuple[Tables, list[str]]:
     """Turn what torch's collector returned into columns.
 
@@ -47,12 +49,13 @@ def columns_from_kineto(
         timeout_s: For how many seconds events are looked at; what is left by then becomes a row of `losses`.
         function_ids: torch's number of each call by Kineto's number of it, where that is wanted.
         off_ns: Windows in nanoseconds of the clock on the wall; what began on the host in them is left out.
+        host_kinds: Names of the kinds of host events that are wanted; torch's events hold all, whatever was asked for.
 
     Returns:
         The columns of each table and the string table, as `Trace.from_columns` takes them.
     """
     end_ns = None if timeout_s is None else time.perf_counter_ns() + timeout_s * 1e9
-    return _Conversion(int(results.trace_start_ns()), end_ns, off_ns).run(results, function_ids)
+    return _Conversion(int(results.trace_start_ns()), end_ns, off_ns, host_kinds).run(results, function_ids)
 
 
 class _Ids(dict[Any, int]):
@@ -66,9 +69,16 @@ class _Ids(dict[Any, int]):
 class _Conversion:
     """One pass over the events; every table is filled as things are first seen."""
 
-    def __init__(self, base_ns: int, end_ns: float | None, off_ns: Sequence[tuple[int, float]]) -> None:
+    def __init__(
+        self,
+        base_ns: int,
+        end_ns: float | None,
+        off_ns: Sequence[tuple[int, float]],
+        host_kinds: frozenset[str] | None,
+    ) -> None:
         self.base_ns = base_ns
         self.off_ns = off_ns
+        self.host_kinds = host_kinds
         self.end_ns = end_ns
         self.strings = _Ids({"": 0})
         self.threads = _Ids()
@@ -84,6 +94,9 @@ class _Conversion:
         events = [
             event for event in results.events() if (kind := _activity(event)) in _KINDS or _is_host_call(kind)
         ]
+        if self.host_kinds is not None:
+            unwanted = {kind for kind in _OF_THE_CPU if kind.upper() not in self.host_kinds}
+            events = [event for event in events if _activity(event) not in unwanted]
         if self.off_ns:
             events = [event for event in events if _activity(event) in _ON_DEVICE or not self.was_off(event)]
         rows = [self.span(event) for event in self.in_time(events)]

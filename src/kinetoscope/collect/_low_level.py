@@ -12,7 +12,7 @@ from typing import Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect import _arguments, _devices, _metadata
-from kinetoscope.collect._activities import ProfilerActivity, asked_activities, recordable
+from kinetoscope.collect._activities import ActivityItem, asked_activities, recordable
 from kinetoscope.collect._annotating import TakesMetadata
 from kinetoscope.collect._choose import EngineName, choose_engine
 from kinetoscope.collect._cycle import Cycle, KeptCycles
@@ -42,7 +42,9 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
     """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
 
     Args:
-        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has.
+        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
+            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch; only
+            the Kineto engine can choose among kinds.
         record_shapes: Keep shapes, types and scalars of each operator's inputs.
         profile_memory: Keep every allocation and free, with sizes in bytes.
         with_stack: Keep the Python stack of each operator.
@@ -75,7 +77,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
     def __init__(
         self,
         *,
-        activities: Iterable[ProfilerActivity] | None = None,
+        activities: Iterable[ActivityItem] | None = None,
         record_shapes: bool = False,
         profile_memory: bool = False,
         with_stack: bool = False,
@@ -93,7 +95,11 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         module_spans: bool = False,
         oom_report: _arguments.ReportPlace = None,
     ) -> None:
-        self.activities = asked_activities(activities)
+        asked = asked_activities(activities)
+        self.activities = set(asked)
+        self.activity_filters = {
+            activity: set(kinds) for activity, kinds in asked.items() if kinds is not None
+        }
         self._recordable = recordable(self.activities)
         self._asked_engine = _arguments.checked_engine(self._default_engine if engine == "auto" else engine)
         self.record_shapes = _arguments.checked_switch("record_shapes", record_shapes)
@@ -304,6 +310,9 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         asked = switches | {"record_shapes": self.record_shapes or self.with_flops}
         return RecordingRequest(
             activities=self._recordable,
+            activity_filters={
+                activity: frozenset(kinds) for activity, kinds in self.activity_filters.items()
+            },
             record_function_ids=self._observer.observer is not None,
             experimental_config=self.experimental_config,
             post_processing_timeout_s=self.post_processing_timeout_s,
@@ -323,7 +332,9 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
     def _find_engine(self) -> Engine:
         """The engine that was asked for; where one may be chosen and ours is busy, torch's collector for this cycle."""
         self._engine_is_for_one_cycle = False
-        engine = choose_engine(self._asked_engine, self._recordable)
+        engine = choose_engine(
+            self._asked_engine, self._recordable, chooses_kinds=bool(self.activity_filters)
+        )
         if self._asked_engine == "auto" and SEATS.is_taken_by_another(self, engine.name):
             engine = choose_engine("kineto", self._recordable)
             self._engine_is_for_one_cycle = True

@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import _arguments
 from kinetoscope.collect._activities import (
+    ActivityItem,
     ProfilerAction,
-    ProfilerActivity,
+    as_items,
     asked_activities,
     record_function,
 )
@@ -51,7 +52,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     is a `ProfilerStep#N` range of the trace.
 
     Args:
-        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has.
+        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
+            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch; only
+            the Kineto engine can choose among kinds.
         schedule: A callable from a step number to a `ProfilerAction`, such as `schedule(...)` makes.
         on_trace_ready: Called with this session whenever a trace is ready.
         record_shapes: Keep shapes, types and scalars of each operator's inputs.
@@ -86,7 +89,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def __init__(
         self,
         *,
-        activities: Iterable[ProfilerActivity] | None = None,
+        activities: Iterable[ActivityItem] | None = None,
         schedule: Callable[[int], ProfilerAction] | None = None,
         on_trace_ready: Callable[..., Any] | None = None,
         record_shapes: bool = False,
@@ -110,9 +113,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     ) -> None:
         if use_cuda is not None:
             warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
-            activities = asked_activities(
-                activities, use_cuda=_arguments.checked_switch("use_cuda", use_cuda)
-            )
+            on = _arguments.checked_switch("use_cuda", use_cuda)
+            activities = as_items(asked_activities(activities, use_cuda=on))
         if execution_trace_observer is None:
             execution_trace_observer = ExecutionTraceObserver.build_execution_trace_obs_from_env()
         super().__init__(
