@@ -86,6 +86,15 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "https://ui.perfetto.dev" in text
 
 
+def test_operations_are_told_with_the_share_of_time_they_are_known_for(tmp_path):
+    builder = TraceBuilder()
+    square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
+    builder.span("aten::mm", 0, 3000, shapes=square).span("mylib::op", 4000, 1000, shapes=square)
+    text = " ".join(shown(finished(tmp_path, builder)))
+    assert "2.00 MFLOP, 400 GFLOP/s; known for 75.0 % of the operators' time" in text
+    assert "FLOP" not in " ".join(shown(finished(tmp_path, TraceBuilder().span("aten::mm", 0, 10))))
+
+
 def test_shares_are_of_all_that_was_recorded(tmp_path):
     lines = shown(finished(tmp_path, training_trace()))
     addmm = next(line for line in lines if line.startswith("aten::addmm")).split()

@@ -79,3 +79,12 @@ def test_a_sparkline_starts_at_zero_and_keeps_the_peaks():
 @given(st.lists(st.floats(min_value=0, max_value=1e12), max_size=300), st.integers(min_value=0, max_value=80))
 def test_a_sparkline_is_as_wide_as_it_may_be(values, width):
     assert len(_units.sparkline(values, width)) == min(len(values), width)
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"),
+    [(0, "0 FLOP"), (999, "999 FLOP"), (1000, "1.00 kFLOP"), (999_600, "1.00 MFLOP"), (12_345_678, "12.3 MFLOP"),
+     (4.56e9, "4.56 GFLOP"), (7.8e12, "7.80 TFLOP"), (1.234e18, "1234 PFLOP")],
+)  # fmt: skip
+def test_operations(flops, text):
+    assert _units.operations(flops) == text

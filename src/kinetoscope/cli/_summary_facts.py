@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.tables._visible import host_spans
+from kinetoscope.tables.flops import covered_percent
 from kinetoscope.tables.memory import Peak, peak
 from kinetoscope.trace import Phase, SpanKind
 from kinetoscope.trace._steps import OPTIMIZER
@@ -34,6 +35,8 @@ class Facts:
         by_module: The table `modules`.
         outside_ns: What ran in no module, by phase.
         by_line: The first rows of the table `lines`.
+        flops: Operations counted; None where no inputs were recorded to count them from.
+        covered_percent: The share of the operators' own time of which it is known what was computed.
         peak: The moment at which tensors held most memory; None when that was not recorded.
     """
 
@@ -48,6 +51,8 @@ class Facts:
     by_module: tuple[Row, ...]
     outside_ns: tuple[int, ...]
     by_line: tuple[Row, ...]
+    flops: int | None
+    covered_percent: float | None
     peak: Peak | None
 
     def largest_modules(self, most: int) -> list[Row]:
@@ -67,6 +72,7 @@ def gather(trace: Trace, rows: int) -> Facts:
     by_thread = _sums(spans["thread"], own_ns, len(trace.columns("threads")))
     outside = spans["module"] < 0
     peaks = [found for device in (0, 1) if (found := peak(trace, device_type=device)) is not None]
+    counted = len(trace.columns("shapes")) > 0
     return Facts(
         operators=int(np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD)).sum()),
         all_ns=int(own_ns.sum()),
@@ -81,6 +87,8 @@ def gather(trace: Trace, rows: int) -> Facts:
         ),
         outside_ns=_sums(spans["phase"], np.where(outside, own_ns, 0), len(Phase)),
         by_line=_first(trace, "lines", rows, ["file", "line", "function", "self_ns"]),
+        flops=int(spans["flops"].clip(0).sum()) if counted else None,
+        covered_percent=covered_percent(trace) if counted else None,
         peak=max(peaks, key=lambda found: found.bytes, default=None),
     )
 

@@ -34,6 +34,20 @@ def size(count_bytes: float) -> str:
     return f"{count_bytes:.0f} B"
 
 
+def operations(flops: float) -> str:
+    """Write a number of floating-point operations with three digits: `1.23 TFLOP`, `45.6 GFLOP`, `789 FLOP`."""
+    for unit, flops_in_unit in (
+        ("PFLOP", 1e15),
+        ("TFLOP", 1e12),
+        ("GFLOP", 1e9),
+        ("MFLOP", 1e6),
+        ("kFLOP", 1e3),
+    ):
+        if flops >= 0.9995 * flops_in_unit:
+            return f"{_three_digits(flops / flops_in_unit)} {unit}"
+    return f"{flops:.0f} FLOP"
+
+
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """Write how many there are of something: `1 step`, `1,234 steps`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
