@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kinetoscope.collect import _build
+from kinetoscope.tables._collective_facts import CALLS
 from tests.support.recorded import named, profile
 
 DESCRIBES = """
@@ -62,3 +63,17 @@ def test_calls_within_one_process_have_no_facts():
     with profile(record_shapes=True) as session:
         torch.ones(3) + 1
     assert len(session.trace.columns("collectives")) == 0
+
+
+def test_every_call_that_torch_has_is_read_at_the_right_places():
+    schemas = {
+        schema.name: schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("c10d::")
+    }
+    # It sends nothing.
+    assert set(schemas) - {"c10d::check_for_nan"} == set(CALLS)
+    for name, (_, gives, takes, peer) in CALLS.items():
+        arguments = [argument.name for argument in schemas[name].arguments]
+        assert gives < 0 or arguments[gives].startswith(("tensor", "output")), name
+        assert takes < 0 or arguments[takes].startswith(("tensor", "input")), name
+        assert peer < 0 or arguments[peer] in ("root_rank", "src", "dst"), name
+        assert ("async_op" in arguments) == ("async_op" in arguments[-2:]), name

@@ -212,3 +212,34 @@ session.trace.save(f"trace.{rank}.ktrace")
     for trace in traces:
         row = trace.table("collectives").to_pylist()[-1]
         assert (row["name"], row["group_ranks"]) == ("all_reduce", "[0, 1]")
+
+
+@pytest.mark.slow
+def test_calls_with_several_tensors_and_with_none(tmp_path):
+    traces = job(
+        tmp_path,
+        """
+warnings.simplefilter("ignore")
+x, y = torch.ones(4), torch.ones(6)
+dist.all_reduce(x)
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    dist.all_reduce_coalesced([x, y])
+    dist.all_gather_coalesced([[torch.zeros(4), torch.zeros(6)] for _ in range(ranks)], [x, y])
+    dist.all_to_all([torch.zeros(2) for _ in range(ranks)], [torch.ones(2) for _ in range(ranks)])
+    dist.all_reduce(torch.tensor(1.0))
+    dist.all_reduce(torch.zeros(0))
+    dist.monitored_barrier()
+session.trace.save(f"trace.{rank}.ktrace")
+""",
+    )
+    for trace in traces:
+        rows = trace.table("collectives").to_pylist()
+        assert [(row["name"], row["input_bytes"], row["output_bytes"], row["transfers"]) for row in rows] == [
+            ("all_reduce", 40, 40, 1),
+            ("all_gather", 40, 80, 1),
+            ("all_to_all", 16, 16, 1),
+            ("all_reduce", 4, 4, 1),
+            ("all_reduce", 0, 0, 1),
+            ("barrier", 0, 0, 0),
+        ]
+        assert {row["is_async"] for row in rows[:-1]} == {False}

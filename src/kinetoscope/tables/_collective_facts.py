@@ -127,8 +127,9 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         facts.in_elements = facts.out_elements = 0
     if 0 <= peer < len(scalars) and type(scalars[peer]) is int:
         facts.peer = scalars[peer]
-    if name not in ("send", "recv") and len(scalars) > 1 and isinstance(scalars[-2], bool):
-        facts.asynchronous = int(scalars[-2])
+    if operator != "c10d::monitored_barrier_":
+        # `async_op` comes last, or before the timeout; the barrier that watches ends with another truth value.
+        facts.asynchronous = next((int(value) for value in scalars[-2:] if isinstance(value, bool)), -1)
     return facts
 
 
@@ -162,9 +163,10 @@ def type_named(spelt: str) -> tuple[str, int]:
 
 
 def elements_of(dims: str) -> int:
-    """How many elements the first input has, by the sizes of all inputs as JSON; -1 if they do not say."""
+    """How many elements all inputs have together, by their sizes as JSON; -1 if those do not say."""
     sizes = _json(dims)
-    return _elements(sizes, 0) if isinstance(sizes, list) and sizes else -1
+    parts = [_elements(sizes, place) for place in range(len(sizes))] if isinstance(sizes, list) else []
+    return sum(parts) if parts and min(parts) >= 0 else -1
 
 
 def _common(name: str, told: dict[str, Any]) -> Facts:
