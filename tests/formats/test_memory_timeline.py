@@ -9,6 +9,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.formats.memory_timeline import write_memory_timeline
+from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 
@@ -202,3 +203,21 @@ def test_a_trace_saves_itself_as_a_memory_timeline(tmp_path, name):
     trace.save(tmp_path / name)
     write_memory_timeline(trace, tmp_path / f"other.{name}")
     assert (tmp_path / name).read_bytes() == (tmp_path / f"other.{name}").read_bytes()
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
+def test_any_name_stays_a_text(tmp_path, name):
+    builder = program().know("command_line", [name, 7])
+    layer = builder.module(name)
+    stack = builder.stack((name, 1, name))
+    builder.span(name, 20_000, 1000, module=layer, stack=stack)
+    builder.allocate(20_500, 0x90, 10**6, stack=stack)
+    page = page_of(tmp_path, builder)
+    assert page.open == []
+    assert sum(tag == "b" for tag, _ in page.elements) == 4
+    assert "activation" in " ".join(page.texts)
+
+
+@pytest.mark.parametrize("command_line", [None, 3, "text", {"a": 1}])
+def test_a_command_line_that_is_none_is_no_fault(tmp_path, command_line):
+    assert page_of(tmp_path, program().know("command_line", command_line)).open == []

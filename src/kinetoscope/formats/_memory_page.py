@@ -64,9 +64,8 @@ def page(trace: Trace, device: int, *, failure: str = "") -> str:
     name = device_names(trace)[device]
     at = peak(trace, device=name)
     curve = curve_of(changes_of(trace, device), judged_blocks(trace).category, trace.duration_ns)
-    shown = " ".join(str(part) for part in (trace.info.get("command_line") or ())) or str(
-        trace.path.name if trace.path else ""
-    )
+    command = trace.info.get("command_line")
+    shown = " ".join(str(part) for part in command) if isinstance(command, list) else ""
     return _PAGE.substitute(
         title=f"Memory of {escape(name)}",
         style=STYLE,

@@ -83,7 +83,7 @@ def write_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: st
 def _write(file: IO[bytes] | gzip.GzipFile, pieces: Iterator[str]) -> None:
     """Write texts one after the other."""
     for piece in pieces:
-        file.write(piece.encode("utf-8"))
+        file.write(piece.encode("utf-8", "backslashreplace"))
 
 
 def _by_category(trace: Trace, device: int) -> Iterator[str]:
