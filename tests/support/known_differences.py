@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.differential import ASPECTS, MARK
+from tests.support.differential import ASPECTS
 from tests.support.programs.differentiation import CubeOfCube
 from tests.support.programs.distributed import DISTRIBUTED
 
@@ -95,15 +95,6 @@ KNOWN = (
         lambda program, thing: program in COMPILED,
         # Torch writes them for its own profiler only, and those that it writes we record.
         ways=frozenset({ONE_AFTER_THE_OTHER}),
-    ),
-    Difference(
-        "Transfers of collectives",
-        frozenset({"nesting", "links"}),
-        # Seen in jobs of several processes only; see the test of these.
-        "",
-        # What runs within a transfer runs on a thread of the backend, outside the mark.
-        lambda program, thing: program in DISTRIBUTED and thing[0] != MARK,
-        ways=frozenset({AT_THE_SAME_TIME}),
     ),
     Difference(
         "Lists of lists of tensors",
