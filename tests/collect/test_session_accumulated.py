@@ -162,7 +162,7 @@ def test_with_everything_recorded_every_row_of_all_together_is_one_of_a_cycle(na
             for row in spans
         ]
 
-    together = session._trace_of("all")
+    together = session.cycles.together()
     begins = together.column("cycles", "start_ns").tolist()
     expected = [
         row for trace, begin_ns in zip(session.cycles, begins, strict=True) for row in rows(trace, begin_ns)
@@ -204,6 +204,8 @@ def test_a_warm_up_that_led_nowhere_is_no_cycle():
     with pytest.warns(UserWarning, match="nothing was recorded"), session:
         session.step()
     assert session.cycles.numbers == ()
+    with pytest.raises(StateError, match="no cycles to put together yet"):
+        session.cycles.together()
     with session:
         for _ in range(3):
             session.step()
@@ -212,11 +214,11 @@ def test_a_warm_up_that_led_nowhere_is_no_cycle():
 
 def test_metadata_that_comes_late_joins_the_last_cycle_and_all_together(native):  # noqa: F811
     session = accumulated(native)
-    together = session._trace_of("all")
+    together = session.cycles.together()
     session.add_metadata("note", "late")
     assert [trace.info.get("note") for trace in session.cycles] == [None, None, "late"]
-    assert session._trace_of("all").info["note"] == "late"
-    assert session._trace_of("all") is session._trace_of("all") is not together
+    assert session.cycles.together().info["note"] == "late"
+    assert session.cycles.together() is session.cycles.together() is not together
 
 
 def test_only_what_was_recorded_grows(native):  # noqa: F811

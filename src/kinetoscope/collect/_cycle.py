@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, StateError
 
 if TYPE_CHECKING:
     from kinetoscope.collect._engine import Recording
@@ -86,9 +86,10 @@ class Cycles(Sequence["Trace"]):
     With `acc_events=True` all cycles are kept, else the last one.
     """
 
-    def __init__(self, kept: Sequence[Cycle]) -> None:
-        """Show these."""
+    def __init__(self, kept: Sequence[Cycle], join: Callable[[], Trace]) -> None:
+        """Show these; `join` makes one trace of them."""
         self._kept = tuple(kept)
+        self._join = join
 
     def __len__(self) -> int:
         """How many are kept."""
@@ -110,6 +111,16 @@ class Cycles(Sequence["Trace"]):
     def __iter__(self) -> Iterator[Trace]:
         """The traces one after the other."""
         return (cycle.trace() for cycle in self._kept)
+
+    def together(self) -> Trace:
+        """All of them as one trace, on one time axis; its spans and its table `cycles` tell them apart.
+
+        Raises:
+            StateError: There are none yet.
+        """
+        if not self._kept:
+            raise StateError("there are no cycles to put together yet: none has ended.")
+        return self._join()
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -139,7 +150,8 @@ class KeptCycles:
     @property
     def shown(self) -> Cycles:
         """The ones that count, for the user."""
-        return Cycles([cycle for cycle in self._kept if cycle.counts])
+        kept = tuple(cycle for cycle in self._kept if cycle.counts)
+        return Cycles(kept, lambda: self._all(kept))
 
     def add(self, cycle: Cycle) -> tuple[Cycle, ...]:
         """Hold on to one more; return those that are let go of."""

@@ -290,16 +290,18 @@ def _make_collector(request: RecordingRequest) -> Any:
     device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
     if device is None and "PrivateUse1" in names:
         device = torch._C._get_privateuse1_backend_name()
-    filters: dict[str, Any] = {}
-    if request.activity_filters:
-        if "activity_filters" not in inspect.signature(collector.profile).parameters:
-            raise ArgumentError(
-                f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
-                "themselves."
-            )
-        filters["activity_filters"] = {
-            activity: set(kinds) for activity, kinds in request.activity_filters.items()
-        }
+    newer: dict[str, Any] = {
+        "custom_trace_id_callback": lambda: request.trace_id,
+        "post_processing_timeout_s": request.post_processing_timeout_s,
+        "activity_filters": {activity: set(kinds) for activity, kinds in request.activity_filters.items()}
+        or None,
+    }
+    known = inspect.signature(collector.profile).parameters
+    if request.activity_filters and "activity_filters" not in known:
+        raise ArgumentError(
+            f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
+            "themselves."
+        )
     return collector.profile(
         use_cpu=ProfilerActivity.CPU in request.activities,
         use_device=device,
@@ -314,9 +316,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         experimental_config=for_torchs_collector(
             request.experimental_config, profile_all_threads=not request.profile_memory, trace_only=False
         ),
-        custom_trace_id_callback=lambda: request.trace_id,
-        post_processing_timeout_s=request.post_processing_timeout_s,
-        **filters,
+        **{name: value for name, value in newer.items() if name in known},
     )
 
 

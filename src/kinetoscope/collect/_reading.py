@@ -41,8 +41,8 @@ class ReadsCycles(ABC):
     def cycles(self) -> Cycles:
         """The traces of the finished cycles, a sequence: all with `acc_events=True`, else the last one.
 
-        `prof.cycles.numbers` are their numbers, counted from 0 over all cycles of the session. `save(path, cycle="all")`
-        and `export_chrome_trace(path, cycle="all")` write them together on one time axis.
+        `prof.cycles.numbers` are their numbers, counted from 0 over all cycles of the session. `prof.cycles.together()` is
+        one trace of all of them, which `save(path, cycle="all")` and `export_chrome_trace(path, cycle="all")` write.
         """
         return self._cycles.shown
 
