@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinetoscope.formats._chrome_calls import rebuilt_calls
+from kinetoscope.formats._chrome_stacks import shown_stacks
 from kinetoscope.formats.chrome import write_chrome_trace
 from kinetoscope.trace import SpanKind, Trace
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices, track_names
@@ -311,8 +313,9 @@ def test_device_spans_lie_under_their_device(tmp_path):
 def test_perfetto_takes_every_slice(tmp_path, make):
     trace = make().build()
     write_chrome_trace(trace, tmp_path / "trace.json")
-    instants = len(trace.columns("allocations"))
-    assert complaints(tmp_path / "trace.json") == (len(trace.columns("spans")) + instants, [])
+    instants, calls = len(trace.columns("allocations")), rebuilt_calls(trace, shown_stacks(trace))
+    shown = len(trace.columns("spans")) + instants + (0 if calls is None else len(calls.start_ns))
+    assert complaints(tmp_path / "trace.json") == (shown, [])
 
 
 @needs_perfetto

@@ -180,7 +180,9 @@ def test_a_recording_with_stacks_that_found_none_is_an_empty_file(tmp_path):
 
 def test_bad_arguments_are_named_and_nothing_is_written(tmp_path):
     trace = with_stacks()
-    with pytest.raises(ArgumentError, match="metric='count': .*choose one of: self_cpu_time_total, self_cuda"):
+    with pytest.raises(
+        ArgumentError, match="metric='count': .*choose one of: self_cpu_time_total, self_cuda"
+    ):
         export_stacks(trace, tmp_path / "x.txt", "count")
     with pytest.raises(ArgumentError, match="metric=None"):
         trace.events().export_stacks(tmp_path / "x.txt", None)

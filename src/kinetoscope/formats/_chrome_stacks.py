@@ -23,12 +23,14 @@ class ShownStacks:
     """A trace's stacks without the frames that only pass a call on, and the files of installed packages in short.
 
     Attributes:
+        row: For each stack, and behind them for -1, the stack that is shown in its place, -1 for none.
         of_span: For each span the row of the stack to show, -1 for none.
         parent: For each stack the row of its caller, -1 for the outermost.
         strings: The trace's strings, with the short file names behind them.
         file: For each frame the string id of its file.
     """
 
+    row: NDArray[np.int32]
     of_span: NDArray[np.int32]
     parent: NDArray[np.int32]
     strings: list[str]
@@ -63,8 +65,10 @@ def shown_stacks(trace: Trace) -> ShownStacks:
                 break
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
+    row_of = np.array(shown, np.int32)
     return ShownStacks(
-        of_span=np.where(repeated, np.int32(-1), np.array(shown, np.int32)[stack]),
+        row=row_of,
+        of_span=np.where(repeated, np.int32(-1), row_of[stack]),
         parent=np.array(parent, np.int32),
         strings=strings,
         file=np.array([short.get(file, file) for file in frames["file"].tolist()], np.int32),

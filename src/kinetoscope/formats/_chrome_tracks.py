@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
@@ -47,12 +49,13 @@ class Tracks:
             yield _metadata("thread_sort_index", pid, tid, {"sort_index": place})
 
 
-def lay_out(trace: Trace) -> Tracks:
-    """Give every lane of every thread a track."""
+def lay_out(trace: Trace, shown: Mapping[str, NDArray[Any]]) -> Tracks:
+    """Give every lane of every thread a track; `shown` has the columns of all that is shown on threads."""
     spans, threads, streams = trace.columns("spans"), trace.columns("threads"), trace.columns("streams")
     count = len(threads)
     lanes = np.ones(count, np.int64)
     np.maximum.at(lanes, spans["thread"], spans["lane"].astype(np.int64) + 1)
+    np.maximum.at(lanes, shown["thread"], shown["lane"].astype(np.int64) + 1)
     first = np.zeros(count, np.int32)
     first[1:] = np.cumsum(lanes)[:-1]
 

@@ -3,7 +3,8 @@
 One JSON object: keys that describe the run, and `traceEvents`. There a slice (`ph` X) has a category, a name, a
 process, a track (`tid`), and its start and duration in microseconds with three decimals, counted from the start of
 the trace: absolute times would not fit a double, and a viewer that reads them as doubles sees neighbours overlap.
-A slice shows its Python stack unless the slice around it has the same one.
+A slice shows its Python stack unless the slice around it has the same one. A session with `with_stack=True` has slices
+of Python calls too: those recorded, else those that the stacks of operators show.
 `baseTimeNanoseconds` leads back to the clock on the wall. The slices of a track nest. Spans that nest with nothing (an
 asynchronous range, for example) go to a track of their own beside their thread.
 """
@@ -22,14 +23,13 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.formats._chrome_device import device_events
-from kinetoscope.formats._chrome_stacks import shown_stacks
+from kinetoscope.formats._chrome_spans import host_spans
+from kinetoscope.formats._chrome_stacks import ShownStacks, shown_stacks
 from kinetoscope.formats._chrome_tracks import Tracks, lay_out
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._replace import replaced
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kinetoscope.trace import Trace
 
 CATEGORIES: dict[SpanKind, str] = {
@@ -89,11 +89,13 @@ def _write(
     write_host_events: Callable[[_core.ChromeWriter], Any],
 ) -> None:
     """Write the file's content; nothing may be waiting in the buffers of `file` yet."""
-    tracks = lay_out(trace)
+    shown = shown_stacks(trace)
+    spans = host_spans(trace, shown)
+    tracks = lay_out(trace, spans)
     process = int(trace.info.get("process") or 0)
     opening = _described(trace, path)
     opening += b'"traceEvents":[\n' + _joined(tracks.metadata(process))
-    write_host_events(_host_events(trace, tracks, process, opening))
+    write_host_events(_host_events(trace, spans, shown, tracks, process, opening))
     for event in device_events(trace, tracks, CATEGORIES):
         file.write(b",\n" + _json(event).encode())
     file.write(b"\n]}\n")
@@ -118,24 +120,19 @@ def _described(trace: Trace, path: str | os.PathLike[str]) -> bytes:
     )
 
 
-def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> _core.ChromeWriter:
+def _host_events(
+    trace: Trace,
+    spans: dict[str, Any],
+    shown: ShownStacks,
+    tracks: Tracks,
+    process: int,
+    opening: bytes,
+) -> _core.ChromeWriter:
     """What writes everything that ran on a thread, behind `opening`."""
-    spans, allocations = trace.columns("spans"), trace.columns("allocations")
+    allocations = trace.columns("allocations")
     stacks, frames, modules, shapes = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes")
     )
-    on_host: NDArray[np.bool_] = spans["stream"] < 0
-    chosen: slice | NDArray[np.bool_] = slice(None)
-    forward = spans["forward"]
-    if not on_host.all():
-        chosen = on_host
-        # Rows move up when the device's are left out; the last entry stands for the row -1.
-        moved = np.append(np.where(on_host, np.cumsum(on_host) - 1, -1), -1).astype(np.int32)
-        forward = moved[forward]
-
-    def column(name: str) -> Any:
-        return np.ascontiguousarray(spans[name][chosen])
-
     blocks: dict[str, Any] = {}
     if len(allocations):
         match = allocations["match"]
@@ -150,24 +147,8 @@ def _host_events(trace: Trace, tracks: Tracks, process: int, opening: bytes) -> 
             "allocation_device_index": allocations["device_index"],
         }
     strings = trace.strings
-    shown = shown_stacks(trace)
-    numbers = spans["record_function"]
-    if (numbers >= 0).any():
-        blocks["record_function"] = np.ascontiguousarray(numbers[chosen])
     return _core.ChromeWriter(
-        start_ns=column("start_ns"),
-        duration_ns=column("duration_ns"),
-        name=column("name"),
-        kind=column("kind"),
-        thread=column("thread"),
-        lane=column("lane"),
-        sequence=column("sequence"),
-        forward=np.ascontiguousarray(forward[chosen]),
-        forward_thread=column("forward_thread"),
-        stack=np.ascontiguousarray(shown.of_span[chosen]),
-        module=column("module"),
-        shapes=column("shapes"),
-        flags=column("flags"),
+        **spans,
         strings=shown.strings,
         stack_parent=shown.parent,
         stack_frame=stacks["frame"],
