@@ -260,3 +260,14 @@ def test_no_formula_fails_on_any_inputs(dims, types, values):
         _evaluate(found, 0, OperatorCall(name, *inputs), 0, None)
         assert found.flops[0] >= 0
         assert found.bytes[0] >= -1
+
+
+def test_what_a_compiler_made_is_unknown_and_ranges_are_not():
+    builder = TraceBuilder()
+    square = builder.shapes(*SQUARE)
+    builder.span("CompiledFunction", 0, 100).span("aten::mm", 10, 20, shapes=square)
+    builder.span("forward", 200, 100).span("aten::mm", 210, 20, shapes=square)
+    builder.backward("CompiledFunctionBackward", 400, 50, sequence=1)
+    found = costs_in(builder.build())
+    assert found.flops == 2 * 128
+    assert found.unknown == {"CompiledFunction", "CompiledFunctionBackward"}

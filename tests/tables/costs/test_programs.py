@@ -24,6 +24,8 @@ UNCOVERED = {
     "kinetoscope_tests::scaled": "a custom operator without a registered formula",
     "kinetoscope_tests_library::root_of_sum": "a custom operator without a registered formula",
     "kinetoscope_tests_library::negate_": "a custom operator without a registered formula",
+    "CompiledFunction": "kernels that a compiler made",
+    "CompiledFunctionBackward": "kernels that a compiler made",
     "quantized::linear": "packed weights",
     "quantized::linear_dynamic": "packed weights",
     "addmm": "a sparse matrix given by coordinates",

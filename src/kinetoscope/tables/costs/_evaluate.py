@@ -12,7 +12,7 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope.tables.costs import _registry
 from kinetoscope.tables.costs._call import NO_INPUTS, UNKNOWN, Cost, Inputs, OperatorCall, parse_inputs
-from kinetoscope.tables.costs._known import is_made_of_others, is_range, rule_of
+from kinetoscope.tables.costs._known import is_generated, is_made_of_others, is_range, rule_of
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
@@ -139,7 +139,10 @@ def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, sav
         _settle(found, row, Standing.FIRM, saved if user is None else user(call), call)  # type: ignore[arg-type]
         return
     if kind != SpanKind.OPERATOR:
-        found.standing[row] = Standing.OTHERS if kind == SpanKind.BACKWARD else Standing.RANGE
+        if kind == SpanKind.BACKWARD:
+            found.standing[row] = Standing.NO_FORMULA if is_generated(call.name) else Standing.OTHERS
+        else:
+            found.standing[row] = Standing.RANGE
         return
     rule = rule_of(call.name)
     if rule is None:

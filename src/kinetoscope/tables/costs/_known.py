@@ -80,8 +80,8 @@ _MACHINERY = (
     "rpc::",
 )
 _MARKS = frozenset({"detach", "record_param_comms", "[memory]", "[OutOfMemory]"})
-# Kernels that Inductor and Triton made, and whose names say nothing of what they compute.
-_GENERATED = ("triton_", "cpp_fused_", "triton_heuristics")
+# Kernels that Inductor and Triton made, and the calls that run them unrecorded: the names do not say what is computed.
+_GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
 
 
 @cache
@@ -106,6 +106,11 @@ def is_made_of_others(name: str) -> bool:
     return name in _MARKS or name.startswith(_MACHINERY)
 
 
+def is_generated(name: str) -> bool:
+    """Whether something runs kernels that a compiler made, of which nothing else is recorded."""
+    return name.startswith(_GENERATED)
+
+
 def is_range(name: str) -> bool:
     """Whether something that is recorded like an operator only marks a range, such as a function of TorchScript."""
-    return "::" not in name and not name.startswith(_GENERATED)
+    return "::" not in name and not is_generated(name)

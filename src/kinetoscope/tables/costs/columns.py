@@ -82,7 +82,8 @@ def _compute(trace: Trace) -> Costs:
         spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]
     )
     counted = _once_on_device(trace, count_once(parts))
-    asked = (spans["kind"] == SpanKind.OPERATOR) | calls.by_user[calls.of_span]
+    kind = spans["kind"]
+    asked = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD) | calls.by_user[calls.of_span]
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & asked
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = size[unknown] = -1
