@@ -181,7 +181,9 @@ class _Conversion:
 
     def shape(self, event: Any) -> int:
         """The row of an operator's inputs, -1 where none were recorded."""
-        dims, types = event.shapes(), event.dtypes()
+        # Older releases of torch do not say the shapes of the tensors in a list.
+        shapes = getattr(event, "structured_input_shapes", event.shapes)
+        dims, types = shapes(), event.dtypes()
         if not dims and not types:
             return -1
         concrete = ["" if value is None else str(value) for value in event.concrete_inputs()]

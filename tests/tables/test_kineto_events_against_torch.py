@@ -1,0 +1,74 @@
+"""What torch's collector returned, read by torch and by us: the same events, numbers and tables, times included."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the comparison is with torch's own profiler")
+
+from torch.profiler import ProfilerActivity, profile
+
+from kinetoscope.collect._kineto_columns import columns_from_kineto
+from kinetoscope.trace import Trace
+from tests.support.programs import PROGRAMS
+from tests.tables.test_against_torch import assert_same_text
+from tests.tables.test_events_against_torch import EQUAL, EQUAL_OF_SPANS
+
+READ = (
+    "mlp_training", "convolutional_training", "scripted", "checkpointing", "inference", "nested_ranges", "sparse_and_scatter",
+    "custom_autograd_function",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=READ)
+def pair(request: pytest.FixtureRequest) -> tuple[Any, Trace]:
+    """torch's session, and our trace of what its collector returned."""
+    run = PROGRAMS[request.param]()
+    run()
+    run()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True) as theirs:
+        run()
+    tables, strings = columns_from_kineto(theirs.profiler.kineto_results)
+    info = {"profile_memory": 1, "process": os.getpid()}
+    return theirs, Trace.from_columns(tables, strings=strings, info=info)
+
+
+def test_every_attribute_of_every_event_is_equal(pair):
+    theirs, ours = pair
+    assert [event.name for event in ours.events()] == [event.name for event in theirs.events()]
+    for mine, its in zip(ours.events(), theirs.events(), strict=True):
+        for name in EQUAL if its.name == "[memory]" else EQUAL + EQUAL_OF_SPANS:
+            wanted = getattr(its, name) or 0 if name == "flops" else getattr(its, name)
+            assert getattr(mine, name) == wanted, (name, mine, its)
+        for name in ("cpu_time", "cpu_time_total", "self_cpu_time_total"):
+            assert getattr(mine, name) == pytest.approx(getattr(its, name), abs=1e-3), (name, mine)
+        assert mine.time_range.start == pytest.approx(its.time_range.start)
+        assert mine.time_range.end == pytest.approx(its.time_range.end)
+        assert mine.concrete_inputs == (its.concrete_inputs or [])
+        assert (mine.cpu_parent and mine.cpu_parent.name) == (its.cpu_parent and its.cpu_parent.name)
+        assert [child.name for child in mine.cpu_children] == [child.name for child in its.cpu_children]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sort_by": "self_cpu_memory_usage", "row_limit": -1},
+        {"top_level_events_only": True, "time_unit": "us"},
+    ],
+    ids=str,
+)
+def test_tables_with_memory_are_the_same(pair, options):
+    theirs, ours = pair
+    sorted_ = "sort_by" in options
+    assert_same_text(
+        ours.key_averages().table(**options), theirs.key_averages().table(**options), any_order=sorted_
+    )
+    by_shape = ours.key_averages(group_by_input_shape=True).table(**options)
+    assert_same_text(
+        by_shape, theirs.key_averages(group_by_input_shape=True).table(**options), any_order=sorted_
+    )
+    assert_same_text(ours.events().table(**options), theirs.events().table(**options), any_order=sorted_)
