@@ -15,6 +15,7 @@ import kinetoscope
 from kinetoscope import StateError, Trace, install, uninstall
 from kinetoscope.collect import is_installed
 from tests.support.noting_engine import NotingEngine
+from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 NAMES = (
     "profile", "_KinetoProfile", "schedule", "supported_activities", "tensorboard_trace_handler", "ExecutionTraceObserver",
@@ -355,3 +356,49 @@ def test_a_program_that_cannot_be_changed_can_be_given_torchs_collector():
         with pytest.raises(kinetoscope.ArgumentError, match="engine="):
             install(engine=engine)
     assert not is_installed()
+
+
+@pytest.mark.usefixtures("native")
+def test_a_program_that_records_itself_can_be_run_under_a_recording_too(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import torch, kinetoscope\n"
+        "with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU]) as prof:\n"
+        "    torch.ones(2).add(1)\n"
+        "print(prof.trace.info['engine'], sum(event.name == 'aten::add' for event in prof.events()))\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "kinetoscope", "run", "--no-summary", "-o", tmp_path / "outer", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "kineto 1\n"), done.stderr
+    assert "another Kinetoscope session is recording in this process" in done.stderr
+    with kinetoscope.open(tmp_path / "outer.ktrace") as outer:
+        assert outer.table("ops").to_pandas().set_index("name").loc["aten::add", "count"] == 1
+
+
+def test_several_sessions_of_a_program_are_cycles_of_one_trace(tmp_path):
+    script = tmp_path / "three.py"
+    script.write_text(
+        "import torch\n"
+        "from torch.profiler import ProfilerActivity, profile\n"
+        "for size in (1, 2, 3):\n"
+        "    with profile(activities=[ProfilerActivity.CPU], record_shapes=True):\n"
+        "        torch.ones(size).add(1)\n",
+        encoding="utf-8",
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "kinetoscope",
+        "run",
+        "--install",
+        "--no-summary",
+        "-o",
+        tmp_path / "all",
+        script,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with kinetoscope.open(tmp_path / "all.ktrace") as trace:
+        rows = [row for row in trace.table("spans").to_pylist() if row["name"] == "aten::add"]
+        assert [(row["cycle"], row["shapes"][:4]) for row in rows] == [(0, "[[1]"), (1, "[[2]"), (2, "[[3]")]
