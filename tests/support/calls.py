@@ -66,16 +66,14 @@ def file_of(trace: Trace, row: int) -> str:
     return trace.strings[trace.column("frames", "file")[trace.column("stacks", "frame")[stack]]]
 
 
-def tree(trace: Trace, *, file: str, thread: int | None = None) -> list[tuple[str, Any]]:
+def tree(trace: Trace, *, file: str) -> list[tuple[str, Any]]:
     """The calls of the functions of one file as (name, calls inside); others are looked through."""
     spans = trace.columns("spans")
     roots: list[tuple[str, Any]] = []
     inside: dict[int, list[tuple[str, Any]]] = {-1: roots}
     for row in range(len(spans)):
-        around = inside.get(int(spans["parent"][row]), roots)
+        around = inside.get(int(spans["caller"][row]), roots)
         inside[row] = around
-        if thread is not None and spans["thread"][row] != thread:
-            continue
         if spans["kind"][row] == SpanKind.PYTHON and file_of(trace, row) == file:
             inside[row] = []
             around.append((name(trace, row), inside[row]))

@@ -31,7 +31,7 @@ def full():
 def test_spans_show_words_instead_of_ids():
     assert rows(full(), "spans")[1] == {
         "id": 1, "name": "aten::add", "overload": "Tensor", "kind": "operator", "start_ns": 10, "duration_ns": 30,
-        "self_ns": 30, "depth": 1, "parent": 0, "lane": 0, "process": 4242, "thread": 70, "thread_name": "main", "rank": 3,
+        "self_ns": 30, "depth": 1, "parent": 0, "caller": None, "lane": 0, "process": 4242, "thread": 70, "thread_name": "main", "rank": 3,
         "step": 4, "cycle": 0, "phase": "forward", "recompute": False, "module": "fc", "module_class": "Linear",
         "stack": "train.py(3): main;net.py(8): Net.forward", "shapes": "[[2, 3], []]", "types": '["float", "Scalar"]',
         "inputs": '["", "1"]', "sequence": 9, "forward": None, "flops": 6, "bytes_moved": 48, "bytes": 0, "self_bytes": 0,

@@ -67,6 +67,7 @@ def assemble(
     spans = made["spans"]
     spans.source(("kind",), derivation.kind)
     spans.source(("parent", "depth", "lane", "self_ns"), derivation.nesting)
+    spans.source(("caller",), derivation.caller)
     spans.source(("forward",), derivation.forward)
     spans.source(("module", "forward_stack"), derivation.inheritance)
     spans.source(("stack",), derivation.stack)
@@ -123,6 +124,7 @@ class _Derivation:
         self._strings = strings
         self._steps: Arrays | None = None
         self._memory: dict[bool, Arrays] = {}
+        self._caller: NDArray[np.int32] | None = None
         self._work: tuple[NDArray[np.int64] | None] | None = None
 
     def names_starting(
@@ -165,9 +167,18 @@ class _Derivation:
     def nesting(self) -> Arrays:
         """Parents, depths, lanes and self times, natively."""
         spans = self._spans
-        if (work := self.work()) is not None:
-            return nest_beside_calls(spans, work)
-        return dict(_core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"]))  # type: ignore[arg-type]
+        if (work := self.work()) is None:
+            return dict(_core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"]))  # type: ignore[arg-type]
+        made = nest_beside_calls(spans, work)
+        self._caller = made.pop("caller")
+        return made
+
+    def caller(self) -> Arrays:
+        """The innermost call around each span, which falls out of the nesting."""
+        self._spans["parent"]
+        if self._caller is None:
+            self._caller = np.full(len(self._spans), -1, dtype=np.int32)
+        return {"caller": self._caller}
 
     def forward(self) -> Arrays:
         """Each backward function's forward operator, through autograd's sequence numbers."""

@@ -49,8 +49,8 @@ def nest_beside_calls(spans: Columns, work: NDArray[np.int64]) -> dict[str, NDAr
         work: The rows that are no calls, ascending.
 
     Returns:
-        `parent`, `depth`, `lane` and `self_ns` of every span. The parent of a call may be a call or not, that of
-        another span never is one; a parent's depth is always one less.
+        `parent`, `depth`, `lane`, `self_ns` and `caller` of every span. The parent of a call may be a call or not, that
+        of another span never is one; a parent's depth is always one less. The caller is the innermost call around.
     """
     times = (spans["thread"], spans["start_ns"], spans["duration_ns"])
     alone: dict[str, Any] = dict(_core.nest(*(column[work] for column in times)))
@@ -70,13 +70,14 @@ def nest_beside_calls(spans: Columns, work: NDArray[np.int64]) -> dict[str, NDAr
     for name, column in made.items():
         column[rows] = nested[name]
     levels = made["depth"].copy()
+    made["caller"] = _innermost_calls(made["parent"], levels, work)
     beside = np.ones(len(spans), dtype=bool)
     beside[rows[nested["lane"] == 0]] = False
     beside[work] = False
     is_call = np.ones(len(spans), dtype=bool)
     is_call[work] = False
-    for name, column in made.items():
-        column[work] = alone[name]
+    for name, column in alone.items():
+        made[name][work] = column
     calls = np.flatnonzero(is_call & ~beside)
     calls = calls[np.argsort(levels[calls], kind="stable")]
     edges = np.searchsorted(levels[calls], np.arange(int(levels.max(initial=0)) + 2))
@@ -86,6 +87,22 @@ def nest_beside_calls(spans: Columns, work: NDArray[np.int64]) -> dict[str, NDAr
         made["depth"][level] = np.where(around >= 0, made["depth"][around] + 1, 0)
     _take_lanes(*times, np.flatnonzero(beside), made["lane"])
     return made
+
+
+def _innermost_calls(
+    parent: NDArray[np.int32], depth: NDArray[np.int32], work: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """For each span the innermost call around it, by how everything nests in everything."""
+    caller = parent.copy()
+    is_work = np.zeros(len(parent), dtype=bool)
+    is_work[work] = True
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for first, last in pairwise(edges[1:].tolist()):
+        rows = by_depth[first:last]
+        in_work = rows[(parent[rows] >= 0) & is_work[parent[rows]]]
+        caller[in_work] = caller[parent[in_work]]
+    return caller
 
 
 def _calls_in_the_way(

@@ -140,6 +140,7 @@ _SPANS = (
     _c("record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."),
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost span of its thread around it; calls only of calls."),
+    _d("caller", "int32", "row of spans", "The innermost Python or module call around it, where these were recorded."),
     _d("depth", "int32", "", "How many spans enclose it.", 0),
     _d("lane", "int32", "", "0, or more for a span that partly overlaps others of its thread and nests with none.", 0),
     _d("self_ns", "int64", "ns", "Its duration without that of the spans inside it; 0 in lanes above 0.", 0),

@@ -44,7 +44,7 @@ SPANS_SCHEMA = Table(
         Column("name", "category", "", "Its name."),
         Column("overload", "category", "", "The overload of the operator's schema."),
         Column("kind", "category", "", f"One of {', '.join(KIND_NAMES)}."),
-        *_same("spans", "start_ns", "duration_ns", "self_ns", "depth", "parent", "lane"),
+        *_same("spans", "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane"),
         Column("process", "int64", "", "The process id."),
         Column("thread", "int64", "", "The operating system's id of the thread it began on."),
         Column("thread_name", "category", "", "The name of that thread."),
@@ -162,7 +162,7 @@ def spans(trace: Trace) -> pyarrow.Table:
     inputs = trace.columns("shapes")
     columns: dict[str, Any] = {
         name: own[name] for name in (
-            "start_ns", "duration_ns", "self_ns", "depth", "parent", "lane", "sequence", "forward",
+            "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane", "sequence", "forward",
             "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
         )
     }  # fmt: skip
