@@ -15,6 +15,7 @@ from benchmarks.harness import Result, machine
 SCRIPTS = (
     "collecting_step",
     "everything_on",
+    "flag_costs",
     "stop_cost",
     "table_cost",
     "memory_cost",

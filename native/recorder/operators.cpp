@@ -147,7 +147,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
         const uint32_t facts = between_ranks ? facts_between_ranks(*session, function) : 0;
         const uint32_t ids = ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0);
         span.noted = !thread->open.empty() && thread->open.back().noted;
-        if (ids != 0 || !span.noted || record->parameter != 0)
+        const bool operands = (what & kRecordShapes) != 0 && !span.noted;
+        if (ids != 0 || operands || record->parameter != 0)
           notes = write_notes(*thread, *session, function, span.noted ? what & ~kRecordShapes : what,
                               record->parameter, facts);
         span.noted |= notes > ids;

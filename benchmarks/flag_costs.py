@@ -1,0 +1,49 @@
+"""What each keyword of a session costs on its own while it collects, in both profilers.
+
+A row compares the same keyword in both. Ours that torch.profiler does not have stand beside the one it would take there.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping
+
+from benchmarks.harness import Result, added, interleave, ratio_result, report_added, run
+from benchmarks.workloads import collecting, tiny_training_step
+
+_Flags = Mapping[str, bool | int]
+# What it is called in the table -> (our keywords, torch's keywords).
+FLAGS: dict[str, tuple[_Flags, _Flags]] = {
+    "record_shapes": ({"record_shapes": True}, {"record_shapes": True}),
+    "profile_memory": ({"profile_memory": True}, {"profile_memory": True}),
+    "with_stack": ({"with_stack": True}, {"with_stack": True}),
+    "with_flops": ({"with_flops": True}, {"with_flops": True}),
+    "with_modules": ({"with_modules": True}, {"with_modules": True}),
+    "module_spans, against with_stack": ({"module_spans": True}, {"with_stack": True}),
+    "python_calls, against with_stack": ({"python_calls": True}, {"with_stack": True}),
+}
+BAR = 0.5
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measures every keyword; a note says what it adds to a session with default flags."""
+    step = tiny_training_step()
+    for _ in range(20):
+        step()
+    results = []
+    for name, (ours, theirs) in FLAGS.items():
+        contenders = {
+            "kinetoscope": lambda ours=ours: collecting(theirs=False, **ours),
+            "kinetoscope, default flags": lambda: collecting(theirs=False),
+            "torch.profiler": lambda theirs=theirs: collecting(theirs=True, **theirs),
+        }
+        times = interleave(step, contenders, *((1, 2) if options.quick else (10, 10)))
+        result = ratio_result(name, BAR, times, "kinetoscope", "torch.profiler")
+        more = added(times, "kinetoscope", "cpu", "median") - added(
+            times, "kinetoscope, default flags", "cpu", "median"
+        )
+        result.notes += [f"it adds {more / 1e6:+.3f} ms to what default flags add", *report_added(times)]
+        results.append(result)
+    return results
+
+
+if __name__ == "__main__":
+    run(measure)
