@@ -211,3 +211,39 @@ def test_sorting_and_limits_as_programs_use_them(engine):
     assert {event.key for event in sums} == {event.name for event in prof.events()}
     frame = [(event.key, event.count, event.cpu_time) for event in sums if event.key.startswith("aten::")]
     assert all(count * time > 0 for _, count, time in frame)
+
+
+def test_calls_on_the_timeline_change_no_event(tmp_path):
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    x = torch.ones(3, 8)
+
+    def run() -> None:
+        model(x).sum().backward()
+
+    run()
+    plain = profiled("native", run, record_shapes=True, profile_memory=True)
+    full = profiled(
+        "native", run, record_shapes=True, profile_memory=True, python_calls=True, module_spans=True
+    )
+    assert len(full.trace.columns("spans")) > len(plain.trace.columns("spans")) + 10
+
+    def facts(prof: Any) -> list[Any]:
+        return [
+            (
+                event.name,
+                event.input_shapes,
+                event.cpu_memory_usage,
+                event.cpu_parent and event.cpu_parent.name,
+            )
+            for event in prof.events()
+            if event.name != "[memory]"
+        ]
+
+    assert facts(full) == facts(plain)
+    assert not any(event.is_python_function for event in full.events())
+    counts = [
+        [(event.key, event.count) for event in prof.key_averages() if event.first] for prof in (full, plain)
+    ]
+    assert counts[0] == counts[1]
+    full.export_stacks(tmp_path / "stacks.txt")
+    assert (tmp_path / "stacks.txt").stat().st_size > 0
