@@ -26,8 +26,11 @@ NAMES = [
     *sorted(PROGRAMS),
     *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(SLOW_PROGRAMS)),
 ]
-# torch.profiler warns of blocks that it did not see being allocated.
-pytestmark = pytest.mark.filterwarnings("ignore:.*Memory block of unknown size.*")
+# torch.profiler warns of blocks that it did not see being allocated, and of inputs that its own FLOPs cannot be counted from.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*Memory block of unknown size.*"),
+    pytest.mark.filterwarnings("ignore:Failed to save extra arguments for flops computation.*"),
+]
 
 
 def warm(name: str) -> Program:

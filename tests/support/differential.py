@@ -15,7 +15,12 @@ import kinetoscope
 from kinetoscope import ProfilerActivity
 
 MARK = "the program under test"
-FLAGS: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "profile_memory": True}
+FLAGS: dict[str, Any] = {
+    "activities": [ProfilerActivity.CPU],
+    "record_shapes": True,
+    "profile_memory": True,
+    "with_flops": True,
+}
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,9 @@ def _blocks(allocations: Iterable[Block], threads: set[int]) -> Counter[tuple[in
     return counted
 
 
-ASPECTS = ("nesting", "overloads", "shapes", "types", "scalars", "sequence", "links", "blocks")
+ASPECTS = ("nesting", "overloads", "shapes", "types", "scalars", "sequence", "links", "blocks", "flops")
+# For these torch counts what the usual algorithm computes; its other formulas are too rough to compare with.
+_COUNTED = ("aten::mm", "aten::addmm", "aten::bmm", "aten::conv2d")
 
 
 def _told(
@@ -145,6 +152,8 @@ def _told(
         name, sequence = event.name, event.sequence_nr
         aspects["nesting"][chain(event)] += 1
         aspects["overloads"][name, event.overload_name] += 1
+        if name in _COUNTED:
+            aspects["flops"][name, str(event.input_shapes), event.flops or 0] += 1
         aspects["shapes"][name, str(event.input_shapes), str(event.structured_input_shapes)] += 1
         aspects["types"][name, str(event.input_dtypes)] += 1
         aspects["scalars"][name, str([scalar(value) for value in event.concrete_inputs])] += 1

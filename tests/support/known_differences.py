@@ -66,7 +66,7 @@ KNOWN = (
     ),
     Difference(
         "Shapes of tensors that wrap others",
-        frozenset({"shapes"}),
+        frozenset({"shapes", "flops"}),
         "tensor_subclass",
         _in_program("tensor_subclass", "meta_and_fake_tensors", "sharded"),
     ),
@@ -75,6 +75,30 @@ KNOWN = (
         frozenset({"types"}),
         "nested_tensors",
         _in_program("nested_tensors"),
+    ),
+    Difference(
+        "FLOPs of complex numbers",
+        frozenset({"flops"}),
+        "complex_model",
+        _in_program("complex_model"),
+    ),
+    Difference(
+        "FLOPs of operators inside operators",
+        frozenset({"flops"}),
+        "ensemble",
+        _in_program("ensemble", "per_sample_gradients"),
+    ),
+    Difference(
+        "FLOPs of sparse products",
+        frozenset({"flops"}),
+        "sparse_matrices",
+        _in_program("sparse_matrices", "sparse_and_scatter"),
+    ),
+    Difference(
+        "FLOPs where nothing is computed",
+        frozenset({"flops"}),
+        "meta_and_fake_tensors",
+        _in_program("meta_and_fake_tensors", "tensor_subclass", "sharded"),
     ),
     Difference(
         "Complex scalars",
