@@ -27,8 +27,6 @@ UNCOVERED = {
     "CompiledFunction": "kernels that a compiler made",
     "Torch-Compiled Region": "kernels that a compiler made",
     "CompiledFunctionBackward": "kernels that a compiler made",
-    "quantized::linear": "packed weights",
-    "quantized::linear_dynamic": "packed weights",
     "addmm": "a sparse matrix given by coordinates",
     "mm": "a sparse matrix given by coordinates",
     "linear": "a subclass whose sizes are not recorded, in a mode that is not recorded",
@@ -73,7 +71,7 @@ def test_what_is_not_covered_is_known_to_be_so(name):
 
 
 def test_nearly_all_operator_time_is_covered():
-    # Custom operators and packed weights aside, which the list above names.
+    # Custom operators and compiled functions aside, which the list above names.
     shares = {name: covered_percent(of_program(name).trace) for name in PROGRAMS}
     full = [name for name, share in shares.items() if share is None or share > 99]
     assert len(full) >= 0.9 * len(PROGRAMS), {

@@ -16,6 +16,7 @@ from kinetoscope.tables.costs._evaluate import (
     distinct_calls,
 )
 from kinetoscope.tables.costs._once import Counted, Spans, count_once
+from kinetoscope.tables.costs._packed_weights import settle_packed
 from kinetoscope.tables.costs._sparse_products import settle_sparse
 from kinetoscope.trace._schema import SpanKind
 
@@ -77,6 +78,7 @@ def _compute(trace: Trace) -> Costs:
     standing = calls.standing[calls.of_span]
     flops, size = calls.flops[calls.of_span], calls.bytes[calls.of_span]
     settle_sparse(trace, calls, standing, flops, size)
+    settle_packed(trace, standing, flops)
     _pass_through_subclasses(trace, standing, calls.by_user[calls.of_span])
     parts = Spans(
         spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]

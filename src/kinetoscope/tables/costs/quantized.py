@@ -1,6 +1,7 @@
 """Quantised numbers: a division, a rounding and a shift to quantise, a difference and a product back, both for imitations of it.
 
-Operators with packed weights (`quantized::linear` and its like) do not show the sizes of their weights, so their cost is not known.
+Operators with packed weights (`quantized::conv2d` and its like) do not show the sizes of their weights, so their cost is not known; for
+`quantized::linear` it follows from the result that is made inside.
 """
 
 from __future__ import annotations
