@@ -10,6 +10,7 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, profile, schedule
+from kinetoscope.trace import catalog
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
@@ -150,14 +151,16 @@ def test_with_everything_recorded_every_row_of_all_together_is_one_of_a_cycle(na
             optimizer.zero_grad()
             session.step()
 
+    references = [column.name for column in catalog.schema("spans").columns if column.unit == "row of spans"]
+
     def rows(trace, offset_ns):
         spans = trace.table("spans").to_pylist()
         for row in spans:
-            for column in ("parent", "forward"):
-                if row[column] is not None:
-                    row[f"{column} named"] = spans[row[column]]["name"]
+            row["refers to"] = [
+                None if row[name] is None else spans[row[name]]["name"] for name in references if name != "id"
+            ]
         return [
-            {key: value for key, value in row.items() if key not in ("id", "cycle", "parent", "forward")}
+            {key: value for key, value in row.items() if key not in ("cycle", *references)}
             | {"start_ns": row["start_ns"] + offset_ns}
             for row in spans
         ]
