@@ -170,6 +170,17 @@ def test_info_says_what_was_lost_and_that_the_program_was_killed(call, tmp_path)
     assert "12 oldest spans overwritten" in shown
 
 
+def test_info_names_the_devices(call, tmp_path):
+    path = tmp_path / "devices.ktrace"
+    devices = [
+        {"type": "cpu", "index": -1, "name": "Fast 9000"},
+        {"type": "cuda", "index": 0, "name": "NVIDIA H200"},
+        5,
+    ]
+    training_trace().know("devices", devices).build().save(path)
+    assert "Fast 9000, NVIDIA H200" in " ".join(call("info", path, columns=300).stdout.split())
+
+
 def test_info_folds_on_a_narrow_terminal(call, trace_path):
     shown = call("info", trace_path, columns=50)
     assert all(len(line) <= 50 for line in shown.stdout.splitlines())

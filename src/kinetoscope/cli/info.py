@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # Said in words in lines of their own.
 _TOLD = {
-    "clock_checks", "command_line", "complete", "cpu_count", "engine", "host", "machine", "process", "program",
-    "python_version", "start_realtime_ns", "stop_ns", "torch_version",
+    "clock_checks", "command_line", "complete", "cpu_count", "devices", "engine", "host", "machine", "process", "program",
+    "python_version", "registered_costs", "start_realtime_ns", "stop_ns", "torch_version",
 }  # fmt: skip
 _SWITCHES = {
     "record_shapes": "shapes",
@@ -120,6 +120,12 @@ def _where(info: dict[str, Any]) -> str:
     parts = [str(info[key]) for key in ("host", "machine") if key in info]
     if isinstance(processors := info.get("cpu_count"), int):
         parts.append(_units.count(processors, "processor"))
+    devices = info.get("devices")
+    parts += [
+        entry["name"]
+        for entry in (devices if isinstance(devices, list) else [])
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    ]
     parts += [
         f"{name} {info[key]}"
         for name, key in (("Python", "python_version"), ("torch", "torch_version"))
