@@ -21,6 +21,7 @@ SCRIPTS = (
     "memory_cost",
     "chrome_export",
     "demo_overhead",
+    "python_calls",
 )
 
 

@@ -367,3 +367,15 @@ def test_nothing_is_installed_without_being_asked_for() -> None:
     assert [during[at] for at in places] == [0] * len(places)
     assert hook is None
     assert rows_of(calls.trace) == []
+
+
+def test_the_self_test_of_calls_passes_and_a_failing_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kinetoscope.collect import _native
+
+    assert _native.calls_problem() == ""
+    monkeypatch.setattr(_native, "_calls_problem", "the calls of a module read nonsense")
+    with pytest.warns(UserWarning, match="not recorded: the calls of a module read nonsense"):
+        calls = Calls(module_spans=True)
+    with calls:
+        branch()
+    assert rows_of(calls.trace) == []

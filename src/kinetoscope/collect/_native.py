@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import gc
 import itertools
 import json
@@ -20,7 +21,7 @@ from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect._engine import EngineStatus, RecordingRequest
 from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
-from kinetoscope.collect._selftest import FEATURES, check_recorder
+from kinetoscope.collect._selftest import FEATURES, check_calls, check_recorder
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _NEEDED = frozenset({"operators", "nesting", "backward"})
 
 _status: EngineStatus | None = None
+_calls_problem: str | None = None
 _status_lock = threading.Lock()
 _numbers = itertools.count(1)
 
@@ -76,6 +78,19 @@ def _find_status(progress: Callable[[str], None]) -> EngineStatus:
     return EngineStatus(True, "the recorder fits this torch and passed its self-test", details)
 
 
+def calls_problem() -> str:
+    """Why Python calls and module calls cannot be recorded here; empty if they can. Found out once per process."""
+    global _calls_problem
+    with _status_lock:
+        if _calls_problem is None:
+            recorder = load_recorder()
+            if recorder.is_recording:
+                # There is no room for a self-test beside it; nor will there be for the recording asked for.
+                return ""
+            _calls_problem = check_calls(recorder)
+        return _calls_problem
+
+
 class NativeEngine:
     """Records with the native recorder: every thread's operators, with stacks and modules."""
 
@@ -106,6 +121,9 @@ class NativeEngine:
                 f"input shapes cannot be recorded here: {status.details['self-test: shapes']}. Use engine='kineto'."
             )
         self._recorder = load_recorder()
+        if (request.python_calls or request.module_spans) and (problem := calls_problem()):
+            warn_user(f"Python calls and module calls are not recorded: {problem}.")
+            request = dataclasses.replace(request, python_calls=False, module_spans=False)
         self._request = request
 
     def start(self) -> None:

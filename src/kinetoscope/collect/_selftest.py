@@ -14,6 +14,7 @@ from typing import Any
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.collect._recorder import Recorded, Recorder
+from kinetoscope.trace._schema import SCOPE_MODULE, SCOPE_PYTHON
 
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
 
@@ -106,6 +107,59 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
         "modules": seen.modules,
     }
     return {feature: checks[feature]() for feature in FEATURES}
+
+
+def check_calls(recorder: Recorder) -> str:
+    """Record the calls of a known function and a known module.
+
+    Not part of `check_recorder`: only sessions that ask for calls pay for it.
+
+    Returns:
+        An empty string when both are seen as they should be, else what was seen instead.
+    """
+    import torch
+
+    from kinetoscope import _core
+
+    class Called(torch.nn.Module):
+        def forward(self) -> None:
+            return None
+
+    model = Called()
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            recorder.start(
+                path, Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS, None
+            )
+            try:
+                # Code of this package is left out of recordings, so a function of torch's has to serve.
+                model()
+            finally:
+                recorder.stop()
+                recorder.close()
+        except (KinetoscopeError, OSError, RuntimeError) as error:
+            failure.append(error)
+
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-selftest-") as folder:
+        path = Path(folder) / "calls.recording"
+        thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_SECONDS)
+        if thread.is_alive():
+            return f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds"
+        if failure:
+            return f"the self-test failed: {failure[0]}"
+        recording = _core.read_recording(str(path))
+    spans, strings = recording["spans"], recording["strings"]
+    seen = [
+        (int(scope), strings[name])
+        for scope, name in zip(spans["scope"], spans["name"], strict=True)
+        if scope == SCOPE_MODULE or strings[name] == "Module._wrapped_call_impl"
+    ]
+    right = seen == [(SCOPE_MODULE, "Called"), (SCOPE_PYTHON, "Module._wrapped_call_impl")]
+    return "" if right else f"the calls of a module read {seen}"
 
 
 class _Seen:
