@@ -58,6 +58,8 @@ def count_once(spans: Spans) -> Counted:
     """Decide which spans count."""
     parent, depth, flops = spans.parent, spans.depth, spans.flops
     firm = spans.standing == Standing.FIRM
+    if not firm.any() and not (spans.standing == Standing.DEFERRED).any():
+        return Counted(firm, np.zeros(len(firm), dtype=bool))
     again = (
         firm & (parent >= 0) & firm[parent] & (spans.name == spans.name[parent]) & (flops == flops[parent])
     )
