@@ -102,7 +102,7 @@ std::string concrete_text(const c10::IValue& value) {
     const double number = value.toDouble();
     std::snprintf(buffer, sizeof(buffer), "%.17g", number);
     if (double shorter = 0; std::isfinite(number)) {
-      for (int digits = 1; digits < 17; ++digits) {
+      for (int digits = 1; digits <= 17; ++digits) {
         std::snprintf(buffer, sizeof(buffer), "%.*g", digits, number);
         if (std::sscanf(buffer, "%lf", &shorter) == 1 && shorter == number) break;
       }

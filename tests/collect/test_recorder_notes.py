@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -152,3 +153,13 @@ def test_living_modules_are_listed_with_their_rows() -> None:
     classes = [trace.strings[row] for row in trace.column("modules", "class")]
     seen = {id(module): classes[number - 1] for number, module in living}
     assert seen == {id(module): type(module).__name__ for module in model.modules()}
+
+
+@pytest.mark.parametrize("number", [0.1, 1 / 3, 2**0.5, 1e-310, 123456789.123456789, -0.0, 3.0])
+def test_scalars_keep_all_their_digits(number: float) -> None:
+    with profile(record_shapes=True) as prof:
+        torch.add(torch.ones(2), number)
+    trace = prof.trace
+    shapes = trace.column("spans", "shapes")[named(trace, "aten::add")[0]]
+    concrete = json.loads(trace.columns("shapes")["concrete"][shapes])
+    assert repr(float(concrete[1])) == repr(number)
