@@ -318,6 +318,7 @@ def test_cprofile_that_begins_in_between_gets_its_slot() -> None:
         branch()
         profiler.disable()
     assert calls.trace.info["call_threads_lost"] == 1
+    assert [row["count"] for row in calls.trace.losses if "Python calls" in row["what"]] == [1]
     assert "branch" in names(calls.trace)
     assert "branch" in {
         entry.code.co_name for entry in profiler.getstats() if not isinstance(entry.code, str)

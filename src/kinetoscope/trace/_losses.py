@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 Row = tuple[str, int, str, str]
 
+# Counts that stand among the metadata of a recording.
+TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 _WORDS: dict[str, tuple[str, str, str]] = {
     "dropped_spans": ("spans not written", "spans", "The file could not grow, most likely a full disk."),
     "dropped_allocations": (
@@ -60,6 +62,16 @@ _WORDS: dict[str, tuple[str, str, str]] = {
         "tensors whose memory could not be looked at",
         "storages",
         "They are of a class that does not tell where its data lies; their blocks may lack a category.",
+    ),
+    "recorder_faults": (
+        "operators or calls that failed to be recorded",
+        "spans",
+        "Memory was out, or torch held something that the recorder does not know.",
+    ),
+    "call_threads_lost": (
+        "threads whose Python calls are missing in part",
+        "spans",
+        "Another profile function took the place of ours while recording.",
     ),
     "unfinished_spans": (
         "spans without an end",

@@ -10,7 +10,7 @@ from kinetoscope._errors import ArgumentError, FormatError, StateError
 from kinetoscope.trace import catalog
 from kinetoscope.trace._assemble import assemble
 from kinetoscope.trace._cycles import one_cycle
-from kinetoscope.trace._losses import loss_rows
+from kinetoscope.trace._losses import TOLD_AT_STOP, loss_rows
 from kinetoscope.trace._notes import add_notes
 from kinetoscope.trace._pickle import itself, pickled
 from kinetoscope.trace._recorded_words import from_json, with_python_names
@@ -139,6 +139,8 @@ class Trace:
         info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
         strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
         found = {**recording["losses"], "skipped_storages": unseen}
+        # What the recorder itself could tell only when it had stopped.
+        found |= {name: told for name in TOLD_AT_STOP if isinstance(told := info.get(name), int)}
         tables["losses"] = loss_rows(found, stopped=stopped, pauses=info.get("pauses"))
         tables["cycles"] = one_cycle(info, recording["stop_ns"])
         info.update(
