@@ -1,5 +1,6 @@
 """Memory of real programs: the example models have a category and a module for what they hold, and totals are true."""
 
+import gc
 import gzip
 import json
 from collections import Counter
@@ -23,6 +24,15 @@ from tests.support.recorded import CPU, profile
 
 GPT = ["--steps", "3", "--batch", "8", "--context", "32", "--width", "64", "--layers", "2"]
 CONVNET = ["--steps", "3", "--batch", "16", "--pixels", "16", "--channels", "8", "--images", "256"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_older():
+    """Hides what other tests left in this process from Python's collector, and so from the look at what was there before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def at_peak(trace):
