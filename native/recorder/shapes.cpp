@@ -57,6 +57,14 @@ class InputKey {
   uint64_t second_ = 0x13198A2E03707344ull;
 };
 
+// Reaches what torch keeps to tensor implementations: whether a Python method answers for the sizes.
+struct SizesPolicy : c10::TensorImpl {
+  static bool is_python(const c10::TensorImpl& impl) {
+    return impl.is_python_dispatch() &&
+           (impl.*(&SizesPolicy::matches_python_custom))(c10::TensorImpl::SizesStridesPolicy::CustomSizes);
+  }
+};
+
 void add_tensor(const at::Tensor& tensor, InputKey& key) {
   if (!tensor.defined()) {
     key.add(kNone);
@@ -94,22 +102,33 @@ std::string list_text(const c10::IValue& value) {
   return out + "]";
 }
 
-std::string concrete_text(const c10::IValue& value) {
+// The shortest digits that read back as the same number.
+std::string number_text(double number) {
   char buffer[40];
+  std::snprintf(buffer, sizeof(buffer), "%.17g", number);
+  if (double shorter = 0; std::isfinite(number)) {
+    for (int digits = 1; digits <= 17; ++digits) {
+      std::snprintf(buffer, sizeof(buffer), "%.*g", digits, number);
+      if (std::sscanf(buffer, "%lf", &shorter) == 1 && shorter == number) break;
+    }
+  }
+  return buffer;
+}
+
+std::string concrete_text(const c10::IValue& value) {
   if (value.isBool()) return value.toBool() ? "True" : "False";
   if (value.isInt()) return std::to_string(value.toInt());
   if (value.isDouble()) {
-    const double number = value.toDouble();
-    std::snprintf(buffer, sizeof(buffer), "%.17g", number);
-    if (double shorter = 0; std::isfinite(number)) {
-      for (int digits = 1; digits <= 17; ++digits) {
-        std::snprintf(buffer, sizeof(buffer), "%.*g", digits, number);
-        if (std::sscanf(buffer, "%lf", &shorter) == 1 && shorter == number) break;
-      }
-    }
-    std::string text = buffer;
-    if (std::isfinite(number) && text.find_first_of(".e") == std::string::npos) text += ".";
+    std::string text = number_text(value.toDouble());
+    if (std::isfinite(value.toDouble()) && text.find_first_of(".e") == std::string::npos) text += ".";
     return text;
+  }
+  if (value.isComplexDouble()) {
+    // As Python writes it.
+    const c10::complex<double> number = value.toComplexDouble();
+    const std::string imaginary = number_text(number.imag()) + "j";
+    if (number.real() == 0 && !std::signbit(number.real())) return imaginary;
+    return "(" + number_text(number.real()) + (imaginary[0] == '-' ? "" : "+") + imaginary + ")";
   }
   if (value.isString()) return value.toStringRef();
   if (value.isDevice()) return value.toDevice().str();
@@ -231,7 +250,7 @@ void describe(const c10::IValue& value, Texts& out) {
 
 bool has_plain_sizes(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return !impl->has_symbolic_sizes_strides() && !tensor.is_nested() && !impl->is_python_dispatch();
+  return !impl->has_symbolic_sizes_strides() && !tensor.is_nested() && !SizesPolicy::is_python(*impl);
 }
 
 uint32_t input_shapes(ThreadState& thread, Session& session, const at::RecordFunction& function) {

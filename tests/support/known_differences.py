@@ -101,12 +101,6 @@ KNOWN = (
         _in_program("meta_and_fake_tensors", "tensor_subclass", "sharded"),
     ),
     Difference(
-        "Complex scalars",
-        frozenset({"scalars"}),
-        "complex_model",
-        _in_program("complex_model"),
-    ),
-    Difference(
         "Engine spans behind hooks",
         frozenset({"sequence", "links"}),
         "hooks",

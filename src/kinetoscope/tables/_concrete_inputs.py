@@ -41,7 +41,7 @@ def _scalar(text: str) -> Any:
     """Read one number or truth value."""
     if text in _WORDS:
         return _WORDS[text]
-    for read in (int, float):
+    for read in (int, float, complex):
         try:
             return read(text)
         except ValueError:
