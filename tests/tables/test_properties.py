@@ -85,7 +85,13 @@ def test_children_lie_within_their_parents(trace):
 @given(traces())
 def test_averages_agree_with_the_events_they_add_up(trace):
     events, averages = list(trace.events()), trace.key_averages()
-    for name in ("count", "cpu_time_total", "self_cpu_time_total", "cpu_memory_usage", "self_cpu_memory_usage"):
+    for name in (
+        "count",
+        "cpu_time_total",
+        "self_cpu_time_total",
+        "cpu_memory_usage",
+        "self_cpu_memory_usage",
+    ):
         assert sum(getattr(event, name) for event in averages) == pytest.approx(
             sum(getattr(event, name) for event in events)
         )

@@ -29,9 +29,20 @@ for event in events:
         assert event.cpu_parent.time_range.start <= span.start, event
     assert event in (event.cpu_parent.cpu_children if event.cpu_parent else [event])
 print(len(events))
-fields = (
-    ["name", "key", "count", "scope", "is_async", "is_remote", "is_legacy", "node_id", "device_index", "use_device", "flops", "kernels"]
-)
+fields = [
+    "name",
+    "key",
+    "count",
+    "scope",
+    "is_async",
+    "is_remote",
+    "is_legacy",
+    "node_id",
+    "device_index",
+    "use_device",
+    "flops",
+    "kernels",
+]
 for event in events[:12]:
     print(
         [getattr(event, field) for field in fields],
