@@ -1,6 +1,6 @@
 """What each keyword of a session costs on its own while it collects, in both profilers.
 
-A row compares the same keyword in both. Ours that torch.profiler does not have stand beside the one it would take there.
+A row compares the same keyword in both. The calls of Python and of modules have a script of their own, `python_calls`.
 """
 
 from argparse import Namespace
@@ -17,8 +17,6 @@ FLAGS: dict[str, tuple[_Flags, _Flags]] = {
     "with_stack": ({"with_stack": True}, {"with_stack": True}),
     "with_flops": ({"with_flops": True}, {"with_flops": True}),
     "with_modules": ({"with_modules": True}, {"with_modules": True}),
-    "module_spans, against with_stack": ({"module_spans": True}, {"with_stack": True}),
-    "python_calls, against with_stack": ({"python_calls": True}, {"with_stack": True}),
 }
 BAR = 0.5
 
