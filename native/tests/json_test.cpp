@@ -57,8 +57,8 @@ void blocks_of_every_size_hold_the_same_bytes() {
   const std::vector<std::string> texts{std::string(300, '"')}, none{"[1,"}, categories{"cpu_op"};
   const std::vector<int32_t> parent{-1}, first_track{0};
   const std::vector<int64_t> tids{INT64_MIN};
-  const ChromeSpans spans{start_ns, duration_ns, zeros, kind,  zeros, zeros, sequence,
-                          zeros,    zeros,       zeros, zeros, zeros, flags};
+  const ChromeSpans spans{start_ns, duration_ns, zeros, kind,  zeros, zeros,    sequence,
+                          zeros,    zeros,       zeros, zeros, zeros, sequence, flags};
   const ChromeTables tables{texts, parent, first_track, first_track, first_track, first_track, texts, texts,
                             none,  none,   none,        categories,  tids,        first_track, tids};
   const auto write = [&](std::size_t block_bytes) {

@@ -113,6 +113,14 @@ def test_whoever_imports_a_name_meanwhile_gets_torchs_at_the_end(how, monkeypatc
     assert library.profile is torchs
 
 
+def test_a_session_of_torchs_is_none_of_ours_whatever_was_installed():
+    torchs = torch.profiler.profile(activities=CPU)
+    with install():
+        assert isinstance(torchs, torch.profiler.profile)
+        assert not isinstance(torchs, kinetoscope.profile)
+    assert not isinstance(torchs, kinetoscope.profile)
+
+
 def test_what_was_imported_from_kinetoscope_is_never_touched(monkeypatch):
     with install():
         library = module("a_library", "from kinetoscope import profile, schedule", monkeypatch)

@@ -337,11 +337,26 @@ def test_a_place_that_cannot_be_written_is_an_error_before_the_program_runs(tmp_
     assert ended.err.count("\n") == 1
 
 
-def test_a_session_inside_is_refused_with_a_clear_error(tmp_path):
+def test_a_session_inside_records_with_torchs_collector_and_says_so(tmp_path):
+    ending = """
+import kinetoscope
+with kinetoscope.profile() as prof:
+    train(2)
+print(sum(event.name == "aten::linear" for event in prof.events()))
+"""
+    ended = profiled(tmp_path, program(tmp_path, ending))
+    assert ended.code == 0, ended.err
+    assert "this one records with torch's own collector" in ended.err
+    assert ended.out.endswith("\n4\n")
+    with kinetoscope.open(tmp_path / "train.ktrace") as trace:
+        assert trace.table("spans").column("name").to_pylist().count("aten::linear") == 4
+
+
+def test_a_session_inside_that_wants_the_recorder_is_refused_with_a_clear_error(tmp_path):
     ending = """
 import kinetoscope
 try:
-    with kinetoscope.profile():
+    with kinetoscope.profile(engine="native"):
         pass
 except kinetoscope.StateError as error:
     print(error)

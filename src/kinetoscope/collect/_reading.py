@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, StateError
@@ -16,17 +15,20 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-class ReadsCycles(ABC):
+class ReadsCycles:
     """The reading half of a session: every call can be repeated, and is about the last finished cycle unless it says otherwise."""
+
+    # Not an abstract base class: those ask their subclasses who is an instance, and the stand-ins of `install` say that
+    # torch's sessions are.
 
     acc_events: bool
     profile_memory: bool
     _cycles: KeptCycles
     _stopwatch: Stopwatch
 
-    @abstractmethod
     def _why_no_trace(self) -> str:
         """Which call is missing before there is something to read."""
+        return "nothing was recorded yet"
 
     @property
     def trace(self) -> Trace:
