@@ -258,7 +258,8 @@ bool ChromeWriter::write_spans() {
     // The class stands where a module begins; what follows in it shows the path alone.
     const bool same_module = row_ > 0 && spans_.module[row_] == spans_.module[row_ - 1] &&
                              spans_.thread[row_] == spans_.thread[row_ - 1];
-    const std::string_view type = same_module ? std::string_view{} : module_classes_.of(spans_.module[row_]);
+    const std::string_view type =
+        same_module ? std::string_view("") : module_classes_.of(spans_.module[row_]);
     const std::string_view tid = track_tids_[track_of(spans_.thread[row_], spans_.lane[row_])];
     const auto forward = static_cast<std::size_t>(spans_.forward[row_]);
     const bool linked = forward < spans_.start_ns.size();

@@ -26,7 +26,7 @@ class EscapedTexts {
   // The text of a row, or nothing for a row that does not exist.
   std::string_view of(int32_t row) const {
     return static_cast<std::size_t>(row) < ends_.size() ? (*this)[static_cast<std::size_t>(row)]
-                                                        : std::string_view{};
+                                                        : std::string_view("");
   }
 
  private:
