@@ -106,6 +106,27 @@ void place(ThreadState& thread, Session& session, OpenSpan& span, bool modules, 
   if (ranged) span.frame = nullptr;
 }
 
+// Writes what there is to note of a span, and says how many notes that made. Away from the path that every
+// operator takes.
+[[gnu::noinline, gnu::cold]] uint32_t note(ThreadState& thread, Session& session,
+                                           const at::RecordFunction& function, uint32_t what, OpenSpan& span,
+                                           bool between_ranks) {
+  const uint32_t facts = between_ranks ? facts_between_ranks(session, function) : 0;
+  const uint32_t ids = ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0);
+  const uint32_t parameter = span.record->parameter;
+  span.noted = !thread.open.empty() && thread.open.back().noted;
+  const bool operands = (what & kRecordShapes) != 0 && !span.noted;
+  if (ids == 0 && !operands && parameter == 0) return 0;
+  const uint32_t notes =
+      write_notes(thread, session, function, span.noted ? what & ~kRecordShapes : what, parameter, facts);
+  span.noted |= notes > ids;
+  return notes;
+}
+
+[[gnu::noinline, gnu::cold]] std::unique_ptr<at::ObserverContext> unrecorded() {
+  return std::make_unique<Unrecorded>();
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
   ThreadState* thread = this_thread();
   if (thread == nullptr) return nullptr;
@@ -117,7 +138,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
       session->adopt_orphans(*thread);
     const uint32_t what = live.what.load(std::memory_order_relaxed);
-    if (__builtin_expect((what & kPaused) != 0, 0)) return std::make_unique<Unrecorded>();
+    if (__builtin_expect((what & kPaused) != 0, 0)) return unrecorded();
     // The operators in between have pushed all of ours out of the cache; these are the loads that we would
     // wait for.
     __builtin_prefetch(&thread->shapes);
@@ -137,22 +158,14 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
       record->sequence = function.seqNr();
       record->forward_thread = static_cast<uint16_t>(function.forwardThreadId());
       record->scope = static_cast<uint8_t>(scope);
-      record->flags = function.isAsync() ? kSpanAsync : 0;
+      record->flags = scope == at::RecordScope::USER_SCOPE && function.isAsync() ? kSpanAsync : 0;
       const bool accumulates = scope == at::RecordScope::BACKWARD_FUNCTION &&
                                record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
       record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
       record->end_tick = 0;
-      const bool between_ranks = (name & kBetweenRanks) != 0;
-      if ((what & (kRecordMemory | kRecordFunctionIds)) != 0 || between_ranks) {
-        const uint32_t facts = between_ranks ? facts_between_ranks(*session, function) : 0;
-        const uint32_t ids = ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0);
-        span.noted = !thread->open.empty() && thread->open.back().noted;
-        const bool operands = (what & kRecordShapes) != 0 && !span.noted;
-        if (ids != 0 || operands || record->parameter != 0)
-          notes = write_notes(*thread, *session, function, span.noted ? what & ~kRecordShapes : what,
-                              record->parameter, facts);
-        span.noted |= notes > ids;
-      }
+      if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 || (name & kBetweenRanks) != 0,
+                           0))
+        notes = note(*thread, *session, function, what, span, (name & kBetweenRanks) != 0);
     }
     thread->open.push_back(span);
     if (span.record != nullptr) {
