@@ -2,6 +2,8 @@
 
 #include <Python.h>
 
+#include <algorithm>
+
 #include "live.h"
 #include "session.h"
 #include "thread_state.h"
@@ -11,8 +13,16 @@ namespace {
 
 const void* module_call = nullptr;
 
+constexpr size_t kHashedBytes = 512;
+
 uint64_t text_hash(PyObject* text) {
-  return PyUnicode_Check(text) ? static_cast<uint64_t>(reinterpret_cast<PyASCIIObject*>(text)->hash) : 0;
+  if (!PyUnicode_Check(text)) return 0;
+  const Py_hash_t known = reinterpret_cast<PyASCIIObject*>(text)->hash;
+  if (known != -1) return static_cast<uint64_t>(known);
+  // Nobody asked for it yet. Asking here would write into an object that we only look at.
+  const size_t bytes =
+      static_cast<size_t>(PyUnicode_GET_LENGTH(text)) * static_cast<size_t>(PyUnicode_KIND(text));
+  return hash_bytes(static_cast<const char*>(PyUnicode_DATA(text)), std::min(bytes, kHashedBytes)) ^ bytes;
 }
 
 // [GIL] Every thread compares its next operator's frames anew: one of the addresses it knows may now be

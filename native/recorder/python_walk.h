@@ -40,7 +40,7 @@ bool prepare_walk(PyObject* module_call_code);
 const void* module_call_code();
 
 // Tells a code object from another one that later lives at its address, by what its texts say: new texts may
-// lie where the old ones did. The interpreter has interned them, so that their hashes are there.
+// lie where the old ones did.
 uint64_t code_fingerprint(const PyCodeObject* code);
 
 // Text of a str object, without the GIL: str objects never change. Lone surrogates keep their three-byte

@@ -82,7 +82,8 @@ def test_what_every_rank_calls_is_known_with_groups_and_sizes(tmp_path, ranks):
         assert len({row["transfer_span"] for row in rows}) == len(rows)
         by_name = {row["name"]: row for row in rows}
         assert [row["is_async"] for row in rows[:3]] == [False, True, False]
-        assert rows[0]["waited_ns"] > 0
+        # A transfer may be over before its caller asks: then nothing was waited for.
+        assert rows[0]["waited_ns"] >= 0
         assert rows[1]["waited_ns"] is None
         assert by_name["reduce"]["reduction"] == "MAX"
         assert by_name["all_reduce"]["reduction"] == "SUM"
