@@ -123,7 +123,7 @@ def test_device_side_tables_show_what_a_source_delivers():
         strings=["", "power"],
     )
     assert rows(trace, "counters") == [{"time_ns": 5, "name": "power", "value": 0.5}]
-    assert rows(trace, "streams") == [{"device_type": 1, "device_index": 0, "number": 7}]
+    assert rows(trace, "streams") == [{"device_type": 1, "device_index": 0, "number": 7, "name": ""}]
     assert rows(trace, "launches") == [{"host": 0, "device": 1}]
 
 

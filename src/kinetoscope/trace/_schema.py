@@ -6,7 +6,7 @@ the rooms named in `kinetoscope.trace.catalog`.
 
 Ids are row numbers of the table named as the unit; -1 means none. Times are integer nanoseconds from the start of the
 trace. Rows of `spans` are ordered by thread, then start, then the longer one first, so an enclosing span comes
-before what it encloses.
+before what it encloses. (More than 400 lines: one list, which is read as a whole.)
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "ucc:", "mpi:")
 FLAG_ASYNC = 1
 FLAG_UNFINISHED = 2
 FLAG_BEGUN_BEFORE = 4
+FLAG_INSTANT = 8
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,12 @@ _SPANS = (
     _c("own_module", "int32", "row of modules", "The module it ran in, as recorded."),
     _c("shapes", "int32", "row of shapes", "Shapes, types and scalars of its inputs."),
     _c("parameter", "int32", "row of parameters", "For AccumulateGrad, the parameter it feeds."),
-    _c("flags", "uint8", "", "Bit 0: asynchronous, it may end on another thread. 1: cut at the end. 2: call cut at the start.", 0),
+    _c("flags", "uint8", "", "Bit 0: asynchronous, may end on another thread. 1: cut at the end. 2: cut at the start. 3: a moment, not a time.", 0),
     _c("stream", "int32", "row of streams", "The device stream it ran on; -1 for the host."),
     _c("record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."),
+    _c("correlation", "int64", "", "The number by which a device's runtime ties its calls to device work; -1 without."),
+    _c("external_id", "int64", "", "Kineto's number of the operator, at what it launched too; -1 without."),
+    _c("arguments", "int32", "row of arguments", "What else the source said of it."),
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost span of its thread around it; calls only of calls."),
     _d("caller", "int32", "row of spans", "The innermost Python or module call around it, where these were recorded."),
@@ -170,6 +174,9 @@ _ALLOCATIONS = (
     _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
     _c("device_index", "int8", "", "The index of the device, -1 without."),
     _c("stack", "int32", "row of stacks", "The Python stack, where it was recorded."),
+    _c("freed_bytes", "int64", "bytes", "For a free, the size of the block where the source says it.", 0),
+    _c("allocated_bytes", "int64", "bytes", "What the allocator counted as in use after it; -1 without."),
+    _c("reserved_bytes", "int64", "bytes", "What the allocator held of the device after it; -1 without."),
     _d("span", "int32", "row of spans", "The innermost span running there and then."),
     _d(
         "match",
@@ -194,6 +201,10 @@ STORED: dict[str, Table] = {
                 _c("os_tid", "int64", "", "The operating system's thread id.", 0),
                 _c("torch_tid", "int64", "", "torch's logical thread id, the `thread` of torch's events.", 0),
                 _c("name", "text", "", "The thread's name."),
+                _c("process", "int64", "", "The process id; -1 where it is the one of the whole trace."),
+                _c(
+                    "rank", "int32", "", "The rank of its process; -1 where it is the one of the whole trace."
+                ),
             ),
         ),
         Table(
@@ -203,6 +214,7 @@ STORED: dict[str, Table] = {
                 _c("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
                 _c("device_index", "int32", "", "The index of the device.", 0),
                 _c("number", "int64", "", "The number of the stream on its device.", 0),
+                _c("name", "text", "", "What the source calls it, empty without."),
             ),
         ),
         Table(
@@ -212,6 +224,48 @@ STORED: dict[str, Table] = {
                 _c("host", "int32", "row of spans", "The host span, innermost."),
                 _c("device", "int32", "row of spans", "The device span."),
             ),
+        ),
+        Table(
+            "kernels",
+            "How a kernel was launched, as far as its source says.",
+            (
+                _c("span", "int32", "row of spans", "The kernel."),
+                _c("grid_x", "int32", "", "Blocks of the grid in x."),
+                _c("grid_y", "int32", "", "Blocks of the grid in y."),
+                _c("grid_z", "int32", "", "Blocks of the grid in z."),
+                _c("block_x", "int32", "", "Threads of a block in x."),
+                _c("block_y", "int32", "", "Threads of a block in y."),
+                _c("block_z", "int32", "", "Threads of a block in z."),
+                _c("registers", "int32", "", "Registers of a thread."),
+                _c("shared_bytes", "int64", "bytes", "Shared memory of a block."),
+                _c(
+                    "blocks_per_sm",
+                    "float64",
+                    "",
+                    "Blocks of the grid for each multiprocessor of the device.",
+                ),
+                _c("warps_per_sm", "float64", "", "Warps of the grid for each multiprocessor."),
+                _c("occupancy_percent", "float64", "%", "Estimated achieved occupancy."),
+                _c("context", "int64", "", "The context it ran in."),
+                _c("graph", "int64", "", "The captured graph that launched it."),
+                _c("graph_node", "int64", "", "Which node of the graph it is."),
+            ),
+        ),
+        Table(
+            "copies",
+            "What a copy between memories, or the filling of one, moved.",
+            (
+                _c("span", "int32", "row of spans", "The copy or the filling."),
+                _c("bytes", "int64", "bytes", "How much was written."),
+                _c("context", "int64", "", "The context it ran in."),
+                _c("graph", "int64", "", "The captured graph that launched it."),
+                _c("graph_node", "int64", "", "Which node of the graph it is."),
+            ),
+        ),
+        Table(
+            "arguments",
+            "What a source said of its spans beyond what has columns here, each distinct text once.",
+            (_c("json", "text", "", "One JSON object."),),
         ),
         Table("allocations", "A block of memory allocated or freed.", _ALLOCATIONS),
         Table(
@@ -304,6 +358,7 @@ STORED: dict[str, Table] = {
                 _c("dims", "text", "", "The sizes, as JSON."),
                 _c("types", "text", "", "The types, as JSON."),
                 _c("concrete", "text", "", "Scalar arguments, as JSON."),
+                _c("strides", "text", "", "The strides, as JSON; empty where they were not recorded."),
             ),
         ),
         Table(
