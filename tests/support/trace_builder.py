@@ -1,5 +1,7 @@
 """Builds small traces by hand, in the form in which the reader delivers a recording, so that no test has to run a profiler.
 
+(More than 400 lines: one builder for every kind of row, which tests learn once.)
+
     builder = TraceBuilder()
     model = builder.module("GPT")
     layer = builder.module("Linear", name="fc", parent=model)
@@ -8,7 +10,15 @@
     builder.span("aten::addmm", 10, 80, module=layer, stack=stack)
     trace = builder.build()
 
-Every method that adds a row returns its row number, except `span`: spans are sorted when the trace is built, and are found by name.
+Every method that adds a row returns its row number, except those that add spans: these are sorted when the trace is built, and are
+found by name.
+
+What a device did is added to a stream; equal correlation numbers tie a call of the host to what it started:
+
+    stream = builder.stream(7)
+    builder.runtime("cudaLaunchKernel", 30, 8, correlation=1)
+    builder.kernel("gemm", 60, 100, stream=stream, correlation=1, grid=(2, 1, 1), block=(128, 1, 1))
+    builder.copy("Memcpy HtoD (Pageable -> Device)", 170, 10, stream=stream, size_bytes=4096)
 """
 
 from __future__ import annotations
@@ -20,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from kinetoscope.trace import Trace
-from kinetoscope.trace._schema import StorageRole
+from kinetoscope.trace._schema import STORED, SpanKind, StorageRole
 
 FUNCTION, BACKWARD, USER = 0, 1, 7
 START_REALTIME_NS = 1_700_000_000_000_000_000
@@ -43,6 +53,20 @@ class _Span:
     shapes: int
     parameter: int
     flags: int
+    stream: int = -1
+    kind: SpanKind | None = None
+    correlation: int = -1
+    external_id: int = -1
+    arguments: int = -1
+    launch: dict[str, Any] | None = None
+    copied: dict[str, Any] | None = None
+    facts: int = -1
+
+    @property
+    def beyond(self) -> bool:
+        """Whether a recorder of the host's side would not write it."""
+        numbers = (self.stream, self.correlation, self.external_id, self.arguments, self.facts)
+        return self.kind is not None or max(numbers) >= 0
 
 
 class TraceBuilder:
@@ -63,6 +87,10 @@ class TraceBuilder:
         self.info: dict[str, str] = {}
         self.storages: list[dict[str, Any]] = []
         self.notes: list[tuple[str, int, int, int, int, int, int, int]] = []
+        self.streams: list[tuple[int, int, int, str]] = []
+        self._thread_of_stream: list[int] = []
+        self.argument_rows: dict[str, int] = {}
+        self.counters: list[tuple[int, int, float]] = []
         self.state = "stopped"
         self.stop_ns: int | None = None
 
@@ -124,15 +152,109 @@ class TraceBuilder:
         parameter: int = -1,
         is_async: bool = False,
         unfinished: bool = False,
+        kind: SpanKind | None = None,
+        correlation: int = -1,
+        external_id: int = -1,
+        arguments: dict[str, Any] | None = None,
+        facts: dict[str, Any] | None = None,
     ) -> TraceBuilder:
-        """Adds a span; returns the builder, so that calls chain."""
+        """Adds a span; returns the builder, so that calls chain.
+
+        `kind` is that which the scope says unless it is given; `facts` is what the recorder notes of a call between ranks.
+        """
         self.spans.append(
             _Span(
                 thread, start_ns, duration_ns, self.string(name), self.string(overload), scope, sequence,
-                forward_thread, stack, module, shapes, parameter, is_async | unfinished << 1,
+                forward_thread, stack, module, shapes, parameter, is_async | unfinished << 1, kind=kind,
+                correlation=correlation, external_id=external_id, arguments=self._argument_row(arguments),
+                facts=-1 if facts is None else self.string(json.dumps(facts)),
             )
         )  # fmt: skip
         return self
+
+    def stream(
+        self,
+        number: int = 7,
+        *,
+        device: int = 0,
+        device_type: int = 1,
+        name: str = "",
+        os_tid: int | None = None,
+    ) -> int:
+        """Adds a stream of a device, and the track that its spans are on."""
+        self._thread_of_stream.append(
+            self.thread(
+                name or f"stream {number}", os_tid=number if os_tid is None else os_tid, torch_tid=number
+            )
+        )
+        self.streams.append((device_type, device, number, name))
+        return len(self.streams) - 1
+
+    def on_device(
+        self,
+        name: str,
+        start_ns: int,
+        duration_ns: int,
+        kind: SpanKind,
+        *,
+        stream: int = 0,
+        launch: dict[str, Any] | None = None,
+        copied: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> TraceBuilder:
+        """Adds a span of any kind to a stream, which is added too if there is none."""
+        if not self.streams:
+            if not self.threads:
+                self.thread()
+            self.stream()
+        self.span(name, start_ns, duration_ns, thread=self._thread_of_stream[stream], kind=kind, **more)
+        span = self.spans[-1]
+        span.stream, span.launch, span.copied = stream, launch, copied
+        return self
+
+    def kernel(
+        self,
+        name: str,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        grid: tuple[int, int, int] | None = None,
+        block: tuple[int, int, int] | None = None,
+        launch: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> TraceBuilder:
+        """Adds a kernel; `launch` are further columns of the table `kernels`, such as `registers`."""
+        known = dict(launch or {})
+        for prefix, sizes in (("grid", grid), ("block", block)):
+            known |= {f"{prefix}_{axis}": size for axis, size in zip("xyz", sizes or (), strict=False)}
+        return self.on_device(name, start_ns, duration_ns, SpanKind.KERNEL, launch=known or None, **more)
+
+    def copy(
+        self, name: str, start_ns: int, duration_ns: int, *, size_bytes: int = -1, **more: Any
+    ) -> TraceBuilder:
+        """Adds a copy between memories or, if its name says so, the filling of one."""
+        kind = SpanKind.MEMSET if name.lower().startswith("memset") else SpanKind.MEMCPY
+        return self.on_device(name, start_ns, duration_ns, kind, copied={"bytes": size_bytes}, **more)
+
+    def device_annotation(self, name: str, start_ns: int, duration_ns: int, **more: Any) -> TraceBuilder:
+        """Adds a range of the host as a device's track shows it."""
+        kind = SpanKind.STEP if name.startswith("ProfilerStep#") else SpanKind.USER_ANNOTATION
+        return self.on_device(name, start_ns, duration_ns, kind, scope=USER, **more)
+
+    def runtime(self, name: str, start_ns: int, duration_ns: int, **more: Any) -> TraceBuilder:
+        """Adds a call of a device's runtime."""
+        return self.span(name, start_ns, duration_ns, kind=SpanKind.RUNTIME, **more)
+
+    def counter(self, name: str, time_ns: int, value: float) -> TraceBuilder:
+        """Adds a sample of a counter."""
+        self.counters.append((time_ns, self.string(name), value))
+        return self
+
+    def _argument_row(self, arguments: dict[str, Any] | None) -> int:
+        """Adds what a source said of a span once."""
+        if arguments is None:
+            return -1
+        return self.argument_rows.setdefault(json.dumps(arguments), len(self.argument_rows))
 
     def annotation(self, name: str, start_ns: int, duration_ns: int, **more: Any) -> TraceBuilder:
         """Adds a range as `record_function` makes it."""
@@ -256,13 +378,58 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Builds the trace."""
-        return Trace.from_recording_parts(self.recording())
+        trace = Trace.from_recording_parts(self.recording())
+        more = self._beyond_recordings(trace)
+        if not more:
+            return trace
+        tables = {name: trace.columns(name) for name in STORED}
+        columns = {name: {column: table[column] for column in table.given} for name, table in tables.items()}
+        for name, added in more.items():
+            columns[name] |= added
+        return Trace.from_columns(columns, strings=trace.strings, info=trace.info)
+
+    def _beyond_recordings(self, trace: Trace) -> dict[str, dict[str, Any]]:
+        """The columns of what a recorder of the host's side does not write; empty without any."""
+        spans = self._in_order()
+        if not self.streams and not self.counters and not any(span.beyond for span in spans):
+            return {}
+        kinds = trace.column("spans", "kind").tolist()
+        more: dict[str, dict[str, Any]] = {
+            "spans": {
+                name: [getattr(span, name) for span in spans] for name in ("stream", "correlation", "external_id", "arguments")
+            },
+            "streams": _columns(self.streams, {"device_type": "u1", "device_index": "i4", "number": "i8"}),
+            "arguments": {"json": list(self.argument_rows)},
+            "counters": _columns(sorted(self.counters), {"time_ns": "i8", "name": "i4", "value": "f8"}),
+            "kernels": _scattered([(row, span.launch) for row, span in enumerate(spans) if span.launch]),
+            "copies": _scattered([(row, span.copied) for row, span in enumerate(spans) if span.copied]),
+            "collectives": _columns(
+                [(row, span.facts) for row, span in enumerate(spans) if span.facts >= 0],
+                {"span": "i4", "facts": "i4"},
+            ),
+        }  # fmt: skip
+        more["spans"]["kind"] = [
+            kinds[row] if span.kind is None else int(span.kind) for row, span in enumerate(spans)
+        ]
+        more["streams"]["name"] = [row[3] for row in self.streams]
+        hosts = {span.correlation: row for row, span in enumerate(spans) if span.stream < 0}
+        links = [
+            (hosts[span.correlation], row)
+            for row, span in enumerate(spans)
+            if span.stream >= 0 and span.correlation >= 0 and span.correlation in hosts
+        ]
+        more["launches"] = _columns(links, {"host": "i4", "device": "i4"})
+        return more
+
+    def _in_order(self) -> list[_Span]:
+        """The spans in the order of their rows."""
+        return sorted(self.spans, key=lambda span: (span.thread, span.start_ns, -span.duration_ns))
 
     def recording(self) -> dict[str, Any]:
         """Builds what `_core.read_recording` would return."""
         if not self.threads:
             self.thread()
-        spans = sorted(self.spans, key=lambda span: (span.thread, span.start_ns, -span.duration_ns))
+        spans = self._in_order()
         allocations = sorted(self.allocations, key=lambda row: row[0])
         last = max((span.start_ns + span.duration_ns for span in spans), default=0)
         last = max(last, allocations[-1][0] if allocations else 0)
@@ -293,7 +460,7 @@ class TraceBuilder:
             "notes": self._notes([self.strings[span.name] for span in spans]),
             "names": {"string": np.zeros(0, np.int32), "overload": np.zeros(0, np.int32)},
             "spans": _columns(
-                [tuple(vars(span).values()) for span in spans],
+                [list(vars(span).values()) for span in spans],
                 {
                     "thread": "i4", "start_ns": "i8", "duration_ns": "i8", "name": "i4", "overload": "i4", "scope": "u1",
                     "sequence": "i8", "forward_thread": "i4", "stack": "i4", "module": "i4", "shapes": "i4",
@@ -315,4 +482,12 @@ def _columns(rows: list[Any], types: dict[str, str]) -> dict[str, np.ndarray]:
     return {
         name: np.array([row[place] for row in rows], dtype)
         for place, (name, dtype) in enumerate(types.items())
+    }
+
+
+def _scattered(rows: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Turns rows of some columns each into columns, -1 where a row has none."""
+    names = dict.fromkeys(name for _, row in rows for name in row)
+    return {"span": [place for place, _ in rows]} | {
+        name: [row.get(name, -1) for _, row in rows] for name in names
     }

@@ -85,3 +85,10 @@ def test_step_at_finds_the_step_around_a_time(gaps, times):
     ]
     found = step_at(np.array(times, np.int64), np.array(starts, np.int64), np.array(durations, np.int64))
     assert found.tolist() == expected
+
+
+def test_a_step_that_a_device_shows_again_is_no_step():
+    builder = TraceBuilder()
+    builder.thread()
+    builder.step(4, 0, 100).device_annotation("ProfilerStep#4", 20, 110)
+    assert builder.build().table("steps")["number"].to_pylist() == [4]

@@ -25,7 +25,7 @@ def find_steps(
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of the `steps` table in order of time.
 
-    Spans of kind `step` are the steps. Without any, a step runs from the end of the most frequent optimizer range to
+    Spans of the host of kind `step` are the steps; devices only show these again. Without any, a step runs from the end of the most frequent optimizer range to
     the next one's end, the first from the start of the trace, and the first of a further cycle from the start of that.
 
     Args:
@@ -37,7 +37,7 @@ def find_steps(
     Returns:
         `number`, `start_ns`, `duration_ns`, `span` and `source`.
     """
-    marked = np.flatnonzero(spans["kind"] == SpanKind.STEP)
+    marked = np.flatnonzero((spans["kind"] == SpanKind.STEP) & (spans["stream"] < 0))
     if len(marked):
         marked = marked[np.argsort(spans["start_ns"][marked], kind="stable")]
         numbers = [_number(strings[name], place) for place, name in enumerate(spans["name"][marked].tolist())]
