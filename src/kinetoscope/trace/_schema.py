@@ -142,6 +142,7 @@ _SPANS = (
     _c("correlation", "int64", "", "The number by which a device's runtime ties its calls to device work; -1 without."),
     _c("external_id", "int64", "", "Kineto's number of the operator, at what it launched too; -1 without."),
     _c("arguments", "int32", "row of arguments", "What else the source said of it."),
+    _c("category", "int32", "row of strings", "What a file of Kineto's or another tool called such spans; empty without.", 0),
     _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost span of its thread around it; calls only of calls."),
     _d("caller", "int32", "row of spans", "The innermost Python or module call around it, where these were recorded."),
