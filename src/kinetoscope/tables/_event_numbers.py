@@ -9,7 +9,8 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope.tables._visible import EventTree, asynchronous, event_tree, on_device_mask, visible_spans
 from kinetoscope.trace._assemble import sums_below
-from kinetoscope.trace._schema import STORED, SpanKind
+from kinetoscope.trace._device_time import counted_launches, operators_around
+from kinetoscope.trace._schema import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,14 +161,13 @@ def event_of_launch(trace: Trace) -> NDArray[np.int32]:
     """For each launch the event that started it: the operator around a runtime call; -1 where none is."""
 
     def make() -> NDArray[np.int32]:
-        kind, parent = trace.column("spans", "kind"), _parents(trace)
-        host: NDArray[np.int32] = trace.column("launches", "host").copy()
-        calls = (kind == SpanKind.RUNTIME) | (kind == SpanKind.DRIVER)
-        waiting = np.flatnonzero((host >= 0) & calls[host] & (parent[host] >= 0))
-        while len(waiting):
-            host[waiting] = parent[host[waiting]]
-            still = host[waiting]
-            waiting = waiting[calls[still] & (parent[still] >= 0)]
+        spans, tree = trace.columns("spans"), event_tree(trace)
+        if tree is None:
+            nests = spans["lane"] == 0
+        else:
+            nests = np.zeros(len(spans), dtype=bool)
+            nests[tree.rows[tree.nesting["lane"] == 0]] = True
+        host = operators_around(spans, trace.column("launches", "host"), _parents(trace), nests)
         return visible_spans(trace).shown(host)
 
     return trace.cached("event_of_launch", make)
@@ -183,10 +183,9 @@ def _parents(trace: Trace) -> NDArray[np.int32]:
 def _device_self(trace: Trace) -> NDArray[np.int64]:
     """Time on the device of what an event launched; device events have their own."""
     duration = trace.column("spans", "duration_ns")
-    own = np.zeros(len(duration), dtype=np.int64)
     launches, host = trace.columns("launches"), event_of_launch(trace)
-    known = np.flatnonzero(host >= 0)
-    np.add.at(own, host[known], duration[launches["device"][known]])
+    counted = counted_launches(trace.columns("spans"), launches)
+    own = _core.group_sums(host[counted], len(duration), duration[launches["device"][counted]])
     return _with_device_events(trace, own)
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.tables import _event_arguments as arguments
 from kinetoscope.tables._units import flops_scale, printable, share_text, size_text, time_text
+from kinetoscope.tables.function_event import FunctionEvent
+from kinetoscope.trace._device_time import works_on_device
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
@@ -206,15 +208,21 @@ def _device_total(events: EventList) -> float | None:
     places = np.flatnonzero(times > 0)
     if len(places) == 0:
         return None
-    # Ranges are drawn on the device too, around the kernels that are counted already.
+    # Ranges and waits are drawn on the device too, around the kernels that are counted already.
     rows = events.span_rows()
     if rows is not None:
         spans = events.trace.columns("spans")
         stream, kind = spans["stream"][rows[places]], spans["kind"][rows[places]]
-        counted = (stream >= 0) & (kind != SpanKind.USER_ANNOTATION) & (kind != SpanKind.STEP)
-        return float(times[places[counted]].sum())
+        return float(times[places[(stream >= 0) & works_on_device(kind)]].sum())
     made = ((float(times[place]), events[place]) for place in places.tolist())
-    return sum((time for time, event in made if int(event.device_type) and not event.is_user_annotation), 0.0)
+    return sum((time for time, event in made if _works(event)), 0.0)
+
+
+def _works(event: Event) -> bool:
+    """Whether a device did something in it: ranges and waits are none of its work."""
+    first = event if isinstance(event, FunctionEvent) else event.first
+    waits = first is not None and first.row >= 0 and first.kind == SpanKind.SYNC
+    return bool(int(event.device_type)) and not event.is_user_annotation and not waits
 
 
 def _joined(columns: list[_Column], cells: list[str]) -> str:

@@ -34,6 +34,13 @@ LINES_SCHEMA = Table(
         Column("self_percent", "float64", "%", "Share of all self time of the trace."),
         Column("total_percent", "float64", "%", "Share of all self time of the trace; never above 100."),
         Column("count", "int64", "", "How many spans this line itself started."),
+        Column(
+            "device_self_ns",
+            "int64",
+            "ns",
+            "Device time of what this line itself launched, in torch and its callees.",
+        ),
+        Column("device_ns", "int64", "ns", "The same, user code called from this line included."),
     ),
 )
 
@@ -51,13 +58,14 @@ def lines(trace: Trace) -> pyarrow.Table:
     sums = stack_sums(trace)
     # What torch's own frames did counts for the user frame that called them.
     shown = user_stacks(trace)
-    self_ns, backward_ns, count = (
-        _moved(values, shown) for values in (sums.self_ns, sums.backward_ns, sums.count)
+    self_ns, backward_ns, count, launched_ns = (
+        _moved(values, shown) for values in (sums.self_ns, sums.backward_ns, sums.count, sums.device_self_ns)
     )
     line_of, first = _line_groups(trace)
     total_ns = sums.total_ns
     line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)
     is_user = np.append(user_frames(trace), False)[stacks["frame"]] | (self_ns > 0) | (count > 0)
+    is_user |= launched_ns > 0
     rows = np.where(is_user, line_of_stack, -1).astype(np.int32)
     inner = _core.descends_from_same(stacks["parent"], line_of_stack)
     groups = len(first)
@@ -74,8 +82,10 @@ def lines(trace: Trace) -> pyarrow.Table:
         "self_percent": percent(own, everything),
         "total_percent": percent(total, everything),
         "count": _core.group_sums(rows, groups, count),
+        "device_self_ns": _core.group_sums(rows, groups, launched_ns),
+        "device_ns": _core.group_sums(rows, groups, sums.device_ns, inner),
     }
-    seen = np.flatnonzero((total > 0) | (columns["count"] > 0))
+    seen = np.flatnonzero((total > 0) | (columns["count"] > 0) | (columns["device_ns"] > 0))
     order = seen[np.lexsort((-total[seen], -own[seen]))]
     return to_arrow(LINES_SCHEMA, columns).take(order)
 

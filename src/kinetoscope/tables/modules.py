@@ -50,7 +50,9 @@ MODULES_SCHEMA = Table(
         Column("recompute_percent", "float64", "%", "Share of `recompute_ns` in `total_ns`."),
         Column("self_bytes", "int64", "bytes", "Host memory allocated minus freed, submodules left out; null if not recorded."),
         Column("bytes", "int64", "bytes", "The same, submodules included."),
-        Column("device_ns", "int64", "ns", "Device time of what was launched, submodules included."),
+        Column("device_self_ns", "int64", "ns", "Device time of what was launched in it, in backward by the operator that caused it,"
+               " submodules left out."),
+        Column("device_ns", "int64", "ns", "The same, submodules included."),
     ),
 )  # fmt: skip
 
@@ -106,6 +108,7 @@ def modules(trace: Trace) -> pyarrow.Table:
     recompute_total = with_submodules(trace, recompute)
     called = kind == SpanKind.MODULE
     total = forward_total + backward_total + recompute_total
+    on_device = by_module(trace, spans["device_self_ns"], everywhere)
     columns: dict[str, Any] = {
         "id": np.arange(len(own), dtype=np.int32),
         "path": own["path"],
@@ -129,7 +132,8 @@ def modules(trace: Trace) -> pyarrow.Table:
         "recompute_percent": 100.0 * recompute_total / np.where(total == 0, np.nan, total),
         "self_bytes": None,
         "bytes": None,
-        "device_ns": with_submodules(trace, by_module(trace, spans["device_self_ns"], everywhere)),
+        "device_self_ns": on_device,
+        "device_ns": with_submodules(trace, on_device),
     }
     if called.any():
         columns |= _call_times(trace, called)

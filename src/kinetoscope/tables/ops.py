@@ -38,6 +38,7 @@ OPS_SCHEMA = Table(
         Column("self_bytes", "int64", "bytes", "Host memory it allocated minus freed itself; null if not recorded."),
         Column("bytes", "int64", "bytes", "The same with inner spans; where it calls itself, only the outermost counts."),
         Column("device_self_ns", "int64", "ns", "Device time of what it launched itself."),
+        Column("device_ns", "int64", "ns", "The same with inner spans; where it calls itself, only the outermost counts."),
         Column("flops", "int64", "", "Floating-point operations counted at it; null where they are not known."),
         Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
         Column("flops_per_s", "float64", "FLOP/s", "`flops` by the time of the calls that count: on the device where they launched"
@@ -83,6 +84,7 @@ def ops(trace: Trace) -> pyarrow.Table:
         "self_bytes": None,
         "bytes": None,
         "device_self_ns": _core.group_sums(group_of, groups, spans["device_self_ns"]),
+        "device_ns": _core.group_sums(group_of, groups, spans["device_ns"], inner),
         **_rates(trace, group_of, groups),
     }
     if memory_recorded(trace):

@@ -31,6 +31,8 @@ STACKS_SCHEMA = Table(
         Column("self_ns", "int64", "ns", "Time of spans with exactly this stack; in backward that of the forward operator."),
         Column("total_ns", "int64", "ns", "The same, stacks that begin with this one included."),
         Column("count", "int64", "", "How many spans have exactly this stack."),
+        Column("device_self_ns", "int64", "ns", "Device time of what spans with exactly this stack launched."),
+        Column("device_ns", "int64", "ns", "The same, stacks that begin with this one included."),
     ),
 )  # fmt: skip
 
@@ -44,6 +46,8 @@ class StackSums:
     backward_ns: NDArray[np.int64]
     total_ns: NDArray[np.int64]
     count: NDArray[np.int64]
+    device_self_ns: NDArray[np.int64]
+    device_ns: NDArray[np.int64]
 
 
 def stack_sums(trace: Trace) -> StackSums:
@@ -60,7 +64,13 @@ def stack_sums(trace: Trace) -> StackSums:
         np.add.at(backward, stack[behind], self_ns[behind])
         count = np.bincount(stack[known], minlength=len(stacks)).astype(np.int64)
         depth = _depths(stacks["parent"])
-        return StackSums(depth, own, backward, sums_below(stacks["parent"], depth, own), count)
+        on_device = np.zeros(len(stacks), dtype=np.int64)
+        if len(trace.columns("launches")):
+            launched = spans["device_self_ns"]
+            starts = np.flatnonzero((stack >= 0) & (launched > 0))
+            np.add.at(on_device, stack[starts], launched[starts])
+        total, device_total = (sums_below(stacks["parent"], depth, values) for values in (own, on_device))
+        return StackSums(depth, own, backward, total, count, on_device, device_total)
 
     return trace.cached("stack_sums", make)
 
@@ -84,6 +94,8 @@ def stacks(trace: Trace) -> pyarrow.Table:
         "self_ns": sums.self_ns,
         "total_ns": sums.total_ns,
         "count": sums.count,
+        "device_self_ns": sums.device_self_ns,
+        "device_ns": sums.device_ns,
     }
     return to_arrow(STACKS_SCHEMA, columns)
 

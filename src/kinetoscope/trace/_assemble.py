@@ -14,6 +14,7 @@ from kinetoscope import _core
 from kinetoscope.trace import _cycles, _module_paths, _steps
 from kinetoscope.trace._calls import attribute_beside_calls, call_mask, nest_beside_calls
 from kinetoscope.trace._columns import Columns
+from kinetoscope.trace._device_time import device_self_ns
 from kinetoscope.trace._recompute import recomputing_stacks
 from kinetoscope.trace._schema import (
     SCOPE_BACKWARD,
@@ -324,10 +325,10 @@ class _Derivation:
     def device_time(self) -> Arrays:
         """Device time of each host span: that of what it launched, and of what the spans inside it launched."""
         spans, launches = self._spans, self._tables["launches"]
-        own = np.zeros(len(spans), dtype=np.int64)
         if len(launches) == 0:
+            own = np.zeros(len(spans), dtype=np.int64)
             return {"device_ns": own, "device_self_ns": own}
-        np.add.at(own, launches["host"], spans["duration_ns"][launches["device"]])
+        own = device_self_ns(spans, launches)
         total = sums_below(spans["parent"], spans["depth"], own)
         if (work := self.work()) is not None:
             nested = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
