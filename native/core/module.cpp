@@ -244,4 +244,5 @@ NB_MODULE(_core, module) {
   define(module, "is_json", &is_json_text, "Whether the text is exactly one valid JSON value.",
          nb::arg("text"));
   bind_chrome_writer(module);
+  bind_chrome_reader(module);
 }

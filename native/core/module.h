@@ -65,7 +65,13 @@ void define(nb::module_& module, const char* name, Function function, const char
                  nb::cpp_function(function, nb::name(name), arguments...));
 }
 
+class ChromeReader;
+struct ChromeOrder;
+// Takes the rows out of the reader.
+nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order);
+
 void bind_recording(nb::module_& module);
 void bind_chrome_writer(nb::module_& module);
+void bind_chrome_reader(nb::module_& module);
 
 }  // namespace kinetoscope

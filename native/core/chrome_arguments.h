@@ -1,0 +1,96 @@
+// The arguments of a trace event: those that have a meaning here by number, the others as text.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kinetoscope {
+
+enum class Argument : uint8_t {
+  ExternalId,
+  Correlation,
+  SequenceNumber,
+  ForwardThread,
+  InputDims,
+  InputTypes,
+  ConcreteInputs,
+  InputStrides,
+  RecordFunction,
+  CallStack,
+  ModuleHierarchy,
+  EventIndex,
+  TraceName,
+  TraceIteration,
+  Bandwidth,
+  PythonId,
+  PythonParent,
+  PythonModule,
+  Queued,
+  Device,
+  Context,
+  Stream,
+  Grid,
+  Block,
+  Registers,
+  SharedMemory,
+  BlocksPerSm,
+  WarpsPerSm,
+  Occupancy,
+  Bytes,
+  MemoryBytes,
+  Address,
+  DeviceType,
+  DeviceId,
+  TotalAllocated,
+  TotalReserved,
+  Graph,
+  GraphNode,
+  Count,
+};  // clang-format keeps it as one list
+inline constexpr std::size_t kArguments = static_cast<std::size_t>(Argument::Count);
+
+// One event's arguments as they stand in its text; what is no longer wanted is taken, the rest goes to
+// rest().
+class Arguments {
+ public:
+  void clear() {
+    seen_ = 0;
+    unknown_.clear();
+  }
+  // Reads the object that begins at `p` (behind its bracket is the first key); returns the position behind
+  // it, or nullptr with failed_at() set.
+  const char* read(const char* p, const char* end, std::size_t& deepest);
+  const char* failed_at() const { return failed_at_; }
+
+  bool has(Argument which) const { return (seen_ >> static_cast<unsigned>(which) & 1) != 0; }
+  bool has_any(uint64_t mask) const { return (seen_ & mask) != 0; }
+  // The raw text of a value, empty without; take() also keeps it out of the rest.
+  std::string_view peek(Argument which) const {
+    return has(which) ? raw_[static_cast<std::size_t>(which)] : std::string_view();
+  }
+  std::string_view take(Argument which) {
+    const std::string_view raw = peek(which);
+    drop(uint64_t{1} << static_cast<unsigned>(which));
+    return raw;
+  }
+  void drop(uint64_t mask) { seen_ &= ~mask; }
+  bool nothing_left() const { return seen_ == 0 && unknown_.empty(); }
+  // Appends what was not taken as the inside of an object: "key":value,"key":value.
+  void append_rest(std::string& out) const;
+
+ private:
+  uint64_t seen_ = 0;
+  std::array<std::string_view, kArguments> raw_, key_;
+  std::string unknown_;
+  const char* failed_at_ = nullptr;
+  // Keys come in the same order again and again: which one followed which.
+  std::array<std::string_view, kArguments + 1> follower_{};
+  std::array<uint8_t, kArguments + 1> follower_number_{};
+};
+
+constexpr uint64_t mask_of(Argument which) { return uint64_t{1} << static_cast<unsigned>(which); }
+
+}  // namespace kinetoscope

@@ -1,0 +1,194 @@
+// What the events of a Chrome trace become: rows that grow while the text is read.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "chrome_arguments.h"
+#include "growing_column.h"
+#include "text_table.h"
+
+namespace kinetoscope {
+
+// How the events of a category are taken.
+struct ChromeCategory {
+  uint8_t kind;
+  bool on_device;
+};
+
+// Kinds and flags of spans, as kinetoscope.trace._schema numbers them.
+inline constexpr uint8_t kKindUserAnnotation = 2, kKindPython = 4, kKindModule = 5, kKindKernel = 6,
+                         kKindMemcpy = 7, kKindMemset = 8;
+inline constexpr uint8_t kFlagAsync = 1, kFlagUnfinished = 2, kFlagInstant = 8;
+
+// One event as it stands in the text: raw values, empty where it has none.
+struct ChromeEvent {
+  std::string_view phase, category, name, process, thread, time, duration, id, scope;
+};
+
+struct ChromeThread {
+  int64_t process = -1, number = -1;
+  std::string process_text, number_text;  // empty where it is a number
+  bool on_device = false;
+};
+
+struct ChromeWindow {
+  std::string name;
+  int64_t start_ns, duration_ns;
+};
+
+struct ChromeSpanRows {
+  std::size_t rows = 0;
+  NarrowColumn start_ns{0}, duration_ns{0};
+  GrowingColumn<int32_t> name{0}, thread{0};
+  GrowingColumn<int16_t> category{-1};
+  GrowingColumn<uint8_t> kind{0}, flags{0};
+  NarrowColumn correlation{-1}, external_id{-1}, sequence{-1}, forward_number{-1}, record_function{-1};
+  GrowingColumn<int32_t> shapes{-1}, arguments{-1}, call_stack{-1}, device_index{-1};
+
+  std::size_t bytes() const;
+};
+
+struct ChromeKernelRows {
+  std::size_t rows = 0;
+  GrowingColumn<int32_t> span{-1}, grid_x{-1}, grid_y{-1}, grid_z{-1}, block_x{-1}, block_y{-1}, block_z{-1},
+      registers{-1};
+  NarrowColumn shared_bytes{-1}, context{-1}, graph{-1}, graph_node{-1};
+  GrowingColumn<float> blocks_per_sm{-1}, warps_per_sm{-1}, occupancy_percent{-1};
+
+  std::size_t bytes() const;
+};
+
+struct ChromeCopyRows {
+  std::size_t rows = 0;
+  GrowingColumn<int32_t> span{-1};
+  NarrowColumn bytes_moved{-1}, context{-1}, graph{-1}, graph_node{-1};
+
+  std::size_t bytes() const;
+};
+
+struct ChromeAllocationRows {
+  std::size_t rows = 0;
+  NarrowColumn time_ns{0}, address{0}, bytes_taken{0}, freed_bytes{0}, allocated_bytes{-1},
+      reserved_bytes{-1};
+  GrowingColumn<int32_t> thread{0};
+  GrowingColumn<uint8_t> device_type{0};
+  GrowingColumn<int16_t> device_index{-1};
+
+  std::size_t bytes() const;
+};
+
+struct ChromeCounterRows {
+  std::size_t rows = 0;
+  NarrowColumn time_ns{0};
+  GrowingColumn<int32_t> name{0};
+  GrowingColumn<double> value{0};
+
+  std::size_t bytes() const;
+};
+
+struct ChromeFlowRows {
+  std::size_t rows = 0;
+  NarrowColumn time_ns{0}, id{0};
+  GrowingColumn<int32_t> thread{0}, name{0}, category{0};
+  GrowingColumn<uint8_t> phase{0};
+
+  std::size_t bytes() const;
+};
+
+// Counts of what could not be taken as it was, by the names in which the reader tells them.
+struct ChromeLosses {
+  int64_t truncated = 0, bad_events = 0, bad_header = 0, bad_times = 0, negative_durations = 0,
+          missing_durations = 0;
+  int64_t unmatched_ends = 0, unfinished_begins = 0, too_deep = 0, beyond_memory_limit = 0, bad_text = 0;
+  int64_t bad_arguments = 0, oversized_values = 0, ignored_events = 0, text_after_end = 0,
+          bad_memory_events = 0;
+};
+
+// Takes one event after the other. Not for use by several threads at once.
+class ChromeEvents {
+ public:
+  ChromeEvents(std::vector<std::pair<std::string, ChromeCategory>> known, std::size_t max_bytes,
+               uint64_t seed);
+
+  // `event` and `arguments` are about the text of one event and only looked at during the call.
+  void take(const ChromeEvent& event, Arguments& arguments);
+  // Closes what never ended.
+  void close();
+
+  TextTable strings, categories, call_stacks;
+  TextTable shape_texts, shape_rows;  // minified texts; "dims types concrete strides" by their rows
+  TextTable argument_texts;           // JSON objects, minified
+  TextTable metadata;                 // fields joined by kFieldEnd
+  std::vector<ChromeThread> threads;
+  std::vector<ChromeWindow> windows;
+  ChromeSpanRows spans;
+  ChromeKernelRows kernels;
+  ChromeCopyRows copies;
+  ChromeAllocationRows allocations;
+  ChromeCounterRows counters;
+  ChromeFlowRows flows;
+  ChromeLosses losses;
+  int64_t flows_implied = 0;
+  bool has_python = false;
+
+  std::size_t bytes() const;
+  static constexpr char kFieldEnd = '\x1f';
+
+ private:
+  struct Category {
+    uint8_t kind;
+    bool on_device, known, is_flow_of_launch;
+  };
+  using AsyncKey = std::tuple<int32_t, int32_t, int32_t>;
+
+  bool full();
+  int32_t text_row(TextTable& table, std::string_view raw);
+  int16_t category_row(std::string_view raw);
+  int32_t thread_row(std::string_view process, std::string_view thread, bool on_device);
+  bool time_of(std::string_view raw, int64_t& time_ns);
+  int32_t shapes_row(Arguments& arguments);
+  int32_t shape_part(std::string_view raw);
+  int32_t arguments_row(Arguments& arguments);
+  int32_t add_span(const ChromeEvent& event, Arguments& arguments, int64_t start_ns, int64_t duration_ns,
+                   uint8_t flags);
+  void add_device_facts(int32_t row, uint8_t kind, Arguments& arguments);
+  void take_complete(const ChromeEvent& event, Arguments& arguments);
+  void take_instant(const ChromeEvent& event, Arguments& arguments);
+  void take_allocation(const ChromeEvent& event, Arguments& arguments, int64_t time_ns);
+  void take_counter(const ChromeEvent& event, Arguments& arguments);
+  void take_flow(const ChromeEvent& event);
+  int32_t thread_of_flow(const ChromeEvent& event);
+  void take_begin(const ChromeEvent& event, Arguments& arguments);
+  void take_end(const ChromeEvent& event);
+  void take_async(const ChromeEvent& event, Arguments& arguments);
+  void take_metadata(const ChromeEvent& event, Arguments& arguments);
+  void end_span(int32_t row, int64_t end_ns);
+  AsyncKey async_key(const ChromeEvent& event);
+
+  std::vector<std::pair<std::string, ChromeCategory>> known_;
+  std::size_t max_bytes_;
+  bool full_ = false;
+  std::size_t until_looked_at_ = 0;
+  std::vector<Category> category_;
+  std::string last_category_text_;
+  int16_t last_category_ = -1;
+  TextTable raw_threads_, thread_keys_, raw_shapes_, raw_arguments_, ids_;
+  std::vector<int32_t> thread_of_raw_, shape_text_of_raw_, arguments_of_raw_;
+  std::string last_process_, last_thread_;
+  bool last_on_device_ = false;
+  int32_t last_thread_row_ = -1;
+  int64_t last_correlation_ = -1;
+  int64_t latest_ns_ = 0;
+  std::unordered_map<int32_t, std::vector<int32_t>> open_;  // by thread: rows of spans
+  std::map<AsyncKey, std::vector<int32_t>> open_async_;
+  std::string scratch_, scratch2_;
+};
+
+}  // namespace kinetoscope

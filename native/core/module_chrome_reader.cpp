@@ -1,0 +1,98 @@
+// kinetoscope._core.ChromeReader.
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "chrome_order.h"
+#include "chrome_reader.h"
+#include "module.h"
+
+namespace kinetoscope {
+namespace {
+
+class PythonChromeReader {
+ public:
+  PythonChromeReader(nb::object categories, nb::object kinds, nb::object on_device, std::size_t max_bytes) {
+    const std::vector<std::string> names = to_utf8_list(categories, "categories");
+    if (nb::len(kinds) != names.size() || nb::len(on_device) != names.size()) {
+      throw nb::value_error("categories, kinds and on_device must have the same length");
+    }
+    std::vector<std::pair<std::string, ChromeCategory>> known;
+    for (std::size_t row = 0; row < names.size(); ++row) {
+      known.emplace_back(names[row],
+                         ChromeCategory{nb::cast<uint8_t>(kinds[row]), nb::cast<bool>(on_device[row])});
+    }
+    reader_ = std::make_unique<ChromeReader>(std::move(known), max_bytes, std::random_device{}());
+  }
+
+  void feed(nb::object block) {
+    check_open();
+    Py_buffer view;
+    if (PyObject_GetBuffer(block.ptr(), &view, PyBUF_SIMPLE) != 0) nb::raise_python_error();
+    std::optional<std::string> refused;
+    {
+      const nb::gil_scoped_release released;
+      try {
+        reader_->feed({static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)});
+      } catch (const NotATrace& error) {
+        refused = error.what();
+      } catch (...) {
+        const nb::gil_scoped_acquire held;
+        PyBuffer_Release(&view);
+        throw;
+      }
+    }
+    PyBuffer_Release(&view);
+    if (refused) {
+      reader_.reset();
+      throw nb::value_error(refused->c_str());
+    }
+  }
+
+  std::size_t events() const { return reader_ == nullptr ? events_ : reader_->events(); }
+
+  nb::dict finish() {
+    check_open();
+    const std::unique_ptr<ChromeReader> reader = std::move(reader_);
+    ChromeOrder order;
+    std::optional<std::string> refused;
+    {
+      const nb::gil_scoped_release released;
+      try {
+        reader->finish();
+        order = order_spans(reader->taken());
+      } catch (const NotATrace& error) {
+        refused = error.what();
+      }
+    }
+    events_ = reader->events();
+    if (refused) throw nb::value_error(refused->c_str());
+    return chrome_parts(*reader, order);
+  }
+
+ private:
+  void check_open() const {
+    if (reader_ == nullptr)
+      throw nb::value_error("this reader is finished: make a new one for another trace");
+  }
+
+  std::unique_ptr<ChromeReader> reader_;
+  std::size_t events_ = 0;
+};
+
+}  // namespace
+
+void bind_chrome_reader(nb::module_& module) {
+  nb::class_<PythonChromeReader>(module, "ChromeReader",
+                                 "Reads a trace in Chrome's JSON format from text that comes in blocks.")
+      .def(nb::init<nb::object, nb::object, nb::object, std::size_t>(), nb::arg("categories"),
+           nb::arg("kinds"), nb::arg("on_device"), nb::arg("max_bytes"))
+      .def("feed", &PythonChromeReader::feed, nb::arg("block"),
+           "Takes the next part of the text, cut anywhere.")
+      .def_prop_ro("events", &PythonChromeReader::events, "How many events were read so far.")
+      .def("finish", &PythonChromeReader::finish, "Returns all that was read, as columns.");
+}
+
+}  // namespace kinetoscope
