@@ -43,8 +43,8 @@ def counted_launches(spans: Columns, launches: Columns) -> NDArray[np.int64]:
     # The last write wins: each device span remembers its first launch.
     first = np.full(len(spans), -1, dtype=np.int32)
     first[device[rows][::-1]] = rows[::-1]
-    rows = rows[(first[device[rows]] == rows) & (host[rows] >= 0)]
-    return rows
+    counted: NDArray[np.int64] = rows[(first[device[rows]] == rows) & (host[rows] >= 0)]
+    return counted
 
 
 def operators_around(
