@@ -1,7 +1,10 @@
 """Our own file: everything survives, nothing broken gets through."""
 
+import contextlib
 import json
 import shutil
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -12,7 +15,9 @@ from hypothesis import strategies as st
 
 from kinetoscope import FormatError, StateError, open  # noqa: A004
 from kinetoscope.trace import STORED, Trace
+from kinetoscope.trace._file_columns import column_names, decoded, encoded
 from kinetoscope.trace._file_reader import read_ktrace
+from kinetoscope.trace._text import to_utf8
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -138,18 +143,196 @@ def test_a_long_recording_takes_few_bytes_a_span(tmp_path):
     assert (tmp_path / "x.ktrace").stat().st_size / count < 20
 
 
+def long_trace(count=70_000):
+    """Has columns that each want another encoding, and more rows than fit in one member."""
+    rng = np.random.default_rng(1)
+    half = count // 2
+    return Trace.from_columns(
+        {
+            "threads": {"os_tid": [1, 2]},
+            "streams": {"number": [0]},
+            "spans": {
+                "thread": np.arange(count) >= half,
+                "start_ns": np.concatenate(
+                    [
+                        np.cumsum(rng.integers(500, 5000, half)),
+                        np.cumsum(rng.integers(500, 5000, count - half)),
+                    ]
+                )
+                + (1 << 50),
+                "duration_ns": rng.integers(400, 3000, count),
+                "name": rng.integers(0, 60, count),
+                "record_function": np.arange(count) * 3 + (1 << 40),
+                "flags": np.zeros(count),
+                "sequence": rng.integers(-(1 << 63), (1 << 63) - 1, count),
+            },
+            "allocations": {
+                "time_ns": np.arange(count) * 100,
+                "address": rng.integers((1 << 64) - (1 << 40), (1 << 64) - 1, count, dtype=np.uint64),
+                "bytes": np.where(np.arange(count) % 2, 0, 1 << 62),
+                "device_index": rng.integers(-128, 127, count),
+                "device_type": rng.integers(0, 255, count),
+            },
+            "counters": {
+                "value": np.where(np.arange(count) % 9, rng.random(count), np.nan),
+                "time_ns": np.arange(count),
+            },
+        },
+        strings=["", *map(str, range(60))],
+    )
+
+
+def test_every_encoding_gives_back_what_it_was_given(tmp_path):
+    trace = long_trace()
+    trace.save(tmp_path / "x.ktrace")
+    manifest = manifest_of(tmp_path / "x.ktrace")
+    spans = manifest["tables"]["spans"]["columns"]
+    assert spans["flags"] == {"constant": 0}
+    assert spans["record_function"]["delta"][0] == [0, 1 << 40]
+    assert {"delta", "planes"} <= set(spans["start_ns"])
+    assert spans["name"] == {"member": "spans.name.arrow"}
+    with open(tmp_path / "x.ktrace") as again:
+        for table, columns in {name: trace.columns(name).given for name in STORED}.items():
+            for column in columns:
+                one, other = trace.column(table, column), again.column(table, column)
+                assert np.array_equal(one, other, equal_nan=column == "value"), (table, column)
+                assert one.dtype == other.dtype
+
+
+def test_floating_point_numbers_keep_all_their_bits(tmp_path):
+    values = [0.0, -0.0, float("inf"), float("nan"), 5e-324, 1e308]
+    for kept in (values, values * 500, [float("nan")] * 3, [float("-inf")] * 3, [-0.0, 0.0]):
+        trace = Trace.from_columns({"counters": {"value": kept}}, strings=[""])
+        trace.save(tmp_path / "x.ktrace")
+        with open(tmp_path / "x.ktrace") as again:
+            stored = again.column("counters", "value")
+        assert stored.view(np.int64).tolist() == np.array(kept).view(np.int64).tolist()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=30),
+    st.integers(1, 100),
+    st.booleans(),
+    st.sampled_from(["int64", "uint64", "int32", "uint8", "int8"]),
+)
+def test_any_numbers_survive_any_encoding(values, times, counted, kind):
+    wrapped = np.tile(np.array(values, dtype=np.uint64), times * 40)
+    if counted:
+        wrapped = np.cumsum(wrapped, dtype=np.uint64)
+    wanted = wrapped.astype(kind)
+    entry, arrays = encoded("x", wanted)
+    if not arrays:
+        assert (wanted == entry["constant"]).all()
+        return
+    entry = json.loads(json.dumps(entry))
+    assert sorted(arrays) == sorted(column_names("x", entry))
+    found = decoded("x", kind, entry, arrays)
+    assert found.dtype == wanted.dtype
+    assert np.array_equal(found, wanted)
+
+
 def test_parts_are_arrow_files_that_other_tools_read(tmp_path):
-    rich_trace().save(tmp_path / "x.ktrace")
+    trace = long_trace()
+    trace.save(tmp_path / "x.ktrace")
     with zipfile.ZipFile(tmp_path / "x.ktrace") as archive:
         assert archive.testzip() is None
-        spans = pa.ipc.open_file(archive.read("spans.arrow")).read_all()
-        manifest = json.loads(archive.read("manifest.json"))
-    assert manifest["tables"]["spans"]["columns"]["start_ns"] == "delta"
-    assert (
-        np.cumsum(spans.column("start_ns").to_numpy()).tolist()
-        == rich_trace().column("spans", "start_ns").tolist()
+        members = set(archive.namelist())
+        ids = pa.ipc.open_file(archive.read("spans.record_function.arrow")).read_all()
+    steps = ids.column("record_function").to_numpy().astype(np.int64)
+    steps[0] = 1 << 40
+    assert np.cumsum(steps).tolist() == trace.column("spans", "record_function").tolist()
+    assert "spans.self_ns.arrow" not in members, "what can be computed is not stored"
+    assert "spans.flags.arrow" not in members, "a constant is in the manifest"
+    assert "threads.arrow" in members, "small tables are in one piece"
+
+
+def test_what_is_used_is_all_that_is_looked_at(tmp_path):
+    path = tmp_path / "x.ktrace"
+    trace = long_trace()
+    trace.save(path)
+    for member in ("spans.start_ns.arrow", "strings.arrow"):
+        damage(path, member)
+    with open(path) as again:
+        assert np.array_equal(again.column("spans", "name"), trace.column("spans", "name"))
+        with pytest.raises(FormatError, match="checksum of spans.start_ns.arrow"):
+            again.column("spans", "start_ns")
+        with pytest.raises(FormatError, match="checksum of strings.arrow"):
+            again.strings
+
+
+def test_opening_reads_no_strings_and_loads_no_arrow(tmp_path):
+    long_trace().save(tmp_path / "x.ktrace")
+    program = (
+        "import sys, kinetoscope\n"
+        f"trace = kinetoscope.open({str(tmp_path / 'x.ktrace')!r})\n"
+        "print('pyarrow' in sys.modules, len(trace.columns('spans')), len(trace.strings), 'pyarrow' in sys.modules)\n"
     )
-    assert "self_ns" not in spans.column_names, "what can be computed is not stored"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "70000", "61", "True"]
+
+
+def test_texts_of_more_than_32_bits_are_counted_in_64(tmp_path, monkeypatch):
+    monkeypatch.setattr("kinetoscope.trace._file._SMALL_TEXT", 3)
+    rich_trace().save(tmp_path / "x.ktrace")
+    with zipfile.ZipFile(tmp_path / "x.ktrace") as archive:
+        assert pa.ipc.open_file(archive.read("strings.arrow")).schema.field("text").type == pa.large_string()
+    with open(tmp_path / "x.ktrace") as again:
+        assert_same(rich_trace(), again)
+
+
+def test_files_of_version_1_are_read(tmp_path):
+    trace = rich_trace()
+    path = tmp_path / "old.ktrace"
+    with zipfile.ZipFile(path, "w") as archive:
+        tables = {}
+        for name in STORED:
+            columns, stored, said = trace.columns(name), {}, {}
+            for column in columns.given:
+                values = columns[column]
+                if isinstance(values, list):
+                    stored[column], said[column] = pa.array([to_utf8(text) for text in values]), "plain"
+                elif len(values) and (values == values[0]).all():
+                    said[column] = {"constant": values[0].item()}
+                elif column in ("start_ns", "time_ns"):
+                    stored[column], said[column] = pa.array(np.diff(values, prepend=0)), "delta"
+                else:
+                    stored[column], said[column] = pa.array(values), "plain"
+            tables[name] = {"rows": len(columns), "columns": said}
+            if stored:
+                archive.writestr(f"{name}.arrow", arrow_file(stored))
+        archive.writestr("strings.arrow", arrow_file({"text": [to_utf8(text) for text in trace.strings]}))
+        archive.writestr(
+            "manifest.json",
+            json.dumps({"format": "ktrace", "version": 1, "info": trace.info, "tables": tables}),
+        )
+    with open(path) as again:
+        assert again.strings == trace.strings
+        for name in STORED:
+            for column in trace.columns(name).given:
+                assert list(trace.column(name, column)) == list(again.column(name, column)), (name, column)
+
+
+def arrow_file(columns):
+    sink = pa.BufferOutputStream()
+    table = pa.table(columns)
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def manifest_of(path):
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read("manifest.json"))
+
+
+def damage(path, member):
+    """Flips a bit in the middle of a member."""
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo(member)
+    content = bytearray(path.read_bytes())
+    content[entry.header_offset + 30 + len(member) + entry.file_size // 2] ^= 1
+    path.write_bytes(content)
 
 
 def test_columns_are_read_only_when_they_are_used(tmp_path):
@@ -202,14 +385,23 @@ def rewrite(path, member, content):
         ("manifest.json", b'{"format": "else"}', "manifest.json is something else's"),
         ("manifest.json", b"[]", "manifest.json is something else's"),
         ("manifest.json", b"{", "cut short or damaged"),
-        ("manifest.json", b'{"format": "ktrace", "version": 99}', "version 99; this release reads version 1"),
+        (
+            "manifest.json",
+            b'{"format": "ktrace", "version": 99}',
+            "version 99; this release reads versions 1 to 2",
+        ),
+        (
+            "manifest.json",
+            b'{"format": "ktrace", "version": "2"}',
+            "version '2'; this release reads versions 1 to 2",
+        ),
         ("manifest.json", b'{"format": "ktrace", "version": 1}', "cut short or damaged"),
         ("strings.arrow", b"junk", "cut short or damaged"),
         ("strings.arrow", None, "cut short or damaged"),
         ("spans.arrow", b"ARROW1\0\0 junk", "cut short or damaged"),
         (
             "manifest.json",
-            b'{"format": "ktrace", "version": 1, "info": 3, "tables": {}}',
+            b'{"format": "ktrace", "version": 2, "info": 3, "strings": 1, "tables": {}}',
             "cut short or damaged",
         ),
         ("manifest.json", b"[" * 100_000, "cut short or damaged"),
@@ -221,7 +413,15 @@ def test_a_wrong_part_is_a_format_error(tmp_path, member, content, message):
     rich_trace().save(path)
     rewrite(path, member, content)
     with pytest.raises(FormatError, match=message):
-        open(path).column("spans", "start_ns")
+        use_all(open(path))
+
+
+def use_all(trace):
+    """Reads everything there is."""
+    len(trace.strings)
+    for name, table in STORED.items():
+        for column in table.column_names:
+            trace.column(name, column)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +436,33 @@ def test_a_wrong_part_is_a_format_error(tmp_path, member, content, message):
             "refers to rows that are not there",
         ),
         ("spans", {"columns": {"name": {"constant": "x"}, "start_ns": {"constant": 1 << 80}}}, "damaged"),
-        ("spans", {"columns": {"start_ns": "delta", "name": {"constant": {}}}}, "damaged"),
+        ("spans", {"columns": {"start_ns": {}, "name": {"constant": {}}}}, "damaged"),
+        ("spans", {"columns": {"name": {"member": "nothing.arrow"}}}, "nothing.arrow is missing"),
+        ("spans", {"columns": {"name": {"member": "threads.arrow"}}}, "damaged"),
+        ("spans", {"columns": {"name": {"member": "spans.arrow", "planes": 3}}}, "cut into 3 bytes"),
+        ("spans", {"columns": {"name": {"member": "spans.arrow", "planes": 2}}}, "damaged"),
+        ("spans", {"columns": {"start_ns": {"member": "spans.arrow", "delta": [[1 << 40, 0]]}}}, "at row"),
+        (
+            "spans",
+            {"columns": {"start_ns": {"member": "spans.arrow", "delta": [[5, 0], [3, 0]]}}},
+            "at row 3",
+        ),
+        ("spans", {"columns": {"start_ns": {"member": "spans.arrow", "delta": {"a": 1}}}}, "damaged"),
+        ("spans", {"rows": 1 << 40}, "more rows than rows have numbers"),
+        (
+            "spans",
+            {
+                "rows": (1 << 31) - 1,
+                "columns": {"flags": {"constant": 0}, "start_ns": {"member": "spans.arrow"}},
+            },
+            "does not have the 2147483647 rows",
+        ),
+        (
+            "spans",
+            {"rows": (1 << 31) - 1, "columns": {"start_ns": {"member": "spans.arrow"}}},
+            "does not have the 2147483647 rows",
+        ),
+        ("losses", {"rows": (1 << 31) - 1, "columns": {"count": {"constant": 1}}}, "and holds none"),
     ],
 )
 def test_a_manifest_that_lies_is_a_format_error(tmp_path, table, change, message):
@@ -251,8 +477,9 @@ def test_a_manifest_that_lies_is_a_format_error(tmp_path, table, change, message
     rewrite(path, "manifest.json", json.dumps(manifest).encode())
     with pytest.raises(FormatError, match=message):
         trace = open(path)
-        for column in ("name", "start_ns"):
+        for column in ("flags", "name", "start_ns"):
             trace.column("spans", column)
+        trace.column("losses", "count")
 
 
 def test_a_file_cut_anywhere_is_a_format_error(tmp_path):
@@ -276,10 +503,5 @@ def test_flipped_bytes_never_do_worse_than_a_format_error(tmp_path, data):
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
-    try:
-        trace = read_ktrace(path)
-        for name, table in STORED.items():
-            for column in table.column_names:
-                trace.column(name, column)
-    except FormatError:
-        pass
+    with contextlib.suppress(FormatError):
+        use_all(read_ktrace(path))

@@ -28,11 +28,12 @@ from kinetoscope.trace._schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
+    Strings = list[str] | Callable[[], list[str]]
 
 # The operator that autograd's engine wraps around each backward function it runs.
 ENGINE_WRAPPER = "autograd::engine::evaluate_function: "
@@ -40,14 +41,17 @@ OPTIMIZER_STEP = "Optimizer.step#"
 
 
 def assemble(
-    tables: Mapping[str, Mapping[str, Any]], strings: list[str], rows: Mapping[str, int] | None = None
+    tables: Mapping[str, Mapping[str, Any]],
+    strings: Strings,
+    rows: Mapping[str, int] | None = None,
 ) -> dict[str, Columns]:
     """Make the columns of every table from those delivered, and tell each derived column how to compute itself.
 
     Args:
         tables: For each table name the delivered columns by name. Spans must be sorted by thread, then start, with
             an enclosing span before what it encloses; allocations by time. A column may be a function that loads it.
-        strings: The string table that name columns point into; entry 0 is the empty string.
+        strings: The string table that name columns point into; entry 0 is the empty string. It may be a
+            function that loads it.
         rows: The number of rows of each table, needed where columns are functions.
 
     Returns:
@@ -119,14 +123,20 @@ def spread_down(
 class _Derivation:
     """How each derived column follows from the others."""
 
-    def __init__(self, tables: dict[str, Columns], strings: list[str]) -> None:
+    def __init__(self, tables: dict[str, Columns], strings: Strings) -> None:
         self._tables = tables
         self._spans = tables["spans"]
-        self._strings = strings
+        self._given_strings = strings
         self._steps: Arrays | None = None
         self._memory: dict[bool, Arrays] = {}
         self._caller: NDArray[np.int32] | None = None
         self._work: tuple[NDArray[np.int64] | None] | None = None
+
+    @property
+    def _strings(self) -> list[str]:
+        """The string table."""
+        strings = self._given_strings
+        return strings if isinstance(strings, list) else strings()
 
     def names_starting(
         self, prefix: str | tuple[str, ...], rows: NDArray[np.int64] | None = None
@@ -135,11 +145,12 @@ class _Derivation:
         names = self._spans["name"]
         found = np.zeros(len(names), dtype=bool)
         looked_at = names if rows is None else names[rows]
-        seen = np.zeros(len(self._strings), dtype=bool)
+        strings = self._strings
+        seen = np.zeros(len(strings), dtype=bool)
         seen[looked_at] = True
-        starts = np.zeros(len(self._strings), dtype=bool)
+        starts = np.zeros(len(strings), dtype=bool)
         for string in np.flatnonzero(seen).tolist():
-            starts[string] = self._strings[string].startswith(prefix)
+            starts[string] = strings[string].startswith(prefix)
         if starts.any():
             found[slice(None) if rows is None else rows] = starts[looked_at]
         return found

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import mmap
+import re
+import threading
 import zipfile
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope._errors import FormatError
+from kinetoscope._errors import FormatError, StateError
 from kinetoscope.trace._assemble import assemble
-from kinetoscope.trace._file import FORMAT, VERSION
+from kinetoscope.trace._file import FORMAT, LARGE_ROWS, VERSION
+from kinetoscope.trace._file_columns import column_names, decoded
 from kinetoscope.trace._schema import STORED, Column
 from kinetoscope.trace._text import from_utf8
 from kinetoscope.trace._trace import Trace
@@ -23,10 +28,15 @@ if TYPE_CHECKING:
     import pyarrow
 
 _REFERENCE = "row of "
+# What `from_utf8` looks for.
+_ESCAPE = re.compile(rb"\\u\{d")
+_MOST_ROWS = 1 << 31
+# Whatever parsing a damaged file may raise: ZIP, JSON, Arrow and numpy have families of their own.
+_DAMAGE = Exception
 
 
 def read_ktrace(path: Path) -> Trace:
-    """Open a `.ktrace` file; columns are read when they are first used.
+    """Open a `.ktrace` file; columns and strings are read when they are first used.
 
     Args:
         path: The file.
@@ -38,38 +48,21 @@ def read_ktrace(path: Path) -> Trace:
         FormatError: The file is cut short, damaged, of a newer version, or something else.
         OSError: The file cannot be read.
     """
-    import pyarrow as pa
-
     try:
         reader = _Reader(path)
         try:
-            strings = [from_utf8(text) for text in reader.column("strings", "text").to_pylist()]
-            tables = reader.tables(len(strings))
-            if not strings or strings[0] != "" or not isinstance(reader.info, dict):
-                raise ValueError("the string table or the metadata is not as it must be")
-            trace = Trace(assemble(tables, strings, reader.rows), strings, reader.info, path)
+            trace = Trace(
+                assemble(reader.tables(), reader.strings, reader.rows), reader.strings, reader.info, path
+            )
         except BaseException:
             reader.close()
             raise
+    except (OSError, FormatError):
+        raise
     except _DAMAGE as error:
-        raise _damaged(path, error) from error
-    except pa.ArrowException as error:
         raise _damaged(path, error) from error
     trace.on_close(reader.close)
     return trace
-
-
-_DAMAGE = (
-    zipfile.BadZipFile,
-    NotImplementedError,  # the archive asks for something of ZIP that nobody writes here
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-    RecursionError,
-)
 
 
 class _Reader:
@@ -77,93 +70,178 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         """Read the manifest and map the file."""
-        import pyarrow as pa
-
         self.path = path
-        self._places, manifest = _members(path)
-        self.info: Any = manifest["info"]
-        self._tables: dict[str, Any] = {
-            name: known for name, known in manifest["tables"].items() if name in STORED
-        }
-        self.rows = {name: int(known["rows"]) for name, known in self._tables.items()}
-        if min(self.rows.values(), default=0) < 0:
-            raise ValueError("a table has fewer than no rows")
-        self._source = pa.memory_map(str(path))
+        self._map: mmap.mmap | None = None
+        with path.open("rb") as file:
+            self._places, manifest = _contents(path, file)
+            self.info: Any = manifest["info"]
+            self._tables: dict[str, Any] = {
+                name: _plain_words(name, known)
+                for name, known in manifest["tables"].items()
+                if name in STORED
+            }
+            self.rows = {name: int(known["rows"]) for name, known in self._tables.items()}
+            if min(self.rows.values(), default=0) < 0:
+                raise ValueError("a table has fewer than no rows")
+            if max(self.rows.values(), default=0) >= _MOST_ROWS:
+                raise ValueError("a table has more rows than rows have numbers")
+            if not isinstance(self.info, dict):
+                raise TypeError("the metadata is not as it must be")
+            self._string_count: int | None = manifest.get("strings")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._lock = threading.RLock()
         self._checked: dict[str, pyarrow.Buffer] = {}
+        self._strings: list[str] | None = None
+        self._seen_rows: set[str] = set()
 
     def close(self) -> None:
         """Let go of the file; columns that were read stay valid."""
+        # Not closed but dropped: an array may still lie in it.
         self._checked.clear()
-        self._source.close()
+        self._map = None
 
-    def tables(self, strings: int) -> dict[str, dict[str, Callable[[], Any]]]:
+    def tables(self) -> dict[str, dict[str, Callable[[], Any]]]:
         """Functions that read the columns the file has; references are checked against the size of what they name."""
-        sizes = self.rows | {"strings": strings}
         return {
             name: {
-                column.name: self._loader(name, column, known["columns"][column.name], sizes)
+                column.name: partial(self._load, name, column, known["columns"][column.name])
                 for column in STORED[name].columns
                 if column.name in known["columns"]
             }
+            | self._defaults(name, known)
             for name, known in self._tables.items()
         }
 
-    def column(self, table: str, name: str) -> pyarrow.ChunkedArray:
-        """Read one column of one member."""
+    def _defaults(self, table: str, known: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+        """The columns that a large table does not have, as constants, which are made only when its rows were seen."""
+        if self.rows[table] < LARGE_ROWS:
+            return {}
+        return {
+            column.name: partial(self._load, table, column, {"constant": column.default})
+            for column in STORED[table].columns
+            if not column.derived and column.name not in known["columns"] and column.type != "text"
+        }
+
+    def strings(self) -> list[str]:
+        """The string table, read the first time.
+
+        Raises:
+            FormatError: It is damaged.
+        """
+        with self._lock:
+            if self._strings is None:
+                try:
+                    strings = _texts(self._arrow("strings.arrow", ["text"])[0])
+                    if not strings or strings[0] != "" or self._string_count not in (None, len(strings)):
+                        raise ValueError("the string table is not as it must be")
+                except (FormatError, StateError):
+                    raise
+                except _DAMAGE as error:
+                    raise _damaged(self.path, error) from error
+                self._strings = strings
+            return self._strings
+
+    def _arrow(self, member: str, names: list[str]) -> list[pyarrow.ChunkedArray]:
+        """Read columns of one member."""
         import pyarrow as pa
 
-        member = self._member(f"{table}.arrow")
-        schema = pa.ipc.open_file(member).schema
-        options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name)])
-        return pa.ipc.open_file(member, options=options).read_all().column(name)
+        content = self._member(member)
+        schema = pa.ipc.open_file(content).schema
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
+        table = pa.ipc.open_file(content, options=options).read_all()
+        columns = [table.column(name) for name in names]
+        if any(column.null_count for column in columns):
+            raise ValueError(f"{member} has gaps")
+        return columns
 
     def _member(self, name: str) -> pyarrow.Buffer:
         """Return a member without copying it; its checksum is checked the first time."""
-        if name not in self._checked:
-            if name not in self._places:
-                raise ValueError(f"{name} is missing")
-            start, size, checksum = self._places[name]
-            self._source.seek(start)
-            content = self._source.read_buffer(size)
-            if len(content) != size or zlib.crc32(content) != checksum:
-                raise ValueError(f"the checksum of {name} does not fit")
-            self._checked[name] = content
-        return self._checked[name]
+        import pyarrow as pa
 
-    def _loader(self, table: str, column: Column, encoding: Any, sizes: dict[str, int]) -> Callable[[], Any]:
-        """Make the function that reads one column."""
+        with self._lock:
+            if name not in self._checked:
+                if self._map is None:
+                    raise StateError("the trace was closed; open it again to read more of it")
+                if name not in self._places:
+                    raise ValueError(f"{name} is missing")
+                start, size, checksum = self._places[name]
+                content = memoryview(self._map)[start : start + size]
+                if len(content) != size or zlib.crc32(content) != checksum:
+                    raise ValueError(f"the checksum of {name} does not fit")
+                self._checked[name] = pa.py_buffer(content)
+            return self._checked[name]
 
-        def load() -> Any:
-            try:
-                values = self._read(table, column, encoding)
-                if len(values) != self.rows[table]:
-                    raise ValueError(f"column {column.name} of {table} has the wrong length")
-                if column.unit.startswith(_REFERENCE) and len(values):
-                    limit = sizes.get(column.unit.removeprefix(_REFERENCE), 0)
-                    if values.min() < -1 or values.max() >= limit:
-                        raise ValueError(f"column {column.name} of {table} refers to rows that are not there")
-                return values
-            except (*_DAMAGE, OSError) as error:
-                raise _damaged(self.path, error) from error
+    def _load(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
+        """Read and check one column."""
+        try:
+            values = self._read(table, column, entry)
+            if len(values) != self.rows[table]:
+                raise ValueError(f"column {column.name} of {table} has the wrong length")
+            if column.unit.startswith(_REFERENCE) and len(values):
+                named = column.unit.removeprefix(_REFERENCE)
+                limit = self._count_of_strings() if named == "strings" else self.rows.get(named, 0)
+                if values.min() < -1 or values.max() >= limit:
+                    raise ValueError(f"column {column.name} of {table} refers to rows that are not there")
+        except (FormatError, StateError):
+            raise
+        except _DAMAGE as error:
+            raise _damaged(self.path, error) from error
+        return values
 
-        return load
+    def _count_of_strings(self) -> int:
+        """How many strings there are, without reading them where the manifest says it."""
+        return len(self.strings()) if self._string_count is None else self._string_count
 
-    def _read(self, table: str, column: Column, encoding: Any) -> Any:
+    def _read(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
         """Read one column and undo its encoding."""
-        if isinstance(encoding, dict):
-            return np.full(self.rows[table], encoding["constant"], dtype=column.type)
-        stored = self.column(table, column.name)
+        if "constant" in entry:
+            self._see_rows(table)
+            return np.full(self.rows[table], entry["constant"], dtype=column.type)
         if column.type == "text":
-            return [from_utf8(text) for text in stored.to_pylist()]
-        values = stored.to_numpy()
-        if encoding == "delta":
-            return np.cumsum(values, dtype=column.type)
-        return values.astype(column.type, casting="safe", copy=False)
+            return _texts(self._arrow(entry["member"], [column.name])[0])
+        parts = column_names(column.name, entry)
+        arrays = self._arrow(entry["member"], parts)
+        stored = {part: array.to_numpy() for part, array in zip(parts, arrays, strict=True)}
+        return decoded(column.name, column.type, entry, stored)
+
+    def _see_rows(self, table: str) -> None:
+        """Believe in many rows only where a column has them, so that no small file asks for all memory."""
+        rows = self.rows[table]
+        if rows < LARGE_ROWS or table in self._seen_rows:
+            return
+        entries = [entry for entry in self._tables[table]["columns"].items() if "member" in entry[1]]
+        if not entries:
+            raise ValueError(f"{table} claims {rows} rows and holds none")
+        name, entry = min(entries, key=lambda one: self._places.get(one[1]["member"], (0, 0, 0))[1])
+        if len(self._arrow(entry["member"], column_names(name, entry)[:1])[0]) != rows:
+            raise ValueError(f"{table} does not have the {rows} rows that it claims")
+        self._seen_rows.add(table)
 
 
-def _members(path: Path) -> tuple[dict[str, tuple[int, int, int]], dict[str, Any]]:
+def _texts(stored: pyarrow.ChunkedArray) -> list[str]:
+    """Texts as they were before they were made valid UTF-8."""
+    texts: list[str] = stored.to_pylist()
+    held = (buffer for chunk in stored.chunks for buffer in chunk.buffers() if buffer is not None)
+    if any(_ESCAPE.search(buffer) for buffer in held):
+        return [from_utf8(text) for text in texts]
+    return texts
+
+
+def _plain_words(table: str, known: dict[str, Any]) -> dict[str, Any]:
+    """What a manifest says of a table, in the words of version 2."""
+    as_now = {
+        "plain": {"member": f"{table}.arrow"},
+        "delta": {"member": f"{table}.arrow", "delta": []},
+    }
+    columns = {
+        name: as_now[entry] if isinstance(entry, str) else entry for name, entry in known["columns"].items()
+    }
+    return {"rows": known["rows"], "columns": columns}
+
+
+def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], dict[str, Any]]:
     """Find start, size and checksum of each member, and read the manifest."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         if "manifest.json" not in archive.namelist():
             raise FormatError(f"{path}: a ZIP archive, but no .ktrace file: it holds no manifest.json")
         manifest = json.loads(archive.read("manifest.json"))
@@ -171,28 +249,25 @@ def _members(path: Path) -> tuple[dict[str, tuple[int, int, int]], dict[str, Any
             raise FormatError(
                 f"{path}: a ZIP archive, but no .ktrace file: its manifest.json is something else's"
             )
-        if manifest.get("version") != VERSION:
+        if manifest.get("version") not in range(1, VERSION + 1):
             raise FormatError(
-                f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads version "
+                f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads versions 1 to "
                 f"{VERSION}: open it with the release that wrote it, or update kinetoscope"
             )
         places: dict[str, tuple[int, int, int]] = {}
-        with path.open("rb") as file:
-            for entry in archive.infolist():
-                # The header before a member repeats its name and may carry extra bytes, so its length is read there.
-                file.seek(entry.header_offset)
-                header = file.read(30)
-                if len(header) < 30 or entry.compress_type != zipfile.ZIP_STORED:
-                    raise zipfile.BadZipFile(f"member {entry.filename} is cut short or compressed")
-                skip = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-                places[entry.filename] = (entry.header_offset + 30 + skip, entry.file_size, entry.CRC)
+        for entry in archive.infolist():
+            # The header before a member repeats its name and may carry extra bytes, so its length is read there.
+            file.seek(entry.header_offset)
+            header = file.read(30)
+            if len(header) < 30 or entry.compress_type != zipfile.ZIP_STORED:
+                raise zipfile.BadZipFile(f"member {entry.filename} is cut short or compressed")
+            skip = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+            places[entry.filename] = (entry.header_offset + 30 + skip, entry.file_size, entry.CRC)
     return places, manifest
 
 
 def _damaged(path: Path, error: BaseException) -> FormatError:
     """Say that a file cannot be used, and what is known about why."""
-    if isinstance(error, FormatError):
-        return error
     return FormatError(
         f"{path}: the .ktrace file is cut short or damaged ({error}); write it again from its source"
     )

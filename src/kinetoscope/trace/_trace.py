@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from kinetoscope.trace._assemble import Strings
     from kinetoscope.trace._columns import Columns
 
 Kept = TypeVar("Kept")
@@ -45,18 +46,17 @@ class Trace:
     nanoseconds from the start of the trace. A trace may be used from several threads.
 
     Attributes:
-        strings: Every string, each once; columns such as `spans.name` hold places in it. Entry 0 is empty.
         info: What is known about the run: `process`, `start_realtime_ns`, `stop_ns`, `complete` (False when the
             recording was never stopped, because the process was killed or still runs), and the run's metadata.
         path: The file it was opened from, if any.
     """
 
     def __init__(
-        self, tables: dict[str, Columns], strings: list[str], info: dict[str, Any], path: Path | None = None
+        self, tables: dict[str, Columns], strings: Strings, info: dict[str, Any], path: Path | None = None
     ) -> None:
         """Hold the parts; use the class methods to make a trace."""
         self._tables = tables
-        self.strings = strings
+        self._strings = strings
         self.info = info
         self.path = path
         self._kept: dict[str, Any] = {}
@@ -156,6 +156,13 @@ class Trace:
         return cls(assemble(tables, strings), strings, info, path)
 
     # What is in it
+
+    @property
+    def strings(self) -> list[str]:
+        """Every string, each once; columns such as `spans.name` hold places in it. Entry 0 is empty."""
+        if not isinstance(self._strings, list):
+            self._strings = self._strings()
+        return self._strings
 
     def columns(self, table: str) -> Columns:
         """Return the columns of one stored table, by its name in `kinetoscope.trace.STORED`.
