@@ -1,8 +1,6 @@
 """Our own file: everything survives, nothing broken gets through."""
 
-import contextlib
 import json
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,10 +13,9 @@ from hypothesis import strategies as st
 
 from kinetoscope import FormatError, StateError, open  # noqa: A004
 from kinetoscope.trace import STORED, Trace
-from kinetoscope.trace._file_columns import column_names, decoded, encoded
-from kinetoscope.trace._file_reader import read_ktrace
 from kinetoscope.trace._text import to_utf8
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
+from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -34,22 +31,6 @@ def assert_same(left, right):
             else:
                 assert one.dtype == other.dtype, (name, column)
                 assert np.array_equal(one, other), (name, column)
-
-
-def rich_trace():
-    builder = TraceBuilder()
-    main, other = builder.thread("main"), builder.thread("wörker \udc80")
-    net = builder.module("Net")
-    fc = builder.module("Linear", name="fc", parent=net)
-    stack = builder.stack(("a.py", 1, "main"), ("b.py", 2, "go"))
-    builder.step(0, 0, 1000, thread=main)
-    builder.span("aten::linear", 10, 50, module=fc, stack=stack, sequence=1, shapes=builder.shapes([[2, 3]]))
-    builder.backward("LinearBackward0", 200, 50, sequence=1)
-    builder.span("aten::add", 5, 500, thread=other, overload="Tensor", is_async=True)
-    builder.span("torch::autograd::AccumulateGrad", 300, 5, scope=1, parameter=builder.parameter(fc))
-    builder.allocate(20, 0xFFFF_FFFF_FFFF_FF00, 1 << 40)
-    builder.free(30, 0xFFFF_FFFF_FFFF_FF00)
-    return builder.lose("recycled_spans", 5).know("command_line", ["python", "x.py"]).build()
 
 
 def test_every_column_survives(tmp_path):
@@ -209,29 +190,6 @@ def test_floating_point_numbers_keep_all_their_bits(tmp_path):
         assert stored.view(np.int64).tolist() == np.array(kept).view(np.int64).tolist()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=30),
-    st.integers(1, 100),
-    st.booleans(),
-    st.sampled_from(["int64", "uint64", "int32", "uint8", "int8"]),
-)
-def test_any_numbers_survive_any_encoding(values, times, counted, kind):
-    wrapped = np.tile(np.array(values, dtype=np.uint64), times * 40)
-    if counted:
-        wrapped = np.cumsum(wrapped, dtype=np.uint64)
-    wanted = wrapped.astype(kind)
-    entry, arrays = encoded("x", wanted)
-    if not arrays:
-        assert (wanted == entry["constant"]).all()
-        return
-    entry = json.loads(json.dumps(entry))
-    assert sorted(arrays) == sorted(column_names("x", entry))
-    found = decoded("x", kind, entry, arrays)
-    assert found.dtype == wanted.dtype
-    assert np.array_equal(found, wanted)
-
-
 def test_parts_are_arrow_files_that_other_tools_read(tmp_path):
     trace = long_trace()
     trace.save(tmp_path / "x.ktrace")
@@ -365,143 +323,3 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.ktrace"]
     with pytest.raises(FileNotFoundError):
         rich_trace().save(tmp_path / "missing" / "x.ktrace")
-
-
-def rewrite(path, member, content):
-    """Replaces one member of an archive."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    members[member] = content
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members.items():
-            if data is not None:
-                archive.writestr(name, data)
-
-
-@pytest.mark.parametrize(
-    ("member", "content", "message"),
-    [
-        ("manifest.json", None, "holds no manifest.json"),
-        ("manifest.json", b'{"format": "else"}', "manifest.json is something else's"),
-        ("manifest.json", b"[]", "manifest.json is something else's"),
-        ("manifest.json", b"{", "cut short or damaged"),
-        (
-            "manifest.json",
-            b'{"format": "ktrace", "version": 99}',
-            "version 99; this release reads versions 1 to 2",
-        ),
-        (
-            "manifest.json",
-            b'{"format": "ktrace", "version": "2"}',
-            "version '2'; this release reads versions 1 to 2",
-        ),
-        ("manifest.json", b'{"format": "ktrace", "version": 1}', "cut short or damaged"),
-        ("strings.arrow", b"junk", "cut short or damaged"),
-        ("strings.arrow", None, "cut short or damaged"),
-        ("spans.arrow", b"ARROW1\0\0 junk", "cut short or damaged"),
-        (
-            "manifest.json",
-            b'{"format": "ktrace", "version": 2, "info": 3, "strings": 1, "tables": {}}',
-            "cut short or damaged",
-        ),
-        ("manifest.json", b"[" * 100_000, "cut short or damaged"),
-        ("spans.arrow", None, "spans.arrow is missing"),
-    ],
-)
-def test_a_wrong_part_is_a_format_error(tmp_path, member, content, message):
-    path = tmp_path / "x.ktrace"
-    rich_trace().save(path)
-    rewrite(path, member, content)
-    with pytest.raises(FormatError, match=message):
-        use_all(open(path))
-
-
-def use_all(trace):
-    """Reads everything there is."""
-    len(trace.strings)
-    for name, table in STORED.items():
-        for column in table.column_names:
-            trace.column(name, column)
-
-
-@pytest.mark.parametrize(
-    ("table", "change", "message"),
-    [
-        ("spans", {"rows": -1}, "fewer than no rows"),
-        ("spans", {"rows": 3}, "has the wrong length"),
-        ("strings", {"rows": 3}, "refers to rows"),
-        (
-            "spans",
-            {"columns": {"name": {"constant": 999}, "start_ns": {"constant": 0}}},
-            "refers to rows that are not there",
-        ),
-        ("spans", {"columns": {"name": {"constant": "x"}, "start_ns": {"constant": 1 << 80}}}, "damaged"),
-        ("spans", {"columns": {"start_ns": {}, "name": {"constant": {}}}}, "damaged"),
-        ("spans", {"columns": {"name": {"member": "nothing.arrow"}}}, "nothing.arrow is missing"),
-        ("spans", {"columns": {"name": {"member": "threads.arrow"}}}, "damaged"),
-        ("spans", {"columns": {"name": {"member": "spans.arrow", "planes": 3}}}, "cut into 3 bytes"),
-        ("spans", {"columns": {"name": {"member": "spans.arrow", "planes": 2}}}, "damaged"),
-        ("spans", {"columns": {"start_ns": {"member": "spans.arrow", "delta": [[1 << 40, 0]]}}}, "at row"),
-        (
-            "spans",
-            {"columns": {"start_ns": {"member": "spans.arrow", "delta": [[5, 0], [3, 0]]}}},
-            "at row 3",
-        ),
-        ("spans", {"columns": {"start_ns": {"member": "spans.arrow", "delta": {"a": 1}}}}, "damaged"),
-        ("spans", {"rows": 1 << 40}, "more rows than rows have numbers"),
-        (
-            "spans",
-            {
-                "rows": (1 << 31) - 1,
-                "columns": {"flags": {"constant": 0}, "start_ns": {"member": "spans.arrow"}},
-            },
-            "does not have the 2147483647 rows",
-        ),
-        (
-            "spans",
-            {"rows": (1 << 31) - 1, "columns": {"start_ns": {"member": "spans.arrow"}}},
-            "does not have the 2147483647 rows",
-        ),
-        ("losses", {"rows": (1 << 31) - 1, "columns": {"count": {"constant": 1}}}, "and holds none"),
-    ],
-)
-def test_a_manifest_that_lies_is_a_format_error(tmp_path, table, change, message):
-    path = tmp_path / "x.ktrace"
-    rich_trace().save(path)
-    with zipfile.ZipFile(path) as archive:
-        manifest = json.loads(archive.read("manifest.json"))
-    if table == "strings":
-        manifest["tables"]["spans"]["columns"]["name"] = {"constant": len(rich_trace().strings)}
-    else:
-        manifest["tables"][table].update(change)
-    rewrite(path, "manifest.json", json.dumps(manifest).encode())
-    with pytest.raises(FormatError, match=message):
-        trace = open(path)
-        for column in ("flags", "name", "start_ns"):
-            trace.column("spans", column)
-        trace.column("losses", "count")
-
-
-def test_a_file_cut_anywhere_is_a_format_error(tmp_path):
-    path = tmp_path / "x.ktrace"
-    rich_trace().save(path)
-    content = path.read_bytes()
-    for length in range(9, len(content), 97):
-        path.write_bytes(content[:length])
-        with pytest.raises(FormatError):
-            open(path)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_flipped_bytes_never_do_worse_than_a_format_error(tmp_path, data):
-    path = tmp_path / "x.ktrace"
-    if not (tmp_path / "whole.ktrace").exists():
-        rich_trace().save(tmp_path / "whole.ktrace")
-    shutil.copy(tmp_path / "whole.ktrace", path)
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
-    path.write_bytes(content)
-    with contextlib.suppress(FormatError):
-        use_all(read_ktrace(path))

@@ -95,8 +95,7 @@ class Trace:
             raise ArgumentError(f"a trace has no table {unknown[0]!r}; its tables are: {', '.join(STORED)}")
         if not strings or strings[0] != "":
             raise ArgumentError("the string table of a trace must begin with the empty string")
-        known: dict[str, Any] = {"complete": True}
-        known.update(info or {})
+        known: dict[str, Any] = {"complete": True, **(info or {})}
         return cls(assemble(tables, strings), strings, known, path)
 
     @classmethod
@@ -176,8 +175,8 @@ class Trace:
         try:
             return self._tables[table]
         except KeyError:
-            names = ", ".join(self._tables)
-            raise ArgumentError(f"a trace has no stored table {table!r}; it has: {names}") from None
+            known = ", ".join(self._tables)
+            raise ArgumentError(f"a trace has no stored table {table!r}; it has: {known}") from None
 
     def column(self, table: str, name: str) -> NDArray[Any]:
         """Return one column of a stored table, computed on first use; do not change it.
@@ -192,8 +191,7 @@ class Trace:
         Raises:
             ArgumentError: No such table or column.
         """
-        values: NDArray[Any] = self.columns(table)[name]
-        return values
+        return self.columns(table)[name]  # type: ignore[no-any-return]
 
     def cached(self, key: str, make: Callable[[], Kept]) -> Kept:
         """Return what `make` returned the first time it was called for `key`; used by tables that build on others."""
@@ -259,8 +257,7 @@ class Trace:
             raise StateError("the trace was closed; open it again to read more of it")
         if name not in catalog.TABLES:
             raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
-        make = catalog.resolve(catalog.TABLES[name])
-        found: pyarrow.Table = make(self, **options)
+        found: pyarrow.Table = catalog.resolve(catalog.TABLES[name])(self, **options)
         return found
 
     @property

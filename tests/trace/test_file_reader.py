@@ -1,0 +1,155 @@
+"""Damaged and hostile `.ktrace` files: nothing broken gets through, and nothing does worse than a `FormatError`."""
+
+import contextlib
+import json
+import shutil
+import zipfile
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kinetoscope import FormatError, open  # noqa: A004
+from kinetoscope.trace import STORED
+from kinetoscope.trace._file_reader import read_ktrace
+from tests.support.rich_trace import rich_trace
+
+
+def rewrite(path, member, content):
+    """Replaces one member of an archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members[member] = content
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            if data is not None:
+                archive.writestr(name, data)
+
+
+@pytest.mark.parametrize(
+    ("member", "content", "message"),
+    [
+        ("manifest.json", None, "holds no manifest.json"),
+        ("manifest.json", b'{"format": "else"}', "manifest.json is something else's"),
+        ("manifest.json", b"[]", "manifest.json is something else's"),
+        ("manifest.json", b"{", "cut short or damaged"),
+        (
+            "manifest.json",
+            b'{"format": "ktrace", "version": 99}',
+            "version 99; this release reads versions 1 to 2",
+        ),
+        (
+            "manifest.json",
+            b'{"format": "ktrace", "version": "2"}',
+            "version '2'; this release reads versions 1 to 2",
+        ),
+        ("manifest.json", b'{"format": "ktrace", "version": 1}', "cut short or damaged"),
+        ("strings.arrow", b"junk", "cut short or damaged"),
+        ("strings.arrow", None, "cut short or damaged"),
+        ("spans.arrow", b"ARROW1\0\0 junk", "cut short or damaged"),
+        (
+            "manifest.json",
+            b'{"format": "ktrace", "version": 2, "info": 3, "strings": 1, "tables": {}}',
+            "cut short or damaged",
+        ),
+        ("manifest.json", b"[" * 100_000, "cut short or damaged"),
+        ("spans.arrow", None, "spans.arrow is missing"),
+    ],
+)
+def test_a_wrong_part_is_a_format_error(tmp_path, member, content, message):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    rewrite(path, member, content)
+    with pytest.raises(FormatError, match=message):
+        use_all(open(path))
+
+
+def use_all(trace):
+    """Reads everything there is."""
+    len(trace.strings)
+    for name, table in STORED.items():
+        for column in table.column_names:
+            trace.column(name, column)
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "message"),
+    [
+        ("spans", {"rows": -1}, "fewer than no rows"),
+        ("spans", {"rows": 3}, "has the wrong length"),
+        ("strings", {"rows": 3}, "refers to rows"),
+        (
+            "spans",
+            {"columns": {"name": {"constant": 999}, "start_ns": {"constant": 0}}},
+            "refers to rows that are not there",
+        ),
+        ("spans", {"columns": {"name": {"constant": "x"}, "start_ns": {"constant": 1 << 80}}}, "damaged"),
+        ("spans", {"columns": {"start_ns": {}, "name": {"constant": {}}}}, "damaged"),
+        ("spans", {"columns": {"name": {"member": "nothing.arrow"}}}, "nothing.arrow is missing"),
+        ("spans", {"columns": {"name": {"member": "threads.arrow"}}}, "damaged"),
+        ("spans", {"columns": {"name": {"member": "spans.arrow", "planes": 3}}}, "cut into 3 bytes"),
+        ("spans", {"columns": {"name": {"member": "spans.arrow", "planes": 2}}}, "damaged"),
+        ("spans", {"columns": {"start_ns": {"member": "spans.arrow", "delta": [[1 << 40, 0]]}}}, "at row"),
+        (
+            "spans",
+            {"columns": {"start_ns": {"member": "spans.arrow", "delta": [[5, 0], [3, 0]]}}},
+            "at row 3",
+        ),
+        ("spans", {"columns": {"start_ns": {"member": "spans.arrow", "delta": {"a": 1}}}}, "damaged"),
+        ("spans", {"rows": 1 << 40}, "more rows than rows have numbers"),
+        (
+            "spans",
+            {
+                "rows": (1 << 31) - 1,
+                "columns": {"flags": {"constant": 0}, "start_ns": {"member": "spans.arrow"}},
+            },
+            "does not have the 2147483647 rows",
+        ),
+        (
+            "spans",
+            {"rows": (1 << 31) - 1, "columns": {"start_ns": {"member": "spans.arrow"}}},
+            "does not have the 2147483647 rows",
+        ),
+        ("losses", {"rows": (1 << 31) - 1, "columns": {"count": {"constant": 1}}}, "and holds none"),
+    ],
+)
+def test_a_manifest_that_lies_is_a_format_error(tmp_path, table, change, message):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    if table == "strings":
+        manifest["tables"]["spans"]["columns"]["name"] = {"constant": len(rich_trace().strings)}
+    else:
+        manifest["tables"][table].update(change)
+    rewrite(path, "manifest.json", json.dumps(manifest).encode())
+    with pytest.raises(FormatError, match=message):
+        trace = open(path)
+        for column in ("flags", "name", "start_ns"):
+            trace.column("spans", column)
+        trace.column("losses", "count")
+
+
+def test_a_file_cut_anywhere_is_a_format_error(tmp_path):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    content = path.read_bytes()
+    for length in range(9, len(content), 97):
+        path.write_bytes(content[:length])
+        with pytest.raises(FormatError):
+            open(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_flipped_bytes_never_do_worse_than_a_format_error(tmp_path, data):
+    path = tmp_path / "x.ktrace"
+    if not (tmp_path / "whole.ktrace").exists():
+        rich_trace().save(tmp_path / "whole.ktrace")
+    shutil.copy(tmp_path / "whole.ktrace", path)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    with contextlib.suppress(FormatError):
+        use_all(read_ktrace(path))
