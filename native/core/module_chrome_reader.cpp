@@ -85,7 +85,7 @@ class PythonChromeReader {
 }  // namespace
 
 void bind_chrome_reader(nb::module_& module) {
-  nb::class_<PythonChromeReader>(module, "ChromeReader",
+  nb::class_<PythonChromeReader>(module, "ChromeReader", nb::is_final(),
                                  "Reads a trace in Chrome's JSON format from text that comes in blocks.")
       .def(nb::init<nb::object, nb::object, nb::object, std::size_t>(), nb::arg("categories"),
            nb::arg("kinds"), nb::arg("on_device"), nb::arg("max_bytes"))

@@ -144,6 +144,7 @@ class ChromeWriter(metaclass=_NanobindType):
     def __iter__(self) -> Iterator[bytes]: ...
     def __next__(self) -> bytes: ...
 
+@final
 class ChromeReader(metaclass=_NanobindType):
     def __init__(
         self, categories: Sequence[str], kinds: Sequence[int], on_device: Sequence[bool], max_bytes: int
