@@ -1,0 +1,398 @@
+"""The native reader of Chrome's trace events: each kind of event, and how the text may be written."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope import _core
+
+OPERATOR, ANNOTATION, PYTHON, MODULE, KERNEL, MEMCPY, RUNTIME = 0, 2, 4, 5, 6, 7, 9
+ASYNC, UNFINISHED, INSTANT = 1, 2, 8
+CATEGORIES = {
+    "cpu_op": (OPERATOR, False),
+    "python_function": (PYTHON, False),
+    "cuda_runtime": (RUNTIME, False),
+    "kernel": (KERNEL, True),
+    "gpu_memcpy": (MEMCPY, True),
+}
+
+
+def read_text(text: bytes, *, block: int = 1 << 20, max_bytes: int = 0) -> dict[str, Any]:
+    """Feeds a text in blocks and returns the reader's parts."""
+    kinds, devices = zip(*CATEGORIES.values(), strict=True)
+    reader = _core.ChromeReader(list(CATEGORIES), list(kinds), list(devices), max_bytes)
+    for at in range(0, len(text), block):
+        reader.feed(memoryview(text)[at : at + block])
+    return reader.finish()
+
+
+def read(*events: dict[str, Any], **header: Any) -> dict[str, Any]:
+    """Reads a file of these events."""
+    return read_text(json.dumps({**header, "traceEvents": list(events)}).encode())
+
+
+def x(name: str, ts: float, dur: float, cat: str = "cpu_op", pid: Any = 1, tid: Any = 1, **args: Any) -> dict:
+    """A complete event."""
+    event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
+    return event | ({"args": args} if args else {})
+
+
+def plain(parts: dict[str, Any]) -> dict[str, Any]:
+    """The parts as values that compare."""
+    if isinstance(parts, dict):
+        return {key: plain(value) for key, value in parts.items()}
+    return parts.tolist() if hasattr(parts, "tolist") else parts
+
+
+def lost(parts: dict[str, Any]) -> dict[str, int]:
+    """What was lost, without what was not."""
+    return {name: count for name, count in parts["losses"].items() if count}
+
+
+def names(parts: dict[str, Any]) -> list[str]:
+    """The names of the spans in their order."""
+    return [parts["strings"][name] for name in parts["spans"]["name"].tolist()]
+
+
+def test_complete_events_become_spans_in_order_with_exact_times():
+    parts = read(
+        x("inner", 1419116104994.671, 1.001), x("outer", 1419116104994.67, 2.5), x("late", 1419116105000, 0)
+    )
+    spans = parts["spans"]
+    assert names(parts) == ["outer", "inner", "late"]
+    assert parts["base_ns"] == 1419116104994670
+    assert spans["start_ns"].tolist() == [0, 1, 5330]
+    assert spans["duration_ns"].tolist() == [2500, 1001, 0]
+    assert lost(parts) == {}
+
+
+def test_of_equal_spans_the_outer_kind_comes_first():
+    parts = read(
+        x("call", 10, 5, "cuda_runtime"),
+        x("op", 10, 5),
+        x("python", 10, 5, "python_function"),
+        x("longer", 10, 6),
+    )
+    assert names(parts) == ["longer", "python", "op", "call"]
+
+
+def test_threads_are_told_by_process_number_and_device_and_hosts_come_first():
+    parts = read(
+        x("k", 5, 1, "kernel", 1, 1, stream=1, device=1),
+        x("b", 1, 1, pid=7, tid=9),
+        x("a", 2, 1, pid=7, tid="8"),
+        x("c", 3, 1, pid="Spans", tid="stream 12"),
+    )
+    threads = plain(parts["threads"])
+    assert threads["process"] == [-1, 7, 7, 1]
+    assert threads["number"] == [12, 8, 9, 1]
+    assert threads["process_text"] == ["Spans", "", "", ""]
+    assert threads["number_text"] == ["stream 12", "", "", ""]
+    assert threads["on_device"] == [0, 0, 0, 1]
+    assert names(parts) == ["c", "a", "b", "k"]
+
+
+def test_facts_of_operators_go_to_columns():
+    parts = read(
+        x(
+            "aten::mm", 0, 1,
+            **{
+                "External id": 7, "Record function id": 0, "Sequence number": 12, "Fwd thread id": 1, "Ev Idx": 3,
+                "Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"], "Concrete Inputs": ["", "1"],
+                "Input Strides": [[3, 1], []],
+            },
+        ),
+        x("aten::t", 2, 1, **{"External id": 8, "Record function id": 5}),
+    )  # fmt: skip
+    spans = plain(parts["spans"])
+    assert spans["external_id"] == [7, 8]
+    assert spans["record_function"] == [-1, 5]
+    assert spans["sequence"] == [12, -1]
+    assert spans["forward_number"] == [1, -1]
+    assert spans["shapes"] == [0, -1]
+    assert parts["shapes"] == {
+        "dims": ["[[2,3],[]]"], "types": ['["float","Scalar"]'], "concrete": ['["","1"]'], "strides": ["[[3,1],[]]"],
+    }  # fmt: skip
+    assert "arguments" not in spans
+
+
+def test_a_kernel_has_its_launch_configuration():
+    parts = read(
+        x("call", 0, 1, "cuda_runtime", correlation=5, cbid=211),
+        x(
+            "k", 5, 2, "kernel", 0, 7,
+            **{
+                "External id": 7, "queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": 5, "graph id": 3,
+                "graph node id": 4, "registers per thread": 90, "shared memory": 49152, "blocks per SM": 0.5,
+                "warps per SM": 2.25, "grid": [64, 1, 1], "block": [128, 2, 1], "est. achieved occupancy %": 4,
+            },
+        ),
+        x("m", 8, 2, "gpu_memcpy", 0, 7, bytes=50, device=0, stream=7, **{"memory bandwidth (GB/s)": 0.03}),
+    )  # fmt: skip
+    assert plain(parts["kernels"]) == {
+        "span": [1], "grid_x": [64], "grid_y": [1], "grid_z": [1], "block_x": [128], "block_y": [2], "block_z": [1],
+        "registers": [90], "shared_bytes": [49152], "blocks_per_sm": [0.5], "warps_per_sm": [2.25],
+        "occupancy_percent": [4.0], "context": [1], "graph": [3], "graph_node": [4],
+    }  # fmt: skip
+    assert plain(parts["copies"]) == {"span": [2], "bytes": [50]}
+    spans = plain(parts["spans"])
+    assert spans["correlation"] == [5, 5, -1]
+    assert spans["device_index"] == [-1, 0, 0]
+    assert parts["arguments"]["json"] == ['{"cbid":211}']
+    assert spans["arguments"] == [0, -1, -1]
+
+
+def test_an_unknown_category_with_a_stream_is_device_work():
+    parts = read(x("dma", 0, 1, "npu_task", 0, 3, stream=3), x("mark", 0, 1, "whatever"))
+    assert plain(parts["spans"])["kind"] == [ANNOTATION, KERNEL]
+    assert [parts["categories"][row] for row in parts["spans"]["category"].tolist()] == [
+        "whatever",
+        "npu_task",
+    ]
+
+
+def test_what_no_column_takes_stays_as_json_each_text_once():
+    extra = {"Collective name": "allreduce", "nested": {"a": [1, "x y", None]}, "device": "cuda:0"}
+    parts = read(x("a", 0, 1, **extra), x("b", 1, 1, **extra), x("c", 2, 1, correlation="none"))
+    assert [json.loads(text) for text in parts["arguments"]["json"]] == [extra, {"correlation": "none"}]
+    assert plain(parts["spans"])["arguments"] == [0, 0, 1]
+
+
+def test_python_calls_become_stacks_and_modules():
+    parts = read(
+        x("train.py(3): <module>", 0, 100, "python_function"),
+        x("nn.Module: Linear_0", 10, 50, "python_function", **{"Python module id": 0}),
+        x("model.py(7): forward", 11, 40, "python_function"),
+        x("aten::linear", 12, 5),
+        x("aten::add", 90, 5),
+        x("aten::elsewhere", 12, 5, tid=2),
+    )
+    spans, strings = plain(parts["spans"]), parts["strings"]
+    assert plain(parts["stacks"])["parent"] == [-1, 0]
+    assert [strings[name] for name in plain(parts["stacks"])["name"]] == [
+        "train.py(3): <module>",
+        "model.py(7): forward",
+    ]
+    assert dict(zip(names(parts), spans["own_stack"], strict=True)) == {
+        "train.py(3): <module>": 0, "nn.Module: Linear_0": 0, "model.py(7): forward": 1, "aten::linear": 1,
+        "aten::add": 0, "aten::elsewhere": -1,
+    }  # fmt: skip
+    assert dict(zip(names(parts), spans["own_module"], strict=True))["aten::linear"] == 0
+    assert plain(parts["modules"])["caller"] == [-1]
+    assert spans["kind"].count(MODULE) == 1
+
+
+def test_memory_events_become_allocations():
+    def memory(ts: float, size: int, **args: Any) -> dict[str, Any]:
+        return {
+            "ph": "i",
+            "s": "t",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 1,
+            "ts": ts,
+            "args": {"Bytes": size, **args},
+        }
+
+    address = {
+        "Addr": 2**63 + 5,
+        "Device Type": 1,
+        "Device Id": 0,
+        "Total Allocated": 8,
+        "Total Reserved": 64,
+    }
+    parts = read(memory(5, -8, **address), memory(2, 8, **address), memory(9, 4))
+    assert plain(parts["allocations"]) == {
+        "time_ns": [0, 3000, 7000], "thread": [0, 0, 0], "address": [2**63 + 5, 2**63 + 5, 0], "bytes": [8, 0, 4],
+        "freed_bytes": [0, 8, 0], "device_type": [1, 1, 0], "device_index": [0, 0, -1],
+        "allocated_bytes": [8, 8, -1], "reserved_bytes": [64, 64, -1],
+    }  # fmt: skip
+
+
+def test_begin_and_end_asynchronous_and_instant_events():
+    base = {"pid": 1, "tid": 1}
+    parts = read(
+        {"ph": "B", "name": "outer", "ts": 0, **base},
+        {"ph": "B", "name": "inner", "ts": 1, **base},
+        {"ph": "E", "ts": 3, **base},
+        {"ph": "E", "ts": 9, **base},
+        {"ph": "E", "ts": 10, **base},
+        {"ph": "b", "cat": "request", "id": "0x1", "name": "r", "ts": 2, **base},
+        {"ph": "b", "cat": "request", "id": "0x2", "name": "s", "ts": 3, **base},
+        {"ph": "e", "cat": "request", "id": "0x1", "name": "r", "ts": 8, **base},
+        {"ph": "i", "name": "mark", "ts": 4, "s": "t", **base},
+    )
+    spans = plain(parts["spans"])
+    found = dict(
+        zip(
+            names(parts),
+            zip(spans["start_ns"], spans["duration_ns"], spans["flags"], strict=True),
+            strict=True,
+        )
+    )
+    assert found == {
+        "outer": (0, 9000, 0), "inner": (1000, 2000, 0), "r": (2000, 6000, ASYNC),
+        "s": (3000, 6000, ASYNC | UNFINISHED), "mark": (4000, 0, INSTANT),
+    }  # fmt: skip
+    assert lost(parts) == {"unmatched_ends": 1, "unfinished_begins": 1}
+
+
+def test_arrows_are_kept_unless_correlations_say_them():
+    call = x("call", 0, 1, "cuda_runtime", correlation=5)
+    arrow = {"pid": 1, "tid": 1, "ts": 0, "cat": "ac2g", "name": "ac2g"}
+    forward = {"pid": 1, "tid": 1, "cat": "fwdbwd", "name": "fwdbwd", "id": 9}
+    parts = read(
+        call,
+        {"ph": "s", "id": 5, **arrow},
+        {"ph": "s", "ts": 2, **forward},
+        {"ph": "f", "bp": "e", "ts": 4, **forward},
+    )
+    assert parts["flows_implied"] == 1
+    flows = plain(parts["flows"])
+    assert (flows["phase"], flows["id"], flows["time_ns"]) == ([0, 2], [9, 9], [2000, 4000])
+    assert [parts["strings"][row] for row in flows["category"]] == ["fwdbwd", "fwdbwd"]
+
+
+def test_an_arrow_into_a_device_ends_on_its_track():
+    parts = read(
+        x("call", 0, 1, "cuda_runtime", correlation=8),
+        x("k", 5, 1, "kernel", 9, 408, stream=408),
+        {"ph": "f", "id": 8, "pid": 9, "tid": 408, "ts": 5, "cat": "ac2g", "name": "ac2g"},
+    )
+    assert plain(parts["flows"])["thread"] == [plain(parts["threads"])["on_device"].index(1)]
+
+
+def test_counters_have_one_row_for_each_series():
+    event = {"ph": "C", "pid": 1, "ts": 1}
+    parts = read(
+        {**event, "name": "power", "args": {"W": 3.5}}, {**event, "name": "mem", "args": {"a": 1, "b": 2}}
+    )
+    counters = plain(parts["counters"])
+    assert [parts["strings"][row] for row in counters["name"]] == ["power", "mem: a", "mem: b"]
+    assert counters["value"] == [3.5, 1.0, 2.0]
+
+
+def test_metadata_is_kept_once_and_the_header_as_it_stands():
+    label = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 5, "ts": 3, "args": {"name": "main"}}
+    parts = read(
+        label, {**label, "ts": 7}, {**label, "tid": "five"}, schemaVersion=1, distributedInfo={"rank": 3}
+    )
+    assert parts["metadata"] == [
+        ("thread_name", 1, 5, '{"name":"main"}', "", ""),
+        ("thread_name", 1, -1, '{"name":"main"}', "", "five"),
+    ]
+    assert parts["header"] == [("schemaVersion", "1"), ("distributedInfo", '{"rank":3}')]
+
+
+def test_kinetos_own_window_is_no_span():
+    parts = read(
+        x("PyTorch Profiler (0)", 10, 90, "Trace", "Spans", "PyTorch Profiler"),
+        {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 100},
+        x("op", 20, 1),
+    )
+    assert names(parts) == ["op"]
+    assert parts["windows"] == [("PyTorch Profiler (0)", 0, 90000), ("Record Window End", 90000, 0)]
+
+
+def test_a_bare_list_is_a_trace_even_without_its_end():
+    whole = json.dumps([x("a", 0, 1), x("b", 1, 1)]).encode()
+    for text in (whole, whole[:-1], whole[:-1] + b",\n"):
+        assert lost(parts := read_text(text)) == {}
+        assert names(parts) == ["a", "b"]
+    assert lost(parts := read_text(whole[:-3])) == {"truncated": 1}
+    assert names(parts) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"  \n", b"hello", b"\x1f\x8b\x08", b"<html>", b"{}", b'{"a": 1}', b"{oops", b"12"]
+)
+def test_what_is_no_trace_is_refused(text: bytes):
+    with pytest.raises(ValueError, match="no trace"):
+        read_text(text)
+
+
+def test_texts_are_decoded():
+    text = '{"traceEvents":[{"ph":"X","name":"a\\u00e9\\ud83d\\ude00\\ud800 \\"q\\" \\/","ts":"1","dur":1,"pid":1,"tid":1}]}'
+    assert names(read_text(text.encode())) == ['aé\U0001f600\ud800 "q" /']
+    assert names(read_text(b'{"traceEvents":[{"ph":"X","name":"\xff","ts":1,"dur":1,"pid":1,"tid":1}]}')) == [
+        "\ufffd"
+    ]
+
+
+def test_a_broken_event_costs_only_itself():
+    good = json.dumps(x("good", 0, 1))
+    for bad in (
+        '{"ph": "X", "name": "a "quoted" b", "ts": 1}',
+        '{"ph" "X"}',
+        '{"ph": "X", "ts": }',
+        '"text"',
+        "17",
+        "{]",
+    ):
+        parts = read_text(f'{{"traceEvents": [{good}, {bad}, {good}]}}'.encode())
+        assert names(parts) == ["good", "good"], bad
+        assert lost(parts) == {"bad_events": 1}, bad
+
+
+def test_numbers_that_are_none_become_texts_among_the_arguments():
+    text = b'{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":1,"pid":1,"tid":1,"args":{"x":NaN,"y":-Infinity,"z":inf}}]}'
+    assert read_text(text)["arguments"]["json"] == ['{"x":"NaN","y":"-Infinity","z":"inf"}']
+
+
+def test_times_that_cannot_be_are_counted():
+    parts = read(
+        x("a", 1e300, 1),
+        x("b", 1, -5),
+        x("c", 2, 1e300),
+        {"ph": "X", "name": "d", "pid": 1, "tid": 1, "ts": 3},
+    )
+    assert names(parts) == ["b", "c", "d"]
+    assert lost(parts) == {"bad_times": 2, "negative_durations": 1, "missing_durations": 1}
+    assert plain(parts["spans"])["duration_ns"] == [0, 0, 0]
+
+
+def test_deep_nesting_is_cut():
+    deep = "[" * 5000 + "]" * 5000
+    text = f'{{"traceEvents":[{{"ph":"X","name":"a","ts":1,"dur":1,"pid":1,"tid":1,"args":{{"d":{deep}}}}}]}}'
+    parts = read_text(text.encode())
+    assert parts["arguments"]["json"] == ['{"d":null}']
+    assert lost(parts) == {"too_deep": 1}
+
+
+def test_a_limit_of_memory_keeps_what_came_before():
+    events = [x(f"name {number} {'x' * 200}", number, 1) for number in range(20_000)]
+    parts = read_text(json.dumps(events).encode(), max_bytes=1 << 20)
+    kept = len(parts["spans"]["name"])
+    assert 0 < kept < 20_000
+    assert lost(parts) == {"beyond_memory_limit": 20_000 - kept}
+    assert parts["events"] == 20_000
+
+
+def test_a_finished_reader_says_so():
+    reader = _core.ChromeReader([], [], [], 0)
+    reader.feed(b"[]")
+    reader.finish()
+    with pytest.raises(ValueError, match="make a new one"):
+        reader.feed(b"[]")
+    with pytest.raises(ValueError, match="same length"):
+        _core.ChromeReader(["a"], [], [], 0)
+
+
+@given(st.integers(1, 60), st.sampled_from([None, 1, "\t"]), st.booleans())
+def test_it_does_not_matter_how_the_text_is_cut_or_spaced(block: int, indent: Any, ascii_only: bool):
+    events = [
+        x('op "é" \\', 1.5, 2.25, **{"Input Dims": [[1, 2], []], "other": {"a b": "c, d"}}),
+        x("k", 3, 1, "kernel", 0, 7, grid=[1, 2, 3], stream=7),
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}},
+        {"ph": "C", "name": "c", "ts": 1, "pid": 1, "args": {"v": 1}},
+    ]
+    text = json.dumps(
+        {"a": [1, {"b": "}"}], "traceEvents": events, "z": 1.5}, indent=indent, ensure_ascii=ascii_only
+    )
+    whole = read(*events, a=[1, {"b": "}"}])
+    whole["header"].append(("z", "1.5"))
+    cut = read_text(b"\xef\xbb\xbf" + text.encode() + b"\r\n", block=block)
+    assert plain(cut) == plain(whole)
