@@ -7,6 +7,7 @@
 
 #include "chrome_order.h"
 #include "chrome_reader.h"
+#include "following.h"
 #include "module.h"
 
 namespace kinetoscope {
@@ -45,6 +46,23 @@ class PythonChromeReader {
       }
     }
     PyBuffer_Release(&view);
+    if (refused) {
+      reader_.reset();
+      throw nb::value_error(refused->c_str());
+    }
+  }
+
+  void follow(int text, int finished) {
+    check_open();
+    std::optional<std::string> refused;
+    {
+      const nb::gil_scoped_release released;
+      try {
+        kinetoscope::follow(text, finished, [this](std::string_view block) { reader_->feed(block); });
+      } catch (const NotATrace& error) {
+        refused = error.what();
+      }
+    }
     if (refused) {
       reader_.reset();
       throw nb::value_error(refused->c_str());
@@ -91,6 +109,10 @@ void bind_chrome_reader(nb::module_& module) {
            nb::arg("kinds"), nb::arg("on_device"), nb::arg("max_bytes"))
       .def("feed", &PythonChromeReader::feed, nb::arg("block"),
            "Takes the next part of the text, cut anywhere.")
+      .def("follow", &PythonChromeReader::follow, nb::arg("text"), nb::arg("finished"),
+           "Takes the text that another thread writes into a pipe, without Python's lock, until the writers "
+           "are gone or "
+           "`finished` can be read and the pipe is empty.")
       .def_prop_ro("events", &PythonChromeReader::events, "How many events were read so far.")
       .def("finish", &PythonChromeReader::finish, "Returns all that was read, as columns.");
 }
