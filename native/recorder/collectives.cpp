@@ -184,7 +184,7 @@ void add_description(Facts&) {}
 
 bool is_between_ranks(std::string_view name) {
   constexpr std::string_view kBeginnings[] = {
-      kDescribedCall, "c10d::", "_c10d_functional::", "gloo:", "nccl:", "xccl:", "ucc:", "mpi:"};
+      kDescribedCall, "c10d::", "_c10d_functional::", "gloo:", "nccl:", "xccl:", "hccl:", "ucc:", "mpi:"};
   for (const std::string_view beginning : kBeginnings) {
     if (name.starts_with(beginning)) return true;
   }

@@ -39,8 +39,9 @@ def test_the_recording_of_a_killed_process_opens_and_says_so(tmp_path):
     [
         (b"", "the file is empty"),
         (b"PAR1....", "a Parquet file holds one table"),
-        (b'{"traceEvents": []}', "JSON traces cannot be opened"),
-        (b"\x1f\x8b\x08", "gzip files cannot be opened"),
+        (b'{"a": 1}', "x: "),
+        (b"\x1f\x8b\x08", "holds no trace .nothing at all."),
+        (b"\xff\xfe{\0", "the text is in UTF-16"),
         (b"KSCO", "breaks off after its first bytes"),
         (b"KSCOPE\r\n", "not a readable recording"),
         (b"\x7fELF\x02\x01\x01", "the file holds no trace"),

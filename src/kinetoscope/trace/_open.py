@@ -2,91 +2,127 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
-from kinetoscope._errors import FormatError, MissingDependencyError
+from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.trace import catalog
+from kinetoscope.trace._byte_source import ByteSource
 from kinetoscope.trace._schema import STORED
 from kinetoscope.trace._trace import Trace
+from kinetoscope.trace._unpacking import GZIP_MAGIC, UnpackedText
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+
+    Progress = Callable[[int, int | None, int], object]
 
 RECORDING_MAGIC = b"KSCOPE\r\n"
 ZIP_MAGIC = b"PK\x03\x04"
-CAN_OPEN = "recordings of this profiler (also of killed processes) and .ktrace files"
+CAN_OPEN = (
+    "recordings of this profiler (also of killed processes), .ktrace files, and traces of Kineto and others in Chrome's "
+    "JSON format, plain or packed by gzip or zstd"
+)
 
 
-def open(source: str | os.PathLike[str]) -> Trace:  # noqa: A001  (the verb is `kinetoscope.open`)
-    """Open a trace.
+def open(  # noqa: A001  (the verb is `kinetoscope.open`)
+    source: str | os.PathLike[str] | IO[bytes],
+    *,
+    progress: Progress | None = None,
+    max_memory_bytes: int | None = None,
+    max_uncompressed_bytes: int | None = None,
+) -> Trace:
+    """Open a trace. What the file holds decides how it is read, not its name.
+
+    Recordings of this profiler, also of a process that was killed or still runs, and `.ktrace` files are mapped and not
+    read. JSON in Chrome's trace event format, as torch.profiler and many other tools write it, is read as a stream, plain
+    or packed by gzip or zstd. What cannot be used of it, or does not fit, is a row of `losses`.
 
     Args:
-        source: The path of a recording, also of a process that was killed or still runs, or of a `.ktrace` file; or,
-            where `fsspec` is installed, any URL it knows (``s3://...``).
+        source: A path; where `fsspec` is installed, any URL it knows (``s3://...``); or a file opened for reading bytes,
+            which is read from where it stands and stays open.
+        progress: Called again and again while JSON is read, with the bytes of the file that have been read, those it has
+            (None where nobody knows), and how many events were found so far. What it raises ends the reading.
+        max_memory_bytes: How much memory the events of a JSON file may take; what comes after is only counted. Without
+            it half of the memory that is available. 0: no limit.
+        max_uncompressed_bytes: How many bytes of a packed JSON file are unpacked at most. Without it 200 times its size
+            or 1 GiB, whichever is more.
 
     Returns:
         The trace. It is a context manager; leaving it lets go of the file.
 
     Raises:
+        ArgumentError: `source` is nothing that can be opened, or a limit is negative.
         FormatError: The file holds no trace, is damaged, or is of a newer version.
-        MissingDependencyError: A URL was given and `fsspec` is not installed.
+        MissingDependencyError: A URL was given and `fsspec` is not installed, or zstd and `pyarrow` is not.
         OSError: The file cannot be read.
     """
-    text = os.fspath(source)
-    if "://" in text:
-        return _open_url(text)
-    path = Path(text)
-    with builtins.open(path, "rb") as file:
-        head = file.read(8)
-    if head == RECORDING_MAGIC:
-        return Trace.from_recording(path)
-    if head.startswith(ZIP_MAGIC):
-        from kinetoscope.trace._file_reader import read_ktrace
-
-        return read_ktrace(path)
-    raise FormatError(f"{path}: {_what_it_is(head)}; kinetoscope.open reads {CAN_OPEN}")
-
-
-def _what_it_is(head: bytes) -> str:
-    """Say in words what the first bytes look like."""
-    if not head:
-        return "the file is empty"
-    if head.startswith(b"PAR1"):
-        return "a Parquet file holds one table and not a whole trace (read it with pandas, polars or DuckDB)"
-    if head.lstrip().startswith((b"{", b"[")):
-        return "JSON traces cannot be opened"
-    if head.startswith(b"\x1f\x8b"):
-        return "gzip files cannot be opened"
-    if RECORDING_MAGIC.startswith(head):
-        return "the file breaks off after its first bytes"
-    return "the file holds no trace"
+    for name, limit in (
+        ("max_memory_bytes", max_memory_bytes),
+        ("max_uncompressed_bytes", max_uncompressed_bytes),
+    ):
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ArgumentError(f"{name}={limit!r}: give a number of bytes that is not negative.")
+    with ByteSource.of(source) as found:
+        head = found.peek(8)
+        if head == RECORDING_MAGIC or head.startswith(ZIP_MAGIC):
+            return _open_own(found, head)
+        text = UnpackedText(found, max_uncompressed_bytes)
+        try:
+            begin = text.head()
+            for first_characters, reader in catalog.READERS:
+                if begin.startswith(first_characters):
+                    trace: Trace = catalog.resolve(reader)(
+                        text, max_memory_bytes=max_memory_bytes, progress=progress
+                    )
+                    return trace
+        finally:
+            text.close()
+        raise FormatError(f"{found.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")
 
 
-def _open_url(url: str) -> Trace:
-    """Copy what a URL names into a temporary file, open that, and remove it when the trace is closed."""
-    try:
-        import fsspec
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{url}: opening a URL needs fsspec: install it with `pip install fsspec` (and the package for its protocol)"
-        ) from error
-    filesystem: Any
-    filesystem, remote = fsspec.core.url_to_fs(url)
+def _open_own(source: ByteSource, head: bytes) -> Trace:
+    """Open a file of this profiler: by its path, or else by that of a copy."""
+    if source.path is not None:
+        return _open_path(source.path, head)
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
         local = Path(folder) / "trace"
-        filesystem.get_file(remote, str(local))
+        source.copy_to(local)
         try:
-            trace = open(local)
+            trace = _open_path(local, head)
         except FormatError as error:
-            raise FormatError(str(error).replace(str(local), url)) from error
+            raise FormatError(str(error).replace(str(local), source.name)) from error
         # The copy disappears now, so what is still lazy has to be read now.
         for table in STORED:
             columns = trace.columns(table)
             for name in columns.given:
                 columns[name]
     trace.path = None
-    trace.info["source"] = url
+    trace.info["source"] = source.name
     return trace
+
+
+def _open_path(path: Path, head: bytes) -> Trace:
+    """Open a recording or a `.ktrace` file."""
+    if head == RECORDING_MAGIC:
+        return Trace.from_recording(path)
+    from kinetoscope.trace._file_reader import read_ktrace
+
+    return read_ktrace(path)
+
+
+def _what_it_is(head: bytes, begin: bytes) -> str:
+    """Say in words what a file is by its first bytes, as they are and unpacked."""
+    if not head:
+        return "the file is empty"
+    if head.startswith(b"PAR1"):
+        return "a Parquet file holds one table and not a whole trace (read it with pandas, polars or DuckDB)"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "the text is in UTF-16, and JSON is read in UTF-8"
+    if head != begin[: len(head)] and head.startswith((GZIP_MAGIC, b"\x28\xb5\x2f\xfd")):
+        return f"what it unpacks to holds no trace{'' if begin else ' (nothing at all)'}"
+    if RECORDING_MAGIC.startswith(head):
+        return "the file breaks off after its first bytes"
+    return "the file holds no trace"

@@ -63,7 +63,7 @@ SCOPE_PYTHON = 100
 SCOPE_MODULE = 101
 
 # What the ranges begin with in which a backend carries out calls between ranks.
-TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "ucc:", "mpi:")
+TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "hccl:", "ucc:", "mpi:")
 
 FLAG_ASYNC = 1
 FLAG_UNFINISHED = 2

@@ -54,6 +54,11 @@ COLUMNS: dict[str, dict[tuple[str, ...], str]] = {
 # Functions (Trace) -> metadata that a saved trace keeps beside its own.
 SAVED_INFO: tuple[str, ...] = ("kinetoscope.tables.costs.columns:saved_info",)
 
+# What an unpacked text begins with -> function (UnpackedText, max_memory_bytes=, progress=) -> Trace.
+READERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
+    ((b"{", b"["), "kinetoscope.formats.chrome_reading:read_chrome_trace"),
+)
+
 # File suffix -> function (Trace, path) -> None. The longest suffix that fits decides.
 WRITERS: dict[str, str] = {
     ".ktrace": "kinetoscope.trace._file:write_ktrace",

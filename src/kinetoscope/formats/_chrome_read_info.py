@@ -1,0 +1,181 @@
+"""What a Chrome trace says of its run as a whole, and what reading it lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.formats._chrome_categories import CUDA, HPU, MTIA, PRIVATE_USE_1, XPU
+from kinetoscope.trace._unpacking import LOSSES as PACKING_LOSSES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TYPE_NAMES = {CUDA: "cuda", XPU: "xpu", HPU: "hpu", MTIA: "mtia", PRIVATE_USE_1: "privateuseone"}
+# Times as the files of torch before 2.4 have them count from 1970; those of other clocks are far smaller.
+_YEAR_2001_NS = 10**18
+_YEAR_2100_NS = 41 * 10**17
+_CYCLE = re.compile(r"PyTorch Profiler \((?P<number>\d{1,18})\)")
+# What a trace says of itself in other ways, or what the writer made for viewers.
+_NOT_KEPT = {"displayTimeUnit", "baseTimeNanoseconds", "losses", "stop_ns", "start_realtime_ns"}
+
+LOSSES: dict[str, tuple[str, str, str]] = {
+    "truncated": (
+        "files that break off",
+        "file",
+        "The text ends in the middle, as when its writer was killed: everything before that is here.",
+    ),
+    "bad_events": (
+        "events that could not be used",
+        "events",
+        "They are no JSON, or lack what every event needs.",
+    ),
+    "bad_times": (
+        "events without a usable time",
+        "events",
+        "Their time is missing, no number, or beyond what 64 bits of nanoseconds hold.",
+    ),
+    "negative_durations": (
+        "events that end before they begin",
+        "events",
+        "They are kept, with a duration of 0.",
+    ),
+    "unmatched_ends": (
+        "ends of spans without their begin",
+        "events",
+        "The begin lies before the recording, or was lost.",
+    ),
+    "unfinished_begins": (
+        "begins of spans without their end",
+        "events",
+        "They were still running when the recording ended, and are cut at its last event.",
+    ),
+    "too_deep": (
+        "events nested deeper than is read",
+        "events",
+        "No tool is known to write such; they were left out.",
+    ),
+    "beyond_memory_limit": (
+        "events beyond the memory limit",
+        "events",
+        "Columns and texts had reached it; max_memory_bytes of kinetoscope.open sets it.",
+    ),
+    "bad_header": ("facts of the run that could not be read", "info", "They are no JSON."),
+    "bad_arguments": (
+        "events whose arguments could not be read",
+        "events",
+        "They are kept, without what they say beside name and time.",
+    ),
+    "bad_memory_events": (
+        "marks of memory that could not be used",
+        "allocations",
+        "They lack the size or the time.",
+    ),
+    "missing_durations": ("events without a duration", "events", "They are kept, with a duration of 0."),
+    "oversized_values": (
+        "values too large to keep",
+        "events",
+        "A single one of them would not have fitted into the memory limit.",
+    ),
+    "ignored_events": (
+        "events of a kind that is not read",
+        "events",
+        "Their phase is none that slices, counters, arrows or marks have.",
+    ),
+    "text_after_end": ("files with text after the end of the trace", "file", "They were left out."),
+    "bad_text": (
+        "texts that are no UTF-8 or no JSON",
+        "strings",
+        "What could not be read of them is shown as U+FFFD.",
+    ),
+}
+"""Counts of the native reader -> what, where and why, as the table `losses` says it."""
+
+
+def read_header(header: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The keys of a file beside its events, each with its value; what is no JSON stays text, of two equal keys the last counts."""
+    return {key: _value(text) for key, text in header}
+
+
+def read_info(
+    header: Mapping[str, Any], base_ns: int, stop_ns: int, device_types: Sequence[int]
+) -> dict[str, Any]:
+    """What is known about the run, as `Trace.info` holds it.
+
+    Args:
+        header: What `read_header` gave.
+        base_ns: The first time of the file, on its own axis.
+        stop_ns: The last time, from the first.
+        device_types: The types of the devices that have streams.
+    """
+    info: dict[str, Any] = {key: value for key, value in header.items() if key not in _NOT_KEPT}
+    info["stop_ns"] = stop_ns
+    since = header.get("baseTimeNanoseconds")
+    if type(since) is int and 0 <= since < 2**62:
+        if since or "start_realtime_ns" not in header:
+            info["start_realtime_ns"] = since + base_ns
+    elif _YEAR_2001_NS <= base_ns < _YEAR_2100_NS:
+        info["start_realtime_ns"] = base_ns
+    if "host" not in info and isinstance(host := header.get("host_name"), str):
+        info["host"] = host
+    if "devices" not in info and (devices := _devices(header.get("deviceProperties"), device_types)):
+        info["devices"] = devices
+    complete = info.get("complete")
+    info["complete"] = complete if isinstance(complete, bool) else True
+    return info
+
+
+def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
+    """The table `losses`: what reading lost, and what the file says was lost before."""
+    rows: list[tuple[str, int, str, str]] = []
+    for name, count in counted.items():
+        if count > 0:
+            what, where, why = {**LOSSES, **PACKING_LOSSES}.get(
+                name, (name.replace("_", " "), "file", "The reader counted it.")
+            )
+            rows.append((what, int(count), where, why))
+    told = header.get("losses")
+    for loss in told if isinstance(told, list) else []:
+        if isinstance(loss, dict) and isinstance(loss.get("what"), str):
+            times = loss.get("count")
+            count = times if type(times) is int and 0 <= times < 2**62 else 1
+            rows.append((loss["what"], count, str(loss.get("where", "")), str(loss.get("why", ""))))
+    columns = ("what", "count", "where", "why")
+    return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
+
+
+def read_cycles(windows: Sequence[tuple[str, int, int]], stop_ns: int) -> dict[str, list[int]]:
+    """The table `cycles`: the windows that Kineto says it recorded in, or else the whole file."""
+    found = {
+        (start_ns, max(0, duration_ns), int(name["number"]))
+        for text, start_ns, duration_ns in windows
+        if (name := _CYCLE.fullmatch(text)) is not None
+    }
+    rows = sorted(found) or [(0, stop_ns, 0)]
+    return {
+        "number": [row[2] for row in rows],
+        "start_ns": [row[0] for row in rows],
+        "duration_ns": [row[1] for row in rows],
+    }
+
+
+def _value(text: str) -> Any:
+    """What a JSON text means."""
+    try:
+        return json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _devices(properties: object, device_types: Sequence[int]) -> list[dict[str, Any]]:
+    """The devices by name, in the form in which recordings keep them."""
+    kind = _TYPE_NAMES.get(device_types[0], "cuda") if device_types else "cuda"
+    return [
+        {"type": kind, "index": entry["id"], "name": entry["name"]}
+        for entry in (properties if isinstance(properties, list) else [])
+        if isinstance(entry, dict)
+        and type(entry.get("id")) is int
+        and isinstance(entry.get("name"), str)
+        and entry["name"]
+    ]

@@ -1,0 +1,258 @@
+"""Whose the tracks of a Chrome trace are: the threads of which process, or the streams of which device."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.formats._chrome_categories import CUDA, DEVICE_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+# How Kineto calls a thread.
+_THREAD_NAME = re.compile(r"thread -?\d+ \((?P<name>.*)\)", re.DOTALL)
+# What Kineto puts beside a process that is a device.
+_DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+")
+# Kineto's process of a device is the device's index; anything larger is the number of a process.
+_MOST_DEVICES = 1024
+# Processes that a file names by words get numbers from here on.
+_FIRST_MADE_UP = 1 << 40
+
+
+@dataclass
+class Tracks:
+    """The tracks of a file as rows of `threads`, in the order of the native reader.
+
+    Attributes:
+        on_device: Which of them are streams of a device.
+        process: The number of each one's process; -1 for devices, and where the file has none.
+        threads: The columns of the table `threads`.
+        streams: The columns of the table `streams`.
+        stream_of: For each track its row of `streams`, -1 for those of the host.
+        main_process: The process with the most spans on the host, None without any.
+        processes: What is known of each process of the host: `process`, `name`, `labels`.
+    """
+
+    on_device: NDArray[np.bool_]
+    process: NDArray[np.int64]
+    threads: dict[str, Any]
+    streams: dict[str, Any]
+    stream_of: NDArray[np.int32]
+    main_process: int | None
+    processes: list[dict[str, Any]]
+
+
+@dataclass
+class _Names:
+    """What the metadata events of a file say, by process and track as the file writes them."""
+
+    threads: dict[tuple[int, str, int, str], list[str]] = field(default_factory=dict)
+    processes: dict[tuple[int, str], str] = field(default_factory=dict)
+    labels: dict[tuple[int, str], str] = field(default_factory=dict)
+
+
+def read_tracks(
+    native: Mapping[str, Any],
+    metadata: Sequence[tuple[str, int, int, str, str, str]],
+    thread: NDArray[np.int32],
+    categories: Sequence[str],
+    category: NDArray[np.int32],
+    device_index: NDArray[Any] | None,
+) -> Tracks:
+    """Tell threads and streams apart and name them.
+
+    Args:
+        native: The reader's tracks: `process`, `number`, `process_text`, `number_text`, `on_device`.
+        metadata: The reader's metadata events.
+        thread: The track of each span, ascending.
+        categories: The categories of the file.
+        category: The category of each span.
+        device_index: The device of each span, where any span says it.
+    """
+    names = _named(metadata)
+    processes, numbers = (np.asarray(native[key], np.int64).tolist() for key in ("process", "number"))
+    process_texts, number_texts = native["process_text"], native["number_text"]
+    on_device = np.asarray(native["on_device"]) != 0
+    count = len(processes)
+    first = np.searchsorted(thread, np.arange(count + 1))
+    spans_of = np.diff(first)
+    made_up = _made_up_numbers(processes, process_texts)
+    process_of = np.array(
+        [
+            made_up.get(text, number) if not device else -1
+            for number, text, device in zip(processes, process_texts, on_device.tolist(), strict=True)
+        ],
+        np.int64,
+    )
+    main = _main_process(process_of, spans_of, on_device)
+    devices = _device_indices(processes, first, device_index)
+    fallback = _type_of_runtime(categories)
+
+    streams: dict[str, list[Any]] = {"device_type": [], "device_index": [], "number": [], "name": []}
+    thread_names: list[str] = []
+    stream_of = np.full(count, -1, np.int32)
+    for row in range(count):
+        key = (processes[row], process_texts[row])
+        given = names.threads.get((*key, numbers[row], number_texts[row]), [])
+        if not on_device[row]:
+            in_charge = names.threads.get((*key, processes[row], process_texts[row]), [])
+            thread_names.append(_thread_name(given, in_charge, number_texts[row]))
+            continue
+        begins = int(category[first[row]]) if spans_of[row] else -1
+        kind = _type_of_category(categories[begins]) if begins >= 0 else None
+        label = _DEVICE_LABEL.fullmatch(names.labels.get(key, ""))
+        if kind is None and label is not None and label["type"] != "GPU":
+            kind = DEVICE_TYPES[label["type"].lower()]
+        name = (given[0].strip() if given else "") or number_texts[row] or f"stream {numbers[row]}"
+        stream_of[row] = len(streams["name"])
+        streams["device_type"].append(fallback if kind is None else kind)
+        streams["device_index"].append(devices[row])
+        streams["number"].append(numbers[row])
+        streams["name"].append(name)
+        thread_names.append(f"{name} of device {devices[row]}")
+    return Tracks(
+        on_device,
+        process_of,
+        {
+            "index": np.arange(count, dtype=np.int32),
+            "os_tid": np.array(numbers, np.int64),
+            "torch_tid": np.full(count, -1, np.int64),
+            "name": thread_names,
+            "process": np.where(process_of == (-1 if main is None else main), -1, process_of),
+        },
+        {
+            "device_type": np.array(streams["device_type"], np.uint8),
+            "device_index": np.array(streams["device_index"], np.int32),
+            "number": np.array(streams["number"], np.int64),
+            "name": streams["name"],
+        },
+        stream_of,
+        main,
+        _described(names, processes, process_texts, process_of, on_device),
+    )
+
+
+def _named(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> _Names:
+    """Sort the metadata events by what they name."""
+    names = _Names()
+    for what, process, number, text, process_text, number_text in metadata:
+        key = (process, process_text)
+        if what == "thread_name":
+            said = _said(text, "name")
+            if said:
+                names.threads.setdefault((*key, number, number_text), []).append(said)
+        elif what == "process_name":
+            names.processes.setdefault(key, _said(text, "name"))
+        elif what == "process_labels":
+            names.labels.setdefault(key, _said(text, "labels"))
+    return names
+
+
+def _said(text: str, key: str) -> str:
+    """A text among the arguments of a metadata event, empty without."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    value = found.get(key) if isinstance(found, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _thread_name(given: list[str], in_charge: list[str], number_text: str) -> str:
+    """What a thread is called.
+
+    Kineto names a thread again when it has changed its name, and may begin with the name of the thread that made it.
+    """
+    shown = [_bare(name) for name in given]
+    inherited = {_bare(name) for name in in_charge}
+    return next((name for name in shown if name not in inherited), shown[0] if shown else number_text)
+
+
+def _bare(name: str) -> str:
+    """The name of a thread without what Kineto puts around it."""
+    found = _THREAD_NAME.fullmatch(name)
+    return (found["name"] if found else name).strip()
+
+
+def _made_up_numbers(processes: list[int], texts: list[str]) -> dict[str, int]:
+    """Numbers for processes that have words in their place; those without words keep theirs."""
+    taken = set(processes)
+    made: dict[str, int] = {}
+    following = _FIRST_MADE_UP
+    for text in texts:
+        if text and text not in made:
+            while following in taken:
+                following += 1
+            made[text] = following
+            following += 1
+    return made
+
+
+def _main_process(
+    process_of: NDArray[np.int64], spans_of: NDArray[np.int64], on_device: NDArray[np.bool_]
+) -> int | None:
+    """The process of the host with the most spans."""
+    counted: Counter[int] = Counter()
+    for process, spans, device in zip(
+        process_of.tolist(), spans_of.tolist(), on_device.tolist(), strict=True
+    ):
+        if not device and process >= 0:
+            counted[process] += spans
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def _device_indices(
+    processes: list[int], first: NDArray[np.int64], device_index: NDArray[Any] | None
+) -> list[int]:
+    """The device of each track: what its spans say, or else the number of its process, which is it in Kineto's files."""
+    found = [process if 0 <= process < _MOST_DEVICES else 0 for process in processes]
+    if device_index is not None and len(device_index):
+        held = np.flatnonzero(np.diff(first) > 0)
+        largest = np.maximum.reduceat(device_index, first[:-1][held])
+        for row, index in zip(held.tolist(), largest.tolist(), strict=True):
+            if index >= 0:
+                found[row] = index
+    return found
+
+
+def _type_of_category(category: str) -> int | None:
+    """The device type that alone has spans of a category; None where several have."""
+    begin = category.partition("_")[0]
+    return DEVICE_TYPES.get(begin)
+
+
+def _type_of_runtime(categories: Sequence[str]) -> int:
+    """The device type whose runtime a file has calls of: CUDA's where it has none, or several."""
+    types = {
+        kind
+        for category in categories
+        if category.endswith(("_runtime", "_driver")) and (kind := _type_of_category(category)) is not None
+    }
+    return types.pop() if len(types) == 1 else CUDA
+
+
+def _described(
+    names: _Names,
+    processes: list[int],
+    texts: list[str],
+    process_of: NDArray[np.int64],
+    on_device: NDArray[np.bool_],
+) -> list[dict[str, Any]]:
+    """The processes of the host, each once."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in np.flatnonzero(~on_device & (process_of >= 0)).tolist():
+        key = (processes[row], texts[row])
+        number = int(process_of[row])
+        if number not in found:
+            found[number] = {"process": number, "name": names.processes.get(key) or texts[row]}
+            if labels := names.labels.get(key):
+                found[number]["labels"] = labels
+    return list(found.values())

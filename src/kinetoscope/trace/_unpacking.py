@@ -1,0 +1,240 @@
+"""Files that hold text, packed by gzip or zstd or not at all: told by their first bytes, unpacked block by block.
+
+A packed file that breaks off or is damaged gives what can be had of it, and a count of what went wrong by a name of
+`LOSSES`. How much is unpacked is limited, so that a small file cannot keep a program busy for hours.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import MissingDependencyError
+from kinetoscope.trace._reading_ahead import ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from kinetoscope.trace._byte_source import ByteSource
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+BLOCK_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 18
+# What pyarrow has unpacked of a read that fails is lost, so reads are small.
+_ZSTD_BYTES = 1 << 14
+
+# What text unpacks to without being asked about: traces by the most thorough packers stay below 100 times.
+FREE_BYTES = 1 << 30
+FREE_RATIO = 200
+
+LOSSES: dict[str, tuple[str, str, str]] = {
+    "packed_cut": (
+        "compressed files cut short",
+        "file",
+        "The compressed file ends before its end, as when its writer was killed or a download broke off.",
+    ),
+    "packed_damaged": (
+        "damaged places of the compressed file",
+        "file",
+        "What comes after the damage cannot be unpacked.",
+    ),
+    "bytes_after_end": (
+        "bytes after the end of the compressed data",
+        "file",
+        "They are not compressed data and were left out.",
+    ),
+    "beyond_unpacking_limit": (
+        "files too large when unpacked",
+        "file",
+        f"The limit is {FREE_RATIO} times its size or {FREE_BYTES >> 30} GiB, or else max_uncompressed_bytes.",
+    ),
+}
+"""Names of what can go wrong -> what, where and why, as the table `losses` says it."""
+
+
+class UnpackedText:
+    """The unpacked bytes of a source, block by block.
+
+    Attributes:
+        source: Where the bytes come from.
+        losses: How often what went wrong, by the names of `LOSSES`; complete when all blocks have been taken.
+        packing: `gzip`, `zstd` or empty.
+    """
+
+    def __init__(self, source: ByteSource, max_uncompressed_bytes: int | None = None) -> None:
+        """Look at the first bytes; `max_uncompressed_bytes` limits what packed bytes become, see `LOSSES` for without."""
+        self.source = source
+        self.losses: dict[str, int] = {}
+        self._limit = max_uncompressed_bytes
+        magic = source.peek(len(ZSTD_MAGIC))
+        self.packing = "gzip" if magic.startswith(GZIP_MAGIC) else "zstd" if magic == ZSTD_MAGIC else ""
+        self._first: list[bytes | memoryview] = []
+        self._blocks = self._unpacked()
+
+    def head(self) -> bytes:
+        """The first unpacked bytes that are no white space and no byte order mark; none where there are none."""
+        for block in self._blocks:
+            kept = bytes(block)
+            self._first.append(kept)
+            if len(self._first) == 1:
+                kept = kept.removeprefix(BYTE_ORDER_MARK)
+            if begin := kept.lstrip()[:16]:
+                return begin
+            if len(self._first) == 2:
+                break
+        return b""
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        """The blocks from the start; a block is valid until the next one is asked for."""
+        try:
+            while self._first:
+                yield self._first.pop(0)
+            yield from self._blocks
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the thread that unpacks; the source stays open."""
+        self._blocks.close()
+
+    def _unpacked(self) -> Generator[bytes | memoryview]:
+        """All blocks."""
+        if not self.packing:
+            yield from _plain(self.source)
+            return
+        unpack = self._gzip if self.packing == "gzip" else self._zstd
+        blocks = ahead(unpack())
+        try:
+            unpacked_bytes = 0
+            for block in blocks:
+                allowed = self._allowed_bytes() - unpacked_bytes
+                if len(block) > allowed:
+                    self.losses["beyond_unpacking_limit"] = 1
+                    yield block[:allowed]
+                    return
+                unpacked_bytes += len(block)
+                yield block
+        finally:
+            blocks.close()
+
+    def _allowed_bytes(self) -> int:
+        """How much may have been unpacked by now."""
+        if self._limit is not None:
+            return self._limit
+        return max(FREE_BYTES, FREE_RATIO * self.source.read_bytes)
+
+    def _gzip(self) -> Generator[bytes]:
+        """The content of the members of a gzip file, one after the other."""
+        inflater, packed = zlib.decompressobj(wbits=31), b""
+        while True:
+            packed = packed or self.source.read(_PACKED_BYTES)
+            if not packed:
+                self.losses["packed_cut"] = 1
+                if rest := inflater.flush():
+                    yield rest
+                return
+            before = inflater.copy()
+            try:
+                block = inflater.decompress(packed, BLOCK_BYTES)
+            except zlib.error:
+                self.losses["packed_damaged"] = 1
+                yield from _up_to_the_damage(before, packed)
+                return
+            if block:
+                yield block
+            packed = inflater.unconsumed_tail
+            if inflater.eof:
+                packed = self._next_member(inflater.unused_data)
+                if not packed:
+                    return
+                inflater = zlib.decompressobj(wbits=31)
+
+    def _next_member(self, packed: bytes) -> bytes:
+        """What begins the next member, from what came after the last; nothing where there is no other."""
+        # Zeros pad a file to whole blocks.
+        while not (packed := packed.lstrip(b"\0")):
+            packed = self.source.read(_PACKED_BYTES)
+            if not packed:
+                return b""
+        if len(packed) < len(GZIP_MAGIC):
+            packed += self.source.read(_PACKED_BYTES)
+        if packed.startswith(GZIP_MAGIC):
+            return packed
+        count = len(packed)
+        while more := self.source.read(_PACKED_BYTES):
+            count += len(more)
+        self.losses["bytes_after_end"] = count
+        return b""
+
+    def _zstd(self) -> Generator[bytes]:
+        """The content of the frames of a zstd file, one after the other."""
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{self.source.name}: reading zstd needs pyarrow: install it with `pip install pyarrow`"
+            ) from error
+        packed = _Readable(self.source)
+        stream = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while part := stream.read(_ZSTD_BYTES):
+                parts.append(part)
+                size += len(part)
+                if size >= BLOCK_BYTES:
+                    yield b"".join(parts)
+                    parts, size = [], 0
+        except OSError as error:
+            if packed.failure is not None:
+                raise packed.failure from None
+            self.losses["packed_cut" if "runcated" in str(error) else "packed_damaged"] = 1
+        yield b"".join(parts)
+
+
+class _Readable(io.RawIOBase):
+    """A source as a file, as pyarrow wants it."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self.failure: OSError | None = None
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        try:
+            return self._source.read(_PACKED_BYTES if size < 0 else size)
+        except OSError as error:
+            # pyarrow's own errors are of the same class; those of the file are no damage.
+            self.failure = error
+            raise
+
+
+def _plain(source: ByteSource) -> Generator[memoryview]:
+    """The bytes of a file as they are, through one buffer."""
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    while count := source.read_into(buffer):
+        yield buffer[:count]
+
+
+def _up_to_the_damage(inflater: zlib._Decompress, packed: bytes) -> Generator[bytes]:
+    """What still unpacks, byte by byte, before the first byte that makes no sense."""
+    parts: list[bytes] = []
+    size = 0
+    for place in range(len(packed)):
+        try:
+            parts.append(inflater.decompress(packed[place : place + 1]))
+        except zlib.error:
+            break
+        size += len(parts[-1])
+        if size >= BLOCK_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    yield b"".join(parts)
