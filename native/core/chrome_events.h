@@ -45,19 +45,17 @@ struct ChromeWindow {
 
 struct ChromeSpanRows {
   std::size_t rows = 0;
-  NarrowColumn start_ns{0}, duration_ns{0};
-  GrowingColumn<int32_t> name{0}, thread{0};
-  GrowingColumn<int16_t> category{-1};
+  NarrowColumn start_ns{0}, duration_ns{0}, name{0}, thread{0}, category{-1};
   GrowingColumn<uint8_t> kind{0}, flags{0};
   NarrowColumn correlation{-1}, external_id{-1}, sequence{-1}, forward_number{-1}, record_function{-1};
-  GrowingColumn<int32_t> shapes{-1}, arguments{-1}, call_stack{-1}, device_index{-1};
+  NarrowColumn shapes{-1}, arguments{-1}, call_stack{-1}, device_index{-1};
 
   std::size_t bytes() const;
 };
 
 struct ChromeKernelRows {
   std::size_t rows = 0;
-  GrowingColumn<int32_t> span{-1}, grid_x{-1}, grid_y{-1}, grid_z{-1}, block_x{-1}, block_y{-1}, block_z{-1},
+  NarrowColumn span{-1}, grid_x{-1}, grid_y{-1}, grid_z{-1}, block_x{-1}, block_y{-1}, block_z{-1},
       registers{-1};
   NarrowColumn shared_bytes{-1}, context{-1}, graph{-1}, graph_node{-1};
   GrowingColumn<float> blocks_per_sm{-1}, warps_per_sm{-1}, occupancy_percent{-1};
@@ -67,7 +65,7 @@ struct ChromeKernelRows {
 
 struct ChromeCopyRows {
   std::size_t rows = 0;
-  GrowingColumn<int32_t> span{-1};
+  NarrowColumn span{-1};
   NarrowColumn bytes_moved{-1}, context{-1}, graph{-1}, graph_node{-1};
 
   std::size_t bytes() const;
@@ -77,9 +75,8 @@ struct ChromeAllocationRows {
   std::size_t rows = 0;
   NarrowColumn time_ns{0}, address{0}, bytes_taken{0}, freed_bytes{0}, allocated_bytes{-1},
       reserved_bytes{-1};
-  GrowingColumn<int32_t> thread{0};
-  GrowingColumn<uint8_t> device_type{0};
-  GrowingColumn<int16_t> device_index{-1};
+  NarrowColumn thread{0};
+  NarrowColumn device_type{0}, device_index{-1};
 
   std::size_t bytes() const;
 };
@@ -87,7 +84,7 @@ struct ChromeAllocationRows {
 struct ChromeCounterRows {
   std::size_t rows = 0;
   NarrowColumn time_ns{0};
-  GrowingColumn<int32_t> name{0};
+  NarrowColumn name{0};
   GrowingColumn<double> value{0};
 
   std::size_t bytes() const;
@@ -96,7 +93,7 @@ struct ChromeCounterRows {
 struct ChromeFlowRows {
   std::size_t rows = 0;
   NarrowColumn time_ns{0}, id{0};
-  GrowingColumn<int32_t> thread{0}, name{0}, category{0};
+  NarrowColumn thread{0}, name{0}, category{0};
   GrowingColumn<uint8_t> phase{0};
 
   std::size_t bytes() const;

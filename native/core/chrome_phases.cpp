@@ -188,7 +188,7 @@ void ChromeEvents::take_begin(const ChromeEvent& event, Arguments& arguments) {
   int64_t start_ns = 0;
   if (!time_of(event.time, start_ns)) return;
   const int32_t row = add_span(event, arguments, start_ns, 0, kFlagUnfinished);
-  if (row >= 0) open_[spans.thread[static_cast<std::size_t>(row)]].push_back(row);
+  if (row >= 0) open_[static_cast<int32_t>(spans.thread[static_cast<std::size_t>(row)])].push_back(row);
 }
 
 void ChromeEvents::end_span(int32_t span, int64_t end_ns) {

@@ -67,8 +67,9 @@ void define(nb::module_& module, const char* name, Function function, const char
 
 class ChromeReader;
 struct ChromeOrder;
-// Takes the rows out of the reader.
-nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order);
+// Takes the rows out of the reader; where `later`, columns that not everyone needs are functions that make
+// them.
+nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order, bool later);
 
 void bind_recording(nb::module_& module);
 void bind_chrome_writer(nb::module_& module);

@@ -1,7 +1,9 @@
 // What a read Chrome trace is for Python: dictionaries of arrays and texts.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "chrome_order.h"
 #include "chrome_reader.h"
@@ -24,6 +26,26 @@ void add_unless_empty(nb::dict& to, const char* name, Growing& growing, std::spa
   if (!growing.empty()) to[name] = column_of<T>(growing, order);
 }
 
+// The spans as they were taken, for columns that are wanted later or never.
+struct LaterSpans {
+  ChromeSpanRows rows;
+  Column<int32_t> order;
+};
+
+// A function that makes a column the first time it is called, and lets go of what it was made from.
+template <typename T, typename Growing>
+void add_later(nb::dict& to, const char* name, const std::shared_ptr<LaterSpans>& spans,
+               Growing ChromeSpanRows::* growing, bool always = false) {
+  if (!always && (spans->rows.*growing).empty()) return;
+  const auto held = std::make_shared<std::shared_ptr<LaterSpans>>(spans);
+  to[name] = nb::cpp_function([held, growing]() {
+    if (*held == nullptr) throw nb::value_error("this column was already taken out of the reader");
+    nb::object made = column_of<T>((*held)->rows.*growing, (*held)->order);
+    held->reset();
+    return made;
+  });
+}
+
 template <typename T>
 nb::object array_of(const std::vector<T>& values) {
   Column<T> made(values.size());
@@ -40,7 +62,7 @@ int64_t less(int64_t time_ns, int64_t base_ns) {
 
 class ChromeParts {
  public:
-  nb::dict made_of(ChromeReader& reader, ChromeOrder& order) {
+  nb::dict made_of(ChromeReader& reader, ChromeOrder& order, bool later) {
     ChromeEvents& taken = reader.taken();
     base_ns_ = first_ns(taken);
     nb::dict made;
@@ -58,7 +80,7 @@ class ChromeParts {
     made["counters"] = counters(taken.counters);
     made["flows"] = flows(taken.flows, order.thread_rows);
     made["flows_implied"] = taken.flows_implied;
-    spans(taken, order, made);
+    spans(taken, order, made, later);
     made["threads"] = threads(taken, order.thread_rows);
     made["metadata"] = metadata(taken.metadata);
     made["shapes"] = shapes(taken);
@@ -105,7 +127,7 @@ class ChromeParts {
     return made;
   }
 
-  void spans(ChromeEvents& taken, ChromeOrder& order, nb::dict& made) const {
+  void spans(ChromeEvents& taken, ChromeOrder& order, nb::dict& made, bool later) const {
     ChromeSpanRows& rows = taken.spans;
     const std::span<const int32_t> by(order.order.data(), order.order.size());
     Column<int32_t> thread = gathered<int32_t>(rows.thread, by);
@@ -138,17 +160,23 @@ class ChromeParts {
     spans["duration_ns"] = to_array(std::move(duration_ns));
     spans["name"] = to_array(std::move(name));
     spans["kind"] = to_array(std::move(kind));
-    spans["category"] = column_of<int32_t>(rows.category, by);
-    spans["flags"] = column_of<uint8_t>(rows.flags, by);
-    add_unless_empty<int64_t>(spans, "correlation", rows.correlation, by);
-    add_unless_empty<int64_t>(spans, "external_id", rows.external_id, by);
-    add_unless_empty<int64_t>(spans, "sequence", rows.sequence, by);
-    add_unless_empty<int64_t>(spans, "forward_number", rows.forward_number, by);
-    add_unless_empty<int64_t>(spans, "record_function", rows.record_function, by);
-    add_unless_empty<int32_t>(spans, "shapes", rows.shapes, by);
-    add_unless_empty<int32_t>(spans, "arguments", rows.arguments, by);
-    add_unless_empty<int32_t>(spans, "call_stack", rows.call_stack, by);
-    add_unless_empty<int32_t>(spans, "device_index", rows.device_index, by);
+    const auto rest = std::make_shared<LaterSpans>(std::move(rows), std::move(order.order));
+    add_later<int32_t>(spans, "category", rest, &ChromeSpanRows::category, true);
+    add_later<uint8_t>(spans, "flags", rest, &ChromeSpanRows::flags, true);
+    add_later<int64_t>(spans, "correlation", rest, &ChromeSpanRows::correlation);
+    add_later<int64_t>(spans, "external_id", rest, &ChromeSpanRows::external_id);
+    add_later<int64_t>(spans, "sequence", rest, &ChromeSpanRows::sequence);
+    add_later<int64_t>(spans, "forward_number", rest, &ChromeSpanRows::forward_number);
+    add_later<int64_t>(spans, "record_function", rest, &ChromeSpanRows::record_function);
+    add_later<int32_t>(spans, "shapes", rest, &ChromeSpanRows::shapes);
+    add_later<int32_t>(spans, "arguments", rest, &ChromeSpanRows::arguments);
+    add_later<int32_t>(spans, "call_stack", rest, &ChromeSpanRows::call_stack);
+    add_later<int32_t>(spans, "device_index", rest, &ChromeSpanRows::device_index);
+    if (!later) {
+      for (const auto [key, column] : nb::dict(spans)) {
+        if (PyCallable_Check(column.ptr())) spans[key] = column();
+      }
+    }
     made["spans"] = spans;
   }
 
@@ -206,7 +234,7 @@ class ChromeParts {
     return order;
   }
 
-  static nb::object threads_of(GrowingColumn<int32_t>& growing, std::span<const int32_t> order,
+  static nb::object threads_of(NarrowColumn& growing, std::span<const int32_t> order,
                                const std::vector<int32_t>& thread_rows) {
     Column<int32_t> made = gathered<int32_t>(growing, order);
     growing.clear();
@@ -341,8 +369,8 @@ class ChromeParts {
 
 }  // namespace
 
-nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order) {
-  return ChromeParts().made_of(reader, order);
+nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order, bool later) {
+  return ChromeParts().made_of(reader, order, later);
 }
 
 }  // namespace kinetoscope

@@ -71,7 +71,7 @@ class PythonChromeReader {
 
   std::size_t events() const { return reader_ == nullptr ? events_ : reader_->events(); }
 
-  nb::dict finish() {
+  nb::dict finish(bool later) {
     check_open();
     const std::unique_ptr<ChromeReader> reader = std::move(reader_);
     ChromeOrder order;
@@ -87,7 +87,7 @@ class PythonChromeReader {
     }
     events_ = reader->events();
     if (refused) throw nb::value_error(refused->c_str());
-    return chrome_parts(*reader, order);
+    return chrome_parts(*reader, order, later);
   }
 
  private:
@@ -114,7 +114,12 @@ void bind_chrome_reader(nb::module_& module) {
            "are gone or "
            "`finished` can be read and the pipe is empty.")
       .def_prop_ro("events", &PythonChromeReader::events, "How many events were read so far.")
-      .def("finish", &PythonChromeReader::finish, "Returns all that was read, as columns.");
+      .def("finish", &PythonChromeReader::finish, nb::arg("later") = false,
+           R"(Returns all that was read, as columns; can be called once.
+
+Args:
+    later: Give columns of spans that not everyone needs as functions without arguments. Each makes its column when it is
+        called, once, and takes a fraction of the column's memory until then.)");
 }
 
 }  // namespace kinetoscope

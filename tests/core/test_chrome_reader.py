@@ -371,6 +371,17 @@ def test_a_limit_of_memory_keeps_what_came_before():
     assert parts["events"] == 20_000
 
 
+def test_columns_can_be_made_later_and_once():
+    reader = _core.ChromeReader([], [], [], 0)
+    reader.feed(json.dumps([x("a", 0, 1, correlation=3), x("b", 1, 1)]).encode())
+    parts = reader.finish(later=True)
+    make = parts["spans"]["correlation"]
+    assert make().tolist() == [3, -1]
+    with pytest.raises(ValueError, match="already taken"):
+        make()
+    assert parts["spans"]["category"]().tolist() == [0, 0]
+
+
 def test_a_finished_reader_says_so():
     reader = _core.ChromeReader([], [], [], 0)
     reader.feed(b"[]")
