@@ -1,6 +1,7 @@
 #include "json.h"
 
 #include <array>
+#include <charconv>
 #include <vector>
 
 namespace kinetoscope {
@@ -12,6 +13,25 @@ constexpr std::size_t kMostDepth = 200;
 constexpr char kHex[] = "0123456789abcdef";
 
 bool is_surrogate(uint32_t code_point) { return code_point >= 0xd800 && code_point <= 0xdfff; }
+
+constexpr char kSpaces[] = " \t\r\n";
+
+// Where the string ends, at its closing quote, whose inside begins at `at`; the text is JSON.
+std::size_t end_of_string(std::string_view json, std::size_t at) {
+  for (; json[at] != '"'; ++at) at += json[at] == '\\';
+  return at;
+}
+
+void append_utf8(uint32_t code_point, std::string& out) {
+  if (code_point < 0x80) {
+    out += static_cast<char>(code_point);
+    return;
+  }
+  const int more = code_point < 0x800 ? 1 : code_point < 0x10000 ? 2 : 3;
+  constexpr unsigned char kLead[] = {0, 0xc0, 0xe0, 0xf0};
+  out += static_cast<char>(kLead[more] | (code_point >> (6 * more)));
+  for (int at = more - 1; at >= 0; --at) out += static_cast<char>(0x80 | ((code_point >> (6 * at)) & 0x3f));
+}
 
 // Bytes that stand for themselves inside a JSON string.
 constexpr std::array<bool, 256> plain_bytes() {
@@ -251,5 +271,60 @@ void append_json_escaped(std::string_view text, std::string& out) {
 }
 
 bool is_json(std::string_view text) { return JsonChecker(text).check(); }
+
+bool split_json_object(std::string_view json, std::vector<JsonMember>& members) {
+  std::size_t at = json.find_first_not_of(kSpaces);
+  if (at == std::string_view::npos || json[at] != '{') return false;
+  ++at;
+  while (true) {
+    at = json.find_first_of("\"}", at);
+    if (json[at] == '}') return true;
+    const std::size_t key = at + 1;
+    at = end_of_string(json, key);
+    const std::string_view name = json.substr(key, at - key);
+    at = json.find_first_not_of(kSpaces, json.find(':', at) + 1);
+    const std::size_t value = at;
+    for (int depth = 0; depth > 0 || (json[at] != ',' && json[at] != '}'); ++at) {
+      if (json[at] == '"') at = end_of_string(json, at + 1);
+      depth += json[at] == '{' || json[at] == '[';
+      depth -= json[at] == '}' || json[at] == ']';
+    }
+    const std::size_t last = json.find_last_not_of(kSpaces, at - 1);
+    members.push_back({name, json.substr(value, last + 1 - value)});
+  }
+}
+
+std::string decode_json_string(std::string_view inside) {
+  std::string decoded;
+  uint32_t high = 0;  // of a pair of surrogates whose second half may follow
+  for (std::size_t at = 0; at < inside.size();) {
+    const char byte = inside[at];
+    uint32_t unit = 0;
+    if (byte != '\\') {
+      decoded += byte;
+      ++at;
+      high = 0;
+      continue;
+    }
+    const char kind = inside[at + 1];
+    at += 2;
+    if (kind == 'u') {
+      std::from_chars(inside.data() + at, inside.data() + at + 4, unit, 16);
+      at += 4;
+    } else {
+      const std::size_t known = std::string_view("bfnrt").find(kind);
+      unit = static_cast<unsigned char>(known == std::string_view::npos ? kind : "\b\f\n\r\t"[known]);
+    }
+    if (high != 0 && unit >= 0xdc00 && unit <= 0xdfff) {
+      decoded.resize(decoded.size() - 3);
+      append_utf8(0x10000 + ((high - 0xd800) << 10) + (unit - 0xdc00), decoded);
+      high = 0;
+    } else {
+      append_utf8(unit, decoded);
+      high = unit >= 0xd800 && unit <= 0xdbff ? unit : 0;
+    }
+  }
+  return decoded;
+}
 
 }  // namespace kinetoscope

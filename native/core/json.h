@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kinetoscope {
 
@@ -27,5 +28,17 @@ void append_json_escaped(std::string_view text, std::string& out);
 
 // Whether `text` is exactly one JSON value (RFC 8259) in valid UTF-8, nested at most 200 deep.
 bool is_json(std::string_view text);
+
+// A member of an object, as it stands in the text: the inside of its key's string, and its value.
+struct JsonMember {
+  std::string_view key, value;
+};
+
+// Appends the members of the object that `json` is, in their order; `json` must be JSON, see is_json(). False
+// where it is another value than an object.
+bool split_json_object(std::string_view json, std::vector<JsonMember>& members);
+
+// What the inside of a JSON string means, as UTF-8 with lone surrogates in their three-byte form.
+std::string decode_json_string(std::string_view inside);
 
 }  // namespace kinetoscope

@@ -26,6 +26,7 @@ enum SpanState : uint8_t {
   kStateAsync = 1,
   kStateUnfinished = 2,  // never ended; clipped, see clip_unfinished(). Or cut when the recording ended.
   kStateBegunBefore = 4,
+  kStateInstant = 8,  // a moment, not a time
 };
 
 // Sorted by (thread, start, order in the file). Threads, stacks, modules, shapes and parameters are rows, -1

@@ -1,20 +1,25 @@
-"""The columns of everything that a Chrome trace shows on the tracks of threads."""
+"""The columns of everything that a Chrome trace shows as slices."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.formats._chrome_calls import RebuiltCalls, rebuilt_calls
+from kinetoscope.formats._chrome_facts import described_arguments
 from kinetoscope.trace import SpanKind
+from kinetoscope.trace._calls import call_mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.formats._chrome_stacks import ShownStacks
     from kinetoscope.trace import Trace
+
+    Arrays = dict[str, NDArray[Any]]
 
 _AS_THEY_ARE = (
     "start_ns",
@@ -29,45 +34,71 @@ _AS_THEY_ARE = (
     "shapes",
     "flags",
 )
+_WHERE_KNOWN = ("record_function", "external_id", "correlation", "stream")
+# What Kineto called these before torch 1.11; tools of today know the names of today only.
+_FORMER_CATEGORIES = frozenset({"Operator", "Kernel", "Memcpy", "Memset", "Runtime"})
 
 
-def host_spans(trace: Trace, shown: ShownStacks) -> dict[str, NDArray[Any]]:
-    """The columns that `_core.ChromeWriter` takes of spans, without those of devices and with rebuilt calls.
+@dataclass(frozen=True)
+class ShownSpans:
+    """Spans as a file shows them.
+
+    Attributes:
+        columns: The columns by the native writer's names, contiguous, sorted as spans are.
+        strings: What the name columns point into.
+        arguments: What the column `arguments` points into.
+        moved: The row of each span of the trace in the columns, and at the end -1 for the row -1; None where they are
+            the same.
+    """
+
+    columns: Arrays
+    strings: list[str]
+    arguments: list[str]
+    moved: NDArray[np.int32] | None
+
+    def rows(self, spans: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The rows in `columns` of spans of the trace; -1 stays -1."""
+        found = spans if self.moved is None else self.moved[spans]
+        return np.ascontiguousarray(found, np.int32)
+
+
+def shown_spans(trace: Trace, shown: ShownStacks) -> ShownSpans:
+    """The spans of a trace, with calls rebuilt where they were asked for and not recorded.
 
     Args:
         trace: The trace.
         shown: Its stacks as slices show them.
-
-    Returns:
-        The columns by the writer's names, contiguous, sorted as spans are.
     """
     spans = trace.columns("spans")
-    on_host: NDArray[np.bool_] = spans["stream"] < 0
-    chosen: slice | NDArray[np.bool_] = slice(None)
-    forward = spans["forward"]
-    if not on_host.all():
-        chosen = on_host
-        # Rows move up when the device's are left out; the last entry stands for the row -1.
-        moved = np.append(np.where(on_host, np.cumsum(on_host) - 1, -1), -1).astype(np.int32)
-        forward = moved[forward]
-    columns = {name: np.ascontiguousarray(spans[name][chosen]) for name in _AS_THEY_ARE}
-    columns["forward"] = np.ascontiguousarray(forward[chosen])
-    columns["stack"] = np.ascontiguousarray(shown.of_span[chosen])
-    if (spans["record_function"] >= 0).any():
-        columns["record_function"] = np.ascontiguousarray(spans["record_function"][chosen])
+    columns = {name: np.ascontiguousarray(spans[name]) for name in _AS_THEY_ARE}
+    columns["stack"] = shown.of_span
+    for name in _WHERE_KNOWN:
+        if name in spans.given and (spans[name] >= 0).any():
+            columns[name] = np.ascontiguousarray(spans[name])
+    strings = list(shown.strings)
+    if "category" in spans.given and spans["category"].any():
+        of_today = np.arange(len(strings), dtype=np.int32)
+        of_today[[row for row, text in enumerate(strings) if text in _FORMER_CATEGORIES]] = 0
+        columns["category"] = of_today[spans["category"]]
+    arguments, texts = described_arguments(trace)
+    if arguments is not None:
+        columns["arguments"] = arguments
     calls = rebuilt_calls(trace, shown)
-    return columns if calls is None else _with_calls(columns, calls, trace)
+    moved = None
+    if calls is not None:
+        columns, moved = _with_calls(columns, calls, trace)
+    if call_mask(columns["kind"]).any():
+        _name_calls(trace, shown, columns, strings, calls is not None)
+    return ShownSpans(columns, strings, texts, moved)
 
 
-def _with_calls(
-    columns: dict[str, NDArray[Any]], calls: RebuiltCalls, trace: Trace
-) -> dict[str, NDArray[Any]]:
-    """The same columns with calls in their places; lanes are those of all of them together."""
+def _with_calls(columns: Arrays, calls: RebuiltCalls, trace: Trace) -> tuple[Arrays, NDArray[np.int32]]:
+    """The same columns with calls in their places, and where each row went; lanes are those of all together."""
     count, more = len(columns["start_ns"]), len(calls.start_ns)
     nothing = np.full(more, -1, np.int32)
     zeros = np.zeros(more, np.uint8)
     function = trace.columns("frames")["function"][trace.columns("stacks")["frame"][calls.stack]]
-    added: dict[str, NDArray[Any]] = {
+    added: Arrays = {
         "start_ns": calls.start_ns,
         "duration_ns": calls.duration_ns,
         "name": function,
@@ -76,6 +107,7 @@ def _with_calls(
         "lane": nothing,
         "flags": zeros,
         "stack": calls.stack,
+        "category": zeros,
     }
     # Of what begins at the same time the longer one is around the other, and a call around what runs in it.
     order = np.lexsort(
@@ -87,12 +119,48 @@ def _with_calls(
         )
     )
     merged = {
-        name: np.append(values, added.get(name, nothing.astype(values.dtype))).astype(values.dtype)[order]
+        name: np.append(values, added.get(name, nothing).astype(values.dtype))[order]
         for name, values in columns.items()
     }
     moved = np.full(count + more + 1, -1, np.int32)
     moved[order] = np.arange(count + more, dtype=np.int32)
-    merged["forward"] = moved[merged["forward"]]
-    nested = _core.nest(merged["thread"], merged["start_ns"], merged["duration_ns"])
-    merged["lane"] = nested["lane"]
-    return merged
+    merged["lane"] = _core.nest(merged["thread"], merged["start_ns"], merged["duration_ns"])["lane"]
+    return merged, np.append(moved[:count], np.int32(-1))
+
+
+def _name_calls(
+    trace: Trace, shown: ShownStacks, columns: Arrays, strings: list[str], rebuilt: bool
+) -> None:
+    """Give calls the names that Kineto gives them: `file(line): function`, and `nn.Module: Class_0`.
+
+    A source that is not ours may have named them so already; what has another name than its function keeps it.
+    """
+    kind, module = columns["kind"], columns["module"]
+    # The trace's own column stays as it is.
+    name = columns["name"] = columns["name"].copy()
+    stacks, frames, modules = (trace.columns(table) for table in ("stacks", "frames", "modules"))
+    if (calls := np.flatnonzero(kind == SpanKind.PYTHON)).size:
+        if rebuilt:
+            stack = columns["stack"][calls]
+        else:
+            stack = trace.column("spans", "own_stack")[calls]
+        frame = np.append(stacks["frame"], -1)[stack]
+        function = np.append(frames["function"], -1)[frame]
+        own = function == name[calls]
+        first = len(strings)
+        strings.extend(
+            f"{shown.strings[file]}({line}): {shown.strings[called]}"
+            for file, line, called in zip(
+                shown.file.tolist(), frames["line"].tolist(), frames["function"].tolist(), strict=True
+            )
+        )
+        name[calls[own]] = first + frame[own]
+    if (calls := np.flatnonzero(kind == SpanKind.MODULE)).size:
+        named = np.append(modules["class"], -1)[module[calls]]
+        own = named == name[calls]
+        first = len(strings)
+        seen: dict[int, int] = {}
+        for row in modules["class"].tolist():
+            seen[row] = seen.get(row, -1) + 1
+            strings.append(f"nn.Module: {strings[row]}_{seen[row]}")
+        name[calls[own]] = first + module[calls[own]]

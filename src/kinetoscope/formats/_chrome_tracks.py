@@ -19,32 +19,51 @@ if TYPE_CHECKING:
 _DEVICE_SORT_INDEX = 5_000_000
 
 
+# torch's device type -> what its devices are called.
+_DEVICE_NAMES = {1: "GPU", 6: "GPU", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HPU", 18: "IPU", 19: "MTIA"}
+_HOST = -1
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the file: a real one, or a device.
+
+    Attributes:
+        pid: Its number in the file; no two have the same.
+        label: What the viewer shows beside its name.
+        sort_index: Where the viewer shows it.
+    """
+
+    pid: int
+    label: str
+    sort_index: int
+
+
 @dataclass(frozen=True)
 class Tracks:
     """The layout: thread row `t` has the tracks from `first_of_thread[t]` on, one for each of its lanes.
 
     Attributes:
         first_of_thread: For each row of `threads` the track of its lane 0.
+        pid: For each track the number of its process in the file; a device's is its index where that is free.
         tid: For each track its number in the file; no two tracks of a process share one.
         name: For each track what the viewer shows.
-        device: For each track the index of the device it belongs to, -1 for the host.
+        processes: What there is to say of the processes, in the order of the tracks.
     """
 
     first_of_thread: NDArray[np.int32]
+    pid: NDArray[np.int64]
     tid: NDArray[np.int64]
     name: list[str]
-    device: list[int]
+    processes: list[Process]
 
-    def metadata(self, process: int) -> Iterator[dict[str, Any]]:
+    def metadata(self) -> Iterator[dict[str, Any]]:
         """The events that name processes and tracks and say in which order to show them."""
-        devices = sorted({device for device in self.device if device >= 0})
-        yield from _process_events(process, "CPU", process)
-        for device in devices:
-            yield from _process_events(device, f"GPU {device}", _DEVICE_SORT_INDEX + device)
-        for place, (tid, name, device) in enumerate(
-            zip(self.tid.tolist(), self.name, self.device, strict=True)
+        for process in self.processes:
+            yield from _process_events(process.pid, process.label, process.sort_index)
+        for place, (pid, tid, name) in enumerate(
+            zip(self.pid.tolist(), self.tid.tolist(), self.name, strict=True)
         ):
-            pid = process if device < 0 else device
             yield _metadata("thread_name", pid, tid, {"name": name})
             yield _metadata("thread_sort_index", pid, tid, {"sort_index": place})
 
@@ -64,22 +83,69 @@ def lay_out(trace: Trace, shown: Mapping[str, NDArray[Any]]) -> Tracks:
     stream_of[spans["thread"]] = spans["stream"]
 
     names: list[str] = []
-    devices: list[int] = []
+    pids: list[int] = []
     wanted: list[tuple[int, int]] = []
+    processes = _Processes(trace, stream_of)
     for row in range(count):
         stream = int(stream_of[row])
         if stream >= 0:
-            number, device = int(streams["number"][stream]), int(streams["device_index"][stream])
-            label = f"stream {number}"
+            number = int(streams["number"][stream])
+            label = streams["name"][stream] or f"stream {number}"
         else:
-            number, device = int(threads["os_tid"][row]), -1
-            label = f"thread {number}" + (f" ({threads['name'][row]})" if threads["name"][row] else "")
+            number, label = int(threads["os_tid"][row]), threads["name"][row]
+            # Kineto puts its own "thread 7 (python)" into the names that a file read from it has.
+            if not label.startswith(f"thread {number}"):
+                label = f"thread {number}" + (f" ({label})" if label else "")
+        pid = processes.of(row)
         for lane in range(int(lanes[row])):
             names.append(label if lane == 0 else f"{label}, overlapping {lane}")
-            devices.append(device)
+            pids.append(pid)
             # The system gives a number again once its thread has ended; only the first one keeps it here.
-            wanted.append((device, number if lane == 0 else -1))
-    return Tracks(first, np.array(_without_duplicates(wanted), np.int64), names, devices)
+            wanted.append((pid, number if lane == 0 else -1))
+    return Tracks(
+        first,
+        np.array(pids, np.int64),
+        np.array(_without_duplicates(wanted), np.int64),
+        names,
+        processes.in_order(),
+    )
+
+
+class _Processes:
+    """The processes of the file by what they stand for."""
+
+    def __init__(self, trace: Trace, stream_of: NDArray[np.int32]) -> None:
+        threads, self._streams = trace.columns("threads"), trace.columns("streams")
+        self._stream = stream_of.tolist()
+        self._rank: list[int] = threads["rank"].tolist()
+        own = int(trace.info.get("process") or 0)
+        self._pid = [own if pid < 0 else pid for pid in threads["process"].tolist()]
+        self._found: dict[tuple[int, int, int], Process] = {}
+        hosts = {pid: rank for pid, rank, stream in zip(self._pid, self._rank, self._stream, strict=True) if stream < 0}
+        hosts.setdefault(own, -1)
+        self._taken = set(hosts)
+        for pid, rank in hosts.items():
+            label = "CPU" if rank < 0 else f"CPU of rank {rank}"
+            self._found[_HOST, pid, 0] = Process(pid, label, pid)
+
+    def of(self, thread: int) -> int:
+        """The number of the process that the thread of a row belongs to."""
+        stream = self._stream[thread]
+        if stream < 0:
+            return self._pid[thread]
+        index, kind = int(self._streams["device_index"][stream]), int(self._streams["device_type"][stream])
+        rank = self._rank[thread]
+        if (known := self._found.get((kind, index, rank))) is not None:
+            return known.pid
+        pid = index if index >= 0 and index not in self._taken else max(self._taken) + 1
+        self._taken.add(pid)
+        label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
+        self._found[kind, index, rank] = Process(pid, label, _DEVICE_SORT_INDEX + pid)
+        return pid
+
+    def in_order(self) -> list[Process]:
+        """All processes: the hosts in the order of their threads, then the devices."""
+        return sorted(self._found.values(), key=lambda process: process.sort_index >= _DEVICE_SORT_INDEX)
 
 
 def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:

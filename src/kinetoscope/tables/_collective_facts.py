@@ -162,6 +162,11 @@ def type_named(spelt: str) -> tuple[str, int]:
     return _type(spelt)
 
 
+def spelt_by_torch(name: str) -> str:
+    """The name by which torch's own traces call the type that `torch.dtype` names so."""
+    return _TYPES[name][0] if name in _TYPES else name
+
+
 def elements_of(dims: str) -> int:
     """How many elements all inputs have together, by their sizes as JSON; -1 if those do not say."""
     sizes = _json(dims)

@@ -65,6 +65,7 @@ WRITERS: dict[str, str] = {
     ".parquet": "kinetoscope.trace._parquet:write_parquet",
     ".json": "kinetoscope.formats.chrome:write_chrome_trace",
     ".json.gz": "kinetoscope.formats.chrome:write_chrome_trace",
+    ".json.zst": "kinetoscope.formats.chrome:write_chrome_trace",
     ".memory.html": "kinetoscope.formats.memory_timeline:write_memory_timeline",
     ".memory.json": "kinetoscope.formats.memory_timeline:write_memory_timeline",
     ".memory.json.gz": "kinetoscope.formats.memory_timeline:write_memory_timeline",
