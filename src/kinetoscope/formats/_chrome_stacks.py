@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.trace._calls import calls_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -38,7 +40,7 @@ class ShownStacks:
 
 
 def shown_stacks(trace: Trace) -> ShownStacks:
-    """What to show of a trace's stacks; where the span around a span has the same one, nothing."""
+    """What to show of a trace's stacks; nothing where the spans around a span show the same."""
     spans, stacks, frames = (trace.columns(name) for name in ("spans", "stacks", "frames"))
     strings = list(trace.strings)
     passes_on = np.array(
@@ -65,6 +67,9 @@ def shown_stacks(trace: Trace) -> ShownStacks:
                 break
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
+    if calls_of(trace) is not None:
+        # The calls around a span show its stack already; not so the stack of a forward operator in backward.
+        repeated |= spans["forward_stack"] < 0
     row_of = np.array(shown, np.int32)
     return ShownStacks(
         row=row_of,
