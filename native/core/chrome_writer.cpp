@@ -69,12 +69,12 @@ void ChromeWriter::check_lengths() const {
              {spans.record_function.size(), spans.external_id.size(), spans.correlation.size(),
               spans.stream.size(), spans.arguments.size(), spans.category.size()});
   const ChromeKernels& kernels = columns_.kernels;
-  check_same("kernels", kernels.span.size(),
-             {kernels.grid_x.size(), kernels.grid_y.size(), kernels.grid_z.size(), kernels.block_x.size(),
-              kernels.block_y.size(), kernels.block_z.size(), kernels.registers.size(),
-              kernels.shared_bytes.size(), kernels.blocks_per_sm.size(), kernels.warps_per_sm.size(),
-              kernels.occupancy_percent.size(), kernels.context.size(), kernels.graph.size(),
-              kernels.graph_node.size()});
+  check_same(
+      "kernels", kernels.span.size(),
+      {kernels.grid_x.size(), kernels.grid_y.size(), kernels.grid_z.size(), kernels.block_x.size(),
+       kernels.block_y.size(), kernels.block_z.size(), kernels.registers.size(), kernels.shared_bytes.size(),
+       kernels.blocks_per_sm.size(), kernels.warps_per_sm.size(), kernels.occupancy_percent.size(),
+       kernels.context.size(), kernels.graph.size(), kernels.graph_node.size()});
   check_rising("kernels", kernels.span);
   const ChromeCopies& copies = columns_.copies;
   check_same("copies", copies.span.size(),

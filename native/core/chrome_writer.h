@@ -1,5 +1,5 @@
-// Writes the events of a Chrome trace (the "traceEvents" array that Perfetto and chrome://tracing read), in the
-// shape in which Kineto writes them.
+// Writes the events of a Chrome trace (the "traceEvents" array that Perfetto and chrome://tracing read), in
+// the shape in which Kineto writes them.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "chrome_columns.h"
-#include "chrome_texts.h"
+#include "chrome_writer_columns.h"
+#include "chrome_writer_texts.h"
 #include "column.h"
 
 namespace kinetoscope {

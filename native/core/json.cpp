@@ -1,7 +1,6 @@
 #include "json.h"
 
 #include <array>
-#include <charconv>
 #include <vector>
 
 namespace kinetoscope {
@@ -20,17 +19,6 @@ constexpr char kSpaces[] = " \t\r\n";
 std::size_t end_of_string(std::string_view json, std::size_t at) {
   for (; json[at] != '"'; ++at) at += json[at] == '\\';
   return at;
-}
-
-void append_utf8(uint32_t code_point, std::string& out) {
-  if (code_point < 0x80) {
-    out += static_cast<char>(code_point);
-    return;
-  }
-  const int more = code_point < 0x800 ? 1 : code_point < 0x10000 ? 2 : 3;
-  constexpr unsigned char kLead[] = {0, 0xc0, 0xe0, 0xf0};
-  out += static_cast<char>(kLead[more] | (code_point >> (6 * more)));
-  for (int at = more - 1; at >= 0; --at) out += static_cast<char>(0x80 | ((code_point >> (6 * at)) & 0x3f));
 }
 
 // Bytes that stand for themselves inside a JSON string.
@@ -292,39 +280,6 @@ bool split_json_object(std::string_view json, std::vector<JsonMember>& members) 
     const std::size_t last = json.find_last_not_of(kSpaces, at - 1);
     members.push_back({name, json.substr(value, last + 1 - value)});
   }
-}
-
-std::string decode_json_string(std::string_view inside) {
-  std::string decoded;
-  uint32_t high = 0;  // of a pair of surrogates whose second half may follow
-  for (std::size_t at = 0; at < inside.size();) {
-    const char byte = inside[at];
-    uint32_t unit = 0;
-    if (byte != '\\') {
-      decoded += byte;
-      ++at;
-      high = 0;
-      continue;
-    }
-    const char kind = inside[at + 1];
-    at += 2;
-    if (kind == 'u') {
-      std::from_chars(inside.data() + at, inside.data() + at + 4, unit, 16);
-      at += 4;
-    } else {
-      const std::size_t known = std::string_view("bfnrt").find(kind);
-      unit = static_cast<unsigned char>(known == std::string_view::npos ? kind : "\b\f\n\r\t"[known]);
-    }
-    if (high != 0 && unit >= 0xdc00 && unit <= 0xdfff) {
-      decoded.resize(decoded.size() - 3);
-      append_utf8(0x10000 + ((high - 0xd800) << 10) + (unit - 0xdc00), decoded);
-      high = 0;
-    } else {
-      append_utf8(unit, decoded);
-      high = unit >= 0xd800 && unit <= 0xdbff ? unit : 0;
-    }
-  }
-  return decoded;
 }
 
 }  // namespace kinetoscope

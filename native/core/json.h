@@ -38,7 +38,4 @@ struct JsonMember {
 // where it is another value than an object.
 bool split_json_object(std::string_view json, std::vector<JsonMember>& members);
 
-// What the inside of a JSON string means, as UTF-8 with lone surrogates in their three-byte form.
-std::string decode_json_string(std::string_view inside);
-
 }  // namespace kinetoscope

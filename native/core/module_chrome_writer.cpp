@@ -38,7 +38,8 @@ class Arrays {
     Array<T> array;
     if (!nb::try_cast(value, array, false)) {
       throw nb::type_error(
-          ("ChromeWriter: " + std::string(name) + " must be a contiguous array of the column's type").c_str());
+          ("ChromeWriter: " + std::string(name) + " must be a contiguous array of the column's type")
+              .c_str());
     }
     auto& kept = std::get<std::vector<Array<T>>>(kept_);
     kept.push_back(array);
@@ -52,8 +53,12 @@ class Arrays {
 
 ChromeColumns columns_of(Arrays& arrays, const Columns& spans, const Columns& kernels, const Columns& copies,
                          const Columns& flows, const Columns& allocations, const Columns& counters) {
-  const auto i32 = [&](const Columns& table, const char* name) { return arrays.needed<int32_t>(table, name); };
-  const auto i64 = [&](const Columns& table, const char* name) { return arrays.needed<int64_t>(table, name); };
+  const auto i32 = [&](const Columns& table, const char* name) {
+    return arrays.needed<int32_t>(table, name);
+  };
+  const auto i64 = [&](const Columns& table, const char* name) {
+    return arrays.needed<int64_t>(table, name);
+  };
   const auto u8 = [&](const Columns& table, const char* name) { return arrays.needed<uint8_t>(table, name); };
   const auto f64 = [&](const Columns& table, const char* name) { return arrays.needed<double>(table, name); };
   return {.spans = {.start_ns = i64(spans, "start_ns"),
@@ -147,7 +152,6 @@ ChromeTables tables_of(Arrays& arrays, Texts& texts, const Columns& tables) {
           .traits = arrays.optional<uint8_t>(tables, "traits"),
           .flow_categories = texts("flow_categories"),
           .counter_name = texts("counter_name"),
-          .counter_series = texts("counter_series"),
           .thread_torch_tid = i64("thread_torch_tid"),
           .thread_first_track = i32("thread_first_track"),
           .track_pid = i64("track_pid"),
@@ -162,8 +166,7 @@ class PythonChromeWriter {
                      const Columns& copies, const Columns& flows, const Columns& allocations,
                      const Columns& counters, int64_t counter_pid, int64_t base_ns, const nb::bytes& header,
                      const nb::bytes& footer, std::size_t block_bytes) {
-    const ChromeColumns columns =
-        columns_of(arrays_, spans, kernels, copies, flows, allocations, counters);
+    const ChromeColumns columns = columns_of(arrays_, spans, kernels, copies, flows, allocations, counters);
     Texts texts(tables);
     const ChromeTables made = tables_of(arrays_, texts, tables);
     std::string header_text(header.c_str(), header.size()), footer_text(footer.c_str(), footer.size());
@@ -231,7 +234,7 @@ void bind_chrome_writer(nb::module_& module) {
   nb::class_<Writer>(module, "ChromeWriter", nb::is_final(),
                      R"(Writes the events of a Chrome trace; iterating yields its bytes in blocks.
 
-Each table is given as its columns by name, those of native/core/chrome_columns.h. Rows point to each other by
+Each table is given as its columns by name, those of native/core/chrome_writer_columns.h. Rows point to each other by
 number, -1 for none; names are indices of `strings`. A span's track is thread_first_track[thread] + lane, with
 its process and number in track_pid and track_tid. Times are nanoseconds and are written as microseconds with
 three decimals, base_ns + start_ns. `header` opens the file up to and with the "[" of the events and may hold
@@ -247,8 +250,8 @@ Raises:
                     std::size_t>(),
            nb::kw_only(), nb::arg("spans"), nb::arg("tables"), table("kernels"), table("copies"),
            table("flows"), table("allocations"), table("counters"), nb::arg("counter_pid") = 0,
-           nb::arg("base_ns") = 0, nb::arg("header") = nb::bytes("", 0),
-           nb::arg("footer") = nb::bytes("", 0), nb::arg("block_bytes") = 4 << 20)
+           nb::arg("base_ns") = 0, nb::arg("header") = nb::bytes("", 0), nb::arg("footer") = nb::bytes("", 0),
+           nb::arg("block_bytes") = 4 << 20)
       .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__next__", &Writer::next)
       .def(

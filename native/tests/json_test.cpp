@@ -50,19 +50,70 @@ void known_texts() {
 
 void blocks_of_every_size_hold_the_same_bytes() {
   const std::size_t count = 50;
-  const std::vector<int64_t> start_ns(count, INT64_MIN), duration_ns(count, INT64_MIN),
-      sequence(count, INT64_MAX);
+  const std::vector<int64_t> least(count, INT64_MIN), most(count, INT64_MAX);
   const std::vector<int32_t> zeros(count, 0);
-  const std::vector<uint8_t> kind(count, 0), flags(count, 2);
-  const std::vector<std::string> texts{std::string(300, '"')}, none{"[1,"}, categories{"cpu_op"};
+  const std::vector<uint8_t> kind(count, 0), flags(count, 7);
+  const std::vector<double> halves(count, 0.5);
+  std::vector<int32_t> rows(count);
+  for (std::size_t row = 0; row < count; ++row) rows[row] = static_cast<int32_t>(row);
+  const std::vector<std::string> texts{std::string(300, '"')}, none{"[1,"}, categories{"cpu_op"},
+      arguments{"{\"bytes\": [1, \"}\"], \"x\": {}}"};
   const std::vector<int32_t> parent{-1}, first_track{0};
-  const std::vector<int64_t> tids{INT64_MIN};
-  const ChromeSpans spans{start_ns, duration_ns, zeros, kind,  zeros, zeros,    sequence,
-                          zeros,    zeros,       zeros, zeros, zeros, sequence, flags};
-  const ChromeTables tables{texts, parent, first_track, first_track, first_track, first_track, texts, texts,
-                            none,  none,   none,        categories,  tids,        first_track, tids};
+  const std::vector<int64_t> numbers{INT64_MIN};
+  const std::vector<uint8_t> traits{kChromeCall | kChromeModule};
+  ChromeColumns columns;
+  columns.spans = {.start_ns = least,
+                   .duration_ns = least,
+                   .name = zeros,
+                   .kind = kind,
+                   .thread = zeros,
+                   .lane = zeros,
+                   .sequence = most,
+                   .forward_thread = zeros,
+                   .stack = zeros,
+                   .module = zeros,
+                   .shapes = zeros,
+                   .flags = flags,
+                   .record_function = most,
+                   .external_id = most,
+                   .correlation = most,
+                   .stream = zeros,
+                   .arguments = zeros,
+                   .category = zeros};
+  columns.kernels = {rows, rows,   rows,   rows,   rows, rows, rows, rows,
+                     most, halves, halves, halves, most, most, most};
+  columns.copies = {rows, most, most, most, most};
+  columns.flows = {rows, zeros, most, kind};
+  const std::vector<uint64_t> addresses(count, UINT64_MAX);
+  const std::vector<int8_t> indices(count, -1);
+  columns.allocations = {least, zeros, addresses, least, least, least, flags, indices};
+  columns.counters = {least, zeros, halves};
+  const ChromeTables tables{.strings = texts,
+                            .stack_parent = parent,
+                            .stack_frame = first_track,
+                            .frame_function = first_track,
+                            .frame_file = first_track,
+                            .frame_line = first_track,
+                            .module_path = texts,
+                            .module_class = texts,
+                            .shape_dims = none,
+                            .shape_types = none,
+                            .shape_concrete = none,
+                            .shape_strides = {},
+                            .arguments = arguments,
+                            .categories = categories,
+                            .device_categories = texts,
+                            .traits = traits,
+                            .flow_categories = texts,
+                            .counter_name = texts,
+                            .thread_torch_tid = numbers,
+                            .thread_first_track = first_track,
+                            .track_pid = numbers,
+                            .track_tid = numbers,
+                            .stream_device = numbers,
+                            .stream_number = numbers};
   const auto write = [&](std::size_t block_bytes) {
-    ChromeWriter writer(spans, {}, tables, INT64_MIN, INT64_MIN, "[", "]", block_bytes);
+    ChromeWriter writer(columns, tables, INT64_MIN, INT64_MIN, "[", "]", block_bytes);
     std::string all;
     for (std::string_view block = writer.next_block(); !block.empty(); block = writer.next_block())
       all += block;

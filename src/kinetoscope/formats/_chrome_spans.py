@@ -128,9 +128,7 @@ def _with_calls(columns: Arrays, calls: RebuiltCalls, trace: Trace) -> tuple[Arr
     return merged, np.append(moved[:count], np.int32(-1))
 
 
-def _name_calls(
-    trace: Trace, shown: ShownStacks, columns: Arrays, strings: list[str], rebuilt: bool
-) -> None:
+def _name_calls(trace: Trace, shown: ShownStacks, columns: Arrays, strings: list[str], rebuilt: bool) -> None:
     """Give calls the names that Kineto gives them: `file(line): function`, and `nn.Module: Class_0`.
 
     A source that is not ours may have named them so already; what has another name than its function keeps it.
@@ -140,10 +138,7 @@ def _name_calls(
     name = columns["name"] = columns["name"].copy()
     stacks, frames, modules = (trace.columns(table) for table in ("stacks", "frames", "modules"))
     if (calls := np.flatnonzero(kind == SpanKind.PYTHON)).size:
-        if rebuilt:
-            stack = columns["stack"][calls]
-        else:
-            stack = trace.column("spans", "own_stack")[calls]
+        stack = columns["stack"][calls] if rebuilt else trace.column("spans", "own_stack")[calls]
         frame = np.append(stacks["frame"], -1)[stack]
         function = np.append(frames["function"], -1)[frame]
         own = function == name[calls]

@@ -121,7 +121,11 @@ class _Processes:
         own = int(trace.info.get("process") or 0)
         self._pid = [own if pid < 0 else pid for pid in threads["process"].tolist()]
         self._found: dict[tuple[int, int, int], Process] = {}
-        hosts = {pid: rank for pid, rank, stream in zip(self._pid, self._rank, self._stream, strict=True) if stream < 0}
+        hosts = {
+            pid: rank
+            for pid, rank, stream in zip(self._pid, self._rank, self._stream, strict=True)
+            if stream < 0
+        }
         hosts.setdefault(own, -1)
         self._taken = set(hosts)
         for pid, rank in hosts.items():

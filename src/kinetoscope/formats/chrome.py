@@ -58,7 +58,7 @@ DEVICE_CATEGORIES: dict[SpanKind, str] = {
     SpanKind.COLLECTIVE: "gpu_user_annotation",
 }
 """What spans on a device are called instead."""
-# As native/core/chrome_columns.h numbers them: 1 a call, 2 a module's, 4 a range that is no work of a device.
+# As native/core/chrome_writer_columns.h numbers them: 1 a call, 2 a module's, 4 a range that is no work of a device.
 _TRAITS = {
     SpanKind.PYTHON: 1,
     SpanKind.MODULE: 3,
@@ -145,7 +145,7 @@ def _events(
     stacks, frames, modules, shapes, streams = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes", "streams")
     )
-    counted, series, names = _counters(trace)
+    samples, counters = _counters(trace)
     strings = trace.strings
     return _core.ChromeWriter(
         spans=spans.columns,
@@ -167,8 +167,7 @@ def _events(
             "device_categories": [DEVICE_CATEGORIES.get(kind, CATEGORIES[kind]) for kind in SpanKind],
             "traits": np.array([_TRAITS.get(kind, 0) for kind in SpanKind], np.uint8),
             "flow_categories": list(FLOWS),
-            "counter_name": names,
-            "counter_series": series,
+            "counter_name": counters,
             "thread_torch_tid": trace.column("threads", "torch_tid"),
             "thread_first_track": tracks.first_of_thread,
             "track_pid": tracks.pid,
@@ -180,7 +179,7 @@ def _events(
         copies=_of_spans(trace, spans, "copies"),
         flows=link(trace, spans),
         allocations=_allocations(trace),
-        counters=counted,
+        counters=samples,
         counter_pid=int(trace.info.get("process") or 0),
         header=opening,
         footer=b"\n]}\n",
@@ -221,19 +220,18 @@ def _allocations(trace: Trace) -> dict[str, NDArray[Any]] | None:
     }
 
 
-def _counters(trace: Trace) -> tuple[dict[str, NDArray[Any]] | None, list[str], list[str]]:
-    """The samples, and for each counter the series and the name; `name: series` is how our tables spell both."""
+def _counters(trace: Trace) -> tuple[dict[str, NDArray[Any]] | None, list[str]]:
+    """The samples, and the names of what they are of."""
     counters = trace.columns("counters")
     if len(counters) == 0:
-        return None, [], []
+        return None, []
     used, counter = np.unique(counters["name"], return_inverse=True)
-    told = [trace.strings[row].partition(": ") for row in used.tolist()]
     samples = {
         "time_ns": counters["time_ns"],
         "counter": counter.astype(np.int32),
         "value": counters["value"],
     }
-    return samples, [series or name for name, _, series in told], [name for name, _, _ in told]
+    return samples, [trace.strings[row] for row in used.tolist()]
 
 
 def _joined(events: Iterable[dict[str, Any]]) -> bytes:

@@ -66,7 +66,8 @@ struct ChromeCounters {
   std::span<const double> value;     // those that are no numbers of JSON are left out
 };
 
-// Texts are UTF-8 with lone surrogates in their three-byte form. Those that hold JSON and do not are left out.
+// Texts are UTF-8 with lone surrogates in their three-byte form. Those that hold JSON and do not are left
+// out.
 struct ChromeTables {
   std::span<const std::string> strings;
   std::span<const int32_t> stack_parent, stack_frame;
@@ -77,10 +78,10 @@ struct ChromeTables {
   std::span<const std::string> categories, device_categories;                           // by kind
   std::span<const uint8_t> traits;  // by kind: ChromeTrait
   std::span<const std::string> flow_categories;
-  std::span<const std::string> counter_name, counter_series;
-  std::span<const int64_t> thread_torch_tid;       // by thread
-  std::span<const int32_t> thread_first_track;     // by thread: its lane 0 among the tracks
-  std::span<const int64_t> track_pid, track_tid;   // by track
+  std::span<const std::string> counter_name;
+  std::span<const int64_t> thread_torch_tid;      // by thread
+  std::span<const int32_t> thread_first_track;    // by thread: its lane 0 among the tracks
+  std::span<const int64_t> track_pid, track_tid;  // by track
   std::span<const int64_t> stream_device, stream_number;
 };
 

@@ -1,4 +1,4 @@
-#include "chrome_texts.h"
+#include "chrome_writer_texts.h"
 
 #include <unordered_map>
 
@@ -156,15 +156,10 @@ void ChromeTexts::escape_tracks(const ChromeTables& tables) {
 }
 
 void ChromeTexts::escape_counters(const ChromeTables& tables) {
-  if (tables.counter_name.size() != tables.counter_series.size())
-    throw BadColumns("ChromeWriter: counter_name and counter_series have different lengths");
-  for (std::size_t counter = 0; counter < tables.counter_name.size(); ++counter) {
-    std::string& text = counter_openings.writing();
-    text += "{\"ph\":\"C\",\"name\":\"";
-    append_json_escaped(tables.counter_name[counter], text);
-    text += "\",\"args\":{\"";
-    append_json_escaped(tables.counter_series[counter], text);
-    text += "\":";
+  for (const std::string& name : tables.counter_name) {
+    counter_openings.writing() += "{\"ph\":\"C\",\"name\":\"";
+    append_json_escaped(name, counter_openings.writing());
+    counter_openings.writing() += "\",\"args\":{\"value\":";
     counter_openings.end();
   }
 }

@@ -2,8 +2,9 @@
 #include <array>
 #include <unordered_set>
 
-#include "chrome_texts.h"
+#include "chrome_writer_texts.h"
 #include "json.h"
+#include "json_values.h"
 
 namespace kinetoscope {
 namespace {
@@ -52,8 +53,8 @@ void SourceArguments::add(std::string_view json) {
   if (is_json(json) && split_json_object(json, members)) {
     std::unordered_set<std::string> seen;
     std::vector<bool> last(members.size(), true);
-    std::vector<std::string> keys;
-    for (const JsonMember& member : members) keys.push_back(decode_json_string(member.key));
+    std::vector<std::string> keys(members.size());
+    for (std::size_t at = 0; at < members.size(); ++at) append_unescaped(members[at].key, keys[at]);
     for (std::size_t at = members.size(); at-- > 0;) last[at] = seen.insert(keys[at]).second;
     const std::size_t first_part = parts_.size(), first = texts_.writing().size();
     bool any = false;

@@ -67,7 +67,8 @@ bool ChromeWriter::write_slice() {
   const std::string_view category = own_category > 0 ? texts_.names.of(own_category)
                                     : on_device      ? texts_.device_categories[spans.kind[row]]
                                                      : texts_.categories[spans.kind[row]];
-  const std::string_view name = texts_.names.of(spans.name[row]), shapes = texts_.shapes.of(spans.shapes[row]),
+  const std::string_view name = texts_.names.of(spans.name[row]),
+                         shapes = texts_.shapes.of(spans.shapes[row]),
                          module = texts_.modules.of(spans.module[row]),
                          stack = texts_.stacks.of(spans.stack[row]);
   // The class stands where a module begins; what follows in it shows the path alone.
@@ -120,10 +121,11 @@ bool ChromeWriter::write_slice() {
 void ChromeWriter::write_numbers(EventText& out) {
   const ChromeSpans& spans = columns_.spans;
   const std::size_t row = row_;
-  // Without numbers of the source every span but a call has that of its row.
+  const int32_t stream = of_row(spans.stream, row, -1);
+  // Without numbers of the source every span of the host but a call has that of its row.
   if (!spans.external_id.empty()) {
     add_known(out, ",\"External id\":", spans.external_id[row]);
-  } else if (!(traits_[spans.kind[row]] & kChromeCall)) {
+  } else if (stream < 0 && !(traits_[spans.kind[row]] & kChromeCall)) {
     out << ",\"External id\":";
     out.number(static_cast<uint64_t>(row) + 1);
   }
@@ -132,9 +134,9 @@ void ChromeWriter::write_numbers(EventText& out) {
     out << ",\"Sequence number\":";
     out.number(spans.sequence[row]) << texts_.torch_tids.of(spans.forward_thread[row]);
   }
-  // A range that was marked on the host and is shown on a device as well has no stream of its own: readers take
-  // whatever has one for work of the device.
-  if (!(traits_[spans.kind[row]] & kChromeRange)) out << texts_.streams.of(of_row(spans.stream, row, -1));
+  // A range that was marked on the host and is shown on a device as well has no stream of its own: readers
+  // take whatever has one for work of the device.
+  if (!(traits_[spans.kind[row]] & kChromeRange)) out << texts_.streams.of(stream);
   add_known(out, ",\"correlation\":", of_row(spans.correlation, row, int64_t{-1}));
 }
 
@@ -196,7 +198,8 @@ bool ChromeWriter::write_flows() {
       return false;
     write_flow(flows_by_source_[leaving_], false);
   }
-  for (; arriving_ < flows_by_target_.size() && flows.target[flows_by_target_[arriving_]] == row; ++arriving_) {
+  for (; arriving_ < flows_by_target_.size() && flows.target[flows_by_target_[arriving_]] == row;
+       ++arriving_) {
     if (!has_room(texts_.flow_categories[flows.kind[flows_by_target_[arriving_]]].size() * 2 + kFlowBytes))
       return false;
     write_flow(flows_by_target_[arriving_], true);

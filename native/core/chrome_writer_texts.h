@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "chrome_columns.h"
+#include "chrome_writer_columns.h"
 #include "event_text.h"
 
 namespace kinetoscope {
@@ -62,16 +62,16 @@ struct ChromeTexts {
   // Throws BadColumns where columns of one table have different lengths.
   ChromeTexts(const ChromeSpans& spans, const ChromeTables& tables);
 
-  EscapedTexts names;                           // by string id: names and categories
+  EscapedTexts names;  // by string id: names and categories
   EscapedTexts stacks, modules, module_classes, shapes;
-  EscapedTexts module_ordinals;                 // which one of its class each module is, from 0
+  EscapedTexts module_ordinals;  // which one of its class each module is, from 0
   SourceArguments arguments;
-  EscapedTexts categories, device_categories;   // by kind
+  EscapedTexts categories, device_categories;  // by kind
   EscapedTexts flow_categories;
   EscapedTexts counter_openings;
-  EscapedTexts tracks;                          // `"pid":1,"tid":2` by track
-  EscapedTexts torch_tids;                      // by thread; empty where torch gave none
-  EscapedTexts streams;                         // `,"device":0,"stream":7` by row of streams
+  EscapedTexts tracks;      // `"pid":1,"tid":2` by track
+  EscapedTexts torch_tids;  // by thread; empty where torch gave none
+  EscapedTexts streams;     // `,"device":0,"stream":7` by row of streams
 
  private:
   void escape_names(const ChromeSpans& spans, const ChromeTables& tables);
