@@ -113,18 +113,14 @@ def test_the_small_tables():
         assert rows(trace, name) == []
 
 
-def test_device_side_tables_show_what_a_source_delivers():
+def test_counters_show_what_a_source_delivers():
     trace = Trace.from_columns(
         {
-            "streams": {"device_type": [1], "device_index": [0], "number": [7]},
             "counters": {"time_ns": [5], "name": [1], "value": [0.5]},
-            "launches": {"host": [0], "device": [1]},
         },
         strings=["", "power"],
     )
     assert rows(trace, "counters") == [{"time_ns": 5, "name": "power", "value": 0.5}]
-    assert rows(trace, "streams") == [{"device_type": 1, "device_index": 0, "number": 7, "name": ""}]
-    assert rows(trace, "launches") == [{"host": 0, "device": 1}]
 
 
 def test_a_rank_that_is_no_number_is_no_rank():

@@ -71,8 +71,6 @@ SPANS_SCHEMA = Table(
     ),
 )  # fmt: skip
 THREADS_SCHEMA = STORED["threads"]
-STREAMS_SCHEMA = STORED["streams"]
-LAUNCHES_SCHEMA = STORED["launches"]
 ALLOCATIONS_SCHEMA = Table(
     "allocations",
     "A block of memory allocated or freed.",
@@ -234,16 +232,6 @@ def frames(trace: Trace) -> pyarrow.Table:
 def threads(trace: Trace) -> pyarrow.Table:
     """Return the `threads` table."""
     return _as_stored(trace, "threads")
-
-
-def streams(trace: Trace) -> pyarrow.Table:
-    """Return the `streams` table."""
-    return _as_stored(trace, "streams")
-
-
-def launches(trace: Trace) -> pyarrow.Table:
-    """Return the `launches` table."""
-    return _as_stored(trace, "launches")
 
 
 def shapes(trace: Trace) -> pyarrow.Table:

@@ -1,0 +1,131 @@
+"""Sets of moments: stretches of time that are put together, cut out of each other and measured, in whole nanoseconds.
+
+Every time that is reported for a device is the length of such a set, so that work that overlaps is counted once and
+parts of a whole add up to it exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Stretches of time, in order, none empty, none touching another: each from `start_ns` up to, not at, `end_ns`."""
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Self:
+        """No time at all."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+    @classmethod
+    def between(cls, start_ns: int, end_ns: int) -> Self:
+        """One stretch of time; none if it ends before it begins."""
+        return cls.of(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
+
+    @classmethod
+    def of(cls, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Self:
+        """All moments that lie in any of some stretches of time, in any order; empty and backward ones count for nothing."""
+        real = end_ns > start_ns
+        if not real.all():
+            start_ns, end_ns = start_ns[real], end_ns[real]
+        if len(start_ns) == 0:
+            return cls.none()
+        if (start_ns[1:] < start_ns[:-1]).any():
+            # Spans of one thread or stream are in order already, and a stable sort keeps such runs.
+            order = np.argsort(start_ns, kind="stable")
+            start_ns, end_ns = start_ns[order], end_ns[order]
+        reach = np.maximum.accumulate(end_ns)
+        apart = np.flatnonzero(start_ns[1:] > reach[:-1])
+        return cls(
+            start_ns[np.concatenate(([0], apart + 1))], reach[np.concatenate((apart, [len(reach) - 1]))]
+        )
+
+    def __len__(self) -> int:
+        """The number of stretches."""
+        return len(self.start_ns)
+
+    @property
+    def total_ns(self) -> int:
+        """How long all of it is."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def __or__(self, other: Intervals) -> Intervals:
+        """The moments in either."""
+        if len(self) == 0 or len(other) == 0:
+            return other if len(self) == 0 else self
+        return Intervals.of(
+            np.concatenate((self.start_ns, other.start_ns)), np.concatenate((self.end_ns, other.end_ns))
+        )
+
+    def __and__(self, other: Intervals) -> Intervals:
+        """The moments in both."""
+        return self._where(other, in_other=True)
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        """The moments in this one and not in the other."""
+        return self._where(other, in_other=False)
+
+    def within(self, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How long the part in each of some windows is; 0 for windows that end before they begin."""
+        return self._before(np.maximum(start_ns, end_ns)) - self._before(start_ns)
+
+    def _before(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How long the part before each of some moments is."""
+        if len(self) == 0:
+            return np.zeros(len(time_ns), dtype=np.int64)
+        sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(self.end_ns - self.start_ns)))
+        begun = np.searchsorted(self.start_ns, time_ns, side="right")
+        beyond = np.where(begun > 0, self.end_ns[begun - 1] - time_ns, 0)
+        return sums[begun] - np.maximum(beyond, 0)
+
+    def _where(self, other: Intervals, *, in_other: bool) -> Intervals:
+        """The moments in this one that are, or are not, in the other."""
+        if len(self) == 0 or len(other) == 0:
+            return Intervals.none() if in_other or len(self) == 0 else self
+        times = np.concatenate((self.start_ns, self.end_ns, other.start_ns, other.end_ns))
+        # Bit 0: in this one. Bit 1: in the other.
+        changes = np.repeat(np.array([1, -1, 2, -2], dtype=np.int8), [len(self)] * 2 + [len(other)] * 2)
+        order = np.argsort(times, kind="stable")
+        times, state = times[order], np.cumsum(changes[order], dtype=np.int8)
+        chosen = np.flatnonzero(state[:-1] == (3 if in_other else 1))
+        return Intervals.of(times[chosen], times[chosen + 1])
+
+
+def united_by(
+    group: NDArray[np.int32], groups: int, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
+) -> list[Intervals]:
+    """The moments of each group of stretches of time.
+
+    Args:
+        group: The group of each stretch, from 0.
+        groups: How many there are; far fewer than stretches.
+        start_ns: When each begins.
+        end_ns: When each ends.
+    """
+    if groups == 1:
+        return [Intervals.of(start_ns, end_ns)]
+    order = np.argsort(group, kind="stable")
+    edges = np.searchsorted(group[order], np.arange(groups + 1)).tolist()
+    parts = (order[first:last] for first, last in pairwise(edges))
+    return [Intervals.of(start_ns[rows], end_ns[rows]) for rows in parts]
+
+
+def united(parts: list[Intervals]) -> Intervals:
+    """The moments in any of some sets."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) < 2:
+        return filled[0] if filled else Intervals.none()
+    return Intervals.of(
+        np.concatenate([part.start_ns for part in filled]), np.concatenate([part.end_ns for part in filled])
+    )

@@ -1,0 +1,156 @@
+"""Devices and their queues: how long they were busy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.tables._device_work import Device, DeviceWork, Sort, device_work
+from kinetoscope.tables._intervals import united_by
+from kinetoscope.tables._windows import extent
+from kinetoscope.trace import Column, SpanKind, Table
+from kinetoscope.trace._arrow import to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+
+_BUSY = (
+    Column("kernels", "int64", "", "How many kernels ran.", 0),
+    Column("copies", "int64", "", "How many copies and fillings ran.", 0),
+    Column("busy_ns", "int64", "ns", "How long any of these ran; what runs at the same time counts once.", 0),
+    Column("compute_ns", "int64", "ns", "How long a kernel computed.", 0),
+    Column("communication_ns", "int64", "ns", "How long a kernel moved data between ranks.", 0),
+    Column("copy_ns", "int64", "ns", "How long memory was copied or filled.", 0),
+    Column("work_ns", "int64", "ns", "The durations of all of them added up, which is above `busy_ns` where some overlap.", 0),
+    Column("first_ns", "int64", "ns", "When the first of them began; null without any."),
+    Column("last_ns", "int64", "ns", "When the last of them ended; null without any."),
+    Column("idle_ns", "int64", "ns", "From the first to the last, how long none ran.", 0),
+    Column("utilisation_percent", "float64", "%", "`busy_ns` of the time from the first to the last; never above 100."),
+    Column("busy_percent", "float64", "%", "`busy_ns` of the whole trace; never above 100."),
+)  # fmt: skip
+
+STREAMS_SCHEMA = Table(
+    "streams",
+    "A queue of a device. By device and number.",
+    (
+        Column("id", "int32", "row of streams", "The row, which the `stream` of spans refers to."),
+        Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
+        Column("device_index", "int32", "", "The index of the device.", 0),
+        Column("number", "int64", "", "The number of the stream on its device.", 0),
+        Column("name", "category", "", "What the source calls it."),
+        *_BUSY,
+    ),
+)
+DEVICES_SCHEMA = Table(
+    "devices",
+    "A device that worked, its queues taken together. By rank, type and index.",
+    (
+        Column("device", "category", "", "Its name as torch writes it, such as `cuda:0`."),
+        Column("rank", "int32", "", "The rank of the process that used it."),
+        Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
+        Column("device_index", "int32", "", "The index of the device.", 0),
+        Column("model", "category", "", "What its maker calls it, where the trace says so."),
+        Column("memory_bytes", "int64", "bytes", "How much memory it has, where the trace says so."),
+        Column("streams", "int64", "", "How many of its queues worked.", 0),
+        *_BUSY,
+    ),
+)
+
+
+def streams(trace: Trace) -> pyarrow.Table:
+    """Return the `streams` table: how busy each queue of each device was.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `STREAMS_SCHEMA`.
+    """
+    own, work = trace.columns("streams"), device_work(trace)
+    stream = trace.column("spans", "stream")[work.rows]
+    columns: dict[str, Any] = {
+        "id": np.arange(len(own), dtype=np.int32),
+        **{name: own[name] for name in ("device_type", "device_index", "number")},
+        "name": [name or None for name in own["name"]],
+        **_busy_columns(trace, work, stream, len(own)),
+    }
+    order = np.lexsort((own["number"], own["device_index"], own["device_type"]))
+    return to_arrow(STREAMS_SCHEMA, columns).take(order)
+
+
+def devices(trace: Trace) -> pyarrow.Table:
+    """Return the `devices` table: how busy each device was, whatever queue its work ran in.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `DEVICES_SCHEMA`.
+    """
+    work = device_work(trace)
+    stream = trace.column("spans", "stream")[work.rows].astype(np.int64)
+    used = np.unique(work.device * np.int64(len(trace.columns("streams"))) + stream)
+    told = [_properties(trace, device) for device in work.devices]
+    columns: dict[str, Any] = {
+        "device": [device.name for device in work.devices],
+        "rank": np.array([device.rank for device in work.devices], dtype=np.int64),
+        "device_type": np.array([device.type for device in work.devices], dtype=np.int64),
+        "device_index": np.array([device.index for device in work.devices], dtype=np.int64),
+        "model": [model for model, _ in told],
+        "memory_bytes": np.array([size for _, size in told], dtype=np.int64),
+        "streams": np.bincount(used // max(len(trace.columns("streams")), 1), minlength=len(work.devices)),
+        **_busy_columns(trace, work, work.device, len(work.devices)),
+    }
+    return to_arrow(DEVICES_SCHEMA, columns)
+
+
+def _busy_columns(
+    trace: Trace, work: DeviceWork, group: NDArray[np.int32], groups: int
+) -> dict[str, NDArray[Any]]:
+    """What work in each of some groups comes to; a group is a queue or a device."""
+    kernel = trace.column("spans", "kind")[work.rows] == SpanKind.KERNEL
+    first = _core.group_min(group, groups, work.start_ns)
+    last = _core.group_max(group, groups, work.end_ns)
+    count = _core.group_counts(group, groups)
+    made: dict[str, NDArray[Any]] = {
+        "kernels": _core.group_counts(group, groups, (~kernel).view(np.uint8)),
+        "copies": _core.group_counts(group, groups, kernel.view(np.uint8)),
+        "work_ns": _core.group_sums(group, groups, work.end_ns - work.start_ns),
+        "first_ns": np.where(count > 0, first, -1),
+        "last_ns": np.where(count > 0, last, -1),
+    }
+    parts = united_by(group * np.int32(len(Sort)) + work.sort, groups * len(Sort), work.start_ns, work.end_ns)
+    totals = np.array([part.total_ns for part in parts], dtype=np.int64).reshape(groups, len(Sort))
+    for sort, name in zip(Sort, ("compute_ns", "communication_ns", "copy_ns"), strict=True):
+        made[name] = totals[:, sort]
+    whole = united_by(group, groups, work.start_ns, work.end_ns) if groups else []
+    made["busy_ns"] = np.array([part.total_ns for part in whole], dtype=np.int64)
+    made["idle_ns"] = last - first - made["busy_ns"]
+    start_ns, end_ns = extent(trace)
+    made["utilisation_percent"] = _percent(made["busy_ns"], last - first)
+    made["busy_percent"] = _percent(made["busy_ns"], np.full(groups, end_ns - start_ns))
+    return made
+
+
+def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Shares in percent; null where there is no whole."""
+    shares: NDArray[np.float64] = 100.0 * part / np.where(whole == 0, np.nan, whole)
+    return shares
+
+
+def _properties(trace: Trace, device: Device) -> tuple[str | None, int]:
+    """The model and the memory of a device, as far as the trace says."""
+    listed = trace.info.get("deviceProperties")
+    for told in listed if isinstance(listed, list) else []:
+        if isinstance(told, dict) and told.get("id") == device.index:
+            model, size = told.get("name"), told.get("totalGlobalMem")
+            return (
+                model if isinstance(model, str) and model else None,
+                size if type(size) is int and 0 <= size < 2**63 else -1,
+            )
+    return None, -1

@@ -1,0 +1,88 @@
+import pytest
+
+from kinetoscope import ArgumentError
+from kinetoscope.trace import SpanKind
+from tests.support.trace_builder import TraceBuilder
+from tests.tables.test_breakdown import NCCL
+
+
+def launched():
+    """Two operators that start a kernel of two sizes, a kernel that nobody is known to have started, and a copy."""
+    builder = TraceBuilder()
+    model = builder.module("GPT")
+    builder.thread()
+    first, second = builder.stream(7), builder.stream(8)
+    builder.step(0, 0, 300)
+    for number, (name, start, duration, blocks) in enumerate(
+        [("aten::mm", 10, 40, 2), ("aten::bmm", 110, 60, 4), ("aten::mm", 210, 10, 2)]
+    ):
+        builder.span(name, start, 50, module=model if name == "aten::bmm" else -1)
+        builder.runtime("cudaLaunchKernel", start + 5, 5, correlation=number)
+        known = {"registers": 32, "shared_bytes": 128 * blocks, "occupancy_percent": 25.0 * blocks}
+        builder.kernel(
+            "gemm", start + 50, duration, stream=first, correlation=number, grid=(blocks, 1, 1), block=(128, 1, 1), launch=known,
+        )  # fmt: skip
+    builder.kernel(NCCL, 60, 80, stream=second).copy("Memset (Device)", 0, 10, stream=second)
+    builder.device_annotation("ProfilerStep#0", 0, 300, stream=first)
+    return builder.build()
+
+
+def test_one_row_for_each_name():
+    gemm, nccl = launched().table("kernels").to_pylist()
+    assert gemm == {
+        "name": "gemm", "sort": "compute", "calls": 3, "total_ns": 110, "mean_ns": 110 / 3, "min_ns": 10, "max_ns": 60,
+        "percent": pytest.approx(100 * 110 / 190), "device_percent": pytest.approx(100 * 110 / 200),
+        "grid_x": None, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1, "registers": 32,
+        "shared_bytes": None, "blocks_per_sm": None, "warps_per_sm": None,
+        "occupancy_percent": pytest.approx((50 * 50 + 60 * 100) / 110), "operator": "aten::bmm",
+        "operators": "aten::bmm; aten::mm", "module": "GPT", "devices": 1, "streams": 1, "first_ns": 60, "span": None,
+        "step": None, "device_index": 0, "stream": 7,
+    }  # fmt: skip
+    known = {name: value for name, value in nccl.items() if value is not None}
+    assert known == {
+        "name": NCCL, "sort": "communication", "calls": 1, "total_ns": 80, "mean_ns": 80.0, "min_ns": 80, "max_ns": 80,
+        "percent": pytest.approx(100 * 80 / 190), "device_percent": 40.0, "devices": 1, "streams": 1, "first_ns": 60,
+        "device_index": 0, "stream": 8,
+    }  # fmt: skip
+
+
+def test_one_row_for_each_size():
+    rows = launched().table("kernels", by="launch").to_pylist()
+    assert [(row["name"], row["calls"], row["total_ns"], row["grid_x"], row["shared_bytes"]) for row in rows] == [
+        (NCCL, 1, 80, None, None), ("gemm", 1, 60, 4, 512), ("gemm", 2, 50, 2, 256),
+    ]  # fmt: skip
+
+
+def test_one_row_for_each_time_it_ran():
+    trace = launched()
+    rows = trace.table("kernels", by="span").to_pylist()
+    assert [(row["name"], row["calls"], row["first_ns"], row["operator"], row["step"]) for row in rows] == [
+        ("gemm", 1, 60, "aten::mm", 0), (NCCL, 1, 60, None, 0), ("gemm", 1, 160, "aten::bmm", 0), ("gemm", 1, 260, "aten::mm", 0),
+    ]  # fmt: skip
+    kinds = trace.column("spans", "kind")[[row["span"] for row in rows]]
+    assert set(kinds.tolist()) == {SpanKind.KERNEL}
+
+
+def test_a_kernel_in_several_places_has_no_one_place():
+    builder = TraceBuilder().span("aten::mm", 0, 5)
+    builder.thread()
+    for device in range(2):
+        builder.kernel("gemm", 0, 10, stream=builder.stream(7, device=device))
+    (row,) = builder.build().table("kernels").to_pylist()
+    assert (row["devices"], row["streams"], row["device_index"], row["stream"]) == (2, 2, None, None)
+
+
+def test_what_a_source_says_of_a_kernel_tells_that_it_communicates():
+    builder = TraceBuilder().kernel("my_fused_kernel", 0, 5, arguments={"Collective name": "allreduce"})
+    builder.kernel("dma_request", 10, 4).kernel("cross_device_reduce_1stage", 20, 3)
+    assert builder.build().table("kernels")["sort"].to_pylist() == ["communication", "copy", "communication"]
+
+
+def test_another_way_of_adding_up_is_refused():
+    with pytest.raises(ArgumentError, match="by='grid' is not valid: use one of name, launch, span"):
+        launched().table("kernels", by="grid")
+
+
+def test_a_trace_without_a_device_has_no_kernels():
+    trace = TraceBuilder().span("aten::mm", 0, 5).build()
+    assert [trace.table("kernels", by=by).num_rows for by in ("name", "launch", "span")] == [0, 0, 0]
