@@ -31,7 +31,7 @@ def test_one_row_for_each_name():
     gemm, nccl = launched().table("kernels").to_pylist()
     assert gemm == {
         "name": "gemm", "sort": "compute", "calls": 3, "total_ns": 110, "mean_ns": 110 / 3, "min_ns": 10, "max_ns": 60,
-        "percent": pytest.approx(100 * 110 / 190), "device_percent": pytest.approx(100 * 110 / 200),
+        "kernel_percent": pytest.approx(100 * 110 / 190), "device_percent": pytest.approx(100 * 110 / 200),
         "grid_x": None, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1, "registers": 32,
         "shared_bytes": None, "blocks_per_sm": None, "warps_per_sm": None,
         "occupancy_percent": pytest.approx((50 * 50 + 60 * 100) / 110), "operator": "aten::bmm",
@@ -41,7 +41,7 @@ def test_one_row_for_each_name():
     known = {name: value for name, value in nccl.items() if value is not None}
     assert known == {
         "name": NCCL, "sort": "communication", "calls": 1, "total_ns": 80, "mean_ns": 80.0, "min_ns": 80, "max_ns": 80,
-        "percent": pytest.approx(100 * 80 / 190), "device_percent": 40.0, "devices": 1, "streams": 1, "first_ns": 60,
+        "kernel_percent": pytest.approx(100 * 80 / 190), "device_percent": 40.0, "devices": 1, "streams": 1, "first_ns": 60,
         "device_index": 0, "stream": 8,
     }  # fmt: skip
 

@@ -37,7 +37,7 @@ KERNELS_SCHEMA = Table(
         Column("mean_ns", "float64", "ns", "The mean of one."),
         Column("min_ns", "int64", "ns", "The shortest.", 0),
         Column("max_ns", "int64", "ns", "The longest.", 0),
-        Column("percent", "float64", "%", "Share of the time of all kernels added up."),
+        Column("kernel_percent", "float64", "%", "Share of the time of all kernels added up."),
         Column("device_percent", "float64", "%", "Share of the time of all kernels, copies and fillings added up."),
         *(Column(size, "int32", "", f"{'Blocks of the grid' if size[0] == 'g' else 'Threads of a block'} in {size[-1]}; null where"
                  " it is not the same for all.") for size in _SIZES),
@@ -98,7 +98,7 @@ def kernels(trace: Trace, by: str = "name") -> pyarrow.Table:
         "mean_ns": total / np.maximum(count, 1),
         "min_ns": _core.group_min(group, groups, duration),
         "max_ns": _core.group_max(group, groups, duration),
-        "percent": percent(total, int(duration.sum())),
+        "kernel_percent": percent(total, int(duration.sum())),
         "device_percent": percent(total, int((work.end_ns - work.start_ns).sum())),
         **{column: _shared(group, groups, told[column]) for column in (*_SIZES, "registers", "shared_bytes")},
         **{column: _mean(group, groups, told[column], duration) for column in _MEANS},
