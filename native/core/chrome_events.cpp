@@ -209,7 +209,7 @@ int32_t ChromeEvents::thread_row(std::string_view process, std::string_view thre
 
 bool ChromeEvents::time_of(std::string_view raw, int64_t& time_ns) {
   const auto known = raw.empty() ? std::nullopt : nanoseconds_of(raw);
-  if (!known) {
+  if (!known || *known > kLatestNs || *known < -kLatestNs) {
     ++losses.bad_times;
     return false;
   }

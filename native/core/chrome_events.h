@@ -25,6 +25,9 @@ struct ChromeCategory {
 // Kinds and flags of spans, as kinetoscope.trace._schema numbers them.
 inline constexpr uint8_t kKindUserAnnotation = 2, kKindPython = 4, kKindModule = 5, kKindKernel = 6,
                          kKindMemcpy = 7, kKindMemset = 8;
+// No time lies further from 0, before or behind it, so that the distance between any two fits into 64 bits.
+// In nanoseconds since 1970 these are years up to 2116.
+inline constexpr int64_t kLatestNs = (int64_t{1} << 62) - 1;
 inline constexpr uint8_t kFlagAsync = 1, kFlagUnfinished = 2, kFlagInstant = 8;
 
 // One event as it stands in the text: raw values, empty where it has none.

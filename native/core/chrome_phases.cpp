@@ -59,8 +59,7 @@ void ChromeEvents::take_complete(const ChromeEvent& event, Arguments& arguments)
     ++losses.negative_durations;
     duration_ns = 0;
   }
-  int64_t end_ns;
-  if (__builtin_add_overflow(start_ns, duration_ns, &end_ns)) {
+  if (duration_ns > kLatestNs - std::max<int64_t>(start_ns, 0)) {
     ++losses.bad_times;
     duration_ns = 0;
   }

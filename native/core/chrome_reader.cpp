@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "chrome_limits.h"
 #include "json.h"
 #include "json_scan.h"
 #include "json_values.h"
 
 namespace kinetoscope {
 namespace {
-
-constexpr std::size_t kFirstBuffer = std::size_t{1} << 20;
-// A value that is longer than this is passed over. One that never ends, because a quote in it was not
-// escaped, looks as long as the rest of the file; each such mistake makes us believe less in long values.
-constexpr std::size_t kLargestValue = std::size_t{64} << 20, kLeastLargestValue = std::size_t{1} << 20;
-constexpr std::size_t kLargestHeader = std::size_t{64} << 20;
 
 std::string what_it_looks_like(std::string_view text) {
   if (text.empty()) return "there is nothing in it";
@@ -31,8 +26,8 @@ ChromeReader::ChromeReader(std::vector<std::pair<std::string, ChromeCategory>> c
 
 void ChromeReader::feed(std::string_view block) {
   if (state_ == State::Done) {
-    if (taken_.losses.text_after_end == 0 &&
-        skip_space(block.data(), block.data() + block.size()) != block.data() + block.size()) {
+    // Not skip_space: the block is not ours, and nothing may be read behind it.
+    if (std::any_of(block.begin(), block.end(), [](char c) { return static_cast<unsigned char>(c) > 0x20; })) {
       taken_.losses.text_after_end = 1;
     }
     return;
@@ -98,14 +93,14 @@ void ChromeReader::run(bool last) {
     if (state_ == State::Events && left > 0) {
       if (last) {
         // The rest may hold events behind one whose quotes or brackets never close.
-        const char* next = after_bad_event();
+        const char* next = may_look_again(left) ? after_bad_event() : nullptr;
         if (next == nullptr) return;
         ++taken_.losses.bad_events;
         go_to(next);
         continue;
       }
       if (left > largest_value_) {
-        const char* next = after_bad_event();
+        const char* next = may_look_again(left) ? after_bad_event() : nullptr;
         largest_value_ = std::max(largest_value_ / 2, kLeastLargestValue);
         if (next != nullptr) {
           ++taken_.losses.bad_events;
@@ -334,6 +329,11 @@ const char* ChromeReader::after_bad_event() const {
     ++p;
   }
   return nullptr;
+}
+
+bool ChromeReader::may_look_again(std::size_t bytes) {
+  looked_at_again_ += bytes;
+  return looked_at_again_ <= kMostLookedAtAgain;
 }
 
 void ChromeReader::give_up_on(State skipping) {

@@ -48,6 +48,7 @@ class ChromeReader {
   Step skip_on();
   const char* event_at(const char* p);
   const char* after_bad_event() const;
+  bool may_look_again(std::size_t bytes);
   void give_up_on(State skipping);
 
   std::string_view rest() const { return {buffer_.data() + at_, used_ - at_}; }
@@ -60,6 +61,7 @@ class ChromeReader {
   std::size_t at_ = 0, used_ = 0;
   std::size_t wanted_ = 0;  // how much of an unfinished value must be there before it is looked at again
   std::size_t largest_value_;
+  std::size_t looked_at_again_ = 0;
   State state_ = State::Start;
   bool list_ = false, seen_events_ = false, last_ = false;
   std::size_t events_ = 0, header_bytes_ = 0;

@@ -11,11 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "chrome_limits.h"
 #include "column.h"
 
 namespace kinetoscope {
-
-inline constexpr std::size_t kChunkRows = std::size_t{1} << 16;
 
 // The rows of one chunk. Straight from the system, so that it has them back at once when a column is let go
 // of: the allocator would keep them among others that are still in use.

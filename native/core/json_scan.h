@@ -22,7 +22,7 @@ inline constexpr std::size_t kScanPadding = 64;
 inline bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 inline const char* skip_space(const char* p, const char* end) {
-  if (p < end && !is_json_space(*p)) return p;
+  if (p < end && static_cast<unsigned char>(*p) > 0x20) return p;
 #if defined(__SSE2__)
   while (p < end) {
     const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
