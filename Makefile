@@ -4,6 +4,7 @@
 #   make demo          profile a real training run and look at the result
 #   make test          every check and every test
 #   make lint | native-test | docs | wheel-test | pytest     its parts
+#   make fuzz          look for texts that break the native reader, FUZZ_SECONDS long (needs clang with libFuzzer)
 #   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
 #   make bench         the bars of the project, ours and torch.profiler side by side
 #   make clean         forget builds and caches (the virtual environment stays; remove .venv for that)
@@ -13,6 +14,7 @@
 PYTHON    ?= python3
 PIP_FLAGS ?=
 JOBS      ?= 2
+FUZZ_SECONDS ?= 600
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -34,7 +36,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test docs wheel-test pytest bench format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test pytest bench format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -116,6 +118,19 @@ native-test: develop
 	  if [ "$$sanitizer" = thread ] && setarch -R true 2> /dev/null; then launch="setarch -R"; fi; \
 	  $$launch $(BIN)/ctest --test-dir $$build --output-on-failure --no-tests=error; \
 	done
+
+# What is found lies in build/fuzz/: texts that take new ways in found/, those that break something as crash-*.
+fuzz: develop
+	@command -v clang++ > /dev/null || { \
+	  echo "Fuzzing needs clang++ with libFuzzer: install it (on Debian and Ubuntu: clang libclang-rt-dev)." \
+	       "The same texts, mutated without guidance, run under make native-test." >&2; exit 1; }
+	$(call say,Fuzzing the reader of Chrome traces for $(FUZZ_SECONDS) s)
+	@CXX=clang++ $(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
+	  -DKINETOSCOPE_NATIVE_TESTS=ON -DKINETOSCOPE_LIBFUZZER=ON -DKINETOSCOPE_SANITIZER=address > /dev/null
+	@$(BIN)/cmake --build build/fuzz --target fuzz_chrome_reader
+	@mkdir -p build/fuzz/found
+	@cd build/fuzz && ./fuzz_chrome_reader -max_len=3000 -timeout=20 -max_total_time=$(FUZZ_SECONDS) \
+	  found ../../native/tests/corpus
 
 docs: develop
 	$(call say,Documentation)

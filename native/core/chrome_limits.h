@@ -1,5 +1,5 @@
-// Sizes that the reader of Chrome traces works in. Fuzzing makes them small: what happens at their borders is met by
-// small texts then, and a reader costs little.
+// Sizes that the reader of Chrome traces works in. Fuzzing makes them small: what happens at their borders is
+// met by small texts then, and a reader costs little.
 #pragma once
 
 #include <cstddef>

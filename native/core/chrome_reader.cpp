@@ -27,7 +27,8 @@ ChromeReader::ChromeReader(std::vector<std::pair<std::string, ChromeCategory>> c
 void ChromeReader::feed(std::string_view block) {
   if (state_ == State::Done) {
     // Not skip_space: the block is not ours, and nothing may be read behind it.
-    if (std::any_of(block.begin(), block.end(), [](char c) { return static_cast<unsigned char>(c) > 0x20; })) {
+    if (std::any_of(block.begin(), block.end(),
+                    [](char c) { return static_cast<unsigned char>(c) > 0x20; })) {
       taken_.losses.text_after_end = 1;
     }
     return;

@@ -1,9 +1,10 @@
-// Any bytes at all to the reader of Chrome traces: it must not crash, must keep what it promises of its columns, and must
-// find the same however the text was cut into blocks.
+// Any bytes at all to the reader of Chrome traces: it must not crash, must keep what it promises of its
+// columns, and must find the same however the text was cut into blocks.
 //
-// Built twice. As one of the native tests it has a driver of its own, which mutates the texts in native/tests/corpus a
-// fixed number of times from a fixed seed. `make fuzz` builds it with clang's libFuzzer, which brings its own driver
-// and looks for texts that take new ways through the reader, for as long as one likes.
+// Built twice. As one of the native tests it has a driver of its own, which mutates the texts in
+// native/tests/corpus a fixed number of times from a fixed seed. `make fuzz` builds it with clang's
+// libFuzzer, which brings its own driver and looks for texts that take new ways through the reader, for as
+// long as one likes.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -27,11 +28,9 @@ void must(bool holds, const char* what) {
 }
 
 std::vector<std::pair<std::string, ChromeCategory>> categories() {
-  return {{"cpu_op", {0, false}},           {"user_annotation", {2, false}},
-          {"python_function", {4, false}},  {"kernel", {6, true}},
-          {"gpu_memcpy", {7, true}},        {"gpu_memset", {8, true}},
-          {"cuda_runtime", {9, false}},     {"cuda_sync", {11, true}},
-          {"gpu_user_annotation", {2, true}}};
+  return {{"cpu_op", {0, false}},       {"user_annotation", {2, false}}, {"python_function", {4, false}},
+          {"kernel", {6, true}},        {"gpu_memcpy", {7, true}},       {"gpu_memset", {8, true}},
+          {"cuda_runtime", {9, false}}, {"cuda_sync", {11, true}},       {"gpu_user_annotation", {2, true}}};
 }
 
 // Everything that was read, as one text; also checks what columns promise.
@@ -177,8 +176,8 @@ class Digest {
   std::string made_;
 };
 
-// What comes of the text in blocks of so many bytes (0: all at once), each in memory of its own, so that a look beyond its
-// end is seen.
+// What comes of the text in blocks of so many bytes (0: all at once), each in memory of its own, so that a
+// look beyond its end is seen.
 std::string read(std::string_view whole, std::size_t block_bytes, std::size_t max_bytes, uint64_t seed) {
   try {
     ChromeReader reader(categories(), max_bytes, seed);
@@ -198,7 +197,8 @@ std::string read(std::string_view whole, std::size_t block_bytes, std::size_t ma
 
 void try_one(std::string_view data) {
   if (data.empty()) return;
-  // The last byte chooses the size of the blocks, so that texts of the corpus stay readable from their beginning.
+  // The last byte chooses the size of the blocks, so that texts of the corpus stay readable from their
+  // beginning.
   const std::size_t block_bytes = 1 + static_cast<uint8_t>(data.back()) % 64u;
   const std::string at_once = read(data, 0, 0, 1);
   const std::string in_blocks = read(data, block_bytes, 0, 2);
@@ -241,11 +241,37 @@ std::vector<std::string> corpus(const std::filesystem::path& folder) {
 
 // One to four changes: a bit, a piece gone, doubled or taken from another text, a piece that means something.
 std::string mutated(std::string text, const std::vector<std::string>& texts, std::mt19937& random) {
-  static const std::vector<std::string> pieces = {
-      "\"", "\\", "{", "}", "[", "]", ",", ":", "null", "-", "1e308", "-1", "9223372036854775807", "NaN",
-      "Infinity", "\\ud800", "\\u0000", "\xff", "\xed\xa0\x80", "\"ph\":\"X\",", "\"ph\":\"B\",",
-      "\"ph\":\"E\",", "\"ph\":\"b\",", "\"ph\":\"e\",", "\"ts\":-9e15,", "\"ts\":9e15,", "\"dur\":1e300,",
-      "\"args\":{", "\"traceEvents\":[", "[memory]", "},{\"ph\":"};
+  static const std::vector<std::string> pieces = {"\"",
+                                                  "\\",
+                                                  "{",
+                                                  "}",
+                                                  "[",
+                                                  "]",
+                                                  ",",
+                                                  ":",
+                                                  "null",
+                                                  "-",
+                                                  "1e308",
+                                                  "-1",
+                                                  "9223372036854775807",
+                                                  "NaN",
+                                                  "Infinity",
+                                                  "\\ud800",
+                                                  "\\u0000",
+                                                  "\xff",
+                                                  "\xed\xa0\x80",
+                                                  "\"ph\":\"X\",",
+                                                  "\"ph\":\"B\",",
+                                                  "\"ph\":\"E\",",
+                                                  "\"ph\":\"b\",",
+                                                  "\"ph\":\"e\",",
+                                                  "\"ts\":-9e15,",
+                                                  "\"ts\":9e15,",
+                                                  "\"dur\":1e300,",
+                                                  "\"args\":{",
+                                                  "\"traceEvents\":[",
+                                                  "[memory]",
+                                                  "},{\"ph\":"};
   const auto below = [&random](std::size_t limit) { return limit == 0 ? 0 : random() % limit; };
   for (unsigned changes = 1 + random() % 4; changes > 0; --changes) {
     const std::size_t at = below(text.size() + 1);
