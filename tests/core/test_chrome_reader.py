@@ -8,53 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import _core
-
-OPERATOR, ANNOTATION, PYTHON, MODULE, KERNEL, MEMCPY, RUNTIME = 0, 2, 4, 5, 6, 7, 9
-ASYNC, UNFINISHED, INSTANT = 1, 2, 8
-CATEGORIES = {
-    "cpu_op": (OPERATOR, False),
-    "python_function": (PYTHON, False),
-    "cuda_runtime": (RUNTIME, False),
-    "kernel": (KERNEL, True),
-    "gpu_memcpy": (MEMCPY, True),
-}
-
-
-def read_text(text: bytes, *, block: int = 1 << 20, max_bytes: int = 0) -> dict[str, Any]:
-    """Feeds a text in blocks and returns the reader's parts."""
-    kinds, devices = zip(*CATEGORIES.values(), strict=True)
-    reader = _core.ChromeReader(list(CATEGORIES), list(kinds), list(devices), max_bytes)
-    for at in range(0, len(text), block):
-        reader.feed(memoryview(text)[at : at + block])
-    return reader.finish()
-
-
-def read(*events: dict[str, Any], **header: Any) -> dict[str, Any]:
-    """Reads a file of these events."""
-    return read_text(json.dumps({**header, "traceEvents": list(events)}).encode())
-
-
-def x(name: str, ts: float, dur: float, cat: str = "cpu_op", pid: Any = 1, tid: Any = 1, **args: Any) -> dict:
-    """A complete event."""
-    event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
-    return event | ({"args": args} if args else {})
-
-
-def plain(parts: dict[str, Any]) -> dict[str, Any]:
-    """The parts as values that compare."""
-    if isinstance(parts, dict):
-        return {key: plain(value) for key, value in parts.items()}
-    return parts.tolist() if hasattr(parts, "tolist") else parts
-
-
-def lost(parts: dict[str, Any]) -> dict[str, int]:
-    """What was lost, without what was not."""
-    return {name: count for name, count in parts["losses"].items() if count}
-
-
-def names(parts: dict[str, Any]) -> list[str]:
-    """The names of the spans in their order."""
-    return [parts["strings"][name] for name in parts["spans"]["name"].tolist()]
+from tests.support.chrome_text import (
+    ANNOTATION,
+    ASYNC,
+    INSTANT,
+    KERNEL,
+    MODULE,
+    UNFINISHED,
+    lost,
+    names,
+    plain,
+    read,
+    read_text,
+    x,
+)
 
 
 def test_complete_events_become_spans_in_order_with_exact_times():
@@ -297,80 +264,6 @@ def test_kinetos_own_window_is_no_span():
     assert parts["windows"] == [("PyTorch Profiler (0)", 0, 90000), ("Record Window End", 90000, 0)]
 
 
-def test_a_bare_list_is_a_trace_even_without_its_end():
-    whole = json.dumps([x("a", 0, 1), x("b", 1, 1)]).encode()
-    for text in (whole, whole[:-1], whole[:-1] + b",\n"):
-        assert lost(parts := read_text(text)) == {}
-        assert names(parts) == ["a", "b"]
-    assert lost(parts := read_text(whole[:-3])) == {"truncated": 1}
-    assert names(parts) == ["a"]
-
-
-@pytest.mark.parametrize(
-    "text", [b"", b"  \n", b"hello", b"\x1f\x8b\x08", b"<html>", b"{}", b'{"a": 1}', b"{oops", b"12"]
-)
-def test_what_is_no_trace_is_refused(text: bytes):
-    with pytest.raises(ValueError, match="no trace"):
-        read_text(text)
-
-
-def test_texts_are_decoded():
-    text = '{"traceEvents":[{"ph":"X","name":"a\\u00e9\\ud83d\\ude00\\ud800 \\"q\\" \\/","ts":"1","dur":1,"pid":1,"tid":1}]}'
-    assert names(read_text(text.encode())) == ['aé\U0001f600\ud800 "q" /']
-    assert names(read_text(b'{"traceEvents":[{"ph":"X","name":"\xff","ts":1,"dur":1,"pid":1,"tid":1}]}')) == [
-        "\ufffd"
-    ]
-
-
-def test_a_broken_event_costs_only_itself():
-    good = json.dumps(x("good", 0, 1))
-    for bad in (
-        '{"ph": "X", "name": "a "quoted" b", "ts": 1}',
-        '{"ph" "X"}',
-        '{"ph": "X", "ts": }',
-        '"text"',
-        "17",
-        "{]",
-    ):
-        parts = read_text(f'{{"traceEvents": [{good}, {bad}, {good}]}}'.encode())
-        assert names(parts) == ["good", "good"], bad
-        assert lost(parts) == {"bad_events": 1}, bad
-
-
-def test_numbers_that_are_none_become_texts_among_the_arguments():
-    text = b'{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":1,"pid":1,"tid":1,"args":{"x":NaN,"y":-Infinity,"z":inf}}]}'
-    assert read_text(text)["arguments"]["json"] == ['{"x":"NaN","y":"-Infinity","z":"inf"}']
-
-
-def test_times_that_cannot_be_are_counted():
-    parts = read(
-        x("a", 1e300, 1),
-        x("b", 1, -5),
-        x("c", 2, 1e300),
-        {"ph": "X", "name": "d", "pid": 1, "tid": 1, "ts": 3},
-    )
-    assert names(parts) == ["b", "c", "d"]
-    assert lost(parts) == {"bad_times": 2, "negative_durations": 1, "missing_durations": 1}
-    assert plain(parts["spans"])["duration_ns"] == [0, 0, 0]
-
-
-def test_deep_nesting_is_cut():
-    deep = "[" * 5000 + "]" * 5000
-    text = f'{{"traceEvents":[{{"ph":"X","name":"a","ts":1,"dur":1,"pid":1,"tid":1,"args":{{"d":{deep}}}}}]}}'
-    parts = read_text(text.encode())
-    assert parts["arguments"]["json"] == ['{"d":null}']
-    assert lost(parts) == {"too_deep": 1}
-
-
-def test_a_limit_of_memory_keeps_what_came_before():
-    events = [x(f"name {number} {'x' * 200}", number, 1) for number in range(20_000)]
-    parts = read_text(json.dumps(events).encode(), max_bytes=1 << 20)
-    kept = len(parts["spans"]["name"])
-    assert 0 < kept < 20_000
-    assert lost(parts) == {"beyond_memory_limit": 20_000 - kept}
-    assert parts["events"] == 20_000
-
-
 def test_columns_can_be_made_later_and_once():
     reader = _core.ChromeReader([], [], [], 0)
     reader.feed(json.dumps([x("a", 0, 1, correlation=3), x("b", 1, 1)]).encode())
@@ -380,16 +273,6 @@ def test_columns_can_be_made_later_and_once():
     with pytest.raises(ValueError, match="already taken"):
         make()
     assert parts["spans"]["category"]().tolist() == [0, 0]
-
-
-def test_a_finished_reader_says_so():
-    reader = _core.ChromeReader([], [], [], 0)
-    reader.feed(b"[]")
-    reader.finish()
-    with pytest.raises(ValueError, match="make a new one"):
-        reader.feed(b"[]")
-    with pytest.raises(ValueError, match="same length"):
-        _core.ChromeReader(["a"], [], [], 0)
 
 
 @given(st.integers(1, 60), st.sampled_from([None, 1, "\t"]), st.booleans())
