@@ -1,6 +1,7 @@
 // kinetoscope._core.ChromeReader.
 #include <nanobind/stl/string.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <random>
@@ -57,6 +58,7 @@ class PythonChromeReader {
     std::optional<std::string> refused;
     {
       const nb::gil_scoped_release released;
+      following_ = true;
       try {
         kinetoscope::follow(text, finished, [this](std::string_view block) { reader_->feed(block); });
       } catch (const NotATrace& error) {
@@ -68,6 +70,8 @@ class PythonChromeReader {
       throw nb::value_error(refused->c_str());
     }
   }
+
+  bool following() const { return following_; }
 
   std::size_t events() const { return reader_ == nullptr ? events_ : reader_->events(); }
 
@@ -98,6 +102,7 @@ class PythonChromeReader {
 
   std::unique_ptr<ChromeReader> reader_;
   std::size_t events_ = 0;
+  std::atomic<bool> following_ = false;
 };
 
 }  // namespace
@@ -113,6 +118,9 @@ void bind_chrome_reader(nb::module_& module) {
            "Takes the text that another thread writes into a pipe, without Python's lock, until the writers "
            "are gone or "
            "`finished` can be read and the pipe is empty.")
+      .def_prop_ro(
+          "following", &PythonChromeReader::following,
+          "Whether `follow` was called and needs Python's lock no more until it has all of the text.")
       .def_prop_ro("events", &PythonChromeReader::events, "How many events were read so far.")
       .def("finish", &PythonChromeReader::finish, nb::arg("later") = false,
            R"(Returns all that was read, as columns; can be called once.

@@ -35,6 +35,7 @@ class RecordingRequest:
         python_calls: Keep every call of a Python function.
         module_spans: Keep every call of an `nn.Module` with its exact start and end.
         record_function_ids: Keep torch's own number of each call, by which execution traces name it.
+        torch_objects: Let torch's own collector, where it records, make the event objects that `prof.profiler` shows.
         experimental_config: torch's experimental settings, for the engine that has a use for them.
         post_processing_timeout_s: For how many seconds events may be turned into columns; None means no limit.
         trace_id: The id of the trace; also in `info`.
@@ -52,6 +53,7 @@ class RecordingRequest:
     python_calls: bool = False
     module_spans: bool = False
     record_function_ids: bool = False
+    torch_objects: bool = False
     experimental_config: Any = None
     post_processing_timeout_s: float | None = None
     trace_id: str = ""

@@ -59,6 +59,11 @@ def for_torchs_collector(config: Any | None, **ours: object) -> Any:
     return made
 
 
+def has_setting(name: str) -> bool:
+    """Whether this release of torch knows a setting."""
+    return name in _places()
+
+
 def _with(config: Any, values: Mapping[str, object]) -> tuple[Any, ...]:
     """A config's state with some values replaced; a torch that does not know a setting goes without."""
     # Lists of texts come out as lists of bytes, which torch itself does not take back.

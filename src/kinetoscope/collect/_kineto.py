@@ -1,6 +1,7 @@
-"""The engine of last resort and of every device: torch's own collector, its events turned into our columns.
+"""The engine of last resort and of every device: torch's own collector.
 
-Collecting and stopping cost what they cost in `torch.profiler`; only what comes after is ours.
+Collecting and stopping cost what they cost in `torch.profiler`. What comes after is ours: torch writes its recording as
+text, and our reader makes columns of it; see `kinetoscope.collect._kineto_recording`.
 """
 
 from __future__ import annotations
@@ -9,42 +10,26 @@ import atexit
 import contextlib
 import dataclasses
 import inspect
-import json
-import os
-import re
-import socket
-import tempfile
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
 from kinetoscope.collect._engine import StillRecordingError
-from kinetoscope.collect._experimental import for_torchs_collector
+from kinetoscope.collect._experimental import for_torchs_collector, has_setting
+from kinetoscope.collect._kineto_columns import note_this_thread
+from kinetoscope.collect._kineto_recording import KinetoRecording
 from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._storages import StorageWatch, living
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
     from kinetoscope.collect._engine import RecordingRequest
-    from kinetoscope.trace import Trace
 
-_WHY_TAKEN = (
-    "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
-    "use one of them at a time, or the native engine, which can run beside torch.profiler"
-)
-_TAKEN: dict[str, list[Any]] = {
-    "what": ["every event of this recording"],
-    "count": [1],
-    "where": ["the whole recording"],
-    "why": [_WHY_TAKEN],
-}
-_NUMBERS_OF_A_CALL = re.compile(r'"External id": (\d+)[^{}]*?"Record function id": ([1-9]\d*)')
 _DEVICE_NAMES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
@@ -102,6 +87,7 @@ class KinetoEngine:
         if self._request.profile_memory:
             self._watch = StorageWatch(lambda: living()[0], lambda tensors: None)
             self._request = _with_info(self._request, self._watch.start())
+        note_this_thread()
         self._collector._start_trace()
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
@@ -150,7 +136,12 @@ class KinetoEngine:
             stopped.__exit__(None, None, None)
             if watch is not None:
                 self._request = _with_info(self._request, watch.stop())
-            return KinetoRecording(stopped.kineto_results, self._request, self._pauses, _window_ns(stopped))
+            note_this_thread()
+            recording = KinetoRecording(
+                stopped.kineto_results, self._request, self._pauses, _window_ns(stopped)
+            )
+            stopped.kineto_results = recording.face(has_objects=_makes_objects(stopped.experimental_config))
+            return recording
         finally:
             self._collector = None
             # torch forgets this when an interrupt cuts its own stop short.
@@ -173,93 +164,22 @@ class KinetoEngine:
 _ENGINES: weakref.WeakSet[KinetoEngine] = weakref.WeakSet()
 
 
-class KinetoRecording:
-    """What torch's collector returned, turned into a trace on demand."""
+def _objects(request: RecordingRequest) -> dict[str, bool]:
+    """Whether torch shall make its event objects as well, which it does in a third of the time that stopping takes.
 
-    engine = KinetoEngine.name
-
-    def __init__(
-        self, results: Any | None, request: RecordingRequest, pauses: Pauses, window_ns: int = 0
-    ) -> None:
-        """Keep torch's results; None when somebody else has ended the collection and taken them."""
-        self._results = results
-        self._taken = results is None
-        self._request = request
-        self._pauses = pauses
-        self._window_ns = window_ns
-        self._process = os.getpid()
-        self._trace: Trace | None = None
-        self._lock = threading.Lock()
-
-    def trace(self) -> Trace:
-        """The recording as a trace; torch's own events are let go of once it is built.
-
-        Raises:
-            StateError: The recording was discarded.
-        """
-        with self._lock:
-            if self._trace is None:
-                self._trace = self._build()
-                self._results = None
-            return self._trace
-
-    def _build(self) -> Trace:
-        """Turn torch's results into a trace, and their absence into a loss."""
-        from kinetoscope.collect._kineto_columns import Tables, columns_from_kineto
-        from kinetoscope.trace import Trace
-        from kinetoscope.trace._cycles import one_cycle
-        from kinetoscope.trace._losses import loss_rows, pause_losses
-        from kinetoscope.trace._storages import add_storages
-
-        texts = {**self._request.info, **self._pauses.as_info()}
-        info = {key: json.loads(text) for key, text in texts.items()}
-        info |= {
-            "engine": self.engine,
-            "torch_version": str(torch.__version__),
-            "host": socket.gethostname(),
-            "process": self._process,
-        }
-        tables: Tables = {}
-        strings = [""]
-        lost: list[dict[str, Any]] = [_TAKEN] if self._results is None else []
-        if self._results is not None:
-            tables, strings = columns_from_kineto(
-                self._results,
-                self._request.post_processing_timeout_s,
-                _function_ids(self._results) if self._request.record_function_ids else None,
-                self._pauses.windows_ns("CPU"),
-                self._request.activity_filters.get(ProfilerActivity.CPU),
-            )
-            info["start_realtime_ns"] = int(self._results.trace_start_ns())
-            lost += [tables["losses"]] if "losses" in tables else []
-            strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
-            lost.append(loss_rows({"skipped_storages": unseen}, stopped=True))
-        elif not self._taken:
-            raise StateError("this recording was discarded: there is no trace of it.")
-        lost.append(pause_losses(info.get("pauses")))
-        tables["losses"] = {column: [value for part in lost for value in part[column]] for column in _TAKEN}
-        # torch counts from a little before it begins to collect.
-        ends_ns = (
-            np.add(tables["spans"]["start_ns"], tables["spans"]["duration_ns"])
-            if tables.get("spans")
-            else [0]
-        )
-        tables["cycles"] = one_cycle(info, max(self._window_ns, int(np.max(ends_ns, initial=0))))
-        return Trace.from_columns(tables, strings=strings, info=info)
-
-    def discard(self) -> None:
-        """Let go of torch's results; a trace already built stays whole."""
-        self._results = None
+    We read its text and need none. They are made for those who look for them in `prof.profiler`: where the program chose
+    settings of torch's own, which then say it, or asked for torch's collector in the place of torch.profiler; where memory
+    is recorded, since tools read it from torch's tree of events; and for stacks, which torch does not have without.
+    """
+    if request.experimental_config is not None:
+        return {}
+    stacks = request.with_stack or request.python_calls or request.module_spans
+    return {"trace_only": not (stacks or request.profile_memory or request.torch_objects)}
 
 
-def _function_ids(results: Any) -> dict[int, int]:
-    """torch's number of each call by Kineto's number of it: torch tells it nowhere but in the file it writes."""
-    with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
-        path = os.path.join(folder, "trace.json")
-        results.save(path)
-        with open(path, encoding="utf-8", errors="replace") as file:
-            # Not read as JSON, since a name may have made it invalid.
-            return {int(ours): int(torchs) for ours, torchs in _NUMBERS_OF_A_CALL.findall(file.read())}
+def _makes_objects(config: Any) -> bool:
+    """Whether torch makes its event objects with these settings; releases that cannot leave it do."""
+    return not (has_setting("trace_only") and config.trace_only)
 
 
 def _with_info(request: RecordingRequest, info: dict[str, str]) -> RecordingRequest:
@@ -312,9 +232,8 @@ def _make_collector(request: RecordingRequest) -> Any:
         with_stack=request.with_stack or request.python_calls or request.module_spans,
         with_modules=request.with_modules,
         use_kineto=True,
-        # Without its event objects there would be nothing to make a trace of.
         experimental_config=for_torchs_collector(
-            request.experimental_config, profile_all_threads=not request.profile_memory, trace_only=False
+            request.experimental_config, profile_all_threads=not request.profile_memory, **_objects(request)
         ),
         **{name: value for name, value in newer.items() if name in known},
     )

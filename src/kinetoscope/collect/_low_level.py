@@ -314,6 +314,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
                 activity: frozenset(kinds) for activity, kinds in self.activity_filters.items()
             },
             record_function_ids=self._observer.observer is not None,
+            torch_objects=self._default_engine == "kineto",
             experimental_config=self.experimental_config,
             post_processing_timeout_s=self.post_processing_timeout_s,
             trace_id=trace_id,

@@ -92,12 +92,7 @@ def read_chrome_trace(
 
 def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None) -> Native:
     """Feed the native reader with a text, and tell how far it is."""
-    reader = _core.ChromeReader(
-        list(CATEGORIES),
-        [int(kind) for kind, _ in CATEGORIES.values()],
-        [on_device for _, on_device in CATEGORIES.values()],
-        max_memory_bytes,
-    )
+    reader = new_reader(max_memory_bytes)
     source = text.source
     try:
         for block in text:
@@ -108,6 +103,20 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
     except ValueError as error:
         hint = "" if not text.losses else "; besides, the file is damaged or goes beyond what is unpacked"
         raise FormatError(f"{source.name}: {error}{hint}") from error
+
+
+def new_reader(max_memory_bytes: int = 0) -> _core.ChromeReader:
+    """A native reader that knows the categories of Kineto, for `made_trace`.
+
+    Args:
+        max_memory_bytes: What its columns and texts may take; 0 means no limit.
+    """
+    return _core.ChromeReader(
+        list(CATEGORIES),
+        [int(kind) for kind, _ in CATEGORIES.values()],
+        [on_device for _, on_device in CATEGORIES.values()],
+        max_memory_bytes,
+    )
 
 
 def made_trace(native: Native) -> Trace:

@@ -85,6 +85,10 @@ VIEWS: dict[str, str] = {
     "key_averages": "kinetoscope.tables.events:key_averages",
 }
 
+# Function (max_memory_bytes=0): a native reader of Chrome's format, to be fed; and function (what it found) -> Trace.
+CHROME_READER = "kinetoscope.formats.chrome_reading:new_reader"
+CHROME_TRACE = "kinetoscope.formats.chrome_reading:made_trace"
+
 # Function (source, target): copies an execution trace of torch as strict JSON.
 EXECUTION_TRACE_WRITER = "kinetoscope.formats._execution_trace_mending:write_mended"
 

@@ -1,0 +1,229 @@
+"""What torch's collector returned: a trace on demand, and the object that `prof.profiler` shows in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect._aside import Aside
+from kinetoscope.trace import catalog
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._engine import RecordingRequest
+    from kinetoscope.collect._kineto_columns import Tables
+    from kinetoscope.collect._pauses import Pauses
+    from kinetoscope.trace import Trace
+
+_LOSS_COLUMNS = ("what", "count", "where", "why")
+_EVERYTHING = "every event of this recording"
+_WHOLE = "the whole recording"
+_WHY_TAKEN = (
+    "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
+    "use one of them at a time, or the native engine, which can run beside torch.profiler"
+)
+_WHY_LEFT_OUT = "post_processing_timeout_s was over before all that torch wrote was read."
+_WHY_UNKNOWN = (
+    "torch writes `unknown` for a name with other characters than those of ASCII, and puts other characters in the place of "
+    "quotes and backslashes. The native engine keeps them."
+)
+
+Loss = tuple[str, int, str, str]
+
+
+class KinetoRecording:
+    """What torch's collector returned, turned into a trace on demand."""
+
+    engine = "kineto"
+
+    def __init__(
+        self, results: Any | None, request: RecordingRequest, pauses: Pauses, window_ns: int = 0
+    ) -> None:
+        """Keep torch's results; None when somebody else has ended the collection and taken them."""
+        self._results = results
+        self._taken = results is None
+        self._request = request
+        self._pauses = pauses
+        self._window_ns = window_ns
+        self._process = os.getpid()
+        self._made: Aside[Trace] | None = None
+        self._lock = threading.Lock()
+
+    def trace(self) -> Trace:
+        """The recording as a trace: torch writes, we read, both once. An interrupted call can be made again.
+
+        Raises:
+            StateError: The recording was discarded, or belongs to the process that forked this one.
+        """
+        with self._lock:
+            if self._made is None:
+                if self._results is None and not self._taken:
+                    raise StateError("this recording was discarded: there is no trace of it.")
+                self._made = Aside(self._build)
+        return self._made.result()
+
+    def face(self, *, has_objects: bool) -> ResultsFace | None:
+        """What `prof.profiler` shows as torch's results; None where there are none."""
+        return None if self._results is None else ResultsFace(self._results, self, has_objects=has_objects)
+
+    def discard(self) -> None:
+        """Let go of torch's results; a trace already built stays whole."""
+        self._results = None
+
+    def _build(self, may_start_threads: bool) -> Trace:
+        """Read torch's text, and say what is missing."""
+        from kinetoscope.trace import Trace
+        from kinetoscope.trace._cycles import one_cycle
+        from kinetoscope.trace._losses import loss_rows, pause_losses
+        from kinetoscope.trace._storages import add_storages
+
+        texts = {**self._request.info, **self._pauses.as_info()}
+        info: dict[str, Any] = {key: json.loads(text) for key, text in texts.items()}
+        info |= {
+            "engine": self.engine,
+            "torch_version": str(torch.__version__),
+            "host": socket.gethostname(),
+            "process": self._process,
+        }
+        tables: Tables = {}
+        strings = [""]
+        lost: list[Loss] = []
+        if self._results is None:
+            lost.append((_EVERYTHING, 1, _WHOLE, _WHY_TAKEN))
+        else:
+            try:
+                read, left_out = self._read(may_start_threads)
+            except RecorderError as error:
+                lost.append((_EVERYTHING, 1, _WHOLE, str(error)))
+                info["start_realtime_ns"] = int(self._results.trace_start_ns())
+            else:
+                tables, strings, told = self._columns(read)
+                info = {**told, **info}
+                lost += _losses(read, tables, left_out)
+                if "start_realtime_ns" not in info or left_out:
+                    info["start_realtime_ns"] = int(self._results.trace_start_ns())
+            strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
+            lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
+        lost += _rows(pause_losses(info.get("pauses")))
+        tables["losses"] = {
+            name: [loss[place] for loss in lost] for place, name in enumerate(_LOSS_COLUMNS)
+        }
+        tables["cycles"] = one_cycle(info, max(self._window_ns, info.get("stop_ns", 0)))
+        self._results = None
+        return Trace.from_columns(tables, strings=strings, info=info)
+
+    def _read(self, may_start_threads: bool) -> tuple[Trace, int]:
+        """The trace as the file has it, without what was not asked for, and how many spans there was no time for."""
+        from kinetoscope.collect._kineto_columns import leave_out, mark_transfers
+        from kinetoscope.collect._kineto_text import read_text
+
+        text = read_text(
+            self._results, self._request.post_processing_timeout_s, may_start_threads=may_start_threads
+        )
+        leave_out(
+            text.native,
+            self._request.activity_filters.get(ProfilerActivity.CPU),
+            self._pauses.windows_ns("CPU"),
+        )
+        mark_transfers(text.native)
+        if text.left_out:
+            text.native["losses"]["truncated"] = 0
+        return catalog.resolve(catalog.CHROME_TRACE)(text.native), text.left_out
+
+    def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
+        """The columns, the strings and the metadata, with what is known of a live recording beyond its file."""
+        from kinetoscope.collect import _kineto_columns
+        from kinetoscope.collect._experimental import changed_settings
+
+        tables = _kineto_columns.delivered(read)
+        strings = read.strings
+        if changed_settings(self._request.experimental_config).get("capture_overload_names"):
+            strings = _kineto_columns.split_overloads(tables, strings)
+        if "threads" in tables:
+            _kineto_columns.number_threads(tables)
+        device = _kineto_columns.device_of([activity.name for activity in self._request.activities])
+        if device is not None and "streams" in tables:
+            tables["streams"]["device_type"][:] = device
+        told = {key: value for key, value in read.info.items() if key in _TOLD}
+        return tables, strings, told
+
+
+# What torch's file says of the run and the session does not.
+_TOLD = frozenset({"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"})
+
+
+def _losses(read: Trace, tables: Tables, left_out: int) -> list[Loss]:
+    """What reading has lost, in rows of the table."""
+    from kinetoscope.collect._kineto_columns import unwritable_ranges
+
+    lost: list[Loss] = _rows(tables.pop("losses", {}))
+    if left_out:
+        lost.append(("events not looked at", left_out, "spans, allocations", _WHY_LEFT_OUT))
+    if unknown := unwritable_ranges(read):
+        lost.append(("ranges whose name torch cannot write", unknown, "strings", _WHY_UNKNOWN))
+    return lost
+
+
+def _rows(columns: dict[str, Any]) -> list[Loss]:
+    """The rows of a table of losses."""
+    if not columns:
+        return []
+    return [
+        (str(what), int(count), str(where), str(why))
+        for what, count, where, why in zip(*(columns[name] for name in _LOSS_COLUMNS), strict=True)
+    ]
+
+
+class ResultsFace:
+    """Stands where torch keeps its collector's `_ProfilerResult`: that one can be saved only once, and was, for the trace."""
+
+    def __init__(self, results: Any, recording: KinetoRecording, *, has_objects: bool) -> None:
+        """Speak for torch's results."""
+        self._results = results
+        self._recording = recording
+        self._has_objects = has_objects
+
+    def trace_start_ns(self) -> int:
+        """When the recording began, in nanoseconds of the clock on the wall."""
+        return int(self._results.trace_start_ns())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording in Chrome's format.
+
+        Raises:
+            StateError: The recording was discarded before it was read.
+        """
+        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self._recording.trace(), os.fspath(path))
+
+    def events(self) -> Any:
+        """torch's raw events.
+
+        Raises:
+            StateError: torch was not asked to make them.
+        """
+        return self._objects("events")()
+
+    def experimental_event_tree(self) -> Any:
+        """torch's tree of events.
+
+        Raises:
+            StateError: torch was not asked to make them.
+        """
+        return self._objects("experimental_event_tree")()
+
+    def _objects(self, call: str) -> Any:
+        """A call of torch's results that answers with event objects."""
+        if not self._has_objects:
+            raise StateError(
+                f"prof.profiler.kineto_results.{call}() holds objects that torch was not asked to make, for making them takes "
+                "time at each stop: give the session experimental_config=torch._C._profiler._ExperimentalConfig() to have "
+                "them, or install(engine='kineto') for a program that is not to be changed. prof.events() and "
+                "prof.trace.table('spans') tell the same."
+            )
+        return getattr(self._results, call)

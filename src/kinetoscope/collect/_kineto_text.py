@@ -1,0 +1,176 @@
+"""The text that torch's collector writes of a recording, read while it is being written.
+
+torch hands a recording out as a file of JSON. It writes it only once, tells nobody when that fails, and holds Python's
+lock all the while. So the file is a named pipe, and our reader takes from it on a thread that needs no lock: no disk is
+needed, and reading costs no time of its own. Where that cannot be, it is a temporary file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinetoscope._errors import RecorderError
+from kinetoscope.trace import catalog
+
+# As much as Linux lets anybody ask for; the fewer times the two threads wait for each other, the better.
+_PIPE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
+_FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only where the system's own choice cannot be written to)
+_MADE_SINCE_S = 0.0005
+# What tells an event with a beginning and an end in torch's text, and the one of them that is none of the program's.
+_SPAN_MARK, _WINDOW_MARK = b'"ph": "X"', b'"cat": "Trace"'
+
+
+@dataclass(frozen=True)
+class Text:
+    """What was read of torch's text.
+
+    Attributes:
+        native: What `_core.ChromeReader.finish` returned.
+        left_out: How many spans the time limit left out, at least.
+    """
+
+    native: dict[str, Any]
+    left_out: int
+
+
+def read_text(results: Any, limit_s: float | None = None, *, may_start_threads: bool = True) -> Text:
+    """Let torch write what its collector returned, which it does once, and read it.
+
+    Args:
+        results: torch's `_ProfilerResult`.
+        limit_s: For how many seconds the text may be read; None means no limit.
+        may_start_threads: Whether threads can be had.
+
+    Raises:
+        RecorderError: torch could not write its text, or it cannot be read.
+    """
+    reader = catalog.resolve(catalog.CHROME_READER)()
+    left_out = 0
+    with _folder() as folder:
+        path = folder / "trace.json"
+        # With a limit the text must be there in full, for what is left out is counted.
+        if not (may_start_threads and limit_s is None and _follow(results, reader, path)):
+            results.save(str(path))
+            left_out = _feed(reader, path, limit_s)
+    try:
+        return Text(reader.finish(), left_out)
+    except ValueError as error:
+        raise RecorderError(
+            f"torch's collector could not write what it recorded ({error}); torch may have said more on stderr."
+        ) from error
+
+
+def _follow(results: Any, reader: Any, path: Path) -> bool:
+    """Read from a named pipe while torch writes into it; False, with nothing written yet, where that cannot be."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    try:
+        os.mkfifo(unfinished, 0o600)
+        # Some releases of torch write to another name first. Both names mean the same pipe.
+        os.link(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        return False
+    text = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finished, say = os.pipe()
+    try:
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(text, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        follower = _Follower(reader, text, finished)
+        if not follower.begin():
+            path.unlink()
+            unfinished.unlink()
+            return False
+        try:
+            results.save(str(path))
+        finally:
+            os.write(say, b"\0")
+            follower.join()
+    finally:
+        for one in (text, finished, say):
+            os.close(one)
+    follower.check()
+    return True
+
+
+class _Follower:
+    """The thread on which the reader takes from the pipe."""
+
+    def __init__(self, reader: Any, text: int, finished: int) -> None:
+        self._reader = reader
+        self._arguments = (text, finished)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kinetoscope follows kineto", daemon=True)
+
+    def begin(self) -> bool:
+        """Start; True once it needs Python's lock no more, which torch will hold until the last byte was taken."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            return False
+        while not self._reader.following and self._thread.is_alive():
+            time.sleep(_MADE_SINCE_S)
+        return self._failure is None
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+        if self._failure is not None:
+            raise RecorderError(
+                f"what torch's collector recorded could not be read ({self._failure})."
+            ) from self._failure
+
+    def _run(self) -> None:
+        try:
+            self._reader.follow(*self._arguments)
+        except Exception as error:  # noqa: BLE001  (raised by `check`)
+            self._failure = error
+
+
+def _feed(reader: Any, path: Path, limit_s: float | None) -> int:
+    """Read a file until the time is over; return how many spans are in the rest."""
+    end_ns = None if limit_s is None else time.perf_counter_ns() + limit_s * 1e9
+    left_out = 0
+    if limit_s is not None and limit_s <= 0:
+        reader.feed(b"[]")
+    # Where torch could not write it made no file, or an empty one; the reader, which then gets nothing, says so.
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            if end_ns is not None and time.perf_counter_ns() >= end_ns:
+                # Whole lines, so that no mark is cut.
+                block += file.readline()
+                left_out += block.count(_SPAN_MARK) - block.count(_WINDOW_MARK)
+            else:
+                reader.feed(block)
+    return left_out
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A new folder of our own, gone afterwards."""
+    failures = []
+    for place in (None, *_FOLDERS):
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="kinetoscope-", dir=place, ignore_cleanup_errors=True)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        with folder as name:
+            yield Path(name)
+        return
+    raise RecorderError(
+        "what torch's collector recorded cannot be read, for it writes to a file and no folder can be written to "
+        f"({failures[0]}): set TMPDIR to one that can."
+    )
