@@ -290,3 +290,25 @@ def test_it_does_not_matter_how_the_text_is_cut_or_spaced(block: int, indent: An
     whole["header"].append(("z", "1.5"))
     cut = read_text(b"\xef\xbb\xbf" + text.encode() + b"\r\n", block=block)
     assert plain(cut) == plain(whole)
+
+
+@pytest.mark.parametrize("name", ['a"b', '"', '["loss"]', 'a" b" ', '"pid', 'say "hi"'])
+@pytest.mark.parametrize("block", [1 << 20, 1, 7])
+def test_quotes_in_names_that_kineto_does_not_escape_are_kept(name, block):
+    rows = (
+        f'{{"ph": "X", "cat": "cpu_op", "name": "{text}", "pid": 1, "tid": 1,\n "ts": {ts}, "dur": 1}}'
+        for ts, text in ((1, "before"), (3, name), (5, "after"))
+    )
+    text = f'{{"traceEvents": [{", ".join(rows)}]}}'
+    parts = read_text(text.encode(), block=block)
+    assert names(parts) == ["before", name, "after"]
+    assert parts["spans"]["start_ns"].tolist() == [0, 2000, 4000]
+    assert lost(parts) == {}
+
+
+def test_a_name_whose_end_cannot_be_found_costs_its_own_event_only():
+    bad = '{"ph": "X", "cat": "cpu_op", "name": "a"b", "tid": 1, "ts": 3, "dur": 1}'
+    good = '{"ph": "X", "cat": "cpu_op", "name": "after", "pid": 1, "tid": 1, "ts": 5, "dur": 1}'
+    parts = read_text(f'{{"traceEvents": [{bad}, {good}]}}'.encode())
+    assert names(parts) == ["after"]
+    assert lost(parts) == {"bad_events": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -11,7 +10,10 @@ pytest.importorskip("torch", reason="the comparison is with torch's own profiler
 
 from torch.profiler import ProfilerActivity, profile
 
-from kinetoscope.collect._kineto_columns import columns_from_kineto
+from kinetoscope.collect import RecordingRequest
+from kinetoscope.collect._kineto_columns import note_this_thread
+from kinetoscope.collect._kineto_recording import KinetoRecording
+from kinetoscope.collect._pauses import Pauses
 from kinetoscope.trace import Trace
 from tests.support.programs import PROGRAMS
 from tests.tables.test_against_torch import assert_same_text
@@ -21,6 +23,8 @@ READ = (
     "mlp_training", "convolutional_training", "scripted", "checkpointing", "inference", "nested_ranges", "sparse_and_scatter",
     "custom_autograd_function",
 )  # fmt: skip
+# The others, as those of functions of TorchScript, torch keeps to itself when it writes: docs/differences.md.
+TOLD_SCOPES = (0, 1, 7)
 
 
 @pytest.fixture(scope="module", params=READ)
@@ -31,9 +35,9 @@ def pair(request: pytest.FixtureRequest) -> tuple[Any, Trace]:
     run()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True) as theirs:
         run()
-    tables, strings = columns_from_kineto(theirs.profiler.kineto_results)
-    info = {"profile_memory": 1, "process": os.getpid()}
-    return theirs, Trace.from_columns(tables, strings=strings, info=info)
+    note_this_thread()
+    request = RecordingRequest(frozenset([ProfilerActivity.CPU]), info={"profile_memory": "1"})
+    return theirs, KinetoRecording(theirs.profiler.kineto_results, request, Pauses()).trace()
 
 
 def test_every_attribute_of_every_event_is_equal(pair):
@@ -42,6 +46,8 @@ def test_every_attribute_of_every_event_is_equal(pair):
     for mine, its in zip(ours.events(), theirs.events(), strict=True):
         for name in EQUAL if its.name == "[memory]" else EQUAL + EQUAL_OF_SPANS:
             wanted = getattr(its, name) or 0 if name == "flops" else getattr(its, name)
+            if name == "scope" and wanted not in TOLD_SCOPES:
+                wanted = 0
             assert getattr(mine, name) == wanted, (name, mine, its)
         for name in ("cpu_time", "cpu_time_total", "self_cpu_time_total"):
             assert getattr(mine, name) == pytest.approx(getattr(its, name), abs=1e-3), (name, mine)

@@ -30,7 +30,9 @@ class Aside(Generic[Result]):
         with self._lock:
             work, self._work = self._work, None
             if work is not None:
-                thread = threading.Thread(target=self._run, args=(work, True), name="kinetoscope", daemon=True)
+                thread = threading.Thread(
+                    target=self._run, args=(work, True), name="kinetoscope", daemon=True
+                )
                 try:
                     thread.start()
                 except RuntimeError:
@@ -41,7 +43,9 @@ class Aside(Generic[Result]):
         if self._thread is not None:
             self._thread.join()
         if self._done is None:
-            raise StateError("this recording is being read by the process that forked this one: read it there.")
+            raise StateError(
+                "this recording is being read by the process that forked this one: read it there."
+            )
         made, failure = self._done
         if failure is not None:
             raise failure

@@ -31,7 +31,9 @@ _numbers: dict[int, int] = {}
 _numbers_lock = threading.Lock()
 
 
-def leave_out(native: dict[str, Any], kinds: frozenset[str] | None, off_ns: Sequence[tuple[int, float]]) -> None:
+def leave_out(
+    native: dict[str, Any], kinds: frozenset[str] | None, off_ns: Sequence[tuple[int, float]]
+) -> None:
     """Take out what was not asked for: torch writes all operators, whichever were chosen and while they are switched off.
 
     Args:
@@ -151,7 +153,9 @@ def unwritable_ranges(trace: Trace) -> int:
         name = trace.strings.index(UNWRITABLE)
     except ValueError:
         return 0
-    ranges = np.isin(trace.column("spans", "kind"), (SpanKind.USER_ANNOTATION, SpanKind.PYTHON, SpanKind.MODULE))
+    ranges = np.isin(
+        trace.column("spans", "kind"), (SpanKind.USER_ANNOTATION, SpanKind.PYTHON, SpanKind.MODULE)
+    )
     return int(np.count_nonzero(ranges & (trace.column("spans", "name") == name)))
 
 

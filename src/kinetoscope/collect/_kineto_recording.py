@@ -111,9 +111,7 @@ class KinetoRecording:
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
             lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
         lost += _rows(pause_losses(info.get("pauses")))
-        tables["losses"] = {
-            name: [loss[place] for loss in lost] for place, name in enumerate(_LOSS_COLUMNS)
-        }
+        tables["losses"] = {name: [loss[place] for loss in lost] for place, name in enumerate(_LOSS_COLUMNS)}
         tables["cycles"] = one_cycle(info, max(self._window_ns, info.get("stop_ns", 0)))
         self._results = None
         return Trace.from_columns(tables, strings=strings, info=info)
@@ -155,7 +153,9 @@ class KinetoRecording:
 
 
 # What torch's file says of the run and the session does not.
-_TOLD = frozenset({"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"})
+_TOLD = frozenset(
+    {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
+)
 
 
 def _losses(read: Trace, tables: Tables, left_out: int) -> list[Loss]:
@@ -199,7 +199,9 @@ class ResultsFace:
         Raises:
             StateError: The recording was discarded before it was read.
         """
-        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self._recording.trace(), os.fspath(path))
+        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(
+            self._recording.trace(), os.fspath(path)
+        )
 
     def events(self) -> Any:
         """torch's raw events.
