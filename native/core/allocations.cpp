@@ -14,6 +14,10 @@ int64_t add(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
 
+int64_t subtract(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+}
+
 // The row that last allocated each address, in open addressing. Freed addresses keep their slot: allocators
 // hand the same ones out again and again.
 class LiveBlocks {
@@ -93,7 +97,8 @@ void check(const NestedSpans& spans, const AllocationEvents& events) {
   const std::size_t rows = spans.thread.size(), count = events.time_ns.size();
   if (spans.start_ns.size() != rows || spans.duration_ns.size() != rows || spans.parent.size() != rows ||
       spans.lane.size() != rows || events.thread.size() != count || events.address.size() != count ||
-      events.bytes.size() != count) {
+      events.bytes.size() != count ||
+      (!events.freed_bytes.empty() && events.freed_bytes.size() != count)) {
     throw BadColumns("attribute_allocations: the columns have different lengths");
   }
   if (!std::is_sorted(spans.thread.begin(), spans.thread.end())) {
@@ -122,7 +127,7 @@ AttributedAllocations attribute_allocations(const NestedSpans& spans, const Allo
       cursor = &at->second;
     }
     int32_t& block = live.row_of(events.address[event]);
-    int64_t change_bytes = 0;
+    int64_t change_bytes = 0, unknown_bytes = 0;
     if (events.bytes[event] != 0) {
       if (block >= 0) total_bytes = add(total_bytes, -events.bytes[static_cast<std::size_t>(block)]);
       block = static_cast<int32_t>(event);
@@ -134,6 +139,7 @@ AttributedAllocations attribute_allocations(const NestedSpans& spans, const Allo
       block = -1;
     } else {
       ++result.unmatched_frees;
+      if (!events.freed_bytes.empty()) unknown_bytes = events.freed_bytes[event];
     }
     total_bytes = add(total_bytes, change_bytes);
     result.total_bytes[event] = total_bytes;
@@ -141,7 +147,7 @@ AttributedAllocations attribute_allocations(const NestedSpans& spans, const Allo
     result.span[event] = span;
     if (span >= 0) {
       int64_t& own = result.span_self_bytes[static_cast<std::size_t>(span)];
-      own = add(own, change_bytes);
+      own = subtract(add(own, change_bytes), unknown_bytes);
     }
   }
   for (std::size_t row = rows; row-- > 0;) {

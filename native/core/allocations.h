@@ -18,7 +18,8 @@ struct AllocationEvents {
   std::span<const int64_t> time_ns;
   std::span<const int32_t> thread;
   std::span<const uint64_t> address;
-  std::span<const int64_t> bytes;  // 0: freed
+  std::span<const int64_t> bytes;        // 0: freed
+  std::span<const int64_t> freed_bytes;  // of a free, as far as the source says it, else 0; or empty
 };
 
 struct AttributedAllocations {
@@ -27,7 +28,9 @@ struct AttributedAllocations {
   Column<int64_t> total_bytes;  // live and known, after the event
   Column<int64_t> span_self_bytes;  // by span: allocated minus freed while it was innermost
   Column<int64_t> span_bytes;       // by span: the same with all spans below
-  int64_t unmatched_frees = 0;      // of blocks whose allocation was not seen; they count zero bytes
+  // Of blocks whose allocation was not seen. To spans they count what the source says; to the total, which
+  // never held them, zero.
+  int64_t unmatched_frees = 0;
 };
 
 // Spans are sorted by (thread, start) and nested by nest(); events are sorted by time. An address that is

@@ -56,13 +56,15 @@ nb::dict inherit_modules_arrays(Array<int32_t> parent, Array<int32_t> module, Ar
 nb::dict attribute_allocations_arrays(Array<int32_t> span_thread, Array<int64_t> span_start_ns,
                                       Array<int64_t> span_duration_ns, Array<int32_t> span_parent,
                                       Array<int32_t> span_lane, Array<int64_t> time_ns, Array<int32_t> thread,
-                                      Array<uint64_t> address, Array<int64_t> bytes) {
+                                      Array<uint64_t> address, Array<int64_t> bytes,
+                                      std::optional<Array<int64_t>> freed_bytes) {
   AttributedAllocations attributed;
   {
     nb::gil_scoped_release released;
     attributed = attribute_allocations(
         {view(span_thread), view(span_start_ns), view(span_duration_ns), view(span_parent), view(span_lane)},
-        {view(time_ns), view(thread), view(address), view(bytes)});
+        {view(time_ns), view(thread), view(address), view(bytes),
+         freed_bytes ? view(*freed_bytes) : std::span<const int64_t>{}});
   }
   nb::dict dict;
   dict["span"] = to_array(std::move(attributed.span));
@@ -180,7 +182,7 @@ Raises:
          R"(Finds the span of each allocation and free, the free of each allocation, and sums of bytes.
 
 Spans are sorted by (thread, start) and nested by nest(); events are sorted by time, bytes 0 for a free.
-Frees of unknown blocks count zero bytes.
+Frees of unknown blocks count zero bytes, or to their spans what `freed_bytes` says of them.
 
 Returns:
     By event: span, match, total_bytes (live after it); by span: span_self_bytes, span_bytes (with all below);
@@ -189,7 +191,8 @@ Returns:
 Raises:
     ValueError: Columns of different lengths, or not in order.)",
          array("span_thread"), array("span_start_ns"), array("span_duration_ns"), array("span_parent"),
-         array("span_lane"), array("time_ns"), array("thread"), array("address"), array("bytes"));
+         array("span_lane"), array("time_ns"), array("thread"), array("address"), array("bytes"),
+         optional_array("freed_bytes"));
 }
 
 void bind_grouping(nb::module_& module) {

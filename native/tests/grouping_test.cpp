@@ -78,6 +78,7 @@ void bytes_of_hostile_events_are_defined() {
     const std::size_t rows = random() % 40, count = random() % 80;
     std::vector<int32_t> span_thread(rows), parent(rows), lane(rows), thread(count);
     std::vector<int64_t> start_ns(rows), duration_ns(rows), time_ns(count), bytes(count);
+    std::vector<int64_t> freed_bytes(trial % 2 == 0 ? 0 : count);
     std::vector<uint64_t> address(count);
     for (std::size_t row = 0; row < rows; ++row) {
       span_thread[row] = static_cast<int32_t>(row / 20);
@@ -91,9 +92,10 @@ void bytes_of_hostile_events_are_defined() {
       thread[event] = static_cast<int32_t>(random() % 3);
       address[event] = random() % 6;
       bytes[event] = random() % 2 == 0 ? 0 : static_cast<int64_t>(random());
+      if (!freed_bytes.empty()) freed_bytes[event] = static_cast<int64_t>(random());
     }
     const AttributedAllocations attributed = attribute_allocations(
-        {span_thread, start_ns, duration_ns, parent, lane}, {time_ns, thread, address, bytes});
+        {span_thread, start_ns, duration_ns, parent, lane}, {time_ns, thread, address, bytes, freed_bytes});
     std::set<int32_t> matched;
     for (std::size_t event = 0; event < count; ++event) {
       const int32_t match = attributed.match[event];

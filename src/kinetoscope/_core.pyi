@@ -71,6 +71,7 @@ def attribute_allocations(
     thread: NDArray[np.int32],
     address: NDArray[np.uint64],
     bytes: NDArray[np.int64],
+    freed_bytes: NDArray[np.int64] | None = None,
 ) -> _AttributedAllocations: ...
 def group(
     keys: Sequence[NDArray[np.int32] | NDArray[np.int64]], where: NDArray[np.bool_] | None = None

@@ -100,3 +100,22 @@ def test_many_addresses():
 def test_events_out_of_order_are_refused():
     with pytest.raises(ValueError, match="order of time"):
         attribute([], [(5, 0, 1, 1), (4, 0, 1, 1)])
+
+
+def test_frees_of_unknown_blocks_count_to_their_span_what_their_source_says():
+    spans = [np.array(values, kind) for values, kind in (([0], np.int32), ([0], np.int64), ([9], np.int64))]
+    nesting = _core.nest(*spans)
+    events = (
+        np.array([1, 2, 3], np.int64), np.zeros(3, np.int32), np.array([7, 8, 7], np.uint64), np.array([10, 0, 0]),
+    )  # fmt: skip
+    known = _core.attribute_allocations(
+        *spans, nesting["parent"], nesting["lane"], *events, freed_bytes=np.array([0, 64, 10])
+    )
+    assert known["span_self_bytes"].tolist() == [-64]
+    assert known["span_bytes"].tolist() == [-64]
+    assert known["total_bytes"].tolist() == [10, 10, 0]
+    assert known["unmatched_frees"] == 1
+    with pytest.raises(ValueError, match="different lengths"):
+        _core.attribute_allocations(
+            *spans, nesting["parent"], nesting["lane"], *events, freed_bytes=np.array([0])
+        )

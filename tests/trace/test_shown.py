@@ -36,7 +36,8 @@ def test_spans_show_words_instead_of_ids():
         "stack": "train.py(3): main;net.py(8): Net.forward", "shapes": "[[2, 3], []]", "types": '["float", "Scalar"]',
         "inputs": '["", "1"]', "sequence": 9, "forward": None, "flops": 6, "bytes_moved": 48, "bytes": 0, "self_bytes": 0,
         "device_bytes": 0, "device_self_bytes": 0, "device_ns": 0, "device_self_ns": 0, "is_async": False,
-        "unfinished": False,
+        "unfinished": False, "category": None, "arguments": None, "stream": None, "correlation": None,
+        "external_id": None,
     }  # fmt: skip
 
 
@@ -126,3 +127,53 @@ def test_counters_show_what_a_source_delivers():
 def test_a_rank_that_is_no_number_is_no_rank():
     trace = TraceBuilder().span("aten::add", 0, 1).know("distributedInfo", ["odd"]).build()
     assert rows(trace, "spans", "rank") == [{"rank": None}]
+
+
+def test_a_rank_no_column_can_hold_is_no_rank():
+    trace = TraceBuilder().span("aten::add", 0, 1).know("distributedInfo", {"rank": 10**12}).build()
+    assert rows(trace, "spans", "rank") == [{"rank": None}]
+
+
+def test_threads_of_other_processes_and_ranks_say_so():
+    trace = Trace.from_columns(
+        {
+            "threads": {"name": ["a", "b"], "process": [-1, 8], "rank": [-1, 5]},
+            "spans": {"thread": [0, 1], "start_ns": [0, 0], "duration_ns": [1, 1]},
+        },
+        strings=[""],
+        info={"process": 7, "distributedInfo": {"rank": 4}},
+    )
+    expected = [{"process": 7, "rank": 4}, {"process": 8, "rank": 5}]
+    assert rows(trace, "spans", "process", "rank") == expected
+    assert rows(trace, "threads", "process", "rank") == expected
+
+
+def test_what_a_source_says_of_a_span_is_shown():
+    trace = Trace.from_columns(
+        {
+            "threads": {"name": [""]},
+            "arguments": {"json": ['{"cbid":211}']},
+            "spans": {"category": [1], "arguments": [0], "correlation": [3], "external_id": [4]},
+        },
+        strings=["", "cuda_runtime"],
+    )
+    assert rows(trace, "spans", "category", "arguments", "correlation", "external_id") == [
+        {"category": "cuda_runtime", "arguments": '{"cbid":211}', "correlation": 3, "external_id": 4}
+    ]
+
+
+def test_a_free_of_a_block_from_before_shows_the_size_its_source_says():
+    trace = Trace.from_columns(
+        {
+            "threads": {"name": [""]},
+            "allocations": {
+                "time_ns": [0, 1], "address": [5, 6], "bytes": [0, 0], "freed_bytes": [64, 0],
+                "allocated_bytes": [100, -1], "reserved_bytes": [200, -1],
+            }
+        },
+        strings=[""],
+    )  # fmt: skip
+    assert rows(trace, "allocations", "bytes", "allocated_bytes", "reserved_bytes", "total_bytes") == [
+        {"bytes": -64, "allocated_bytes": 100, "reserved_bytes": 200, "total_bytes": 0},
+        {"bytes": 0, "allocated_bytes": None, "reserved_bytes": None, "total_bytes": 0},
+    ]

@@ -33,6 +33,7 @@ from kinetoscope.formats._chrome_read_links import (
     number_threads,
     pair_arrows,
 )
+from kinetoscope.formats._chrome_read_memory import with_addresses
 from kinetoscope.formats._chrome_read_names import NameClass, classify
 from kinetoscope.formats._chrome_read_tracks import Tracks, read_tracks
 from kinetoscope.trace import SpanKind, Trace
@@ -287,6 +288,8 @@ class _Made:
             kinds = blocks["device_type"]
             # In torch AMD's devices are CUDA everywhere but in the marks of memory.
             blocks["device_type"] = np.where(kinds == HIP, np.uint8(CUDA), kinds)
+            if (made_up := with_addresses(blocks)) is not None:
+                blocks["address"] = made_up
         if "arguments" in self.spans and "arguments" in self.tables:
             self.tables["collectives"] = read_collectives(
                 self.spans["arguments"], self.tables["arguments"]["json"], self.strings

@@ -115,7 +115,9 @@ def attribute_again(trace: Trace, tree: EventTree, *, on_device: bool) -> dict[s
         spans, allocations = trace.columns("spans"), trace.columns("allocations")
         rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
         of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
-        of_blocks = (allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes"))
+        of_blocks = (
+            allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
+        )
         made: dict[str, Any] = dict(
             _core.attribute_allocations(  # type: ignore[call-arg]
                 *of_spans, tree.nesting["parent"], tree.nesting["lane"], *of_blocks
@@ -132,7 +134,8 @@ def changes(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
     allocations = trace.columns("allocations")
     sizes, match = allocations["bytes"], allocations["match"][rows]
     own = sizes[rows]
-    found: NDArray[np.int64] = np.where((own == 0) & (match >= 0), -sizes[match], own)
+    freed = np.where(match >= 0, sizes[match], allocations["freed_bytes"][rows])
+    found: NDArray[np.int64] = np.where(own == 0, -freed, own)
     return found
 
 

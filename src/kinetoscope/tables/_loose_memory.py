@@ -20,14 +20,14 @@ MEMORY_KEY = "[memory]"
 def loose_allocations(trace: Trace) -> NDArray[np.int64]:
     """The rows of `allocations` that lie in no event, in order of time.
 
-    Frees of blocks from before the recording are left out: their size is not known, and torch lists none of them.
+    Frees of blocks from before the recording whose size is not known are left out; torch lists none of them.
     """
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
         return np.zeros(0, dtype=np.int64)
 
     def make() -> NDArray[np.int64]:
-        known = (allocations["bytes"] != 0) | (allocations["match"] >= 0)
+        known = (allocations["bytes"] != 0) | (allocations["match"] >= 0) | (allocations["freed_bytes"] > 0)
         return np.flatnonzero(known & (_event_of_allocation(trace) < 0))
 
     return trace.cached("loose_allocations", make)

@@ -255,7 +255,8 @@ class _Derivation:
         """The steps of the training loop, marked or found from the optimizer."""
         if self._steps is None:
             spans = self._spans
-            optimizer = self.names_starting(OPTIMIZER_STEP)
+            # A range is repeated on the streams that what ran in it was launched on.
+            optimizer = self.names_starting(OPTIMIZER_STEP) & (spans["stream"] < 0)
             cycles = self._tables["cycles"]
             begun = cycles["start_ns"][spans["cycle"]] if len(cycles) > 1 else None
             self._steps = _steps.find_steps(spans, optimizer, self._strings, begun)
@@ -300,7 +301,9 @@ class _Derivation:
         """Attribute the allocations of one device, given by their rows."""
         spans, allocations, work = self._spans, self._tables["allocations"], self.work()
         of_spans = tuple(spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
-        of_blocks = tuple(allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes"))
+        of_blocks = tuple(
+            allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
+        )
         if work is None:
             made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
         else:

@@ -159,7 +159,7 @@ def attribute_beside_calls(
 
     Args:
         of_spans: `thread`, `start_ns`, `duration_ns`, `parent` and `lane` of the spans.
-        of_blocks: `time_ns`, `thread`, `address` and `bytes` of the allocations.
+        of_blocks: `time_ns`, `thread`, `address`, `bytes` and `freed_bytes` of the allocations.
         work: The rows that are no calls, ascending.
 
     Returns:

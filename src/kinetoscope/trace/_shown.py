@@ -25,6 +25,7 @@ from kinetoscope.trace._schema import (
 
 if TYPE_CHECKING:
     import pyarrow
+    from numpy.typing import NDArray
 
     from kinetoscope.trace._trace import Trace
 
@@ -44,6 +45,7 @@ SPANS_SCHEMA = Table(
         Column("name", "category", "", "Its name."),
         Column("overload", "category", "", "The overload of the operator's schema."),
         Column("kind", "category", "", f"One of {', '.join(KIND_NAMES)}."),
+        Column("category", "category", "", _COLUMN["spans"]["category"].meaning.replace("; empty without", "")),
         *_same("spans", "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane"),
         Column("process", "int64", "", "The process id."),
         Column("thread", "int64", "", "The operating system's id of the thread it began on."),
@@ -59,7 +61,8 @@ SPANS_SCHEMA = Table(
         Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
         Column("types", "category", "", "The types of its inputs, as JSON."),
         Column("inputs", "category", "", "Its scalar arguments, as JSON."),
-        *_same("spans", "sequence", "forward"),
+        Column("arguments", "category", "", "What else the source said of it, as JSON."),
+        *_same("spans", "sequence", "forward", "stream", "correlation", "external_id"),
         Column("flops", "int64", "", "Floating-point operations counted here; 0 where an enclosing or inner span counts them,"
                " null where they are not known."),
         Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
@@ -70,7 +73,15 @@ SPANS_SCHEMA = Table(
         Column("unfinished", "bool", "", "Whether it was still running at the end and is cut there."),
     ),
 )  # fmt: skip
-THREADS_SCHEMA = STORED["threads"]
+THREADS_SCHEMA = Table(
+    "threads",
+    STORED["threads"].row,
+    (
+        *_same("threads", "index", "os_tid", "torch_tid", "name"),
+        Column("process", "int64", "", "The process id."),
+        Column("rank", "int32", "", "The rank of the process in a distributed run."),
+    ),
+)
 ALLOCATIONS_SCHEMA = Table(
     "allocations",
     "A block of memory allocated or freed.",
@@ -81,7 +92,7 @@ ALLOCATIONS_SCHEMA = Table(
             "bytes",
             "int64",
             "bytes",
-            "The size of the block; negative for a free of a block seen allocated.",
+            "The size of the block; negative for a free, 0 for one of a block of unknown size.",
             0,
         ),
         Column(
@@ -90,7 +101,7 @@ ALLOCATIONS_SCHEMA = Table(
             "ns",
             "How long the block lived; null for frees and for what was never freed.",
         ),
-        *_same("allocations", "match", "total_bytes"),
+        *_same("allocations", "match", "total_bytes", "allocated_bytes", "reserved_bytes"),
         *_same("allocations", "address", "device_type", "device_index"),
         Column("thread", "int64", "", "The operating system's id of the thread that asked."),
         Column("span", "int32", "row of spans", "The innermost span running there and then."),
@@ -148,6 +159,16 @@ def thread_ids(trace: Trace) -> Any:
     return trace.column("threads", "os_tid")
 
 
+def processes(trace: Trace) -> NDArray[np.int64]:
+    """The process id of each row of `threads`, -1 where it is not known."""
+    return _or_of_trace(trace.column("threads", "process"), trace.info.get("process"))
+
+
+def ranks(trace: Trace) -> NDArray[np.int64]:
+    """The rank of each row of `threads`, -1 outside distributed runs."""
+    return _or_of_trace(trace.column("threads", "rank"), rank(trace))
+
+
 def spans(trace: Trace) -> pyarrow.Table:
     """Return the `spans` table."""
     own = trace.columns("spans")
@@ -161,7 +182,7 @@ def spans(trace: Trace) -> pyarrow.Table:
     columns: dict[str, Any] = {
         name: own[name] for name in (
             "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane", "sequence", "forward",
-            "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
+            "stream", "correlation", "external_id", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
         )
     }  # fmt: skip
     columns |= {
@@ -169,10 +190,12 @@ def spans(trace: Trace) -> pyarrow.Table:
         "name": Labels(own["name"], strings),
         "overload": Labels(np.where(own["overload"] > 0, own["overload"], -1), strings),
         "kind": Labels(own["kind"], KIND_NAMES),
-        "process": _constant(len(own), trace.info.get("process")),
+        "category": Labels(np.where(own["category"] > 0, own["category"], -1), strings),
+        "arguments": Labels(own["arguments"], trace.columns("arguments")["json"]),
+        "process": processes(trace)[thread],
         "thread": thread_ids(trace)[thread],
         "thread_name": Labels(thread, trace.columns("threads")["name"]),
-        "rank": _constant(len(own), rank(trace)),
+        "rank": ranks(trace)[thread],
         "step": numbers[step],
         "cycle": np.append(trace.column("cycles", "number"), -1)[own["cycle"]],
         "phase": Labels(own["phase"], PHASE_NAMES),
@@ -198,11 +221,12 @@ def allocations(trace: Trace) -> pyarrow.Table:
     own, of_spans = trace.columns("allocations"), trace.columns("spans")
     match, size, time_ns, span = own["match"], own["bytes"], own["time_ns"], own["span"]
     is_free = size == 0
-    other = np.append(size, 0)[match]
+    other = np.where(match >= 0, np.append(size, 0)[match], own["freed_bytes"])
     lifetime = np.where(~is_free & (match >= 0), np.append(time_ns, 0)[match] - time_ns, -1)
     columns: dict[str, Any] = {
         name: own[name] for name in (
-            "time_ns", "match", "total_bytes", "address", "device_type", "device_index", "span"
+            "time_ns", "match", "total_bytes", "allocated_bytes", "reserved_bytes", "address", "device_type",
+            "device_index", "span",
         )
     }  # fmt: skip
     columns |= {
@@ -230,8 +254,10 @@ def frames(trace: Trace) -> pyarrow.Table:
 
 
 def threads(trace: Trace) -> pyarrow.Table:
-    """Return the `threads` table."""
-    return _as_stored(trace, "threads")
+    """Return the `threads` table; the process and rank of the whole trace are those of its threads."""
+    own = trace.columns("threads")
+    columns = {name: own[name] for name in own} | {"process": processes(trace), "rank": ranks(trace)}
+    return to_arrow(THREADS_SCHEMA, columns)
 
 
 def shapes(trace: Trace) -> pyarrow.Table:
@@ -269,7 +295,7 @@ def rank(trace: Trace) -> int | None:
     """The rank of the recorded process, where it took part in a distributed run."""
     known = trace.info.get("distributedInfo")
     number = known.get("rank") if isinstance(known, dict) else trace.info.get("rank")
-    return number if type(number) is int else None
+    return number if type(number) is int and 0 <= number < 2**31 else None
 
 
 def _as_stored(trace: Trace, name: str) -> pyarrow.Table:
@@ -278,9 +304,10 @@ def _as_stored(trace: Trace, name: str) -> pyarrow.Table:
     return to_arrow(STORED[name], {column: own[column] for column in own})
 
 
-def _constant(length: int, value: Any) -> Any:
-    """The same number in every row, or null if it is not known."""
-    return np.full(length, value, dtype=np.int64) if isinstance(value, int) else None
+def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
+    """A number of each thread or, where it has none, that of the whole trace."""
+    other = of_trace if isinstance(of_trace, int) and 0 <= of_trace < 2**63 else -1
+    return np.where(own >= 0, own, other).astype(np.int64)
 
 
 def _through(rows: Any, values: Any) -> Any:
