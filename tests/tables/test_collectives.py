@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from kinetoscope.tables._collective_facts import CALLS, facts_of_call, facts_of_description
+from kinetoscope.tables._collective_facts import CALLS, facts_of_call, facts_of_description, facts_of_range
+from kinetoscope.tables._device_transfers import facts_of_kernel
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -44,7 +45,8 @@ def test_facts_of_the_recorder_and_a_transfer_on_another_thread_make_one_row():
         "dtype": "float32", "bytes": 16, "input_bytes": 16, "output_bytes": 16, "input_elements": 4, "output_elements": 4,
         "input_splits": None, "output_splits": None, "is_async": False, "start_ns": 10, "call_ns": 5, "transfers": 1,
         "transfer_span": 1, "transfer_start_ns": 30, "transfer_ns": 50, "queued_ns": 20, "waited_ns": 65, "thread": 70,
-        "step": None, "phase": "forward", "stack": 0, "module": 0,
+        "step": None, "phase": "forward", "stack": 0, "module": 0, "overlapped_ns": None, "exposed_ns": None, "device": None,
+        "stream": None, "gb_per_s": 0.32, "bus_gb_per_s": 0.32,
     }  # fmt: skip
     assert trace.table("spans")["kind"].to_pylist() == ["operator", "collective"]
 
@@ -113,3 +115,101 @@ def test_odd_facts_are_unknown_facts(operator, told, dims, concrete):
 @pytest.mark.parametrize("told", ["", "[]", "{}", '{"call": 3}', "nonsense"])
 def test_what_describes_no_call_is_none(told):
     assert facts_of_description(told) is None
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+TOLD = {"call": "allreduce", "group": "0", "description": "default_pg", "size": 4, "rank": 1, "ranks": "[0, 1, 2, 3]",
+        "type": "Float", "item_bytes": 4, "in_elements": 100, "out_elements": 100}  # fmt: skip
+
+
+def called(name="c10d::allreduce_", *, told=None, kernel=NCCL):
+    """A call as a device's backend carries it out: a description, a range, and a kernel while another computes."""
+    builder = TraceBuilder()
+    builder.thread(os_tid=70)
+    communication, compute = builder.stream(21), builder.stream(7)
+    if name:
+        builder.span(name, 0, 90)
+    builder.span("record_param_comms", 10, 70, facts=told).annotation("nccl:all_reduce", 20, 40)
+    builder.runtime("cudaLaunchKernelExC", 30, 10, correlation=1)
+    builder.kernel(kernel, 100, 200, stream=communication, correlation=1)
+    builder.kernel("gemm", 250, 100, stream=compute)
+    builder.device_annotation("nccl:all_reduce", 100, 200, stream=communication)
+    return builder
+
+
+def facts(builder, *names):
+    (row,) = builder.build().table("collectives").to_pylist()
+    return tuple(row[name] for name in names)
+
+
+def test_the_kernel_of_a_device_is_the_transfer_and_what_runs_beside_it_hides_it():
+    (row,) = called(told=TOLD).build().table("collectives").to_pylist()
+    known = {name: value for name, value in row.items() if value is not None}
+    assert known == {
+        "span": 0, "name": "all_reduce", "backend": "nccl", "group": "0", "group_description": "default_pg", "group_size": 4,
+        "group_ranks": "[0, 1, 2, 3]", "group_rank": 1, "dtype": "float32", "bytes": 400, "input_bytes": 400,
+        "output_bytes": 400, "input_elements": 100, "output_elements": 100, "reduction": "SUM", "start_ns": 0,
+        "call_ns": 90, "transfers": 1, "transfer_span": 4, "transfer_start_ns": 100, "transfer_ns": 200,
+        "overlapped_ns": 50, "exposed_ns": 150, "gb_per_s": 2.0, "bus_gb_per_s": 3.0, "device": "cuda:0", "stream": 21,
+        "queued_ns": 100, "thread": 70, "phase": "forward",
+    }  # fmt: skip
+
+
+def test_a_call_that_nothing_describes_is_told_by_its_range_and_its_kernel():
+    assert facts(called(""), "name", "dtype", "reduction", "transfers", "thread") == (
+        "all_reduce", "float32", "SUM", 1, 70,
+    )  # fmt: skip
+
+
+def test_what_a_source_says_of_a_kernel_counts_before_its_name():
+    builder = called("").kernel("ncclDevKernel_Generic(x)", 400, 20, facts=TOLD)
+    rows = builder.build().table("collectives").to_pylist()
+    assert [(row["name"], row["bytes"], row["group"], row["call_ns"], row["thread"]) for row in rows] == [
+        ("all_reduce", None, None, 70, 70), ("all_reduce", 400, "0", None, None),
+    ]  # fmt: skip
+    assert rows[1]["span"] == rows[1]["transfer_span"]
+
+
+def test_a_kernel_that_says_nothing_is_of_an_unknown_call():
+    builder = TraceBuilder().kernel("ncclDevKernel_Generic(x)", 0, 20)
+    assert facts(builder, "name", "backend", "phase", "queued_ns") == ("unknown", "nccl", None, None)
+
+
+def test_a_description_of_nothing_is_no_call():
+    assert TraceBuilder().span("record_param_comms", 0, 5).build().table("collectives").num_rows == 0
+
+
+def test_a_range_of_a_devices_backend_only_asks_and_is_no_transfer():
+    builder = TraceBuilder().span("c10d::broadcast_", 0, 50).annotation("nccl:broadcast", 10, 20)
+    builder.kernel("gemm", 0, 10)
+    assert facts(builder, "name", "backend", "transfers", "transfer_ns") == ("broadcast", "nccl", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", ("all_reduce", "SUM", "float32")),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", ("reduce_scatter", "SUM", "bfloat16")),
+        ("ncclDevKernel_AllGather_RING_LL(x)", ("all_gather", "", "")),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", ("send_recv", "", "")),
+        ("ncclDevKernel_Broadcast_RING_LL(x)", ("broadcast", "", "")),
+        ("ncclDevKernel_Reduce_Max_f16_RING_LL(x)", ("reduce", "MAX", "float16")),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*)", ("all_reduce", "", "")),
+        ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", ("unknown", "", "")),
+        ("", ("unknown", "", "")),
+    ],
+)
+def test_kernels_say_by_their_names_what_they_do(name, known):
+    found = facts_of_kernel(name)
+    assert (found.name, found.reduction, found.type) == known
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("nccl:_all_gather_base", ("nccl", "all_gather")), ("nccl:send 0->1", ("nccl", "send")),
+        ("gloo:all_reduce", ("gloo", "all_reduce")), ("odd", ("odd", "")),
+    ],
+)  # fmt: skip
+def test_ranges_say_backend_and_call(text, found):
+    assert facts_of_range(text) == found

@@ -45,7 +45,9 @@ _TYPES = {
 _TYPE_OF = {spelt: (name, row[2]) for name, row in _TYPES.items() for spelt in row[:2]}
 # What backends that describe their calls name them.
 _DESCRIBED_NAMES = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "_allgather_base": "all_gather", "all_gather": "all_gather",
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather", "_all_gather_base": "all_gather",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter", "_allgather_base": "all_gather", "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter", "alltoall": "all_to_all",
     "all_to_all": "all_to_all", "all_to_allv": "all_to_all", "alltoall_base": "all_to_all",
 }  # fmt: skip
@@ -70,6 +72,7 @@ class Facts:
         asynchronous: 1 if the caller goes on at once, 0 if it waits.
         in_splits: How many elements go to each rank, as JSON, where they differ.
         out_splits: How many come from each rank.
+        ranks: The global ranks of the group, as JSON.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Facts:
     asynchronous: int = -1
     in_splits: str = ""
     out_splits: str = ""
+    ranks: str = ""
 
     def bytes_of(self, elements: int) -> int:
         """The size of that many elements, -1 if not known."""
@@ -146,7 +150,18 @@ def facts_of_description(noted: str) -> Facts | None:
     for side in ("in", "out"):
         if splits := told.get(f"{side}_splits"):
             setattr(facts, f"{side}_splits", json.dumps(splits))
+    facts.peer = _number(told.get("peer"))
+    # torch cuts long lists in the middle, which is no JSON any more.
+    if isinstance(told.get("ranks"), str) and isinstance(_json(told["ranks"]), list):
+        facts.ranks = told["ranks"]
     return facts
+
+
+def facts_of_range(name: str) -> tuple[str, str]:
+    """The backend and the call that a range of a backend names, such as ``nccl:_all_gather_base`` or ``nccl:send 0->1``."""
+    backend, _, call = name.partition(":")
+    call = call.partition(" ")[0]
+    return backend, _DESCRIBED_NAMES.get(call, call)
 
 
 def merged(facts: Facts, described: Facts) -> Facts:

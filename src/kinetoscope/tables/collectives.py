@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,17 @@ from kinetoscope.tables._collective_facts import (
     elements_of,
     facts_of_call,
     facts_of_description,
+    facts_of_range,
     merged,
     type_named,
 )
+from kinetoscope.tables._device_transfers import (
+    UNKNOWN_CALL,
+    facts_of_kernel,
+    kernel_times,
+    kernels_of_calls,
+)
+from kinetoscope.tables._device_work import device_work
 from kinetoscope.tables._transfers import Call, Transfer, pair
 from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
@@ -27,6 +35,7 @@ from kinetoscope.trace._shown import rank, thread_ids
 
 if TYPE_CHECKING:
     import pyarrow
+    from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
 
@@ -34,7 +43,7 @@ COLLECTIVES_SCHEMA = Table(
     "collectives",
     "A call between ranks: a collective, a send, a recv or a barrier. In order of time.",
     (
-        Column("span", "int32", "row of spans", "The span of the call."),
+        Column("span", "int32", "row of spans", "The span of the call; of its kernel where no call was seen."),
         Column("name", "category", "", "What was asked for, for example all_reduce."),
         Column("backend", "category", "", "What carried it out, for example gloo."),
         Column("group", "category", "", "The name of the process group; null if shapes were not recorded."),
@@ -56,14 +65,22 @@ COLLECTIVES_SCHEMA = Table(
         Column("is_async", "bool", "", "Whether the caller goes on at once; null if shapes were not recorded."),
         Column("start_ns", "int64", "ns", "When the call began, from the start of the trace."),
         Column("call_ns", "int64", "ns", "How long the call itself took; the transfer goes on after it."),
-        Column("transfers", "int32", "", "How many ranges of the backend carried it out, as far as they were seen.", 0),
+        Column("transfers", "int32", "", "How many kernels of a device, or ranges of the backend on the host, carried it out, as far as"
+               " they were seen.", 0),
         Column("transfer_span", "int32", "row of spans", "The first of them."),
         Column("transfer_start_ns", "int64", "ns", "When the first of them began."),
         Column("transfer_ns", "int64", "ns", "From there to the end of the last, the wait for other ranks included; on a "
                "device the time of its kernels."),
+        Column("overlapped_ns", "int64", "ns", "On a device, the part of `transfer_ns` in which it computed too; null on the host."),
+        Column("exposed_ns", "int64", "ns", "On a device, the rest of `transfer_ns`."),
+        Column("gb_per_s", "float64", "GB/s", "`bytes` by `transfer_ns`, in 10^9 bytes a second."),
+        Column("bus_gb_per_s", "float64", "GB/s", "The same by what each rank has to send: times 2(n-1)/n for an all_reduce and (n-1)/n for an"
+               " all_gather, reduce_scatter or all_to_all of n ranks, as nccl-tests defines it."),
+        Column("device", "category", "", "The device whose kernels carried it out, such as `cuda:0`."),
+        Column("stream", "int64", "", "The number of the stream they ran in."),
         Column("queued_ns", "int64", "ns", "From the start of the call to the start of the transfer."),
-        Column("waited_ns", "int64", "ns", "Where the caller waits: from the end of the call to the end of the transfer."),
-        Column("thread", "int64", "", "The operating system's id of the thread that called."),
+        Column("waited_ns", "int64", "ns", "Where the caller waits on the host: from the end of the call to the end of the transfer."),
+        Column("thread", "int64", "", "The operating system's id of the thread that called; null where only a kernel was seen."),
         Column("step", "int64", "", "The number of the step it began in."),
         Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
         Column("module", "category", "", "The path of the module it ran in."),
@@ -71,14 +88,21 @@ COLLECTIVES_SCHEMA = Table(
     ),
 )  # fmt: skip
 
+# Backends whose ranges on the host only ask a device for the transfer.
+_ON_DEVICE = ("nccl", "xccl", "hccl")
+_WHOLE_MESSAGES = ("broadcast", "reduce", "send", "recv")
+_PARTS_OF_MESSAGES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
 
 @dataclass
 class _Row:
-    """One call: its span, what is known of it, and its transfers."""
+    """One call: its span, what is known of it, its transfers, and the kernels among these."""
 
     span: int
     facts: Facts
     call: Call
+    kernels: list[int] = field(default_factory=list)
+    backend: str = ""
 
 
 def collectives(trace: Trace) -> pyarrow.Table:
@@ -102,23 +126,29 @@ def collectives(trace: Trace) -> pyarrow.Table:
     first = np.array([min((t.start_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
     last = np.array([max((t.end_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
     start, duration = spans["start_ns"][at], spans["duration_ns"][at]
-    seen, device_ns = first >= 0, spans["device_ns"][at]
-    waits = seen & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
+    called = spans["stream"][at] < 0
+    seen, on_device = np.array([bool(found) for found in transfers], dtype=bool), _on_device(trace, rows)
+    known = on_device["device"].ids >= 0
+    waits = seen & ~known & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
     own_rank = rank(trace)
+    size = _integers(_message_bytes(fact) for fact in facts)
+    transfer_ns = np.where(known, on_device.pop("total_ns"), np.where(seen, last - first, -1))
     columns: dict[str, Any] = {
         "span": at.astype(np.int32),
         "name": [fact.name for fact in facts],
-        "backend": [found[0].backend if found else None for found in transfers],
+        "backend": [
+            row.backend or (row.call.transfers[0].backend if row.call.transfers else None) for row in rows
+        ],
         "group": [fact.group or None for fact in facts],
         "group_description": [fact.description or None for fact in facts],
         "group_size": _integers(fact.size for fact in facts),
-        "group_ranks": [groups.get(fact.group) for fact in facts],
+        "group_ranks": [groups.get(fact.group) or fact.ranks or None for fact in facts],
         "rank": None if own_rank is None else np.full(len(at), own_rank),
         "group_rank": _integers(fact.rank for fact in facts),
         "peer": _integers(fact.peer for fact in facts),
         "reduction": [fact.reduction or None for fact in facts],
         "dtype": [fact.type or None for fact in facts],
-        "bytes": _integers(_message_bytes(fact) for fact in facts),
+        "bytes": size,
         "input_bytes": _integers(fact.bytes_of(fact.in_elements) for fact in facts),
         "output_bytes": _integers(fact.bytes_of(fact.out_elements) for fact in facts),
         "input_elements": _integers(fact.in_elements for fact in facts),
@@ -127,21 +157,60 @@ def collectives(trace: Trace) -> pyarrow.Table:
         "output_splits": [fact.out_splits or None for fact in facts],
         "is_async": None,
         "start_ns": start,
-        "call_ns": duration,
+        "call_ns": np.where(called, duration, -1),
         "transfers": _integers(len(found) for found in transfers),
         "transfer_span": _integers(found[0].span if found else -1 for found in transfers),
         "transfer_start_ns": first,
-        "transfer_ns": np.where(device_ns > 0, device_ns, np.where(seen, last - first, -1)),
-        "queued_ns": np.where(seen, first - start, -1),
+        "transfer_ns": transfer_ns,
+        **on_device,
+        **_speeds(facts, size, transfer_ns),
+        "queued_ns": np.where(seen & called, first - start, -1),
         "waited_ns": np.where(waits, np.maximum(last - start - duration, 0), -1),
-        "thread": thread_ids(trace)[spans["thread"][at]],
+        "thread": np.where(called, thread_ids(trace)[spans["thread"][at]], -1),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][at]],
-        "phase": Labels(spans["phase"][at], PHASE_NAMES),
+        "phase": Labels(np.where(called, spans["phase"][at].astype(np.int32), -1), PHASE_NAMES),
         "module": Labels(spans["module"][at], trace.columns("modules")["path"]),
         "stack": Labels(spans["stack"][at], stack_texts(trace)),
     }
     made = to_arrow(COLLECTIVES_SCHEMA, columns)
     return _with_truth(made, "is_async", [fact.asynchronous for fact in facts])
+
+
+def _on_device(trace: Trace, rows: list[_Row]) -> dict[str, Any]:
+    """What the kernels of calls come to; nothing for calls that no device carried out."""
+    times = kernel_times(trace, [row.kernels for row in rows])
+    known, streams = times.device >= 0, trace.columns("streams")
+    first = np.array([row.kernels[0] if row.kernels else -1 for row in rows], dtype=np.int64)
+    stream = np.append(trace.column("spans", "stream"), -1)[first]
+    return {
+        "total_ns": times.total_ns,
+        "overlapped_ns": np.where(known, times.overlapped_ns, -1),
+        "exposed_ns": np.where(known, times.total_ns - times.overlapped_ns, -1),
+        "device": Labels(times.device, [device.name for device in device_work(trace).devices]),
+        "stream": np.append(streams["number"], -1)[stream],
+    }
+
+
+def _speeds(
+    facts: list[Facts], size: NDArray[np.int64], time_ns: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
+    """How fast calls moved their messages; null where the size or the time is not known."""
+    known = (size > 0) & (time_ns > 0)
+    speed = np.where(known, size, np.nan) / np.where(known, time_ns, 1)
+    factors = np.array([_bus_factor(fact) for fact in facts], dtype=np.float64)
+    return {"gb_per_s": speed, "bus_gb_per_s": speed * factors}
+
+
+def _bus_factor(facts: Facts) -> float:
+    """What a rank has to send of a message, as a part of it; not a number where that is not known.
+
+    See ``doc/PERFORMANCE.md`` of nccl-tests.
+    """
+    if facts.name in _WHOLE_MESSAGES:
+        return 1.0
+    if facts.size < 1 or facts.name not in _PARTS_OF_MESSAGES:
+        return float("nan")
+    return _PARTS_OF_MESSAGES[facts.name] * (facts.size - 1) / facts.size
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -171,12 +240,18 @@ def _rows(trace: Trace) -> list[_Row]:
         if around >= 0:
             if told is not None:
                 merged(made[around].facts, told)
-        elif told is not None and told.name not in ("init", "wait", "coalesced"):
+        elif told is None or told.name not in ("init", "wait", "coalesced"):
+            told = told or Facts("")
             made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED, ranks))
-    found = sorted(made.values(), key=lambda row: row.call.start_ns)
+    _take_ranges(trace, made, marks)
+    _take_kernels(trace, made, noted, ranks)
+    found = sorted((row for row in made.values() if row.facts.name), key=lambda row: row.call.start_ns)
     transfers = []
+    enqueues = len(device_work(trace).rows) > 0
     for row in marks:
         backend, _, name = strings[spans["name"][row]].partition(":")
+        if enqueues and backend in _ON_DEVICE:
+            continue
         start, shapes = int(spans["start_ns"][row]), int(spans["shapes"][row])
         transfer = Transfer(
             row, name, backend, int(spans["thread"][row]), start, start + int(spans["duration_ns"][row])
@@ -185,12 +260,55 @@ def _rows(trace: Trace) -> list[_Row]:
             kinds = json.loads(types[shapes] or "[]")
             transfer.elements, transfer.type = elements_of(dims[shapes]), kinds[0] if kinds else ""
         transfers.append(transfer)
-    pair((row.call for row in found), transfers)
+    pair((row.call for row in found if not row.kernels), transfers)
     for made_row in found:
         facts, carried = made_row.facts, made_row.call.transfers
         if carried and not facts.type and facts.in_elements > 0:
             facts.type, facts.item_bytes = type_named(carried[0].type)
     return found
+
+
+def _take_ranges(trace: Trace, made: dict[int, _Row], marks: list[int]) -> None:
+    """Let ranges of a device's backend inside calls say which backend it is, and what a call is that does not say it."""
+    spans, strings = trace.columns("spans"), trace.strings
+    types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
+    for row in marks:
+        backend, name = facts_of_range(strings[spans["name"][row]])
+        around = _ancestor(spans["parent"], row, made) if backend in _ON_DEVICE else -1
+        if around < 0:
+            continue
+        call = made[around]
+        call.backend = call.backend or backend
+        call.facts.name = call.facts.name or name
+        shapes = int(spans["shapes"][row])
+        if shapes >= 0 and not call.facts.type:
+            kinds = json.loads(types[shapes] or "[]")
+            call.facts.type, call.facts.item_bytes = type_named(kinds[0] if kinds else "")
+            if call.facts.in_elements < 0:
+                call.facts.in_elements = elements_of(dims[shapes])
+
+
+def _take_kernels(trace: Trace, made: dict[int, _Row], noted: dict[int, int], ranks: int) -> None:
+    """Give each call its kernels; a kernel of none is a row of its own."""
+    spans, strings = trace.columns("spans"), trace.strings
+    for row, kernels in kernels_of_calls(trace, made).items():
+        start_ns = int(spans["start_ns"][row])
+        if row not in made:
+            made[row] = _Row(row, Facts(""), _call(Facts(""), start_ns, "", ranks))
+        call = made[row]
+        call.kernels = kernels
+        for kernel in kernels:
+            text = strings[spans["name"][kernel]]
+            told, named = facts_of_description(strings[noted.get(kernel, 0)]), facts_of_kernel(text)
+            for facts in (named,) if told is None else (told, named):
+                call.facts.name = call.facts.name or facts.name
+                if facts.name in (call.facts.name, UNKNOWN_CALL):
+                    merged(call.facts, facts)
+            if not call.backend:
+                call.backend = "nccl" if "nccl" in text.lower() else ""
+            start, stream = int(spans["start_ns"][kernel]), int(spans["thread"][kernel])
+            end = start + int(spans["duration_ns"][kernel])
+            call.call.transfers.append(Transfer(kernel, call.facts.name, call.backend, stream, start, end))
 
 
 def _call(facts: Facts, start_ns: int, operator: str, ranks: int) -> Call:
@@ -218,7 +336,9 @@ def _rows_named(trace: Trace, wanted: Any) -> list[int]:
     ]
     if not numbers:
         return []
-    rows: list[int] = np.flatnonzero(np.isin(trace.column("spans", "name"), numbers)).tolist()
+    # Devices show ranges of the host again.
+    chosen = np.isin(trace.column("spans", "name"), numbers) & (trace.column("spans", "stream") < 0)
+    rows: list[int] = np.flatnonzero(chosen).tolist()
     return rows
 
 
