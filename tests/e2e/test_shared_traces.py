@@ -1,0 +1,137 @@
+"""Real traces of accelerators: what we read equals what `json.loads` and dictionaries say, file by file."""
+
+from collections import Counter
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+import kinetoscope
+from kinetoscope.trace import SpanKind
+from tests.support.plain_chrome import (
+    COPIES,
+    DEVICE_WORK,
+    KERNELS,
+    OPERATORS,
+    RUNTIME,
+    plain_trace,
+)
+from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_traces
+
+pytestmark = needs_shared_traces
+FILES = [pytest.param(path, id=str(path.relative_to(FOLDER))) for path in shared_traces()]
+
+
+@pytest.fixture(scope="module", params=FILES)
+def path(request):
+    """One file after the other, so that each is read once for all tests."""
+    return request.param
+
+
+@lru_cache(maxsize=1)
+def ours(path):
+    return kinetoscope.open(path)
+
+
+def texts(trace, column):
+    strings = trace.strings
+    return [strings[row] for row in trace.column("spans", column).tolist()]
+
+
+def in_categories(trace, categories):
+    rows = [row for row, text in enumerate(trace.strings) if text in categories]
+    return np.isin(trace.column("spans", "category"), rows)
+
+
+def test_every_name_has_its_count_and_its_time(path):
+    trace, found = ours(path), {}
+    rows = zip(
+        texts(trace, "category"),
+        texts(trace, "name"),
+        trace.column("spans", "duration_ns").tolist(),
+        trace.column("spans", "start_ns").tolist(),
+        strict=True,
+    )
+    for category, name, duration_ns, start_ns in rows:
+        count, sum_ns, starts_ns = found.get((category, name), (0, 0, 0))
+        found[category, name] = count + 1, sum_ns + duration_ns, starts_ns + start_ns
+    assert found == plain_trace(path).sums()
+    assert trace.complete
+
+
+def test_kinds_follow_from_categories(path):
+    trace, plain = ours(path), plain_trace(path)
+    kind = trace.column("spans", "kind")
+    assert np.count_nonzero(in_categories(trace, OPERATORS)) == plain.count(OPERATORS)
+    assert np.isin(kind, (SpanKind.RUNTIME, SpanKind.DRIVER)).sum() == plain.count(RUNTIME)
+    assert np.isin(kind, (SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.KERNEL)).sum() == plain.count(
+        DEVICE_WORK
+    )
+    if not plain.count(("mtia_ccp_events",)):
+        assert (kind == SpanKind.KERNEL).sum() == plain.count(KERNELS)
+        assert np.isin(kind, (SpanKind.MEMCPY, SpanKind.MEMSET)).sum() == plain.count(COPIES)
+
+
+def test_steps_are_those_marked(path):
+    trace, marked = ours(path), plain_trace(path).steps()
+    steps = trace.columns("steps")
+    found = list(zip(*(steps[name].tolist() for name in ("number", "start_ns", "duration_ns")), strict=True))
+    if marked:
+        assert found == marked
+    assert steps["source"].tolist() == [0 if marked else 1] * len(steps)
+
+
+def test_each_launch_has_a_correlation(path):
+    trace = ours(path)
+    names, start_ns = texts(trace, "name"), trace.column("spans", "start_ns").tolist()
+    launches = trace.columns("launches")
+    kind = trace.column("spans", "kind")
+    correlation = trace.column("spans", "correlation")
+    host, device = launches["host"], launches["device"]
+    by_number = (correlation[host] == correlation[device]) & (correlation[device] > 0)
+    found = {
+        (names[call], start_ns[call], names[work], start_ns[work])
+        for call, work in zip(host[by_number].tolist(), device[by_number].tolist(), strict=True)
+    }
+    assert found == plain_trace(path).launches()
+    assert len(set(device.tolist())) == len(device), "nothing is launched twice"
+    assert np.isin(
+        kind[device], (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.COLLECTIVE)
+    ).all()
+
+
+def test_memory_is_taken_and_given_back_as_marked(path):
+    blocks, found = ours(path).columns("allocations"), {}
+    for kind, index, taken, freed in zip(
+        *(blocks[name].tolist() for name in ("device_type", "device_index", "bytes", "freed_bytes")),
+        strict=True,
+    ):
+        count, sum_taken, sum_freed = found.get((kind, index), (0, 0, 0))
+        found[kind, index] = count + 1, sum_taken + taken, sum_freed + freed
+    assert found == plain_trace(path).memory()
+
+
+def test_numbers_of_events_are_kept(path):
+    trace, plain = ours(path), plain_trace(path)
+    categories = texts(trace, "category")
+    for column, spellings in {
+        "correlation": ("correlation",),
+        "external_id": ("External id", "external id"),
+        "sequence": ("Sequence number",),
+    }.items():
+        found = Counter()
+        for category, value in zip(categories, trace.column("spans", column).tolist(), strict=True):
+            if value != -1:
+                found[category] += value
+        wanted = plain.numbers(*spellings)
+        assert +found == +wanted, column
+
+
+def test_kernels_and_copies_say_what_they_did(path):
+    trace, plain = ours(path), plain_trace(path)
+    kernels = trace.columns("kernels")
+    with_grid = kernels["grid_x"] >= 0
+    blocks = [kernels[f"grid_{axis}"][with_grid].astype(np.int64) for axis in "xyz"]
+    assert (blocks[0] * blocks[1] * blocks[2]).sum() == plain.blocks_of_grids()
+    moved = trace.columns("copies")["bytes"]
+    assert moved[moved >= 0].sum() == plain.moved_bytes()
