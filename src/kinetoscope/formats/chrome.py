@@ -208,7 +208,7 @@ def _allocations(trace: Trace) -> dict[str, NDArray[Any]] | None:
         freed = np.where((freed == 0) & (match >= 0), blocks["bytes"][match], freed)
     if (total < 0).any():
         total = np.where(total < 0, blocks["total_bytes"], total)
-    return {
+    columns = {
         "time_ns": blocks["time_ns"],
         "thread": blocks["thread"],
         "address": blocks["address"],
@@ -218,6 +218,9 @@ def _allocations(trace: Trace) -> dict[str, NDArray[Any]] | None:
         "device_type": blocks["device_type"],
         "device_index": blocks["device_index"],
     }
+    # What was live when a window of a longer trace began has no moment to be shown at.
+    shown = slice(int(np.searchsorted(blocks["time_ns"], 0)), None)
+    return {name: values[shown] for name, values in columns.items()}
 
 
 def _counters(trace: Trace) -> tuple[dict[str, NDArray[Any]] | None, list[str]]:

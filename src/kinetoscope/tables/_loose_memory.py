@@ -21,6 +21,7 @@ def loose_allocations(trace: Trace) -> NDArray[np.int64]:
     """The rows of `allocations` that lie in no event, in order of time.
 
     Frees of blocks from before the recording whose size is not known are left out; torch lists none of them.
+    So are the blocks that a window of a longer trace began with.
     """
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
@@ -28,6 +29,7 @@ def loose_allocations(trace: Trace) -> NDArray[np.int64]:
 
     def make() -> NDArray[np.int64]:
         known = (allocations["bytes"] != 0) | (allocations["match"] >= 0) | (allocations["freed_bytes"] > 0)
+        known &= allocations["time_ns"] >= 0
         return np.flatnonzero(known & (_event_of_allocation(trace) < 0))
 
     return trace.cached("loose_allocations", make)

@@ -85,9 +85,11 @@ def assemble(
     spans.source(("device_ns", "device_self_ns"), derivation.device_time)
     made["allocations"].source(("span", "match", "total_bytes"), derivation.allocations)
     made["modules"].source(("path", "depth", "holder"), derivation.module_paths)
-    made["steps"] = Columns(
-        STORED["steps"], lambda: len(derivation.steps()["number"]), tables.get("steps", {}), lock
-    )
+    # A part of a trace hands its steps over: they were found in the whole.
+    given = tables.get("steps", {})
+    known = rows.get("steps", 0) if rows is not None else len(next(iter(given.values()), ()))
+    found = known if given else lambda: len(derivation.steps()["number"])
+    made["steps"] = Columns(STORED["steps"], found, given, lock)
     made["steps"].source(STORED["steps"].column_names, derivation.steps)
     return made
 

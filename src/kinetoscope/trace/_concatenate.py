@@ -33,7 +33,8 @@ _IDENTITY: dict[str, tuple[str, ...]] = {
     "stacks": ("parent", "frame"),
     "modules": ("address", "path", "class"),
     "parameters": ("module", "name", "address"),
-    "shapes": ("dims", "types", "concrete"),
+    "shapes": ("dims", "types", "concrete", "strides"),
+    "arguments": ("json",),
     "streams": ("device_type", "device_index", "number"),
     "threads": ("os_tid", "torch_tid", "stream name"),
 }

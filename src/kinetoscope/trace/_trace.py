@@ -15,6 +15,7 @@ from kinetoscope.trace._notes import add_notes
 from kinetoscope.trace._pickle import itself, pickled
 from kinetoscope.trace._recorded_words import from_json, with_python_names
 from kinetoscope.trace._schema import STORED
+from kinetoscope.trace._selections import Selections
 from kinetoscope.trace._storages import add_storages
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _RECORDED = (
 _RENAMED = {"stack": "own_stack", "module": "own_module"}
 
 
-class Trace:
+class Trace(Selections):
     """Everything one recording knows, as columns that are computed when they are first used.
 
     Get one from `kinetoscope.open`, from `prof.trace` after a session, or from `Trace.from_columns`. Times are integer

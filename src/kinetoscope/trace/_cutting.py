@@ -1,0 +1,335 @@
+"""Part of a trace as a trace: which spans are in it, and what becomes of every other table.
+
+The part is one or more windows of time, each from its start up to but without its end. A span that crosses an edge is
+cut there, and into one piece for each window it touches; so the times of disjoint windows add up to those of all. What
+is not a time (bytes of a copy, operations, arguments) stays with every piece as it was. Whatever follows from spans
+that are no longer there, such as the module of a backward function whose forward operator is outside, is handed over
+as it was; the rest is derived again from what is left.
+
+Memory is a state and not a time: what is live follows only from all that was allocated before. So the allocations
+between the first and the last moment are all kept, and blocks that were live at the start are allocations at
+`BEFORE_NS`, which is where the tables of memory expect what was there before a recording.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.trace._calls import call_mask
+from kinetoscope.trace._compacting import compacted
+from kinetoscope.trace._pieces import ENDLESS_NS, ends_ns, pieces_of, window_at
+from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
+from kinetoscope.trace._steps import step_at
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace._columns import Columns
+    from kinetoscope.trace._pieces import Part
+    from kinetoscope.trace._trace import Trace
+
+    Rows = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+BEFORE_NS = -1
+_REFERENCE = "row of "
+_DICTIONARIES = ("threads", "streams", "stacks", "frames", "modules", "parameters", "shapes", "arguments")
+_BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
+_OF_SPANS = ("launches", "kernels", "copies", "operands", "collectives")
+
+
+def cut(trace: Trace, part: Part) -> Trace:
+    """Return a part of a trace as a trace of its own, which shares nothing changeable with it."""
+    return _Cutting(trace, part).run()
+
+
+class _Cutting:
+    """One cut."""
+
+    def __init__(self, trace: Trace, part: Part) -> None:
+        self._trace = trace
+        self._part = part
+        self._base_ns = part.base_ns
+        self._spans = trace.columns("spans")
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._rows_of: dict[str, Rows] = {}
+        pieces = pieces_of(trace, part)
+        self._pieces_kept = pieces
+        # The first piece of each span; one more entry for the row -1.
+        self._place = np.full(len(self._spans) + 1, -1, dtype=np.int32)
+        self._place[pieces.row[::-1]] = np.arange(len(pieces.row), dtype=np.int32)[::-1]
+        self._rows_of["spans"] = pieces.row
+
+    def run(self) -> Trace:
+        """Cut table after table."""
+        from kinetoscope.trace._trace import Trace
+
+        self._steps()
+        self._cut_spans()
+        for name in _OF_SPANS:
+            held = self._trace.columns(name)
+            references = [
+                held[column.name] for column in STORED[name].columns if column.unit == "row of spans"
+            ]
+            kept = np.logical_and.reduce([(rows < 0) | (self._place[rows] >= 0) for rows in references])
+            self._take(name, np.flatnonzero(kept))
+        self._memory()
+        samples = self._trace.column("counters", "time_ns")
+        self._take("counters", np.flatnonzero(window_at(self._part, samples) >= 0))
+        self._moved("counters", "time_ns")
+        self._cycles()
+        for name in (*_DICTIONARIES, "losses"):
+            self._take(name, np.arange(len(self._trace.columns(name))))
+        self._bytes_of_pieces()
+        strings = list(self._trace.strings)
+        if any(len(rows) < len(self._trace.columns(name)) for name, rows in self._rows_of.items()):
+            strings = compacted(self._tables, strings, self._wanted_threads())
+        return Trace.from_columns(self._tables, strings=strings, info=self._info())
+
+    # Spans
+
+    def _cut_spans(self) -> None:
+        """The columns of the spans."""
+        pieces, spans = self._pieces_kept, self._spans
+        made = self._given("spans", pieces.row)
+        made["start_ns"], made["duration_ns"] = pieces.start_ns, pieces.duration_ns
+        made["flags"] = (
+            spans["flags"][pieces.row]
+            | pieces.begun_before * np.uint8(FLAG_BEGUN_BEFORE)
+            | pieces.unfinished * np.uint8(FLAG_UNFINISHED)
+        )
+        forward = spans["forward"][pieces.row]
+        outside = (forward >= 0) & (self._place[forward] < 0)
+        # The links go by which operator began last, which cut ones no longer show.
+        if outside.any() or (pieces.begun_before & (spans["sequence"][pieces.row] >= 0)).any():
+            made["forward"] = self._place[forward]
+            for name in ("module", "forward_stack"):
+                made[name] = spans[name][pieces.row]
+        if "lane" in made or spans["lane"][pieces.row].any():
+            made |= self._nesting_as_it_was()
+        if "step" in made or pieces.begun_before.any():
+            steps = self._trace.columns("steps")
+            begun_ns = spans["start_ns"][pieces.row]
+            old = made.get("step", step_at(begun_ns, steps["start_ns"], steps["duration_ns"]))
+            made["step"] = self._place_of("steps")[old]
+        self._tables["spans"] = made
+
+    def _nesting_as_it_was(self) -> dict[str, Any]:
+        """Parents, depths and lanes of the pieces where something partly overlapped: a cut may hide that it did."""
+        pieces, spans = self._pieces_kept, self._spans
+        windows = len(self._part.start_ns)
+        key = pieces.row * windows + pieces.window
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+
+        def same_window(rows: Rows) -> NDArray[np.int32]:
+            wanted = rows[pieces.row].astype(np.int64) * windows + pieces.window
+            at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+            return np.where((rows[pieces.row] >= 0) & (key[at] == wanted), order[at], -1).astype(np.int32)
+
+        parent, caller = same_window(spans["parent"]), same_window(spans["caller"])
+        lane, is_call = spans["lane"][pieces.row], call_mask(spans["kind"][pieces.row])
+        self_ns = spans["self_ns"][pieces.row].copy()
+        changed = (pieces.begun_before | pieces.unfinished) & (lane == 0)
+        of_work, of_calls = pieces.duration_ns.copy(), pieces.duration_ns.copy()
+        # Work is inside work; to a call belongs whatever is directly inside it. What encloses comes first, so of two
+        # that enclose the later one is the inner.
+        inside = np.flatnonzero((lane == 0) & ~is_call & (parent >= 0))
+        inside = inside[changed[parent[inside]]]
+        np.subtract.at(of_work, parent[inside], pieces.duration_ns[inside])
+        around = np.maximum(parent, caller)
+        inside = np.flatnonzero((lane == 0) & (around >= 0))
+        inside = inside[changed[around[inside]]]
+        np.subtract.at(of_calls, around[inside], pieces.duration_ns[inside])
+        self_ns[changed] = np.where(is_call, of_calls, of_work)[changed]
+        depth = spans["depth"][pieces.row]
+        return {"parent": parent, "caller": caller, "depth": depth, "lane": lane, "self_ns": self_ns}
+
+    # What is no span
+
+    def _steps(self) -> None:
+        """The steps that lie in the part, cut at its edges."""
+        part, steps = self._part, self._trace.columns("steps")
+        start, end = steps["start_ns"], ends_ns(steps["start_ns"], steps["duration_ns"])
+        first = np.searchsorted(part.end_ns, start, side="right")
+        last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
+        kept = first <= last
+        if part.steps is not None:
+            kept &= np.isin(np.arange(len(kept)), part.steps)
+        if part.threads is not None:
+            kept &= (steps["span"] < 0) | (self._place[steps["span"]] >= 0)
+        rows = np.flatnonzero(kept)
+        self._rows_of["steps"] = rows
+        if len(rows) == 0:
+            # Without any, the new trace would look for some itself.
+            self._tables["steps"] = {name: [] for name in STORED["steps"].column_names}
+            return
+        cut_start = np.maximum(start, np.append(part.start_ns, 0)[first])[rows]
+        cut_end = np.minimum(end, part.end_ns[last])[rows]
+        self._tables["steps"] = {
+            "number": steps["number"][rows],
+            "start_ns": cut_start - self._base_ns,
+            "duration_ns": cut_end - cut_start,
+            "span": self._place[steps["span"][rows]],
+            "source": steps["source"][rows],
+        }
+
+    def _memory(self) -> None:
+        """Allocations, with what was live at the start, and the storages that were seen up to the end."""
+        part, events = self._part, self._trace.columns("allocations")
+        time_ns, end_ns = events["time_ns"], int(part.end_ns[-1])
+        wanted = time_ns < end_ns
+        if part.threads is not None and len(events):
+            wanted &= part.threads[events["thread"]]
+        begin = int(np.searchsorted(time_ns, self._base_ns)) if self._base_ns > 0 else 0
+        wanted[:begin] &= self._live_at(begin)
+        self._take("allocations", np.flatnonzero(wanted))
+        taken, made = self._rows_of["allocations"], self._tables["allocations"]
+        if len(taken):
+            before = taken < begin
+            made["time_ns"] = np.where(before, BEFORE_NS, time_ns[taken] - self._base_ns)
+            # Only traces put together of several hand these over.
+            if "match" in made:
+                made["match"] = self._place_of("allocations")[made["match"]]
+            if "span" in made:
+                made["span"][before] = -1
+            if "total_bytes" in made:
+                made["total_bytes"][before] = self._live_bytes(taken[before])
+        self._take("storages", np.flatnonzero(self._trace.column("storages", "time_ns") < end_ns))
+        self._moved("storages", "time_ns")
+
+    def _live_at(self, begin: int) -> Mask:
+        """Which allocations before the row `begin` hold a block then."""
+        events, cycles = self._trace.columns("allocations"), self._trace.columns("cycles")
+        match = events["match"][:begin]
+        live: Mask = (events["bytes"][:begin] != 0) & ((match < 0) | (match >= begin))
+        if len(cycles) > 1:
+            # What an earlier cycle left was perhaps freed before this one.
+            begun_ns = cycles["start_ns"][cycles["start_ns"] <= self._base_ns].max(initial=0)
+            live &= events["time_ns"][:begin] >= begun_ns
+        unmatched = np.flatnonzero(live & (match < 0))
+        if len(unmatched):
+            # The free of such a block was not seen; that its address was handed out again shows that it is gone.
+            key = events["address"][:begin] ^ (_devices(events)[:begin] << np.uint64(48))
+            _, last = np.unique(key[::-1], return_index=True)
+            is_last = np.zeros(begin, dtype=bool)
+            is_last[begin - 1 - last] = True
+            live[unmatched] = is_last[unmatched]
+        return live
+
+    def _live_bytes(self, rows: Rows) -> Rows:
+        """The live bytes of its device after each of some allocations that nothing was freed between."""
+        events = self._trace.columns("allocations")
+        device, size = _devices(events)[rows], events["bytes"][rows]
+        total = np.zeros(len(rows), dtype=np.int64)
+        for one in np.unique(device).tolist():
+            total[device == one] = np.cumsum(size[device == one])
+        return total
+
+    def _bytes_of_pieces(self) -> None:
+        """Where bytes are handed over, those of cut spans are not what they were: derive them from what is left."""
+        made, pieces = self._tables["spans"], self._pieces_kept
+        handed_over = [name for name in _BYTES if name in made]
+        changed = pieces.begun_before | pieces.unfinished
+        if not handed_over or not changed.any():
+            return
+        from kinetoscope.trace._trace import Trace
+
+        spans = {name: values for name, values in made.items() if name not in _BYTES}
+        part = Trace.from_columns(self._tables | {"spans": spans}, strings=self._trace.strings)
+        for name in handed_over:
+            made[name] = np.where(changed, part.column("spans", name), made[name])
+
+    def _cycles(self) -> None:
+        """The cycles that lie in the part, cut at its edges."""
+        part, cycles = self._part, self._trace.columns("cycles")
+        start, end = cycles["start_ns"], ends_ns(cycles["start_ns"], cycles["duration_ns"])
+        from_ns, to_ns = np.maximum(start, part.start_ns[0]), np.minimum(end, part.end_ns[-1])
+        kept = np.flatnonzero((from_ns < to_ns) | ((start == end) & (from_ns == to_ns)))
+        self._take("cycles", kept)
+        self._tables["cycles"] |= {
+            "start_ns": (from_ns - self._base_ns)[kept],
+            "duration_ns": (to_ns - from_ns)[kept],
+        }
+        if "cycle" in self._tables["spans"]:
+            self._tables["spans"]["cycle"] = self._place_of("cycles")[self._tables["spans"]["cycle"]]
+
+    def _wanted_threads(self) -> Mask:
+        """The threads that stay, whether anything is left on them or not."""
+        if self._part.threads is not None:
+            return self._part.threads
+        return np.ones(len(self._trace.columns("threads")), dtype=bool)
+
+    def _info(self) -> dict[str, Any]:
+        """What is known about the run, and what was done to it."""
+        known, pieces = self._trace.info, self._pieces_kept
+        info = dict(known)
+        if isinstance(begun_ns := known.get("start_realtime_ns"), int) and begun_ns:
+            info["start_realtime_ns"] = begun_ns + self._base_ns
+        if isinstance(known.get("stop_ns"), int) or self._part.end_ns[-1] < ENDLESS_NS:
+            info["stop_ns"] = max(0, min(self._trace.duration_ns, int(self._part.end_ns[-1])) - self._base_ns)
+        if len(self._trace.columns("allocations")) and len(self._rows_of["allocations"]) == 0:
+            # No row of memory shows any more that it was recorded.
+            info.setdefault("profile_memory", True)
+        if isinstance(cycles := known.get("cycles"), list):
+            made = self._tables["cycles"]
+            windows = {
+                int(number): (int(start), int(lasted))
+                for number, start, lasted in zip(
+                    made.get("number", []), made["start_ns"], made["duration_ns"], strict=False
+                )
+            }
+            info["cycles"] = [
+                cycle | dict(zip(("start_ns", "duration_ns"), windows[cycle["number"]], strict=True))
+                for cycle in cycles
+                if isinstance(cycle, dict) and cycle.get("number") in windows
+            ]
+        earlier = known.get("selections")
+        cut_spans = int((pieces.begun_before | pieces.unfinished).sum())
+        told = {
+            **self._part.said,
+            "cut_spans": cut_spans,
+            "spans_left_out": int((self._place[:-1] < 0).sum()),
+        }
+        info["selections"] = [*(earlier if isinstance(earlier, list) else []), told]
+        return info
+
+    # Tables
+
+    def _take(self, name: str, rows: Rows) -> None:
+        """Keep some rows of a table, as they are but for references to spans."""
+        self._rows_of[name] = rows
+        self._tables[name] = self._given(name, rows)
+
+    def _given(self, name: str, rows: Rows) -> dict[str, Any]:
+        """The columns that a new trace needs of a table, at some rows of it."""
+        columns = self._trace.columns(name)
+        made: dict[str, Any] = {}
+        for column in columns.given:
+            values = columns[column]
+            if isinstance(values, list):
+                made[column] = [values[row] for row in rows.tolist()]
+                continue
+            made[column] = values[rows]
+            if STORED[name].column(column).unit == f"{_REFERENCE}spans":
+                made[column] = self._place[made[column]]
+        return made
+
+    def _moved(self, name: str, column: str) -> None:
+        """Bring a column of moments onto the new axis."""
+        if self._base_ns and column in self._tables[name]:
+            self._tables[name][column] = self._tables[name][column] - self._base_ns
+
+    def _place_of(self, name: str) -> NDArray[np.int32]:
+        """For each old row of a table its new one, and an entry for the row -1."""
+        place = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32)
+        place[self._rows_of[name]] = np.arange(len(self._rows_of[name]), dtype=np.int32)
+        return place
+
+
+def _devices(events: Columns) -> NDArray[np.uint64]:
+    """A number for the device of each allocation; 0 is the host."""
+    kind, index = (events[name].astype(np.uint64) for name in ("device_type", "device_index"))
+    return np.where(kind == 0, np.uint64(0), (kind << np.uint64(8)) + (index & np.uint64(255)))

@@ -1,0 +1,475 @@
+"""A part of a trace is a trace: nothing counted twice, nothing lost unsaid, nothing derived otherwise than in the whole."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope import ArgumentError, StateError
+from kinetoscope.trace import STORED, Trace, concatenate
+from kinetoscope.trace import open as open_trace
+from kinetoscope.trace._calls import call_mask
+from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
+from tests.support.any_trace import END_NS, any_traces, changed
+from tests.support.same_trace import assert_same, assert_shows_the_same
+from tests.support.trace_builder import TraceBuilder
+
+BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
+moments = st.integers(1, END_NS)
+two_moments = st.lists(moments, min_size=2, max_size=2, unique=True).map(sorted)
+
+
+def without_selections(trace):
+    trace.info.pop("selections")
+    return trace
+
+
+def windows(trace, *edges_ns):
+    """The disjoint windows between some moments, leaving out what lies outside the trace."""
+    edges = [0, *sorted({edge for edge in edges_ns if 0 < edge < trace.duration_ns}), None]
+    return [trace.window(start, end) for start, end in pairwise(edges)]
+
+
+def add_up(parts, column, *, calls=True):
+    """The sum of a column of spans by name over several traces."""
+    sums = {}
+    for part in parts:
+        spans = part.columns("spans")
+        rows = np.flatnonzero(calls | ~call_mask(spans["kind"]))
+        for name, value in zip(spans["name"][rows].tolist(), spans[column][rows].tolist(), strict=True):
+            sums[part.strings[name]] = sums.get(part.strings[name], 0) + value
+    return {name: value for name, value in sums.items() if value}
+
+
+@given(any_traces())
+def test_the_window_of_everything_is_the_whole(trace):
+    for part in (trace.window(), trace.window(0, 10**9), trace.window(0, max(1, trace.duration_ns))):
+        assert part.info["selections"][0]["spans_left_out"] == 0
+        assert part.info["selections"][0]["cut_spans"] == 0
+        assert_same(without_selections(part), trace)
+
+
+@given(any_traces(), moments, moments)
+def test_times_in_disjoint_windows_add_up(trace, one, other):
+    parts = windows(trace, one, other)
+    for column in ("duration_ns", "self_ns"):
+        assert add_up(parts, column) == add_up([trace], column)
+    assert sum(len(part.columns("counters")) for part in parts) == len(trace.columns("counters"))
+    events = [part.column("allocations", "time_ns") for part in parts]
+    assert sum(int((times >= 0).sum()) for times in events) == len(trace.columns("allocations"))
+    lasted = [part.duration_ns for part in parts[:-1]]
+    assert sum(lasted) <= trace.duration_ns
+
+
+@given(any_traces(), moments, moments)
+def test_memory_in_disjoint_windows_is_that_of_the_whole(trace, one, other):
+    parts = windows(trace, one, other)
+    seen = [
+        part.column("allocations", "total_bytes")[part.column("allocations", "time_ns") >= 0]
+        for part in parts
+    ]
+    assert np.concatenate(seen).tolist() == trace.column("allocations", "total_bytes").tolist()
+    for column in BYTES:
+        # To which of several calls that partly overlap memory belongs is told by what of them is left.
+        assert add_up(parts, column, calls=False) == add_up([trace], column, calls=False), column
+
+
+@given(any_traces(), st.lists(moments, min_size=3, max_size=3, unique=True).map(sorted))
+def test_a_window_of_a_window_is_a_window(trace, edges):
+    first, second, last = edges
+    trace.info["stop_ns"] = END_NS + 1
+    outer = trace.window(first, last)
+    inner, direct = outer.window(second - first), trace.window(second, last)
+    assert_shows_the_same(inner, direct)
+    assert inner.info["start_realtime_ns"] == direct.info["start_realtime_ns"]
+    assert len(inner.info["selections"]) == 2
+
+
+@given(any_traces(), two_moments)
+def test_spans_within_a_window_are_what_they_were(trace, edges):
+    first, last = edges
+    trace.info["stop_ns"] = END_NS + 1
+    part = trace.window(first, last)
+    spans, cut = trace.table("spans").to_pylist(), part.table("spans").to_pylist()
+    inside = [
+        span for span in spans
+        if first <= span["start_ns"] and (span["start_ns"] + span["duration_ns"] <= last or last >= trace.duration_ns)
+        and (span["start_ns"] < last or last >= trace.duration_ns)
+    ]  # fmt: skip
+    flags = part.column("spans", "flags") & (FLAG_BEGUN_BEFORE | FLAG_UNFINISHED)
+    whole = [span for span, flag in zip(cut, flags.tolist(), strict=True) if not flag]
+    names = {span["id"]: span["name"] for span in spans}, {span["id"]: span["name"] for span in cut}
+    for before, after in zip(inside, whole, strict=True):
+        for name in before:
+            if name in ("id", "start_ns", "cycle"):
+                continue
+            if name in ("parent", "caller"):
+                assert names[0].get(before[name]) == names[1].get(after[name]), name
+            elif name == "forward":
+                assert after[name] is None or names[0][before[name]] == names[1][after[name]]
+            elif name in ("device_ns", "device_self_ns"):
+                assert after[name] <= before[name]
+            elif (name == "step" and after[name] is None) or (
+                name in BYTES and before["kind"] in ("python", "module")
+            ):
+                pass  # the step is not in the window; calls that partly overlap share memory by what of them is left
+            else:
+                assert before[name] == after[name], name
+        assert after["start_ns"] == before["start_ns"] - first
+
+
+@given(any_traces(), two_moments)
+def test_a_part_is_in_order_and_refers_to_rows_it_has(trace, edges):
+    first, last = edges
+    trace.info["stop_ns"] = END_NS + 1
+    for part in (trace.window(first, last), trace.window(first, last, device="launch")):
+        spans = part.columns("spans")
+        order = np.lexsort((-spans["duration_ns"], spans["start_ns"], spans["thread"]))
+        keys = [tuple(spans[name][row] for name in ("thread", "start_ns", "duration_ns")) for row in order]
+        assert keys == [
+            tuple(spans[name][row] for name in ("thread", "start_ns", "duration_ns"))
+            for row in range(len(spans))
+        ]
+        assert (np.diff(part.column("allocations", "time_ns")) >= 0).all()
+        for name, table in STORED.items():
+            for column in table.columns:
+                values = part.column(name, column.name)
+                if column.unit.startswith("row of "):
+                    target = column.unit.removeprefix("row of ")
+                    length = len(part.strings) if target == "strings" else len(part.columns(target))
+                    assert not len(values) or (values.min() >= -1 and values.max() < length), (
+                        name,
+                        column.name,
+                    )
+        parent = spans["parent"]
+        assert (parent < np.arange(len(parent))).all()
+
+
+@given(any_traces(), two_moments)
+def test_a_saved_window_opens_as_it_was(tmp_path_factory, trace, edges):
+    first, last = edges
+    trace.info["stop_ns"] = END_NS + 1
+    path = tmp_path_factory.mktemp("window") / "x.ktrace"
+    part = trace.window(first, last)
+    part.save(path)
+    with open_trace(path) as again:
+        assert_same(part, again)
+
+
+@given(any_traces(), st.sets(st.sampled_from([1, 2, 3]), min_size=1))
+def test_steps_and_their_spans_are_those_of_the_whole(trace, numbers):
+    steps = {"number": [1, 2, 2, 3], "start_ns": [5, 25, 30, 70], "duration_ns": [20, 20, 30, 30]}
+    trace = changed(trace, steps=steps | {"span": [-1] * 4, "source": [0] * 4})
+    for device in ("launch", "time"):
+        part = trace.select_steps(numbers, device=device)
+        assert part.column("steps", "number").tolist() == [
+            number for number in steps["number"] if number in numbers
+        ]
+        kept = [step for step, number in enumerate(steps["number"]) if number in numbers]
+        assert part.column("steps", "duration_ns").tolist() == [steps["duration_ns"][step] for step in kept]
+        # Whatever began in one of the steps is there, and still in that step.
+        began = np.isin(trace.column("spans", "step"), kept)
+        if device == "launch":
+            began &= trace.column("spans", "stream") < 0
+        names = sorted(trace.strings[name] for name in trace.column("spans", "name")[began])
+        spans = part.columns("spans")
+        inside = (spans["step"] >= 0) & (spans["flags"] & FLAG_BEGUN_BEFORE == 0)
+        if device == "launch":
+            inside &= spans["stream"] < 0
+        assert sorted(part.strings[name] for name in spans["name"][inside]) == names
+
+
+def device_trace():
+    """Two steps; the second one's kernel runs after it, the first one's during the second."""
+    builder = TraceBuilder()
+    main = builder.thread("main")
+    builder.stream(7)
+    builder.thread("idle")
+    builder.annotation("train", 0, 300, thread=main)
+    for step in range(2):
+        builder.step(step, 100 * step, 100, thread=main)
+        builder.span("aten::mm", 100 * step + 10, 50, thread=main, sequence=step)
+        builder.runtime("cudaLaunchKernel", 100 * step + 20, 10, thread=main, correlation=step)
+        builder.kernel("gemm", 100 * step + 90, 60, correlation=step, grid=(step + 1, 1, 1))
+    builder.kernel("of unknown launch", 160, 5)
+    builder.copy("Memcpy HtoD", 30, 5, size_bytes=64)
+    return builder.build()
+
+
+def device_names(part):
+    table = part.table("spans").to_pylist()
+    stream = part.column("spans", "stream").tolist()
+    return [
+        (row["name"], row["start_ns"], row["duration_ns"])
+        for row, at in zip(table, stream, strict=True)
+        if at >= 0
+    ]
+
+
+def test_a_step_has_the_kernels_that_it_launched_whole():
+    part = device_trace().select_steps([1])
+    assert device_names(part) == [("of unknown launch", 60, 5), ("gemm", 90, 60)]
+    spans = {row["name"]: row for row in part.table("spans").to_pylist()}
+    assert spans["aten::mm"]["device_ns"] == 60
+    assert part.column("kernels", "grid_x").tolist() == [2]
+    assert spans["train"]["duration_ns"] == 100
+    assert part.duration_ns == 150
+
+
+def test_a_step_by_time_has_what_ran_then():
+    part = device_trace().select_steps([1], device="time")
+    assert device_names(part) == [("gemm", 0, 50), ("of unknown launch", 60, 5), ("gemm", 90, 10)]
+    assert part.duration_ns == 100
+    assert len(part.columns("launches")) == 1, "the launch of the first one lies before"
+
+
+def test_a_window_has_what_ran_then_or_what_was_launched_then():
+    trace = device_trace()
+    assert device_names(trace.window(80, 120)) == [("gemm", 10, 30)]
+    assert device_names(trace.window(100, 140, device="launch")) == [("gemm", 90, 60)]
+    assert device_names(trace.window(0, 40)) == [("Memcpy HtoD", 30, 5)]
+
+
+def test_a_part_says_what_it_is_and_what_was_cut():
+    trace = device_trace()
+    part = trace.window(50, 120)
+    said = part.info["selections"]
+    assert said == [
+        {"window_ns": [50, 120], "device": "time", "cut_spans": 6, "spans_left_out": 5},
+    ]
+    assert part.complete, "what was cut on purpose is no loss"
+    assert part.info["start_realtime_ns"] == trace.info["start_realtime_ns"] + 50
+    assert part.info["stop_ns"] == part.duration_ns == 70
+    flags = {row["name"]: row for row in part.table("spans").to_pylist()}
+    assert flags["train"]["unfinished"]
+    assert part.window(10).info["selections"][0] == said[0]
+
+
+def test_cut_steps_keep_their_numbers():
+    part = device_trace().window(150)
+    assert part.table("steps").column("number").to_pylist() == [1]
+    assert part.table("steps").column("duration_ns").to_pylist() == [50]
+    assert part.window(60).table("steps").num_rows == 0
+
+
+def test_steps_found_from_the_optimizer_stay_what_they_were():
+    builder = TraceBuilder()
+    for step in range(4):
+        builder.span("aten::mm", 100 * step + 10, 20)
+        builder.annotation("Optimizer.step#SGD.step", 100 * step + 80, 20)
+    trace = builder.build()
+    part = trace.select_steps([1, 2])
+    steps = part.table("steps").to_pylist()
+    assert [(row["number"], row["start_ns"], row["duration_ns"]) for row in steps] == [
+        (1, 0, 100),
+        (2, 100, 100),
+    ]
+    cut = trace.window(150, 170)
+    assert cut.column("steps", "number").tolist() == [1]
+    assert cut.column("steps", "span").tolist() == [-1], "the optimizer's range that ends it lies outside"
+
+
+def test_stretches_of_steps_keep_their_distance_and_cut_what_spans_them():
+    builder = TraceBuilder()
+    for step in range(6):
+        builder.step(step, 100 * step + 2, 96)
+    builder.annotation("train", 0, 700)
+    part = builder.build().select_steps([1, 2, 4])
+    steps = part.table("steps").to_pylist()
+    assert [(row["number"], row["start_ns"]) for row in steps] == [(1, 0), (2, 100), (4, 300)]
+    ranges = [row for row in part.table("spans").to_pylist() if row["name"] == "train"]
+    assert [(row["start_ns"], row["duration_ns"], row["self_ns"]) for row in ranges] == [
+        (0, 196, 4),
+        (300, 96, 0),
+    ]
+    assert part.info["selections"][0]["windows_ns"] == [[102, 298], [402, 498]]
+
+
+def test_what_was_live_at_the_start_is_there_before_it():
+    builder = TraceBuilder()
+    builder.span("aten::empty", 0, 100).span("aten::relu", 200, 100)
+    builder.allocate(10, 1, 1000, stack=builder.stack(("a.py", 1, "f")))
+    builder.allocate(20, 2, 500)
+    builder.free(30, 2)
+    builder.allocate(210, 3, 10)
+    builder.free(220, 1)
+    part = builder.build().window(150)
+    assert part.column("allocations", "time_ns").tolist() == [-1, 60, 70]
+    assert part.column("allocations", "total_bytes").tolist() == [1000, 1010, 10]
+    table = part.table("allocations").to_pylist()
+    assert [row["bytes"] for row in table] == [1000, 10, -1000]
+    assert table[0]["stack"] == "a.py(1): f"
+    assert table[0]["operator"] is None
+    assert part.table("spans").column("bytes").to_pylist() == [-990]
+    assert not [row for row in part.key_averages() if row.key == "[memory]"]
+    assert [row["never_freed"] for row in part.table("memory").to_pylist()] == [0, 1]
+
+
+def test_a_block_whose_address_was_handed_out_again_was_not_live():
+    builder = TraceBuilder()
+    builder.span("aten::empty", 0, 300)
+    builder.allocate(10, 1, 1000)
+    builder.allocate(20, 1, 7)
+    builder.allocate(30, 1, 5, device=(1, 0))
+    builder.allocate(200, 2, 1)
+    part = builder.build().window(100)
+    assert part.column("allocations", "bytes").tolist() == [7, 5, 1]
+    assert part.column("allocations", "total_bytes").tolist() == [7, 5, 8]
+
+
+def test_backward_keeps_the_module_of_a_forward_that_is_outside():
+    builder = TraceBuilder()
+    layer = builder.module("Linear", name="fc", parent=builder.module("Net"))
+    stack = builder.stack(("net.py", 3, "forward"))
+    builder.span("aten::linear", 0, 50, module=layer, stack=stack, sequence=1)
+    builder.backward("AddmmBackward0", 100, 50, sequence=1)
+    builder.span("aten::mm", 110, 10)
+    part = builder.build().window(90)
+    for row in part.table("spans").to_pylist():
+        assert (row["module"], row["stack"], row["forward"]) == ("fc", "net.py(3): forward", None)
+
+
+def test_what_nothing_names_any_more_is_left_out():
+    builder = TraceBuilder()
+    for place in range(20):
+        builder.span(
+            f"op {place}", 10 * place, 5, module=builder.module(f"M{place}"), shapes=builder.shapes([place]),
+            stack=builder.stack(("a.py", 1, "main"), ("b.py", place, f"f{place}")), arguments={"n": place},
+        )  # fmt: skip
+    part = builder.build().window(100, 120)
+    assert {name for name in part.strings if name.startswith(("op ", "M", "f"))} == {
+        "op 10",
+        "op 11",
+        "M10",
+        "M11",
+        "f10",
+        "f11",
+    }
+    lengths = {
+        name: len(part.columns(name)) for name in ("modules", "shapes", "stacks", "frames", "arguments")
+    }
+    assert lengths == {"modules": 2, "shapes": 2, "stacks": 3, "frames": 3, "arguments": 2}
+    assert part.table("spans").column("stack").to_pylist() == [
+        "a.py(1): main;b.py(10): f10",
+        "a.py(1): main;b.py(11): f11",
+    ]
+
+
+def ranked_trace():
+    builder = TraceBuilder()
+    for _ in range(3):
+        builder.thread("main")
+    for thread in range(3):
+        builder.span(f"op {thread}", 10, 20, thread=thread)
+        builder.allocate(15 + thread, thread + 1, 100, thread=thread)
+    builder.counter("power", 5, 1.0)
+    return changed(builder.build(), threads={"rank": [0, 1, 2], "process": [100, 101, 102]})
+
+
+def test_ranks():
+    part = ranked_trace().select_ranks([0, 2])
+    assert part.table("spans").column("name").to_pylist() == ["op 0", "op 2"]
+    assert part.column("threads", "rank").tolist() == [0, 2]
+    assert part.column("spans", "thread").tolist() == [0, 1]
+    assert len(part.columns("allocations")) == 2
+    assert len(part.columns("counters")) == 1
+    assert part.info["selections"] == [{"ranks": [0, 2], "cut_spans": 0, "spans_left_out": 1}]
+    assert part.select_ranks([2]).table("spans").column("name").to_pylist() == ["op 2"]
+
+
+def test_the_rank_of_the_whole_trace_counts_for_threads_that_tell_none():
+    trace = TraceBuilder().span("op", 0, 1).know("distributedInfo", {"rank": 3}).build()
+    assert len(trace.select_ranks([3]).columns("spans")) == 1
+    with pytest.raises(ArgumentError, match=r"the trace has no rank 0; it has 3"):
+        trace.select_ranks([0, 3])
+
+
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        (lambda trace: trace.window(50, 50), "starts at 50 ns and ends at 50 ns"),
+        (lambda trace: trace.window(1.5), r"start_ns is 1\.5; pass a whole number of nanoseconds"),
+        (lambda trace: trace.window(-1), r"start_ns is -1; pass nanoseconds"),
+        (lambda trace: trace.window(0, 2**70), "end_ns is"),
+        (lambda trace: trace.window(10**9), r"starts at 1\.000 s, but the trace is only 300 ns long"),
+        (lambda trace: trace.window(device="both"), r"device='both': choose one of: time, launch"),
+        (lambda trace: trace.select_steps([0], device=""), "device=''"),
+        (lambda trace: trace.select_steps([0, 5, 6, 9]), r"the trace has no step 5-6, 9; it has 0-1"),
+        (lambda trace: trace.select_steps([]), r"no step was named; it has 0-1"),
+        (lambda trace: trace.select_ranks([0]), "does not say of which rank"),
+        (lambda trace: ranked_trace().select_ranks([]), r"no rank was named; it has 0-2"),
+        (lambda trace: TraceBuilder().span("a", 0, 1).build().select_steps([0]), "the trace has no steps"),
+        (lambda trace: TraceBuilder().step(1, 5, 0).build().select_steps([1]), "step 1 took no time"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_selected_is_said(select, message):
+    with pytest.raises(ArgumentError, match=message):
+        select(device_trace())
+
+
+def test_a_closed_trace_has_no_parts_but_parts_outlive_it(tmp_path):
+    device_trace().save(tmp_path / "x.ktrace")
+    trace = open_trace(tmp_path / "x.ktrace")
+    part = trace.window(50)
+    trace.close()
+    assert part.key_averages().table()
+    for select in (trace.window, lambda: trace.select_steps([0]), lambda: trace.select_ranks([0])):
+        with pytest.raises(StateError):
+            select()
+
+
+def test_an_empty_trace_has_an_empty_window():
+    assert len(Trace.from_columns({}, strings=[""]).window().columns("spans")) == 0
+
+
+def test_times_that_overflow_do_no_harm():
+    builder = TraceBuilder().span("a", 2**62, 2**62).span("b", 5, 10)
+    builder.stop_ns = 2**62
+    trace = builder.build()
+    part = trace.window(0, 10)
+    assert part.table("spans").column("name").to_pylist() == ["b"]
+
+
+def cycles_trace():
+    """Two recordings of one process; the second frees nothing that the first one left."""
+    parts = []
+    for cycle in range(2):
+        builder = TraceBuilder()
+        builder.step(cycle, 0, 100).span("aten::empty", 10, 50)
+        builder.allocate(20, 1, 100)
+        builder.free(30, 1)
+        builder.allocate(40, 2, 7)
+        trace = builder.build()
+        trace.info["start_realtime_ns"] += 1000 * cycle
+        parts.append(trace)
+    return concatenate(parts)
+
+
+def test_cycles_are_cut_too():
+    trace = cycles_trace()
+    part = trace.window(1010, 1035)
+    assert part.column("cycles", "number").tolist() == [1]
+    assert part.column("cycles", "start_ns").tolist() == [0]
+    assert part.column("spans", "cycle").tolist() == [0, 0]
+    assert [cycle["number"] for cycle in part.info["cycles"]] == [1]
+    assert part.info["cycles"][0]["duration_ns"] == 25
+    assert part.column("allocations", "total_bytes").tolist() == [100, 0]
+    assert part.column("allocations", "match").tolist() == [1, 0]
+    spans = part.columns("spans")
+    assert spans["bytes"].tolist() == [0, 0]
+    both = trace.window(50, 1025)
+    assert both.column("allocations", "total_bytes").tolist() == [7, 100]
+    assert both.column("spans", "self_bytes").tolist() == [0, 0, 0, 100]
+
+
+@given(any_traces(max_spans=6), moments)
+def test_windows_of_several_cycles_add_up_too(trace, edge):
+    later = changed(trace)
+    later.info["start_realtime_ns"] += 1000
+    joined = concatenate([trace, later])
+    parts = windows(joined, edge, 1000 + edge)
+    for column in ("duration_ns", "self_ns"):
+        assert add_up(parts, column) == add_up([joined], column)
+    assert_shows_the_same(without_selections(joined.window()), joined)
