@@ -347,7 +347,10 @@ class EventList(MutableSequence[Event]):
             StateError: The events belong to no trace.
         """
         file = arguments.file_path(path)
-        others = tuple(end for end, entry in catalog.WRITERS.items() if ".chrome:" not in entry)
+        others = (
+            *(end for end, entry in catalog.WRITERS.items() if ".chrome:" not in entry),
+            *catalog.TABLE_WRITERS,
+        )
         if file.name.lower().endswith(others):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
         catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, file)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from kinetoscope.trace._trace import Trace
 
 
-def write_parquet(trace: Trace, path: Path) -> None:
-    """Write the `spans` table, as `trace.table("spans")` gives it, to a Parquet file.
+def write_parquet(trace: Trace, path: Path, table: str = "spans") -> None:
+    """Write a table, as `trace.table` gives it, to a Parquet file.
 
     A Parquet file holds one table. Names, modules and stacks are in it as strings, so the file needs nothing else; to keep
     allocations, steps and metadata too, and to open the trace again, save it as `.ktrace`.
@@ -21,6 +21,7 @@ def write_parquet(trace: Trace, path: Path) -> None:
     Args:
         trace: The trace.
         path: Where to write.
+        table: Which table.
 
     Raises:
         OSError: The file cannot be written.
@@ -28,4 +29,4 @@ def write_parquet(trace: Trace, path: Path) -> None:
     import pyarrow.parquet as pq
 
     with replaced(path) as file:
-        pq.write_table(trace.table("spans"), file, compression="zstd")
+        pq.write_table(trace.table(table), file, compression="zstd")

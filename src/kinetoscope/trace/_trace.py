@@ -14,6 +14,7 @@ from kinetoscope.trace._losses import TOLD_AT_STOP, loss_rows
 from kinetoscope.trace._notes import add_notes
 from kinetoscope.trace._pickle import itself, pickled
 from kinetoscope.trace._recorded_words import from_json, with_python_names
+from kinetoscope.trace._saving import save
 from kinetoscope.trace._schema import STORED
 from kinetoscope.trace._selections import Selections
 from kinetoscope.trace._storages import add_storages
@@ -330,29 +331,21 @@ class Trace(Selections):
 
     # As files
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace to a file whose suffix names the format.
+    def save(self, path: str | os.PathLike[str], *, table: str | None = None) -> None:
+        """Write the trace to a file whose suffix names the format: `.ktrace` keeps everything and is small.
 
-        `.ktrace` keeps everything and is small; `.parquet` is the `spans` table for other tools; `.json` and `.json.gz`
-        are for Perfetto and chrome://tracing, `.collapsed` and `.folded` stacks for flame graphs. The file appears under its name only when it is whole.
+        The page "Formats" of the documentation says what the others are for. The file appears under its name only when
+        it is whole.
 
         Args:
             path: Where to write.
+            table: For formats that hold one table, which one; `spans` if None.
 
         Raises:
-            ArgumentError: No format has this suffix.
+            ArgumentError: No format has this suffix, there is no such table, or the format holds more than one.
             OSError: The file cannot be written.
         """
-        if self._closed:
-            raise StateError("the trace was closed; open it again to save it")
-        name = Path(path).name.lower()
-        for suffix in sorted(catalog.WRITERS, key=len, reverse=True):
-            if name.endswith(suffix):
-                catalog.resolve(catalog.WRITERS[suffix])(self, Path(path))
-                return
-        raise ArgumentError(
-            f"{path}: the suffix names no known format; use one of: {', '.join(catalog.WRITERS)}"
-        )
+        save(self, path, table)
 
     def close(self) -> None:
         """Let go of the file and of all columns; columns already handed out stay valid. A second call does nothing."""

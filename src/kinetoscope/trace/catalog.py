@@ -67,7 +67,6 @@ READERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
 # File suffix -> function (Trace, path) -> None. The longest suffix that fits decides.
 WRITERS: dict[str, str] = {
     ".ktrace": "kinetoscope.trace._file:write_ktrace",
-    ".parquet": "kinetoscope.trace._parquet:write_parquet",
     ".json": "kinetoscope.formats.chrome:write_chrome_trace",
     ".json.gz": "kinetoscope.formats.chrome:write_chrome_trace",
     ".json.zst": "kinetoscope.formats.chrome:write_chrome_trace",
@@ -77,6 +76,11 @@ WRITERS: dict[str, str] = {
     ".memory.raw.json.gz": "kinetoscope.formats.memory_timeline:write_memory_timeline",
     ".collapsed": "kinetoscope.formats.stacks:write_collapsed",
     ".folded": "kinetoscope.formats.stacks:write_collapsed",
+}
+
+# The same for formats of one table: function (Trace, path, name of the table) -> None.
+TABLE_WRITERS: dict[str, str] = {
+    ".parquet": "kinetoscope.trace._parquet:write_parquet",
 }
 
 # Method name -> function (Trace, **options).
