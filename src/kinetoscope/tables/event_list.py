@@ -346,11 +346,8 @@ class EventList(MutableSequence[Event]):
             ArgumentError: The suffix is that of another format, or no name of a file.
             StateError: The events belong to no trace.
         """
-        file = arguments.file_path(path)
-        others = (
-            *(end for end, entry in catalog.WRITERS.items() if ".chrome:" not in entry),
-            *catalog.TABLE_WRITERS,
-        )
+        file, written = arguments.file_path(path), catalog.WRITERS | catalog.TABLE_WRITERS
+        others = tuple(end for end, entry in written.items() if ".chrome:" not in entry)
         if file.name.lower().endswith(others):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
         catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, file)
