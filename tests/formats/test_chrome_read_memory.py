@@ -1,10 +1,11 @@
-"""Made-up addresses for allocations that have none, against a plain model."""
+"""Memory of files: marks with addresses and without; made-up addresses against a plain model."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.formats._chrome_read_memory import with_addresses
+from tests.support.kineto_text import PID, op, opened, spans
 
 
 def columns(events, addresses=None):
@@ -61,3 +62,45 @@ def test_agrees_with_stacks_of_live_blocks(events):
         fresh.add(address[row])
         if size > 0:
             stack.append(address[row])
+
+
+def memory(ts, size, address=None, device=(0, -1), **more):
+    """A mark of memory."""
+    args = {"Bytes": size, "Device Type": device[0], "Device Id": device[1], **more}
+    if address is not None:
+        args["Addr"] = address
+    return {
+        "ph": "i",
+        "s": "t",
+        "cat": "cpu_instant_event",
+        "name": "[memory]",
+        "pid": PID,
+        "tid": PID,
+        "ts": ts,
+        "args": args,
+    }
+
+
+def test_memory_of_spans_counts_frees_of_blocks_from_before():
+    trace = opened(
+        op("aten::empty", 0, 5), memory(1, 64, 0x40, **{"Total Allocated": 164, "Total Reserved": 900}),
+        op("aten::zero_", 10, 5), memory(11, -64, 0x40), memory(12, -100, 0x80),
+    )  # fmt: skip
+    assert dict(spans(trace, "bytes")) == {"aten::empty": 64, "aten::zero_": -164}
+    assert trace.column("allocations", "total_bytes").tolist() == [64, 0, 0]
+    rows = trace.table("allocations").to_pylist()
+    assert [row["bytes"] for row in rows] == [64, -64, -100]
+    assert (rows[0]["allocated_bytes"], rows[0]["reserved_bytes"]) == (164, 900)
+
+
+def test_memory_without_addresses_is_paired_by_size():
+    trace = opened(op("f", 0, 50), memory(1, 8), memory(2, 16), memory(3, -8), memory(4, -32), memory(5, -16))
+    assert dict(spans(trace, "bytes")) == {"f": -32}
+    assert trace.column("allocations", "total_bytes").tolist() == [8, 24, 16, 16, 0]
+    assert trace.column("allocations", "match").tolist() == [2, 4, 0, -1, 1]
+
+
+def test_memory_of_amd_is_cudas_as_everywhere_else_in_torch():
+    trace = opened(op("f", 0, 50), memory(1, 8, 0x40, device=(6, 2)))
+    assert trace.column("allocations", "device_type").tolist() == [1]
+    assert dict(spans(trace, "device_bytes")) == {"f": 8}

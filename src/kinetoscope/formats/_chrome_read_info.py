@@ -84,11 +84,6 @@ LOSSES: dict[str, tuple[str, str, str]] = {
         "Their phase is none that slices, counters, arrows or marks have.",
     ),
     "text_after_end": ("files with text after the end of the trace", "file", "They were left out."),
-    "bad_text": (
-        "texts that are no UTF-8 or no JSON",
-        "strings",
-        "What could not be read of them is shown as U+FFFD.",
-    ),
 }
 """Counts of the native reader -> what, where and why, as the table `losses` says it."""
 

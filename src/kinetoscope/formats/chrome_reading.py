@@ -14,7 +14,7 @@ A kernel without a launch is no loss: it was launched before the recording began
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +44,7 @@ from kinetoscope.trace._unpacking import UnpackedText
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -56,6 +56,8 @@ _TAKEN_OVER = (
     "thread", "start_ns", "duration_ns", "name", "kind", "flags", "correlation", "external_id", "sequence", "shapes",
     "arguments", "record_function",
 )  # fmt: skip
+# What the native reader takes events for.
+_HELD = ("spans", "allocations", "counters", "flows", "metadata", "windows")
 
 
 def read_chrome_trace(
@@ -95,15 +97,35 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
     """Feed the native reader with a text, and tell how far it is."""
     reader = new_reader(max_memory_bytes)
     source = text.source
-    try:
-        for block in text:
+    for block in text:
+        with _named(text):
             reader.feed(block)
-            if progress is not None:
-                progress(source.read_bytes, source.total_bytes, reader.events)
-        return reader.finish()
+        if progress is not None:
+            progress(source.read_bytes, source.total_bytes, reader.events)
+    with _named(text):
+        native = reader.finish()
+        unusable = sum(
+            native["losses"][name] for name in ("bad_events", "bad_times", "too_deep", "ignored_events")
+        )
+        if unusable and not any(_rows(native, name) for name in _HELD):
+            raise ValueError(f"this is JSON, but none of its {unusable:,} values is an event of a trace")
+        return native
+
+
+def _rows(native: Native, name: str) -> int:
+    """How many rows the native reader has of something."""
+    part = native[name]
+    return len(next(iter(part.values()))) if isinstance(part, dict) else len(part)
+
+
+@contextmanager
+def _named(text: UnpackedText) -> Iterator[None]:
+    """Name the file in what the native reader says of it."""
+    try:
+        yield
     except ValueError as error:
         hint = "" if not text.losses else "; besides, the file is damaged or goes beyond what is unpacked"
-        raise FormatError(f"{source.name}: {error}{hint}") from error
+        raise FormatError(f"{text.source.name}: {error}{hint}") from error
 
 
 def new_reader(max_memory_bytes: int = 0) -> _core.ChromeReader:
