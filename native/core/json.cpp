@@ -227,6 +227,27 @@ DecodedCharacter decode_character(std::string_view text) {
   return {code_point, length, true};
 }
 
+void append_utf8(uint32_t code_point, std::string& out) {
+  const auto continuation = [&](int shift) {
+    out += static_cast<char>(0x80 | ((code_point >> shift) & 0x3f));
+  };
+  if (code_point < 0x80) {
+    out += static_cast<char>(code_point);
+  } else if (code_point < 0x800) {
+    out += static_cast<char>(0xc0 | code_point >> 6);
+    continuation(0);
+  } else if (code_point < 0x10000) {
+    out += static_cast<char>(0xe0 | code_point >> 12);
+    continuation(6);
+    continuation(0);
+  } else {
+    out += static_cast<char>(0xf0 | code_point >> 18);
+    continuation(12);
+    continuation(6);
+    continuation(0);
+  }
+}
+
 std::u32string decode_text(std::string_view text) {
   std::u32string decoded;
   while (!text.empty()) {

@@ -20,6 +20,9 @@ struct DecodedCharacter {
 // The character at the front of `text`, which is not empty.
 DecodedCharacter decode_character(std::string_view text);
 
+// Appends a character; a surrogate in its three-byte form.
+void append_utf8(uint32_t code_point, std::string& out);
+
 // The whole text as code points.
 std::u32string decode_text(std::string_view text);
 

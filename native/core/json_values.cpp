@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "json.h"
 #include "json_scan.h"
 
 namespace kinetoscope {
@@ -26,24 +27,6 @@ int32_t code_unit(std::string_view text, std::size_t at) {
     unit = unit * 16 + digit;
   }
   return unit;
-}
-
-void append_character(uint32_t code, std::string& out) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xC0 | code >> 6);
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xE0 | code >> 12);
-    out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  } else {
-    out += static_cast<char>(0xF0 | code >> 18);
-    out += static_cast<char>(0x80 | (code >> 12 & 0x3F));
-    out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  }
 }
 
 std::string_view without_quotes(std::string_view raw) {
@@ -77,12 +60,12 @@ void append_unescaped(std::string_view inside, std::string& out) {
       at += 6;
       const int32_t low = unit >= 0xD800 && unit < 0xDC00 ? code_unit(inside, at) : -1;
       if (low >= 0xDC00 && low < 0xE000) {
-        append_character(
+        append_utf8(
             0x10000u + (static_cast<uint32_t>(unit - 0xD800) << 10) + static_cast<uint32_t>(low - 0xDC00),
             out);
         at += 6;
       } else {
-        append_character(static_cast<uint32_t>(unit), out);
+        append_utf8(static_cast<uint32_t>(unit), out);
       }
       continue;
     }

@@ -238,7 +238,7 @@ NB_MODULE(_core, module) {
   using namespace kinetoscope;
   nb::set_leak_warnings(false);
   module.doc() =
-      "Kinetoscope's native core: reads recordings, nests, links and groups columns, writes Chrome traces.";
+      "Kinetoscope's native core: reads recordings, nests, links and groups columns, writes Chrome and Perfetto traces.";
   bind_recording(module);
   bind_structure(module);
   bind_grouping(module);
@@ -248,4 +248,5 @@ NB_MODULE(_core, module) {
          nb::arg("text"));
   bind_chrome_writer(module);
   bind_chrome_reader(module);
+  bind_perfetto_writer(module);
 }

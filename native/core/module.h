@@ -74,5 +74,6 @@ nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order, bool later);
 void bind_recording(nb::module_& module);
 void bind_chrome_writer(nb::module_& module);
 void bind_chrome_reader(nb::module_& module);
+void bind_perfetto_writer(nb::module_& module);
 
 }  // namespace kinetoscope

@@ -1,16 +1,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <future>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <tuple>
 
 #include "chrome_writer.h"
 #include "module.h"
+#include "module_blocks.h"
 
 namespace kinetoscope {
 namespace {
@@ -175,53 +172,9 @@ class PythonChromeWriter {
                                              std::move(footer_text), block_bytes);
   }
 
-  nb::bytes next() {
-    std::string_view block;
-    {
-      nb::gil_scoped_release released;
-      block = writer_->next_block();
-    }
-    if (block.empty()) throw nb::stop_iteration();
-    return nb::bytes(block.data(), block.size());
-  }
-
-  // One block is written while the next one is made. Returns how many bytes it wrote.
-  std::uint64_t write_to(int file) {
-    std::uint64_t written = 0;
-    Column<char> block;
-    std::future<void> writing;
-    while (true) {
-      {
-        nb::gil_scoped_release released;
-        const std::string_view text = writer_->next_block();
-        if (writing.valid()) writing.get();
-        if (text.empty()) return written;
-        block = writer_->exchange_block(std::move(block));
-        written += text.size();
-        writing = std::async(std::launch::async, write_all, file, text);
-      }
-      if (PyErr_CheckSignals() != 0) {
-        nb::gil_scoped_release released;
-        writing.wait();
-        break;
-      }
-    }
-    throw nb::python_error();
-  }
+  ChromeWriter& writer() { return *writer_; }
 
  private:
-  // Throws std::system_error.
-  static void write_all(int file, std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t count = ::write(file, text.data(), text.size());
-      if (count >= 0) {
-        text.remove_prefix(static_cast<std::size_t>(count));
-      } else if (errno != EINTR) {
-        throw std::system_error(errno, std::generic_category());
-      }
-    }
-  }
-
   Arrays arrays_;
   std::unique_ptr<ChromeWriter> writer_;
 };
@@ -253,18 +206,9 @@ Raises:
            nb::arg("base_ns") = 0, nb::arg("header") = nb::bytes("", 0), nb::arg("footer") = nb::bytes("", 0),
            nb::arg("block_bytes") = 4 << 20)
       .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__next__", &Writer::next)
+      .def("__next__", [](Writer& self) { return next_block_bytes(self.writer()); })
       .def(
-          "write_to",
-          [](Writer& writer, int file) {
-            try {
-              return writer.write_to(file);
-            } catch (const std::system_error& error) {
-              errno = error.code().value();
-              PyErr_SetFromErrno(PyExc_OSError);
-              throw nb::python_error();
-            }
-          },
+          "write_to", [](Writer& self, int file) { return write_blocks(self.writer(), file); },
           nb::arg("file"),
           R"(Writes all blocks to an open file, making each while the one before is being written.
 

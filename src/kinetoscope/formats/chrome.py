@@ -11,23 +11,21 @@ asynchronous range, for example) go to a track of their own beside their thread.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope import _core
+from kinetoscope.formats._block_file import write_blocks
 from kinetoscope.formats._chrome_links import FLOWS, link
 from kinetoscope.formats._chrome_spans import ShownSpans, shown_spans
 from kinetoscope.formats._chrome_stacks import ShownStacks, shown_stacks
 from kinetoscope.formats._chrome_tracks import Tracks, lay_out
 from kinetoscope.trace import SpanKind
-from kinetoscope.trace._replace import replaced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +64,6 @@ _TRAITS = {
     SpanKind.STEP: 4,
     SpanKind.COLLECTIVE: 4,
 }
-_GZIP_LEVEL = 5
 
 
 def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -80,43 +77,12 @@ def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: The file cannot be written; nothing is left of it.
     """
-    with _destination(Path(path)) as file:
-        _write(trace, Path(path), file)
-
-
-@contextmanager
-def _destination(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to: a new one that replaces an old file at the end, or a device or pipe as it is."""
-    # A link stays a link: what it points to is replaced.
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-    else:
-        with replaced(path) as file:
-            yield file
-
-
-def _write(trace: Trace, path: Path, file: IO[bytes]) -> None:
-    """Write the file's content, as its name asks for it; nothing may be waiting in the buffers of `file` yet."""
     shown = shown_stacks(trace)
     spans = shown_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
-    opening = _described(trace, path)
+    opening = _described(trace, Path(path))
     opening += b'"traceEvents":[\n' + _joined(tracks.metadata())
-    events = _events(trace, shown, spans, tracks, opening)
-    if path.name.endswith(".gz"):
-        with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-            packed.writelines(events)
-    elif path.name.endswith(".zst"):
-        # Only here: whoever writes another file need not wait for it.
-        import pyarrow as pa
-
-        with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as stream:
-            for block in events:
-                stream.write(block)
-    else:
-        events.write_to(file.fileno())
+    write_blocks(_events(trace, shown, spans, tracks, opening), path)
 
 
 def _described(trace: Trace, path: Path) -> bytes:
