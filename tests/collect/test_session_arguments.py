@@ -11,7 +11,9 @@ import torch.profiler
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
 from kinetoscope.collect import choose_engine
+from kinetoscope.collect._joined import JoinedEngine
 from tests.support.noting_engine import NotingEngine
+from tests.support.torch_engines import native  # noqa: F401  (fixture)
 
 CPU, CUDA = ProfilerActivity.CPU, ProfilerActivity.CUDA
 
@@ -304,12 +306,18 @@ def test_an_engine_by_name():
     assert choose_engine("kineto", [CPU]).name == "kineto"
     with pytest.raises(ArgumentError, match="engine='best'"):
         choose_engine("best", [CPU])
-    with pytest.raises(ArgumentError, match="does not record CUDA activity yet"):
-        choose_engine("native", [CPU, CUDA])
+    with pytest.raises(ArgumentError, match="does not record CUDA activity alone"):
+        choose_engine("native", [CUDA])
+
+
+def test_native_with_a_device_joins_the_two(native):  # noqa: F811
+    chosen = choose_engine("native", [CPU, CUDA])
+    assert isinstance(chosen, JoinedEngine)
+    assert chosen.name == "native"
 
 
 def test_auto_takes_kineto_for_a_device_and_says_so_once():
-    with pytest.warns(UserWarning, match=r"Kineto.*does not record CUDA activity yet") as caught:
+    with pytest.warns(UserWarning, match=r"Kineto.*does not record CUDA activity; pass") as caught:
         assert choose_engine("auto", [CPU, CUDA]).name == "kineto"
     assert len(caught) == 1
 

@@ -22,7 +22,8 @@ def choose_engine(
 
     Args:
         requested: `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record what is asked
-            for; where it cannot, one warning says why. An engine object is returned as it is.
+            for; where it cannot, one warning says why. `"native"` with a device records the host by our recorder and the
+            device by torch's collector. An engine object is returned as it is.
         activities: What shall be recorded.
         chooses_kinds: Whether only single kinds of some activity shall be.
 
@@ -45,14 +46,21 @@ def choose_engine(
 
     from kinetoscope.collect._native import NativeEngine, native_engine_status
 
-    beyond_native = sorted(activity.name for activity in activities if activity != ProfilerActivity.CPU)
-    if beyond_native:
+    asked = set(activities)
+    beyond_native = sorted(activity.name for activity in asked if activity != ProfilerActivity.CPU)
+    with_host = ProfilerActivity.CPU in asked
+    if beyond_native and not (requested == "native" and with_host):
+        # Until the two have been seen together on a device, joining them is for those who ask for it.
         obstacle = (
-            f"the native recorder does not record {', '.join(beyond_native)} activity yet; pass "
-            "activities=[ProfilerActivity.CPU] to use it"
+            f"the native recorder does not record {', '.join(beyond_native)} activity; pass "
+            "activities=[ProfilerActivity.CPU] to do without, or engine='native' to have the host recorded natively and the "
+            "rest by torch's collector"
         )
         if requested == "native":
-            raise ArgumentError(f"engine='native' cannot be used: {obstacle}.")
+            raise ArgumentError(
+                f"engine='native' cannot be used: the native recorder does not record {', '.join(beyond_native)} activity "
+                "alone; add ProfilerActivity.CPU, or pass engine='kineto'."
+            )
     elif chooses_kinds:
         obstacle = "the native recorder does not choose among the kinds of an activity"
         if requested == "native":
@@ -61,6 +69,10 @@ def choose_engine(
             )
     else:
         status = native_engine_status()
+        if status.available and beyond_native:
+            from kinetoscope.collect._joined import JoinedEngine
+
+            return JoinedEngine()
         if status.available:
             return NativeEngine()
         obstacle = status.reason

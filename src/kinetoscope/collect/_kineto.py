@@ -81,7 +81,12 @@ class KinetoEngine:
         """
         if self._request is None or self._collector is None:
             raise StateError("the Kineto engine was started without being prepared: call prepare() first.")
-        self._refuse_second_user()
+        try:
+            self._refuse_second_user()
+        except StateError:
+            # Nobody shall stop through us what is another's.
+            self._collector = None
+            raise
         # torch reports memory to the thread that started only, and that collection can only be stopped by it.
         self._only_thread = threading.get_ident() if self._request.profile_memory else None
         if self._request.profile_memory:

@@ -1,0 +1,363 @@
+"""The Kineto engine: what it takes from torch's text, what the text lacks, and what happens when it cannot be had."""
+
+import json
+import os
+import tempfile
+import threading
+from collections import Counter
+
+import pytest
+import torch
+import torch.profiler
+
+import kinetoscope
+from kinetoscope import ProfilerActivity, StateError, profile
+from kinetoscope.collect import RecordingRequest, _aside, _kineto_text
+from kinetoscope.collect._experimental import has_setting
+from kinetoscope.collect._kineto import KinetoEngine
+from kinetoscope.collect._kineto_columns import leave_out
+from kinetoscope.collect._kineto_recording import KinetoRecording
+from kinetoscope.collect._kineto_text import read_text
+from kinetoscope.collect._pauses import Pauses
+from kinetoscope.trace import SpanKind
+from tests.support.device_text import WrittenResults
+
+CPU = [ProfilerActivity.CPU]
+
+
+def program():
+    layer = torch.nn.Linear(4, 4)
+    layer(torch.ones(3, 4)).sum().backward()
+
+
+def record(run=program, **more):
+    with profile(activities=CPU, engine="kineto", **more) as session:
+        run()
+    return session
+
+
+def names_of(trace):
+    return Counter(trace.strings[name] for name in trace.column("spans", "name").tolist())
+
+
+def recording_of(results, **more):
+    return KinetoRecording(results, RecordingRequest(frozenset(CPU), **more), Pauses())
+
+
+# ------------------------------------------------------------------------------------------------- how it is read
+
+
+def test_by_pipe_and_by_file_it_is_the_same(monkeypatch):
+    traces = []
+    for can_follow in (True, False):
+        theirs = torch.profiler.profile(activities=CPU)
+        with theirs:
+            program()
+        if not can_follow:
+            monkeypatch.setattr(_kineto_text, "_follow", lambda *_: False)
+        text = read_text(theirs.profiler.kineto_results)
+        assert text.left_out == 0
+        traces.append(text.native)
+    piped, filed = (
+        [native["strings"][name] for name in native["spans"]["name"].tolist()] for native in traces
+    )
+    assert piped == filed
+    assert "aten::addmm" in piped
+
+
+def test_without_named_pipes_a_file_serves(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no pipes here")
+
+    monkeypatch.setattr(os, "mkfifo", refuse)
+    assert names_of(record().trace)["aten::linear"] == 1
+
+
+def test_without_threads_a_file_serves(monkeypatch):
+    def refuse(_self):
+        raise RuntimeError("can't start new thread")
+
+    session = record()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert names_of(session.trace)["aten::linear"] == 1
+
+
+def test_no_file_is_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    record().trace
+    record(post_processing_timeout_s=100).trace
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_replaced_by_another(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert names_of(record().trace)["aten::linear"] == 1
+
+
+def test_without_any_folder_the_trace_says_what_is_wrong(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(_kineto_text, "_FOLDERS", (str(tmp_path / "neither"),))
+    trace = record().trace
+    (loss,) = trace.losses
+    assert loss["what"] == "every event of this recording"
+    assert "set TMPDIR" in loss["why"]
+    assert not trace.complete
+
+
+@pytest.mark.parametrize("limit_s", [None, 100.0])
+def test_what_torch_cannot_write_is_a_loss(limit_s):
+    class Failing(WrittenResults):
+        def save(self, path):
+            """torch says on stderr that it cannot, and returns."""
+
+    (loss,) = recording_of(Failing(str), post_processing_timeout_s=limit_s).trace().losses
+    assert "torch's collector could not write" in loss["why"]
+
+
+def test_a_text_that_breaks_off_is_kept_up_to_there():
+    event = (
+        '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": %d.000, "dur": 1.000}'
+    )
+    text = '{"baseTimeNanoseconds": 0, "traceEvents": [' + ",".join(event % ts for ts in range(100))
+    trace = recording_of(WrittenResults(lambda: text)).trace()
+    assert names_of(trace) == {"aten::add": 100}
+    assert [loss["what"] for loss in trace.losses] == ["files that break off"]
+
+
+def test_what_raises_while_torch_writes_is_raised_and_nobody_waits():
+    class Raising(WrittenResults):
+        def save(self, path):
+            raise MemoryError("no more")
+
+    recording = recording_of(Raising(str))
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="no more"):
+            recording.trace()
+
+
+def test_torchs_text_may_be_larger_than_a_pipe():
+    event = (
+        '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": %d.000, "dur": 1.000}'
+    )
+    text = '{"traceEvents": [' + ",\n".join(event % ts for ts in range(50_000)) + "]}"
+    assert len(text) > 4 * _kineto_text._PIPE_BYTES
+    assert names_of(recording_of(WrittenResults(lambda: text)).trace()) == {"aten::add": 50_000}
+
+
+def test_an_interrupted_wait_is_taken_up_again(monkeypatch):
+    session = record()
+    join = threading.Thread.join
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupted(self, *arguments):
+        for interrupt in interrupts:
+            raise interrupt
+        join(self, *arguments)
+
+    monkeypatch.setattr(_aside.threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.trace
+    assert names_of(session.trace)["aten::linear"] == 1
+
+
+def test_a_discarded_recording_says_so():
+    recording = recording_of(WrittenResults(str))
+    recording.discard()
+    with pytest.raises(StateError, match="discarded"):
+        recording.trace()
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have():
+    gate = threading.Event()
+    aside = _aside.Aside(lambda _: gate.wait())
+    waiting = threading.Thread(target=aside.result)
+    waiting.start()
+    while aside._thread is None:
+        pass
+    child = os.fork()
+    if child == 0:
+        try:
+            aside.result()
+        except StateError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    gate.set()
+    waiting.join()
+    assert aside.result() is True
+
+
+# --------------------------------------------------------------------------------------- what the text lacks
+
+
+def test_overloads_are_told_from_the_names_torch_writes():
+    config = torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
+
+    def run():
+        torch.ones(2).add(1)
+        with kinetoscope.record_function("aten::add.Tensor"):
+            pass
+
+    session = record(run, experimental_config=config)
+    told = {(event.name, event.overload_name) for event in session.events()}
+    assert {("aten::add", "Tensor"), ("aten::ones", ""), ("aten::add.Tensor", "")} <= told
+
+
+def test_ranges_with_quotes_are_kept_and_those_torch_cannot_write_are_counted():
+    def run():
+        for name in ('loss["train"]', "übung", "plain"):
+            with kinetoscope.record_function(name):
+                pass
+
+    trace = record(run).trace
+    assert {'loss["train"]', "unknown", "plain"} <= set(names_of(trace))
+    (loss,) = trace.losses
+    assert (loss["what"], loss["count"]) == ("ranges whose name torch cannot write", 1)
+
+
+def test_threads_have_torchs_numbers_and_the_same_ones_in_every_recording():
+    def run():
+        thread = threading.Thread(target=program)
+        thread.start()
+        thread.join()
+        program()
+
+    with torch.profiler.profile(activities=CPU) as theirs:
+        program()
+    mine = {event.thread for event in theirs.events()}
+    session = profile(activities=CPU, engine="kineto", acc_events=True)
+    for _ in range(2):
+        with session:
+            run()
+    for trace in session.cycles:
+        here = threading.get_native_id()
+        row = trace.column("threads", "os_tid").tolist().index(here)
+        assert {int(trace.column("threads", "torch_tid")[row])} == mine
+    assert (
+        session.cycles.together().column("threads", "os_tid").tolist().count(threading.get_native_id()) == 1
+    )
+
+
+def test_transfers_between_ranks_end_on_other_threads():
+    event = '{"ph": "X", "cat": "%s", "name": "%s", "pid": 1, "tid": 1, "ts": %d.0, "dur": 100.0}'
+    rows = [
+        ("user_annotation", "gloo:all_reduce", 1),
+        ("cpu_op", "aten::add", 2),
+        ("user_annotation", "mine", 3),
+    ]
+    text = f'{{"traceEvents": [{", ".join(event % row for row in rows)}]}}'
+    trace = recording_of(WrittenResults(lambda: text)).trace()
+    assert {event.name: event.is_async for event in trace.events()} == {
+        "gloo:all_reduce": True, "aten::add": False, "mine": False
+    }  # fmt: skip
+
+
+def test_leaving_out_leads_kernels_to_their_new_rows():
+    def event(name, category, ts, **args):
+        pid, tid = (0, 7) if category == "kernel" else (1, 1)
+        return json.dumps(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": pid,
+                "tid": tid,
+                "ts": ts,
+                "dur": 1,
+                "args": args,
+            }
+        )
+
+    rows = [event(f"op{row}", "cpu_op", 10 * row) for row in range(6)]
+    rows += [event(f"k{row}", "kernel", 10 * row, grid=[row, 1, 1], stream=7, device=0) for row in range(3)]
+    native = read_text(WrittenResults(lambda: f'{{"traceEvents": [{", ".join(rows)}]}}')).native
+    leave_out(native, None, [(10_000, 20_000), (40_000, float("inf"))])
+    names = [native["strings"][name] for name in native["spans"]["name"].tolist()]
+    assert sorted(names) == ["k0", "k1", "k2", "op0", "op2", "op3"]
+    kernels = native["kernels"]
+    assert [names[row] for row in kernels["span"].tolist()] == ["k0", "k1", "k2"]
+    assert kernels["grid_x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("device", ["XPU", "HPU", "MTIA", "PrivateUse1"])
+def test_streams_are_of_the_device_that_was_asked_for(device):
+    numbers = {"XPU": 12, "HPU": 15, "MTIA": 19, "PrivateUse1": 20}
+    text = (
+        '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1, '
+        '"args": {"stream": 7, "device": 0}}]}'
+    )
+    activity = getattr(ProfilerActivity, device)
+    request = RecordingRequest(frozenset([ProfilerActivity.CPU, activity]))
+    trace = KinetoRecording(WrittenResults(lambda: text), request, Pauses()).trace()
+    assert trace.column("streams", "device_type").tolist() == [numbers[device]]
+    assert trace.column("spans", "kind").tolist() == [SpanKind.KERNEL]
+
+
+# --------------------------------------------------------------------------------------------- torch's own objects
+
+
+needs_trace_only = pytest.mark.skipif(
+    not has_setting("trace_only"), reason="this torch always makes its objects"
+)
+
+
+def objects_of(session):
+    return len(session.profiler.kineto_results.events())
+
+
+@needs_trace_only
+def test_objects_that_nobody_asked_for_are_not_made_and_the_way_to_them_is_told():
+    session = record()
+    for call in ("events", "experimental_event_tree"):
+        with pytest.raises(
+            StateError, match=rf"{call}\(\) .* experimental_config=.*install\(engine='kineto'\)"
+        ):
+            getattr(session.profiler.kineto_results, call)()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"experimental_config": torch._C._profiler._ExperimentalConfig()},
+        {"profile_memory": True},
+        {"with_stack": True},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_objects_are_made_where_they_are_looked_for(more):
+    session = record(**more)
+    assert objects_of(session) > 5
+    assert names_of(session.trace)["aten::linear"] == 1
+
+
+def test_in_the_place_of_torchs_profiler_by_name_objects_are_made():
+    with kinetoscope.install(engine="kineto"):
+        session = torch.profiler.profile(activities=CPU)
+        with session:
+            program()
+    assert objects_of(session) > 5
+    assert {event.name for event in session.profiler.function_events} >= {"aten::linear"}
+
+
+def test_torchs_results_can_be_saved_before_and_after_the_trace_was_read(tmp_path):
+    session = record()
+    for name in ("before.json", "after.json"):
+        session.profiler.kineto_results.save(tmp_path / name)
+        session.trace
+    session.profiler.export_chrome_trace(str(tmp_path / "exported.json"))
+    written = [json.loads(path.read_text(encoding="utf-8"))["traceEvents"] for path in tmp_path.iterdir()]
+    assert len(written) == 3
+    assert written[0] == written[1] == written[2]
+    assert session.profiler.kineto_results.trace_start_ns() == session.trace.info["start_realtime_ns"]
+
+
+def test_an_engine_that_may_not_start_stops_nobody_else():
+    engine = KinetoEngine()
+    engine.prepare(RecordingRequest(frozenset(CPU)))
+    with torch.profiler.profile(activities=CPU) as theirs:
+        with pytest.raises(StateError, match="already in use"):
+            engine.start()
+        with pytest.raises(StateError, match="without being started"):
+            engine.stop()
+        program()
+    assert "aten::linear" in {event.name for event in theirs.events()}
