@@ -82,7 +82,7 @@ def test_a_text_that_breaks_off_gives_all_before_the_break():
         dict(
             zip(
                 ("what", "count", "where", "why"),
-                ("files that break off", 1, *LOSSES["truncated"][1:]),
+                ("file that breaks off", 1, *LOSSES["truncated"][1:]),
                 strict=True,
             )
         )
@@ -94,7 +94,7 @@ def test_a_packed_file_that_breaks_off_says_both():
     packed = gzip.compress(text)
     trace = open_trace(io.BytesIO(packed[: len(packed) // 2]))
     assert 1000 < len(trace.columns("spans")) < 4000
-    assert {loss["what"] for loss in trace.losses} == {"files that break off", "compressed files cut short"}
+    assert {loss["what"] for loss in trace.losses} == {"file that breaks off", "compressed file cut short"}
 
 
 def test_events_beyond_the_memory_limit_are_counted():
@@ -111,8 +111,8 @@ def test_a_packed_file_is_read_up_to_the_limit_on_what_it_unpacks_to():
     trace = open_trace(io.BytesIO(packed), max_uncompressed_bytes=5000)
     assert 10 < len(trace.columns("spans")) < 100
     assert {loss["what"] for loss in trace.losses} == {
-        "files that break off",
-        "files too large when unpacked",
+        "file that breaks off",
+        "file too large when unpacked",
     }
 
 

@@ -19,7 +19,7 @@ def command(source: str, output: str) -> None:
     .ktrace is our own, with every table; .parquet is the spans, for other programs; .json and .json.gz are for Perfetto
     and chrome://tracing.
     """
-    from kinetoscope.trace import open as open_trace
+    from kinetoscope.cli._opening import open_trace
 
     target = Path(output)
     if target.exists() and target.samefile(source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,18 @@ if TYPE_CHECKING:
 
 # Said in words in lines of their own.
 _TOLD = {
-    "clock_checks", "command_line", "complete", "cpu_count", "devices", "engine", "host", "machine", "process", "program",
-    "python_version", "registered_costs", "start_realtime_ns", "stop_ns", "torch_version",
+    "clock_checks", "command_line", "complete", "cpu_count", "cuda_driver_version", "cuda_runtime_version", "devices",
+    "deviceProperties", "distributedInfo", "engine", "hip_driver_version", "hip_runtime_version", "host", "host_name",
+    "machine", "process", "process_name", "processes", "program", "python_version", "registered_costs", "schemaVersion",
+    "start_realtime_ns", "stop_ns", "torch_version",
 }  # fmt: skip
+# Longer values are cut; the table `info` has them whole.
+_LONGEST_VALUE = 300
+_RUNTIMES = (
+    ("CUDA", "cuda_runtime_version", 1000, 10),
+    ("CUDA driver", "cuda_driver_version", 1000, 10),
+    ("HIP", "hip_runtime_version", 10**7, 10**5),
+)
 _SWITCHES = {
     "record_shapes": "shapes",
     "profile_memory": "memory",
@@ -36,8 +46,8 @@ def command(path: str) -> None:
 
     It may also be the recording of a program that was killed or still runs.
     """
+    from kinetoscope.cli._opening import open_trace
     from kinetoscope.cli._terminal import console, print_fact
-    from kinetoscope.trace import open as open_trace
 
     printer = console()
     with open_trace(path) as trace:
@@ -56,8 +66,11 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
     facts.append(("recorded", _when(trace)))
     if where := _where(info):
         facts.append(("on", where))
+    if ranks := _rank(info):
+        facts.append(("rank", ranks))
     switches = [word for key, word in _SWITCHES.items() if info.get(key)]
-    facts.append(("with", ", ".join([f"{info.get('engine', 'unknown')} engine", *switches])))
+    if "engine" in info or switches:
+        facts.append(("with", ", ".join([f"{info.get('engine', 'unknown')} engine", *switches])))
     facts.append(("holds", _amounts(trace)))
     if trace.losses:
         facts += [("lost", f"{loss['count']:,} {loss['what']}: {loss['why']}") for loss in trace.losses]
@@ -67,7 +80,7 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
             ("clock", f"checked {_units.count(checks.get('readings', 0), 'time')}, {worst} off at most")
         )
     facts += [
-        (key, json.dumps(value, ensure_ascii=False))
+        (key, _cut(json.dumps(value, ensure_ascii=False)))
         for key, value in sorted(info.items())
         if key not in _TOLD | set(_SWITCHES)
     ]
@@ -112,7 +125,33 @@ def _when(trace: Trace) -> str:
         text = f"{datetime.fromtimestamp(start_ns // 10**9, UTC).astimezone():%Y-%m-%d %H:%M:%S %Z}, {text}"
     if "process" in trace.info:
         text += f", process {trace.info['process']}"
+        if isinstance(name := trace.info.get("process_name"), str):
+            text += f" ({name})"
+    if isinstance(others := trace.info.get("processes"), list) and len(others) > 1:
+        text += f" and {_units.count(len(others) - 1, 'other')}"
     return text
+
+
+def _rank(info: dict[str, Any]) -> str:
+    """Say which part of a distributed run it is."""
+    known = info.get("distributedInfo")
+    if not isinstance(known, dict) or type(known.get("rank")) is not int:
+        return ""
+    text = f"{known['rank']}"
+    if type(known.get("world_size")) is int:
+        text += f" of {known['world_size']}"
+    if isinstance(known.get("backend"), str):
+        text += f", {known['backend']}"
+    if isinstance(known.get("nccl_version"), str):
+        text += f" {known['nccl_version']}"
+    if isinstance(groups := known.get("pg_config"), list) and groups:
+        text += f", {_units.count(len(groups), 'process group')}"
+    return text
+
+
+def _cut(text: str) -> str:
+    """A value, or its beginning."""
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}... (whole in the table `info`)"
 
 
 def _where(info: dict[str, Any]) -> str:
@@ -121,22 +160,29 @@ def _where(info: dict[str, Any]) -> str:
     if isinstance(processors := info.get("cpu_count"), int):
         parts.append(_units.count(processors, "processor"))
     devices = info.get("devices")
-    parts += [
+    named = Counter(
         entry["name"]
         for entry in (devices if isinstance(devices, list) else [])
         if isinstance(entry, dict) and isinstance(entry.get("name"), str)
-    ]
+    )
+    parts += [name if times == 1 else f"{times} x {name}" for name, times in named.items()]
     parts += [
         f"{name} {info[key]}"
         for name, key in (("Python", "python_version"), ("torch", "torch_version"))
         if key in info
     ]
+    for name, key, major, minor in _RUNTIMES:
+        version = info.get(key)
+        if type(version) is int and version >= major:
+            parts.append(f"{name} {version // major}.{version % major // minor}")
     return ", ".join(parts)
 
 
 def _amounts(trace: Trace) -> str:
     """Say how many rows its tables have, empty ones left out."""
-    nouns = {
+    from kinetoscope.trace import SpanKind
+
+    nouns: dict[str, tuple[str, str | None]] = {
         "spans": ("span", None),
         "threads": ("thread", None),
         "steps": ("step", None),
@@ -150,5 +196,13 @@ def _amounts(trace: Trace) -> str:
         "collectives": ("collective", None),
     }
     rows = {name: len(trace.columns(name)) for name in nouns}
+    if rows["streams"]:
+        nouns |= {
+            "kernels": ("kernel", None),
+            "copies": ("copy or filling of memory", "copies and fillings of memory"),
+        }
+        kind = trace.column("spans", "kind")
+        rows["kernels"] = int((kind == SpanKind.KERNEL).sum())
+        rows["copies"] = int(((kind == SpanKind.MEMCPY) | (kind == SpanKind.MEMSET)).sum())
     held = [_units.count(number, *nouns[name]) for name, number in rows.items() if number]
     return ", ".join(held) or "nothing"

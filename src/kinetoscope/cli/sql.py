@@ -16,8 +16,8 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     For example: kinetoscope sql run.ktrace "select name, sum(self_ns) as self_ns from spans group by name"
     """
     from kinetoscope.cli import _grid
+    from kinetoscope.cli._opening import open_trace
     from kinetoscope.cli._terminal import console
-    from kinetoscope.trace import open as open_trace
 
     with open_trace(path) as trace:
         found = trace.sql(query)

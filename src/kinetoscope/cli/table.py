@@ -20,8 +20,8 @@ def command(
     The most useful ones: ops, modules, steps, lines, stacks, memory, spans, threads, allocations, losses, info.
     """
     from kinetoscope.cli import _grid
+    from kinetoscope.cli._opening import open_trace
     from kinetoscope.cli._terminal import console
-    from kinetoscope.trace import open as open_trace
 
     with open_trace(path) as trace:
         found = trace.table(name)

@@ -22,7 +22,7 @@ _NOT_KEPT = {"displayTimeUnit", "baseTimeNanoseconds", "losses", "stop_ns", "sta
 
 LOSSES: dict[str, tuple[str, str, str]] = {
     "truncated": (
-        "files that break off",
+        "file that breaks off",
         "file",
         "The text ends in the middle, as when its writer was killed: everything before that is here.",
     ),
@@ -83,7 +83,7 @@ LOSSES: dict[str, tuple[str, str, str]] = {
         "events",
         "Their phase is none that slices, counters, arrows or marks have.",
     ),
-    "text_after_end": ("files with text after the end of the trace", "file", "They were left out."),
+    "text_after_end": ("file with text after the end of the trace", "file", "They were left out."),
 }
 """Counts of the native reader -> what, where and why, as the table `losses` says it."""
 

@@ -33,12 +33,12 @@ FREE_RATIO = 200
 
 LOSSES: dict[str, tuple[str, str, str]] = {
     "packed_cut": (
-        "compressed files cut short",
+        "compressed file cut short",
         "file",
         "The compressed file ends before its end, as when its writer was killed or a download broke off.",
     ),
     "packed_damaged": (
-        "damaged places of the compressed file",
+        "damaged place in the compressed file",
         "file",
         "What comes after the damage cannot be unpacked.",
     ),
@@ -48,7 +48,7 @@ LOSSES: dict[str, tuple[str, str, str]] = {
         "They are not compressed data and were left out.",
     ),
     "beyond_unpacking_limit": (
-        "files too large when unpacked",
+        "file too large when unpacked",
         "file",
         f"The limit is {FREE_RATIO} times its size or {FREE_BYTES >> 30} GiB, or else max_uncompressed_bytes.",
     ),
