@@ -119,34 +119,41 @@ const char* Arguments::read(const char* p, const char* end, std::size_t& deepest
     failed_at_ = at;
     return static_cast<const char*>(nullptr);
   };
-  p = skip_space(p + 1, end);
-  if (p >= end) return fail(end);
-  if (*p == '}') return p + 1;
-  while (true) {
-    if (*p != '"') return fail(p);
-    const char* key = p + 1;
+  ++p;
+  for (bool first = true;; first = false) {
     std::string_view text;
     std::size_t number = kArguments;
-    const std::string_view guess = follower_[previous];
-    if (!guess.empty() && static_cast<std::size_t>(end - key) > guess.size() && key[guess.size()] == '"' &&
-        std::memcmp(key, guess.data(), guess.size()) == 0) {
-      text = guess;
-      number = follower_number_[previous];
+    if (const char* value = gap_[previous].passed(p, end)) {
+      text = kKnown[gap_[previous].key()].text;
+      number = static_cast<std::size_t>(kKnown[gap_[previous].key()].number);
+      p = skip_space(value, end);
+      if (p >= end) return fail(end);
     } else {
+      const char* const gap = p;
+      p = skip_space(p, end);
+      if (p >= end) return fail(end);
+      if (*p == '}') return p + 1;
+      if (!first) {
+        if (*p != ',') return fail(p);
+        p = skip_space(p + 1, end);
+        if (p >= end) return fail(end);
+        if (*p == '}') return p + 1;  // a comma too many does no harm
+      }
+      if (*p != '"') return fail(p);
       bool escaped = false;
-      const char* close = find_closing_quote(key, end, escaped);
+      const char* close = find_closing_quote(p + 1, end, escaped);
       if (close == nullptr) return fail(end);
-      text = {key, static_cast<std::size_t>(close - key)};
+      text = {p + 1, static_cast<std::size_t>(close - p - 1)};
+      p = skip_space(close + 1, end);
+      if (p >= end || *p != ':') return fail(p);
+      p = skip_space(p + 1, end);
+      if (p >= end) return fail(end);
       const int row = kKeys.find(text);
       if (row >= 0) {
         number = static_cast<std::size_t>(kKnown[row].number);
-        follower_[previous] = kKnown[row].text;
-        follower_number_[previous] = static_cast<uint8_t>(number);
+        gap_[previous].learn(gap, p, static_cast<std::size_t>(row));
       }
     }
-    p = skip_space(key + text.size() + 1, end);
-    if (p >= end || *p != ':') return fail(p);
-    p = skip_space(p + 1, end);
     const char* const begin = p;
     std::size_t depth = 0;
     p = skip_value(p, end, depth);
@@ -166,14 +173,8 @@ const char* Arguments::read(const char* p, const char* end, std::size_t& deepest
       previous = number;
     } else {
       append_pair(text, raw, unknown_);
+      previous = kArguments + 1;
     }
-    p = skip_space(p, end);
-    if (p >= end) return fail(end);
-    if (*p == '}') return p + 1;
-    if (*p != ',') return fail(p);
-    p = skip_space(p + 1, end);
-    if (p >= end) return fail(end);
-    if (*p == '}') return p + 1;  // a comma too many does no harm
   }
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "learned_gap.h"
+
 namespace kinetoscope {
 
 enum class Argument : uint8_t {
@@ -86,9 +88,8 @@ class Arguments {
   std::array<std::string_view, kArguments> raw_, key_;
   std::string unknown_;
   const char* failed_at_ = nullptr;
-  // Keys come in the same order again and again: which one followed which.
-  std::array<std::string_view, kArguments + 1> follower_{};
-  std::array<uint8_t, kArguments + 1> follower_number_{};
+  // By the argument before: a known one, none, or another.
+  std::array<LearnedGap, kArguments + 2> gap_;
 };
 
 constexpr uint64_t mask_of(Argument which) { return uint64_t{1} << static_cast<unsigned>(which); }

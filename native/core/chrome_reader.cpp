@@ -13,6 +13,20 @@ namespace {
 
 constexpr std::ptrdiff_t kLongestUnescapedName = 1 << 16;
 
+// The members of an event that have a meaning here; the last are its arguments.
+constexpr std::string_view kMemberNames[] = {"ph",  "cat", "name", "pid",   "tid", "ts",
+                                             "dur", "id",  "id2",  "scope", "args"};
+constexpr std::string_view ChromeEvent::* kFields[] = {
+    &ChromeEvent::phase,  &ChromeEvent::category, &ChromeEvent::name,     &ChromeEvent::process,
+    &ChromeEvent::thread, &ChromeEvent::time,     &ChromeEvent::duration, &ChromeEvent::id,
+    &ChromeEvent::id,     &ChromeEvent::scope};
+constexpr std::size_t kMembers = std::size(kMemberNames), kArgs = kMembers - 1, kName = 2;
+
+std::size_t member_named(std::string_view name) {
+  return static_cast<std::size_t>(std::find(std::begin(kMemberNames), std::end(kMemberNames), name) -
+                                  std::begin(kMemberNames));
+}
+
 std::string what_it_looks_like(std::string_view text) {
   if (text.empty()) return "there is nothing in it";
   std::string shown;
@@ -243,6 +257,7 @@ ChromeReader::Step ChromeReader::element() {
   const char* after = event_at(p);
   if (after != nullptr) {
     ++events_;
+    taken_.losses.too_deep += too_deep_ ? 1 : 0;
     taken_.take(event_, arguments_);
     go_to(after);
     return Step::Went;
@@ -257,78 +272,66 @@ ChromeReader::Step ChromeReader::element() {
 
 const char* ChromeReader::event_at(const char* p) {
   event_ = ChromeEvent();
+  too_deep_ = false;
   arguments_.clear();
   const char* const stop = end();
   const auto fail = [this](const char* at) {
     failed_at_ = at;
     return static_cast<const char*>(nullptr);
   };
-  p = skip_space(p + 1, stop);
-  while (true) {
-    if (p >= stop) return fail(stop);
-    if (*p == '}') return p + 1;
-    if (*p != '"') return fail(p);
-    bool escaped = false;
-    const char* key = p + 1;
-    const char* close = find_closing_quote(key, stop, escaped);
-    if (close == nullptr) return fail(stop);
-    p = skip_space(close + 1, stop);
-    if (p >= stop || *p != ':') return fail(p);
-    p = skip_space(p + 1, stop);
-    if (p >= stop) return fail(stop);
-    std::string_view* place = nullptr;
-    bool read = false;
-    switch (close - key) {
-      case 2:
-        if (std::memcmp(key, "ts", 2) == 0) place = &event_.time;
-        if (std::memcmp(key, "ph", 2) == 0) place = &event_.phase;
-        if (std::memcmp(key, "id", 2) == 0) place = &event_.id;
-        break;
-      case 3:
-        if (std::memcmp(key, "cat", 3) == 0) place = &event_.category;
-        if (std::memcmp(key, "pid", 3) == 0) place = &event_.process;
-        if (std::memcmp(key, "tid", 3) == 0) place = &event_.thread;
-        if (std::memcmp(key, "dur", 3) == 0) place = &event_.duration;
-        if (std::memcmp(key, "id2", 3) == 0) place = &event_.id;
-        break;
-      case 4:
-        if (std::memcmp(key, "name", 4) == 0) place = &event_.name;
-        if (std::memcmp(key, "args", 4) == 0 && *p == '{') {
-          std::size_t deepest = 0;
-          const char* after = arguments_.read(p, stop, deepest);
-          if (after == nullptr) return fail(arguments_.failed_at());
-          if (deepest > 0) ++taken_.losses.too_deep;
-          read = true;
-          p = after;
-        }
-        break;
-      case 5:
-        if (std::memcmp(key, "scope", 5) == 0) place = &event_.scope;
-        break;
-      default:
-        break;
+  std::size_t previous = kMembers;
+  ++p;
+  for (bool first = true;; first = false) {
+    std::size_t member = kMembers;
+    if (const char* value = gap_[previous].passed(p, stop)) {
+      member = gap_[previous].key();
+      p = skip_space(value, stop);
+      if (p >= stop) return fail(stop);
+    } else {
+      const char* const gap = p;
+      p = skip_space(p, stop);
+      if (p >= stop) return fail(stop);
+      if (*p == '}') return p + 1;
+      if (!first) {
+        if (*p != ',') return fail(p);
+        p = skip_space(p + 1, stop);
+        if (p >= stop) return fail(stop);
+        if (*p == '}') return p + 1;  // a comma too many does no harm
+      }
+      if (*p != '"') return fail(p);
+      bool escaped = false;
+      const char* const key = p + 1;
+      const char* close = find_closing_quote(key, stop, escaped);
+      if (close == nullptr) return fail(stop);
+      p = skip_space(close + 1, stop);
+      if (p >= stop || *p != ':') return fail(p);
+      p = skip_space(p + 1, stop);
+      if (p >= stop) return fail(stop);
+      member = member_named({key, static_cast<std::size_t>(close - key)});
+      if (member < kMembers) gap_[previous].learn(gap, p, member);
     }
-    if (!read) {
+    std::size_t deepest = 0;
+    if (member == kArgs && *p == '{') {
+      p = arguments_.read(p, stop, deepest);
+      if (p == nullptr) return fail(arguments_.failed_at());
+      if (deepest > 0) too_deep_ = true;
+    } else {
       const char* begin = p;
-      std::size_t deepest = 0;
       p = skip_value(p, stop, deepest);
       if (p == nullptr) return fail(*begin == '"' || *begin == '{' || *begin == '[' ? stop : begin);
-      if (place != nullptr) *place = {begin, static_cast<std::size_t>(p - begin)};
+      if (member < kArgs) event_.*kFields[member] = {begin, static_cast<std::size_t>(p - begin)};
+      if (member == kName && *begin == '"' && p < stop && *p != ',' && *p != '}') {
+        p = skip_space(p, stop);
+        if (p >= stop) return fail(stop);
+        if (*p != ',' && *p != '}') {
+          const char* quote = end_of_unescaped_name(p, stop);
+          if (quote == nullptr || quote == stop) return fail(quote == stop ? stop : p);
+          p = quote + 1;
+          event_.name = {begin, static_cast<std::size_t>(p - begin)};
+        }
+      }
     }
-    p = skip_space(p, stop);
-    if (p >= stop) return fail(stop);
-    if (*p != ',' && *p != '}' && place == &event_.name && place->front() == '"') {
-      const char* quote = end_of_unescaped_name(p, stop);
-      if (quote == nullptr || quote == stop) return fail(quote == stop ? stop : p);
-      p = quote + 1;
-      *place = {place->data(), static_cast<std::size_t>(p - place->data())};
-      p = skip_space(p, stop);
-    }
-    if (*p == ',') {
-      p = skip_space(p + 1, stop);
-    } else if (*p != '}') {
-      return fail(p);
-    }
+    previous = member < kMembers ? member : kMembers + 1;
   }
 }
 

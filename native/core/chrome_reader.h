@@ -14,6 +14,7 @@
 
 #include "chrome_events.h"
 #include "column.h"
+#include "learned_gap.h"
 
 namespace kinetoscope {
 
@@ -68,6 +69,9 @@ class ChromeReader {
   std::vector<std::pair<std::string, std::string>> header_;
   Arguments arguments_;
   ChromeEvent event_;
+  bool too_deep_ = false;  // of that event
+  // By the member before: a known one, none, or another.
+  LearnedGap gap_[13];
   const char* failed_at_ = nullptr;
   // While a value too large to keep is skipped.
   std::size_t skip_depth_ = 0;

@@ -75,11 +75,32 @@ inline bool ends_scalar(char c) {
 
 inline const char* skip_scalar(const char* p, const char* end) {
   const char* begin = p;
+#if defined(__SSE2__)
+  // Most numbers end within sixteen bytes, and what ends them is smaller than a dash, or above the letters.
+  while (p < end) {
+    const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i folded = _mm_or_si128(text, _mm_set1_epi8(0x20));
+    const __m128i hit = _mm_or_si128(
+        _mm_or_si128(_mm_cmplt_epi8(text, _mm_set1_epi8('-')), _mm_cmpeq_epi8(text, _mm_set1_epi8(':'))),
+        _mm_or_si128(_mm_cmpeq_epi8(folded, _mm_set1_epi8('{')), _mm_cmpeq_epi8(folded, _mm_set1_epi8('}'))));
+    unsigned mask = static_cast<unsigned>(_mm_movemask_epi8(hit));
+    const char* next = p + 16;
+    for (; mask != 0; mask &= mask - 1) {
+      const char* at = p + std::countr_zero(mask);
+      if (at >= end) return begin == end ? nullptr : end;
+      if (ends_scalar(*at)) return at == begin ? nullptr : at;
+      if (*at == '"' || *at == '{' || *at == '[' || *at == ':') return nullptr;
+    }
+    p = next;
+  }
+  return end;
+#else
   while (p < end && !ends_scalar(*p)) {
     if (*p == '"' || *p == '{' || *p == '[' || *p == ':') return nullptr;
     ++p;
   }
   return p == begin ? nullptr : p;
+#endif
 }
 
 // An object or array, from its bracket to behind the one that closes it; `deepest` is raised to its depth.
