@@ -36,7 +36,7 @@ _AS_THEY_ARE = (
 )
 _WHERE_KNOWN = ("record_function", "external_id", "correlation", "stream")
 # What Kineto called these before torch 1.11; tools of today know the names of today only.
-_FORMER_CATEGORIES = frozenset({"Operator", "Kernel", "Memcpy", "Memset", "Runtime"})
+_FORMER_CATEGORIES = frozenset({"Operator", "Kernel", "Memcpy", "Memset", "Runtime", "Driver"})
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ _DEVICE_SORT_INDEX = 5_000_000
 # torch's device type -> what its devices are called.
 _DEVICE_NAMES = {1: "GPU", 6: "GPU", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HPU", 18: "IPU", 19: "MTIA"}
 _HOST = -1
+# The number wanted by a track that has none of its own.
+_NEW = -1
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class Process:
 
     Attributes:
         pid: Its number in the file; no two have the same.
+        name: What it is called.
         label: What the viewer shows beside its name.
         sort_index: Where the viewer shows it.
     """
 
     pid: int
+    name: str
     label: str
     sort_index: int
 
@@ -48,6 +52,8 @@ class Tracks:
         pid: For each track the number of its process in the file; a device's is its index where that is free.
         tid: For each track its number in the file; no two tracks of a process share one.
         name: For each track what the viewer shows.
+        more: For each track what only our own reader wants to know: the number of the thread or stream, where the track
+            has another, and for a lane above 0 the track whose lane it is.
         processes: What there is to say of the processes, in the order of the tracks.
     """
 
@@ -55,16 +61,17 @@ class Tracks:
     pid: NDArray[np.int64]
     tid: NDArray[np.int64]
     name: list[str]
+    more: list[dict[str, int]]
     processes: list[Process]
 
     def metadata(self) -> Iterator[dict[str, Any]]:
         """The events that name processes and tracks and say in which order to show them."""
         for process in self.processes:
-            yield from _process_events(process.pid, process.label, process.sort_index)
-        for place, (pid, tid, name) in enumerate(
-            zip(self.pid.tolist(), self.tid.tolist(), self.name, strict=True)
+            yield from _process_events(process)
+        for place, (pid, tid, name, more) in enumerate(
+            zip(self.pid.tolist(), self.tid.tolist(), self.name, self.more, strict=True)
         ):
-            yield _metadata("thread_name", pid, tid, {"name": name})
+            yield _metadata("thread_name", pid, tid, {"name": name, **more})
             yield _metadata("thread_sort_index", pid, tid, {"sort_index": place})
 
 
@@ -83,7 +90,7 @@ def lay_out(trace: Trace, shown: Mapping[str, NDArray[Any]]) -> Tracks:
     stream_of[spans["thread"]] = spans["stream"]
 
     names: list[str] = []
-    pids: list[int] = []
+    lane_of: list[int] = []
     wanted: list[tuple[int, int]] = []
     processes = _Processes(trace, stream_of)
     for row in range(count):
@@ -93,22 +100,20 @@ def lay_out(trace: Trace, shown: Mapping[str, NDArray[Any]]) -> Tracks:
             label = streams["name"][stream] or f"stream {number}"
         else:
             number, label = int(threads["os_tid"][row]), threads["name"][row]
-            # Kineto puts its own "thread 7 (python)" into the names that a file read from it has.
-            if not label.startswith(f"thread {number}"):
-                label = f"thread {number}" + (f" ({label})" if label else "")
+            label = f"thread {number}" + (f" ({label})" if label else "")
         pid = processes.of(row)
         for lane in range(int(lanes[row])):
             names.append(label if lane == 0 else f"{label}, overlapping {lane}")
-            pids.append(pid)
+            lane_of.append(int(first[row]) if lane else -1)
             # The system gives a number again once its thread has ended; only the first one keeps it here.
-            wanted.append((pid, number if lane == 0 else -1))
-    return Tracks(
-        first,
-        np.array(pids, np.int64),
-        np.array(_without_duplicates(wanted), np.int64),
-        names,
-        processes.in_order(),
-    )
+            wanted.append((pid, number if lane == 0 else _NEW))
+    tids = _without_duplicates(wanted)
+    more: list[dict[str, int]] = []
+    for (_, number), tid, around in zip(wanted, tids, lane_of, strict=True):
+        of_number = {"Number": number} if tid != number and around < 0 else {}
+        more.append({"Lane of": tids[around]} if around >= 0 else of_number)
+    pids = np.array([pid for pid, _ in wanted], np.int64)
+    return Tracks(first, pids, np.array(tids, np.int64), names, more, processes.in_order())
 
 
 class _Processes:
@@ -128,9 +133,12 @@ class _Processes:
         }
         hosts.setdefault(own, -1)
         self._taken = set(hosts)
+        told = {entry.get("process"): entry for entry in _described(trace)}
+        self._name = str(told.get(own, {}).get("name") or trace.info.get("process_name") or "python")
         for pid, rank in hosts.items():
-            label = "CPU" if rank < 0 else f"CPU of rank {rank}"
-            self._found[_HOST, pid, 0] = Process(pid, label, pid)
+            label = told.get(pid, {}).get("labels") or ("CPU" if rank < 0 else f"CPU of rank {rank}")
+            name = told.get(pid, {}).get("name") or self._name
+            self._found[_HOST, pid, 0] = Process(pid, str(name), str(label), pid)
 
     def of(self, thread: int) -> int:
         """The number of the process that the thread of a row belongs to."""
@@ -144,7 +152,7 @@ class _Processes:
         pid = index if index >= 0 and index not in self._taken else max(self._taken) + 1
         self._taken.add(pid)
         label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
-        self._found[kind, index, rank] = Process(pid, label, _DEVICE_SORT_INDEX + pid)
+        self._found[kind, index, rank] = Process(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
         return pid
 
     def in_order(self) -> list[Process]:
@@ -152,26 +160,36 @@ class _Processes:
         return sorted(self._found.values(), key=lambda process: process.sort_index >= _DEVICE_SORT_INDEX)
 
 
+def _described(trace: Trace) -> list[dict[str, Any]]:
+    """What a file that was read said of its processes."""
+    told = trace.info.get("processes")
+    return [entry for entry in told if isinstance(entry, dict)] if isinstance(told, list) else []
+
+
 def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
-    """Each wanted number at most once in its process, and a new one above all others where it is taken or none."""
+    """Each wanted number at most once in its process, and a new one above all others where it is taken or below 0.
+
+    Perfetto takes number 0 for the main thread, which has the number of the process.
+    """
     taken: set[tuple[int, int]] = set()
     unused = max((number for _, number in wanted), default=0) + 1
-    given = []
-    for process, number in wanted:
-        if number < 0 or (process, number) in taken:
-            given.append(unused)
-            unused += 1
+    given = [_NEW] * len(wanted)
+    for place in sorted(range(len(wanted)), key=lambda place: wanted[place][1] == 0):
+        process, number = wanted[place]
+        key = (process, number or process)
+        if number < 0 or key in taken:
+            number, unused = unused, unused + 1
         else:
-            taken.add((process, number))
-            given.append(number)
+            taken.add(key)
+        given[place] = number
     return given
 
 
-def _process_events(pid: int, label: str, sort_index: int) -> Iterator[dict[str, Any]]:
+def _process_events(process: Process) -> Iterator[dict[str, Any]]:
     """The three events that introduce a process."""
-    yield _metadata("process_name", pid, 0, {"name": "python"})
-    yield _metadata("process_labels", pid, 0, {"labels": label})
-    yield _metadata("process_sort_index", pid, 0, {"sort_index": sort_index})
+    yield _metadata("process_name", process.pid, 0, {"name": process.name})
+    yield _metadata("process_labels", process.pid, 0, {"labels": process.label})
+    yield _metadata("process_sort_index", process.pid, 0, {"sort_index": process.sort_index})
 
 
 def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:

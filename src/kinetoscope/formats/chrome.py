@@ -53,7 +53,7 @@ DEVICE_CATEGORIES: dict[SpanKind, str] = {
     SpanKind.BACKWARD: "kernel",
     SpanKind.USER_ANNOTATION: "gpu_user_annotation",
     SpanKind.STEP: "gpu_user_annotation",
-    SpanKind.COLLECTIVE: "gpu_user_annotation",
+    SpanKind.COLLECTIVE: "collective_comm",
 }
 """What spans on a device are called instead."""
 # As native/core/chrome_writer_columns.h numbers them: 1 a call, 2 a module's, 4 a range that is no work of a device.
@@ -62,7 +62,6 @@ _TRAITS = {
     SpanKind.MODULE: 3,
     SpanKind.USER_ANNOTATION: 4,
     SpanKind.STEP: 4,
-    SpanKind.COLLECTIVE: 4,
 }
 
 
