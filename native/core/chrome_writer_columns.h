@@ -14,6 +14,8 @@ enum ChromeTrait : uint8_t {
   kChromeRange = 4,   // marked on the host; where a device shows it as well, it is no work of the device
 };
 
+inline constexpr int64_t kNoStreamNumber = INT64_MIN;
+
 struct ChromeSpans {
   std::span<const int64_t> start_ns, duration_ns;
   std::span<const int32_t> name;  // string id
@@ -79,10 +81,10 @@ struct ChromeTables {
   std::span<const uint8_t> traits;  // by kind: ChromeTrait
   std::span<const std::string> flow_categories;
   std::span<const std::string> counter_name;
-  std::span<const int64_t> thread_torch_tid;      // by thread
-  std::span<const int32_t> thread_first_track;    // by thread: its lane 0 among the tracks
-  std::span<const int64_t> track_pid, track_tid;  // by track
-  std::span<const int64_t> stream_device, stream_number;
+  std::span<const int64_t> thread_torch_tid;              // by thread
+  std::span<const int32_t> thread_first_track;            // by thread: its lane 0 among the tracks
+  std::span<const int64_t> track_pid, track_tid;          // by track
+  std::span<const int64_t> stream_device, stream_number;  // kNoStreamNumber: not to be written
 };
 
 struct ChromeColumns {

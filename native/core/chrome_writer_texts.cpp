@@ -149,8 +149,9 @@ void ChromeTexts::escape_tracks(const ChromeTables& tables) {
   if (tables.stream_device.size() != tables.stream_number.size())
     throw BadColumns("ChromeWriter: stream_device and stream_number have different lengths");
   for (std::size_t stream = 0; stream < tables.stream_number.size(); ++stream) {
-    streams.writing() += ",\"device\":" + std::to_string(tables.stream_device[stream]) +
-                         ",\"stream\":" + std::to_string(tables.stream_number[stream]);
+    streams.writing() += ",\"device\":" + std::to_string(tables.stream_device[stream]);
+    if (tables.stream_number[stream] != kNoStreamNumber)
+      streams.writing() += ",\"stream\":" + std::to_string(tables.stream_number[stream]);
     streams.end();
   }
 }

@@ -50,6 +50,12 @@ def test_facts_of_spans_on_the_host_are_left_out():
     assert event["args"] == {}
 
 
+def test_where_the_source_numbers_streams_itself_only_its_number_counts():
+    tables = {"stream_number": np.array([-(2**63)], np.int64), "arguments": ['{"stream": 4294967295}']}
+    own, none = events([{"stream": 0, "arguments": 0}, {"stream": 0}], tables=tables)
+    assert (own["args"], none["args"]) == ({"device": 3, "stream": 2**32 - 1}, {"device": 3})
+
+
 def test_a_range_on_a_device_has_no_stream():
     (event,) = events([{"stream": 0, "kind": RANGE}])
     assert (event["cat"], event["args"]) == ("gpu_user_annotation", {})

@@ -63,6 +63,8 @@ _TRAITS = {
     SpanKind.USER_ANNOTATION: 4,
     SpanKind.STEP: 4,
 }
+# As native/core/chrome_writer_columns.h has it.
+_NO_NUMBER = np.iinfo(np.int64).min
 
 
 def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -138,7 +140,7 @@ def _events(
             "track_pid": tracks.pid,
             "track_tid": tracks.tid,
             "stream_device": streams["device_index"].astype(np.int64),
-            "stream_number": streams["number"],
+            "stream_number": _stream_numbers(trace, spans),
         },
         kernels=_of_spans(trace, spans, "kernels"),
         copies=_of_spans(trace, spans, "copies"),
@@ -149,6 +151,27 @@ def _events(
         header=opening,
         footer=b"\n]}\n",
     )
+
+
+def _stream_numbers(trace: Trace, spans: ShownSpans) -> NDArray[np.int64]:
+    """The number to write for the work on each stream; none where the source numbers streams in a way of its own.
+
+    Where it does so for most of a device's work, the tracks of that device are no streams at all.
+    """
+    streams = trace.columns("streams")
+    numbers: NDArray[np.int64] = streams["number"].astype(np.int64)
+    own = np.array(['"stream":' in text for text in spans.arguments] + [False], np.bool_)
+    if not own.any() or "stream" not in spans.columns:
+        return numbers
+    on_device = np.flatnonzero(spans.columns["stream"] >= 0)
+    stream = spans.columns["stream"][on_device]
+    apart = own[spans.columns["arguments"][on_device]]
+    numbers[stream[apart]] = _NO_NUMBER
+    device = streams["device_type"].astype(np.int64) << 32 | streams["device_index"]
+    for one in np.unique(device[stream[apart]]).tolist():
+        if apart[device[stream] == one].mean() > 0.5:
+            numbers[device == one] = _NO_NUMBER
+    return numbers
 
 
 def _of_spans(trace: Trace, spans: ShownSpans, table: str) -> dict[str, NDArray[Any]] | None:

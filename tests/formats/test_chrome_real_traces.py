@@ -1,0 +1,66 @@
+"""Real traces of accelerators, read and written again: what other tools say of our files and of the originals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kinetoscope
+from tests.support.chrome_file import partly_overlapping, read_strictly
+from tests.support.holistic import breakdowns, needs_holistic
+from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto
+from tests.support.shared_traces import needs_shared_traces, shared_traces
+
+pytestmark = needs_shared_traces
+every_trace = pytest.mark.parametrize("path", shared_traces(), ids=lambda path: path.name.split(".")[0])
+
+
+def exported(path: Path, folder: Path) -> Path:
+    """The trace as we write it."""
+    target = folder / path.name.removesuffix(".gz")
+    kinetoscope.open(path).save(target)
+    return target
+
+
+@needs_perfetto
+@every_trace
+def test_perfetto_takes_everything(path: Path, tmp_path: Path) -> None:
+    trace = kinetoscope.open(path)
+    trace.save(tmp_path / "trace.json")
+    shown = len(trace.columns("spans")) + len(trace.columns("allocations"))
+    assert complaints(tmp_path / "trace.json") == (shown, [])
+    unpaired, arrows = ask_perfetto(
+        tmp_path / "trace.json",
+        "select name, value from stats where name like 'flow%' and value != 0",
+        "select count(*) from flow",
+    )
+    assert unpaired == []
+    backward = int((trace.column("spans", "forward") >= 0).sum())
+    assert arrows == [[len(trace.columns("launches")) + backward]]
+
+
+@every_trace
+def test_the_file_is_strict_and_its_slices_nest(path: Path, tmp_path: Path) -> None:
+    assert partly_overlapping(read_strictly(exported(path, tmp_path))) == []
+
+
+def assert_close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """Rows say the same to within what numbers of microseconds since 1970 lose as doubles, and what whole ones leave out."""
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        for key, value in other.items():
+            if isinstance(value, str):
+                assert one[key] == value
+            else:
+                inexact = 1e-4 if key == "sum" else 1e-6
+                assert one[key] == pytest.approx(value, rel=inexact, abs=0.01)
+
+
+@needs_holistic
+@every_trace
+def test_holistic_trace_analysis_says_the_same_of_our_file(path: Path, tmp_path: Path) -> None:
+    ours, theirs = breakdowns(exported(path, tmp_path), path)
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one, other)
