@@ -22,6 +22,8 @@ SCRIPTS = (
     "chrome_export",
     "demo_overhead",
     "python_calls",
+    "reading",
+    "ktrace",
 )
 
 

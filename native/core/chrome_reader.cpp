@@ -158,8 +158,11 @@ void ChromeReader::run(bool last) {
 
 ChromeReader::Step ChromeReader::start() {
   const char* p = here();
-  if (used_ - at_ < 4 && !last_) return Step::NeedsMore;
-  if (used_ - at_ >= 3 && std::memcmp(p, "\xEF\xBB\xBF", 3) == 0) p += 3;
+  if (!begun_) {
+    if (used_ - at_ < 3 && !last_) return Step::NeedsMore;
+    if (used_ - at_ >= 3 && std::memcmp(p, "\xEF\xBB\xBF", 3) == 0) p += 3;
+    begun_ = true;
+  }
   p = skip_space(p, end());
   go_to(p);
   if (p == end()) return Step::NeedsMore;

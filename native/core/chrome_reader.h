@@ -64,7 +64,7 @@ class ChromeReader {
   std::size_t largest_value_;
   std::size_t looked_at_again_ = 0;
   State state_ = State::Start;
-  bool list_ = false, seen_events_ = false, last_ = false;
+  bool begun_ = false, list_ = false, seen_events_ = false, last_ = false;
   std::size_t events_ = 0, header_bytes_ = 0;
   std::vector<std::pair<std::string, std::string>> header_;
   Arguments arguments_;
