@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 PARTS = ("compute_ns", "communication_ns", "copy_ns", "input_wait_ns", "cpu_bound_ns", "idle_ns")
-"""The parts of a row in the order in which a moment is given to them; together they are `duration_ns`."""
+"""The parts of a row; together they are `duration_ns`. `docs/devices.md` says which moment counts for which."""
 
 BREAKDOWN_SCHEMA = Table(
     "breakdown",

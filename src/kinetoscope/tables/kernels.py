@@ -158,12 +158,20 @@ def _started(
     operator = starters(trace).operator[rows]
     name = np.where(operator >= 0, spans["name"][operator], -1).astype(np.int32)
     module = np.where(operator >= 0, spans["module"][operator], -1).astype(np.int32)
+    paths = trace.columns("modules")["path"]
+    if groups == len(rows):
+        # Each kernel by itself, which `group` numbers in the order of `rows`.
+        return {
+            "operator": Labels(name, texts),
+            "operators": Labels(name, texts),
+            "module": Labels(module, paths),
+        }
     most_name, listed = _ranked(group, groups, name, duration, texts)
     most_module, _ = _ranked(group, groups, module, duration, None)
     return {
         "operator": Labels(most_name, texts),
         "operators": listed,
-        "module": Labels(most_module, trace.columns("modules")["path"]),
+        "module": Labels(most_module, paths),
     }
 
 
