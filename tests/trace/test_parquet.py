@@ -1,8 +1,13 @@
-"""The spans as a Parquet file, read again by three other tools."""
+"""A table as a Parquet file, read again by three other tools."""
+
+import json
 
 import pyarrow.parquet as pq
+from hypothesis import given
 
+from kinetoscope.trace import _parquet
 from kinetoscope.trace._text import from_utf8
+from tests.support.any_trace import any_traces
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
 
@@ -41,3 +46,29 @@ def test_pandas_polars_and_duckdb_read_it(tmp_path):
 def test_an_empty_trace_is_an_empty_table(tmp_path):
     TraceBuilder().build().save(tmp_path / "x.parquet")
     assert pq.read_table(tmp_path / "x.parquet").num_rows == 0
+
+
+@given(any_traces())
+def test_any_table_survives_with_its_types(tmp_path_factory, trace):
+    path = tmp_path_factory.mktemp("parquet") / "x.parquet"
+    for table in ("spans", "ops", "counters", "copies"):
+        trace.save(path, table=table)
+        again = pq.read_table(path)
+        assert again.schema.equals(trace.table(table).schema, check_metadata=False)
+        assert again.to_pylist() == trace.table(table).to_pylist()
+
+
+def test_large_tables_are_written_a_group_of_rows_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(_parquet, "ROWS_OF_A_GROUP", 5)
+    trace = hostile_trace()
+    trace.save(tmp_path / "x.parquet")
+    file = pq.ParquetFile(tmp_path / "x.parquet")
+    assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [5, 5, 2]
+    assert file.read().to_pylist() == trace.table("spans").to_pylist()
+
+
+def test_the_file_says_what_its_columns_mean_and_of_which_run_it_is(tmp_path):
+    hostile_trace().save(tmp_path / "x.parquet")
+    schema = pq.read_schema(tmp_path / "x.parquet")
+    assert schema.field("self_ns").metadata[b"unit"] == b"ns"
+    assert json.loads(schema.metadata[b"kinetoscope.info"])["process"] == 4242

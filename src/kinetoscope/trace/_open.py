@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 RECORDING_MAGIC = b"KSCOPE\r\n"
 ZIP_MAGIC = b"PK\x03\x04"
 CAN_OPEN = (
-    "recordings of this profiler (also of killed processes), .ktrace files, and traces of Kineto and others in Chrome's "
-    "JSON format, plain or packed by gzip or zstd"
+    "recordings of this profiler (also of killed processes), .ktrace files, .tables folders, and traces of Kineto and "
+    "others in Chrome's JSON format, plain or packed by gzip or zstd"
 )
 
 
@@ -37,7 +37,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     """Open a trace. What the file holds decides how it is read, not its name.
 
     Recordings of this profiler, also of a process that was killed or still runs, and `.ktrace` files are mapped and not
-    read. JSON in Chrome's trace event format, as torch.profiler and many other tools write it, is read as a stream, plain
+    read. Folders that `save` made of a name ending in `.tables` are read. JSON in Chrome's trace event format, as torch.profiler and many other tools write it, is read as a stream, plain
     or packed by gzip or zstd. What cannot be used of it, or does not fit, is a row of `losses`.
 
     Args:
@@ -65,6 +65,10 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     ):
         if limit is not None and (type(limit) is not int or limit < 0):
             raise ArgumentError(f"{name}={limit!r}: give a number of bytes that is not negative.")
+    if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
+        from kinetoscope.trace._tables_folder import read_tables
+
+        return read_tables(Path(source))
     with ByteSource.of(source) as found:
         head = found.peek(8)
         if head == RECORDING_MAGIC or head.startswith(ZIP_MAGIC):
@@ -119,6 +123,8 @@ def _what_it_is(head: bytes, begin: bytes) -> str:
         return "the file is empty"
     if head.startswith(b"PAR1"):
         return "a Parquet file holds one table and not a whole trace (read it with pandas, polars or DuckDB)"
+    if head.startswith(b"ARROW1"):
+        return "an Arrow file holds one table and not a whole trace (read it with pyarrow, pandas or polars)"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "the text is in UTF-16, and JSON is read in UTF-8"
     if head != begin[: len(head)] and head.startswith((GZIP_MAGIC, b"\x28\xb5\x2f\xfd")):

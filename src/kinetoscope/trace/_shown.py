@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.trace._columns import Columns
     from kinetoscope.trace._trace import Trace
 
+EVERY = slice(None)
 _COLUMN = {name: {column.name: column for column in table.columns} for name, table in STORED.items()}
 
 
@@ -169,9 +171,20 @@ def ranks(trace: Trace) -> NDArray[np.int64]:
     return _or_of_trace(trace.column("threads", "rank"), rank(trace))
 
 
-def spans(trace: Trace) -> pyarrow.Table:
-    """Return the `spans` table."""
-    own = trace.columns("spans")
+class _Rows:
+    """Some rows of the columns of a table, each cut out when it is asked for."""
+
+    def __init__(self, columns: Columns, rows: slice) -> None:
+        self._columns, self._rows = columns, rows
+        self.numbers = np.arange(len(columns), dtype=np.int32)[rows]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._rows]
+
+
+def spans(trace: Trace, *, rows: slice = EVERY) -> pyarrow.Table:
+    """Return the `spans` table, or some rows of it: a writer of large files asks for a part at a time."""
+    own = _Rows(trace.columns("spans"), rows)
     strings, texts = trace.strings, stack_texts(trace)
     step, thread, module, shapes, flags = (
         own[name] for name in ("step", "thread", "module", "shapes", "flags")
@@ -186,7 +199,7 @@ def spans(trace: Trace) -> pyarrow.Table:
         )
     }  # fmt: skip
     columns |= {
-        "id": np.arange(len(own), dtype=np.int32),
+        "id": own.numbers,
         "name": Labels(own["name"], strings),
         "overload": Labels(np.where(own["overload"] > 0, own["overload"], -1), strings),
         "kind": Labels(own["kind"], KIND_NAMES),

@@ -78,6 +78,9 @@ WRITERS: dict[str, str] = {
     ".memory.json": "kinetoscope.formats.memory_timeline:write_memory_timeline",
     ".memory.json.gz": "kinetoscope.formats.memory_timeline:write_memory_timeline",
     ".memory.raw.json.gz": "kinetoscope.formats.memory_timeline:write_memory_timeline",
+    ".speedscope.json": "kinetoscope.formats.speedscope:write_speedscope",
+    ".speedscope.json.gz": "kinetoscope.formats.speedscope:write_speedscope",
+    ".tables": "kinetoscope.trace._tables_folder:write_tables",
     ".collapsed": "kinetoscope.formats.stacks:write_collapsed",
     ".folded": "kinetoscope.formats.stacks:write_collapsed",
 }
@@ -85,6 +88,8 @@ WRITERS: dict[str, str] = {
 # The same for formats of one table: function (Trace, path, name of the table) -> None.
 TABLE_WRITERS: dict[str, str] = {
     ".parquet": "kinetoscope.trace._parquet:write_parquet",
+    ".arrow": "kinetoscope.trace._arrow_file:write_arrow",
+    ".feather": "kinetoscope.trace._arrow_file:write_arrow",
 }
 
 # Method name -> function (Trace, **options).

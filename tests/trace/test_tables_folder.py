@@ -1,0 +1,112 @@
+"""All tables as a folder: others read each file, and we open the whole again."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+
+from kinetoscope import ArgumentError, FormatError
+from kinetoscope.trace import open as open_trace
+from kinetoscope.trace._tables_folder import SHOWN
+from tests.support.any_trace import any_traces
+from tests.support.hostile import HOSTILE_NAMES
+from tests.support.same_trace import assert_same
+from tests.support.trace_builder import TraceBuilder
+
+
+@given(any_traces())
+def test_any_trace_survives_and_every_file_is_the_table_of_its_name(tmp_path_factory, trace):
+    path = tmp_path_factory.mktemp("folder") / "x.tables"
+    trace.save(path)
+    with open_trace(path) as again:
+        assert_same(again, trace)
+        assert again.path == path
+    for name in SHOWN:
+        expected = trace.table(name, **({"by": "span"} if name == "kernels" else {}))
+        assert pq.read_table(path / f"{name}.parquet").to_pylist() == expected.to_pylist(), name
+
+
+@given(any_traces())
+def test_what_was_opened_can_be_saved_over_itself(tmp_path_factory, trace):
+    path = tmp_path_factory.mktemp("folder") / "x.tables"
+    trace.save(path)
+    open_trace(path).save(path)
+    assert_same(open_trace(path), trace)
+    assert [entry.name for entry in path.parent.iterdir()] == ["x.tables"]
+
+
+def hostile_trace():
+    builder = TraceBuilder()
+    for place, name in enumerate(HOSTILE_NAMES):
+        builder.span(
+            name, place * 10, 5, module=builder.module(name, name=name), stack=builder.stack((name, 1, name))
+        )
+    builder.step(1, 0, 100).kernel("gemm", 10, 20, grid=(1, 2, 3))
+    return builder.build()
+
+
+def test_hostile_names_survive(tmp_path):
+    hostile_trace().save(tmp_path / "x.tables")
+    assert_same(open_trace(tmp_path / "x.tables"), hostile_trace())
+
+
+def test_duckdb_joins_the_files(tmp_path):
+    import duckdb
+
+    hostile_trace().save(tmp_path / "x.tables")
+    query = f"select s.name from '{tmp_path}/x.tables/spans.parquet' s join '{tmp_path}/x.tables/steps.parquet' t on s.step = t.number"
+    assert len(duckdb.sql(query).fetchall()) == 12
+
+
+def test_what_is_no_folder_of_tables_is_left_alone(tmp_path):
+    (tmp_path / "x.tables").mkdir()
+    (tmp_path / "x.tables" / "mine.txt").write_text("keep me")
+    with pytest.raises(ArgumentError, match="is no folder of tables: remove it"):
+        hostile_trace().save(tmp_path / "x.tables")
+    assert (tmp_path / "x.tables" / "mine.txt").read_text() == "keep me"
+    (tmp_path / "file.tables").write_text("keep me")
+    with pytest.raises(ArgumentError, match="is no folder of tables"):
+        hostile_trace().save(tmp_path / "file.tables")
+
+
+def test_an_error_while_writing_leaves_what_was_there(tmp_path):
+    trace = hostile_trace()
+    trace.save(tmp_path / "x.tables")
+    trace.info["not JSON"] = object()
+    with pytest.raises(TypeError):
+        trace.save(tmp_path / "x.tables")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.tables"]
+    assert_same(open_trace(tmp_path / "x.tables"), hostile_trace())
+
+
+def damaged_manifest(**changes):
+    def damage(stored):
+        manifest = json.loads((stored / "manifest.json").read_text())
+        (stored / "manifest.json").write_text(json.dumps(manifest | changes))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, "a folder, but no trace"),
+        (lambda stored: (stored / "manifest.json").unlink(), "a folder, but no trace"),
+        (lambda stored: (stored / "manifest.json").write_text("{}"), r"manifest\.json is something else's"),
+        (lambda stored: (stored / "manifest.json").write_text("{"), "is damaged"),
+        (damaged_manifest(version=9), "version 9; this release reads version 1"),
+        (damaged_manifest(info=3), "is damaged"),
+        (damaged_manifest(tables={"spans": {"columns": ["nonsense"]}}), "is damaged"),
+        (damaged_manifest(tables={"spans": {"columns": ["own_module"]}}), "refers to rows that are not there"),
+        (lambda stored: (stored / "spans.parquet").write_bytes(b"PAR1 junk"), "is damaged"),
+        (lambda stored: (stored / "strings.parquet").write_bytes(b""), "is damaged"),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_a_damaged_folder_is_a_format_error(tmp_path, damage, message):
+    hostile_trace().save(tmp_path / "x.tables")
+    damage(tmp_path / "x.tables" / "stored")
+    with pytest.raises(FormatError, match=message):
+        open_trace(tmp_path / "x.tables")
