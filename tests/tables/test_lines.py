@@ -55,6 +55,32 @@ def test_a_stack_without_user_code_shows_its_innermost_frame():
     assert {key: row["self_ns"] for key, row in lines(builder.build()).items()} == {(TORCH, 2): 10}
 
 
+def test_stacks_of_torchs_own_collector_name_files_without_their_folder():
+    stack = [
+        ("train.py", 9, "main"),
+        ("torch/nn/modules/linear.py", 100, "forward"),
+        ("", 0, "<built-in function linear>"),
+    ]
+    builder = TraceBuilder()
+    builder.span("aten::linear", 0, 10, stack=builder.stack(*stack))
+    found = lines(builder.build())
+    assert {key: row["self_ns"] for key, row in found.items()} == {("train.py", 9): 10}
+
+
+@pytest.mark.parametrize(
+    ("file", "is_user"),
+    [
+        ("torch/nn/functional.py", False), ("torchvision/models/resnet.py", False), ("kinetoscope/collect/_session.py", False),
+        ("kinetoscope/examples/train_gpt.py", True), ("torch_geometric/nn/conv.py", True), ("train.py", True), ("", False),
+        ("/home/me/torch/train.py", True), ("transformers/models/bert.py", True),
+    ],
+)  # fmt: skip
+def test_which_files_of_torchs_own_collector_are_the_users(file, is_user):
+    builder = TraceBuilder()
+    builder.span("aten::add", 0, 10, stack=builder.stack((file, 1, "f")))
+    assert user_frames(builder.build()).tolist() == [is_user]
+
+
 def test_no_stacks_no_lines():
     assert TraceBuilder().span("aten::add", 0, 5).build().table("lines").num_rows == 0
 

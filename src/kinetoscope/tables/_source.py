@@ -70,11 +70,14 @@ def _torch_roots(files: list[str]) -> tuple[str, ...]:
 
 
 def _is_library(file: str, roots: tuple[str, ...]) -> bool:
-    """Whether a file belongs to torch or to this package."""
-    if file.startswith("<frozen") or file.startswith(roots):
+    """Whether a file belongs to torch or to this package; built-in functions have none."""
+    if not file or file.startswith("<frozen") or file.startswith(roots):
         return True
-    if any(place in file for place in _OWN_PROGRAMS):
+    if any(place in f"/{file}" for place in _OWN_PROGRAMS):
         return False
+    # torch's own collector cuts the folder off in which a package is installed.
+    if file.split("/", 1)[0] in _PACKAGES:
+        return True
     if any(place in file for place in _OWN_ROOMS):
         return True
     for place in _INSTALLED:
