@@ -1,7 +1,11 @@
-"""Real traces of accelerators: what we read equals what `json.loads` and dictionaries say, file by file."""
+"""Kineto's own files: what we read equals what `json.loads` and dictionaries say, file by file.
+
+They are the small recordings in `tests/golden` and, where they lie beside the repository, real traces of accelerators.
+"""
 
 from collections import Counter
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +22,12 @@ from tests.support.plain_chrome import (
 )
 from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_traces
 
-pytestmark = needs_shared_traces
-FILES = [pytest.param(path, id=str(path.relative_to(FOLDER))) for path in shared_traces()]
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.json.gz"))
+FILES = [
+    *(pytest.param(path, id=path.name) for path in GOLDEN),
+    *(pytest.param(path, id=str(path.relative_to(FOLDER))) for path in shared_traces()),
+    *([] if shared_traces() else [pytest.param(None, id="shared", marks=needs_shared_traces)]),
+]
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -135,3 +143,9 @@ def test_kernels_and_copies_say_what_they_did(path):
     assert (blocks[0] * blocks[1] * blocks[2]).sum() == plain.blocks_of_grids()
     moved = trace.columns("copies")["bytes"]
     assert moved[moved >= 0].sum() == plain.moved_bytes()
+
+
+def test_there_are_recordings_of_our_own():
+    assert {path.name.partition(".")[0] for path in GOLDEN} == {
+        "ddp_rank0", "ddp_rank1", "names", "operators", "training",
+    }  # fmt: skip
