@@ -18,6 +18,7 @@ SCRIPTS = (
     "flag_costs",
     "stop_cost",
     "table_cost",
+    "kineto_engine",
     "memory_cost",
     "chrome_export",
     "demo_overhead",

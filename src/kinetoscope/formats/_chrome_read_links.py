@@ -174,27 +174,55 @@ def number_threads(
     thread = spans["thread"]
     votes: dict[tuple[int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     named = forward_number[arrows.end] > 0
-    for end, begin in zip(arrows.end[named].tolist(), arrows.begin[named].tolist(), strict=True):
-        if process[thread[end]] == process[thread[begin]]:
-            votes[int(process[thread[end]]), int(forward_number[end])][int(thread[begin])] += 1
+    end, begin = arrows.end[named], arrows.begin[named]
+    within = process[thread[end]] == process[thread[begin]]
+    end, begin = end[within], begin[within]
+    for (row_of_end, number, row), count in _counted(thread[end], forward_number[end], thread[begin]):
+        votes[int(process[row_of_end]), number][row] += count
     backward = np.flatnonzero(forward_number > 0)
-    if len(backward) and "sequence" in spans:
+    wanted = {
+        (int(process[row]), number)
+        for (row, number), _ in _counted(thread[backward], forward_number[backward])
+    }
+    wanted -= votes.keys()
+    if wanted and "sequence" in spans:
         sequence = spans["sequence"]
         forward = np.flatnonzero((forward_number <= 0) & (sequence >= 0))
         by_thread = {
             int(row): np.unique(sequence[forward[thread[forward] == row]])
             for row in np.unique(thread[forward]).tolist()
         }
-        wanted = np.unique(np.stack((process[thread[backward]], forward_number[backward])), axis=1).T.tolist()
-        for one, number in wanted:
-            if (one, number) in votes:
-                continue
+        for one, number in sorted(wanted):
             mine = backward[(forward_number[backward] == number) & (process[thread[backward]] == one)]
             asked = np.unique(sequence[mine])
             for row, known in by_thread.items():
                 if process[row] == one and (common := len(np.intersect1d(asked, known, assume_unique=True))):
                     votes[one, number][row] += common
     return _elected(votes)
+
+
+def _counted(*columns: NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
+    """How often each combination of values stands in the rows of columns."""
+    if len(columns[0]) == 0:
+        return []
+    changed = np.zeros(len(columns[0]) - 1, dtype=bool)
+    for column in columns:
+        changed |= column[1:] != column[:-1]
+    # Neighbours are mostly alike: runs of equal rows are counted as one first.
+    first = np.concatenate(([0], np.flatnonzero(changed) + 1))
+    lengths = np.diff(np.append(first, len(columns[0])))
+    order = np.lexsort([column[first] for column in columns])
+    sorted_columns = [column[first][order] for column in columns]
+    new = np.zeros(len(order), dtype=bool)
+    new[0] = True
+    for column in sorted_columns:
+        new[1:] |= column[1:] != column[:-1]
+    at = np.flatnonzero(new)
+    sums = np.add.reduceat(lengths[order], at)
+    return [
+        (tuple(int(column[row]) for column in sorted_columns), count)
+        for row, count in zip(at.tolist(), sums.tolist(), strict=True)
+    ]
 
 
 def _elected(votes: Mapping[tuple[int, int], Mapping[int, int]]) -> dict[tuple[int, int], int]:
