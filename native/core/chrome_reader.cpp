@@ -7,11 +7,10 @@
 #include "json.h"
 #include "json_scan.h"
 #include "json_values.h"
+#include "unescaped_name.h"
 
 namespace kinetoscope {
 namespace {
-
-constexpr std::ptrdiff_t kLongestUnescapedName = 1 << 16;
 
 // The members of an event that have a meaning here; the last are its arguments.
 constexpr std::string_view kMemberNames[] = {"ph",  "cat", "name", "pid",   "tid", "ts",
@@ -32,23 +31,6 @@ std::string what_it_looks_like(std::string_view text) {
   std::string shown;
   append_json_escaped(text.substr(0, 24), shown);
   return "it begins with \"" + shown + "\"";
-}
-
-// The quote that ends a name in which quotes stand unescaped, as Kineto writes names: behind it comes the
-// process. nullptr where the next event comes first, and `end` where the text does.
-const char* end_of_unescaped_name(const char* p, const char* end) {
-  constexpr std::string_view kNext = "\"pid\"", kFirst = "\"ph\"";
-  const char* const begin = p;
-  for (; (p = static_cast<const char*>(std::memchr(p, '"', static_cast<std::size_t>(end - p)))) != nullptr;
-       ++p) {
-    const std::string_view rest(p, static_cast<std::size_t>(end - p));
-    if (rest.starts_with(kFirst) || p - begin > kLongestUnescapedName) return nullptr;
-    const char* next = skip_space(p + 1, end);
-    if (next < end && *next == ',') next = skip_space(next + 1, end);
-    if (next + kNext.size() > end) return end;
-    if (std::string_view(next, kNext.size()) == kNext) return p;
-  }
-  return end;
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ def test_it_names_the_engine_and_every_tested_feature():
     pytest.importorskip("torch", reason="the recorder is tested with PyTorch")
     told = doctor()
     assert told.returncode == 0, told.stderr
-    for word in ("kinetoscope", "Python", "torch", "compiler", "recorder", "engine"):
+    for word in ("kinetoscope", "Python", "torch", "compiler", "recorder", "engine", "kineto  "):
         assert any(line.startswith(word) for line in told.stdout.splitlines())
+    assert "read through a pipe while torch writes it" in " ".join(told.stdout.split())
     for feature in ("operators", "nesting", "backward", "shapes", "stacks", "modules"):
         assert f" {feature}" in told.stdout
 

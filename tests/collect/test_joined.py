@@ -204,4 +204,5 @@ def test_several_cycles_can_be_put_together():
             program()
         session.trace
     trace = session.cycles.together()
+    assert trace.info["clock_checks"]["device_calls"] == 40
     assert trace.column("spans", "device_ns")[rows_named(trace, "aten::mm")].tolist() == [KERNEL_NS] * 40

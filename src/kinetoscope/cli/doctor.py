@@ -61,6 +61,7 @@ def command(*, build: bool) -> None:
     _native_lines(printer, status)
     beyond = sorted(activity.name for activity in supported_activities() if activity != ProfilerActivity.CPU)
     _engine_line(printer, status, beyond)
+    _kineto_line(printer)
     _switch_line(printer)
 
 
@@ -95,11 +96,21 @@ def _engine_line(printer: Console, status: EngineStatus, beyond: list[str]) -> N
         _line(
             printer,
             "engine",
-            f"kineto by default, because only it records {devices}; native for the CPU side alone",
+            f"kineto by default, because only it records {devices}; engine='native' records the host natively beside it",
             POOR,
         )
     else:
         _line(printer, "engine", "native", OK)
+
+
+def _kineto_line(printer: Console) -> None:
+    """Tell how what torch's own collector records would reach us, and whether it is spared its event objects."""
+    from kinetoscope.collect._kineto_text import kineto_status
+
+    try:
+        _line(printer, "kineto", kineto_status(), OK)
+    except RecorderError as error:
+        _line(printer, "kineto", str(error), BAD)
 
 
 def _switch_line(printer: Console) -> None:

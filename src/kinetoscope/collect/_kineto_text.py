@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.profiler
+
 from kinetoscope._errors import RecorderError
 from kinetoscope.trace import catalog
 
@@ -68,6 +70,30 @@ def read_text(results: Any, limit_s: float | None = None, *, may_start_threads: 
         raise RecorderError(
             f"torch's collector could not write what it recorded ({error}); torch may have said more on stderr."
         ) from error
+
+
+def kineto_status() -> str:
+    """How what torch's collector records would reach us here, in a sentence for `kinetoscope doctor`.
+
+    Raises:
+        RecorderError: It could not, since no folder can be written to.
+    """
+    from kinetoscope.collect._experimental import has_setting
+
+    if not torch.profiler.kineto_available():
+        return "not built into this torch: engine='kineto' records operators only"
+    with _folder() as folder:
+        try:
+            os.mkfifo(folder / "pipe", 0o600)
+            way = "read through a pipe while torch writes it"
+        except OSError:
+            way = "read from a temporary file, since no named pipe can be made"
+        objects = (
+            "without torch's event objects"
+            if has_setting("trace_only")
+            else "torch makes its event objects too"
+        )
+        return f"{way}, in {folder.parent}; {objects}"
 
 
 def _follow(results: Any, reader: Any, path: Path) -> bool:
