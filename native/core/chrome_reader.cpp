@@ -346,11 +346,6 @@ const char* ChromeReader::after_bad_event() const {
   return nullptr;
 }
 
-bool ChromeReader::may_look_again(std::size_t bytes) {
-  looked_at_again_ += bytes;
-  return looked_at_again_ <= kMostLookedAtAgain;
-}
-
 void ChromeReader::give_up_on(State skipping) {
   ++taken_.losses.oversized_values;
   state_ = skipping;

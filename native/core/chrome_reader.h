@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "chrome_events.h"
+#include "chrome_limits.h"
 #include "column.h"
 #include "learned_gap.h"
 
@@ -49,7 +50,7 @@ class ChromeReader {
   Step skip_on();
   const char* event_at(const char* p);
   const char* after_bad_event() const;
-  bool may_look_again(std::size_t bytes);
+  bool may_look_again(std::size_t bytes) { return (looked_at_again_ += bytes) <= kMostLookedAtAgain; }
   void give_up_on(State skipping);
 
   std::string_view rest() const { return {buffer_.data() + at_, used_ - at_}; }
