@@ -1,12 +1,15 @@
 """The joined engine: real recordings of the host, and texts as Kineto would have written them of a device."""
 
+import dataclasses
 import threading
+import warnings
 
 import pytest
 import torch
 
 from kinetoscope import ProfilerActivity, StateError, profile
-from kinetoscope.collect import RecordingRequest
+from kinetoscope.collect import RecordingRequest, _kineto
+from kinetoscope.collect._experimental import changed_settings
 from kinetoscope.collect._joined import JoinedEngine
 from kinetoscope.collect._kineto_recording import KinetoRecording
 from kinetoscope.collect._native import NativeEngine
@@ -194,6 +197,39 @@ def test_each_side_is_switched_off_by_itself():
     engine.stop().discard()
     assert host.log == ["prepare", "start", "off CPU", "stop", "discard"]
     assert devices.log == ["prepare", "start", "off CUDA", "on CUDA", "stop", "discard"]
+
+
+def test_torchs_own_collector_runs_for_devices_alone_beside_our_recorder(monkeypatch):
+    make = _kineto._make_collector
+
+    def of_devices_alone(request):
+        # torch refuses to be asked for a device that is not there, and collects nothing of it if it is told to start.
+        made = make(dataclasses.replace(request, activities=frozenset([CPU])))
+        made.kineto_activities = {CUDA}
+        return made
+
+    monkeypatch.setattr(_kineto, "_make_collector", of_devices_alone)
+    session = record(JoinedEngine())
+    trace = session.trace
+    assert len(rows_named(trace, "aten::mm")) == 20
+    assert len(trace.columns("launches")) == 0
+    assert trace.complete
+    assert trace.info["clock_checks"]["device_calls"] == 0
+    monkeypatch.undo()
+    with profile(activities=[CPU], engine="kineto") as after:
+        program()
+    assert len(rows_named(after.trace, "aten::mm")) == 20
+
+
+def test_settings_of_torchs_collector_reach_it_without_a_warning():
+    config = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
+    engine, _, devices = joined()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record(engine, experimental_config=config, post_processing_timeout_s=60)
+    handed = changed_settings(devices.requests[0].experimental_config)
+    assert handed["enable_cuda_sync_events"] is True
+    assert devices.requests[0].post_processing_timeout_s == 60
 
 
 def test_several_cycles_can_be_put_together():

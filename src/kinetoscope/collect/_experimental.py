@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch._C import _profiler
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect._warn import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect._engine import Engine
 
 # What the native engine does in any case, so that these ask for nothing that would be missing.
 _ALWAYS_NATIVE = frozenset({"profile_all_threads", "capture_overload_names", "trace_only", "verbose"})
@@ -38,9 +41,11 @@ def changed_settings(config: Any | None) -> dict[str, Any]:
     return {name: asked[place] for name, place in _places().items() if asked[place] != usual[place]}
 
 
-def name_what_has_no_effect(engine: str, config: Any | None, post_processing_timeout_s: float | None) -> None:
+def name_what_has_no_effect(
+    engine: Engine, config: Any | None, post_processing_timeout_s: float | None
+) -> None:
     """Warn once of all that was asked for and that the native engine has no use for."""
-    if engine != "native":
+    if engine.name != "native" or getattr(engine, "has_torchs_collector", False):
         return
     idle = [f"experimental_config.{name}" for name in changed_settings(config) if name not in _ALWAYS_NATIVE]
     if post_processing_timeout_s is not None:

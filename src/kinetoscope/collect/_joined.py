@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import KinetoscopeError, StateError
+from kinetoscope.collect._experimental import for_torchs_collector
 from kinetoscope.collect._kineto import KinetoEngine
 from kinetoscope.collect._native import NativeEngine
 from kinetoscope.collect._warn import warn_user
@@ -31,6 +32,8 @@ class JoinedEngine:
     """Records the host with the native recorder and devices with torch's collector."""
 
     name = "native"
+    # Settings of torch's collector have an effect.
+    has_torchs_collector = True
 
     def __init__(self, host: Engine | None = None, devices: Engine | None = None) -> None:
         """Nothing is loaded before `prepare`.
@@ -69,6 +72,8 @@ class JoinedEngine:
             path=None,
             ring_bytes=None,
             info={},
+            # Its event objects would be of the devices alone; nobody is shown them.
+            experimental_config=for_torchs_collector(request.experimental_config, trace_only=True),
             record_shapes=False,
             profile_memory=False,
             with_stack=False,

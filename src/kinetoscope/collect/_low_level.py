@@ -343,7 +343,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
                 "another Kinetoscope session is recording in this process, so this one records with torch's own "
                 "collector (Kineto)."
             )
-        name_what_has_no_effect(engine.name, self.experimental_config, self.post_processing_timeout_s)
+        name_what_has_no_effect(engine, self.experimental_config, self.post_processing_timeout_s)
         return engine
 
     def _chosen(self) -> Engine:
