@@ -1,9 +1,10 @@
 import pytest
+from hypothesis import given
 
 from kinetoscope import ArgumentError
 from kinetoscope.trace import SpanKind
 from tests.support.trace_builder import TraceBuilder
-from tests.tables.test_breakdown import NCCL
+from tests.tables.test_breakdown import NCCL, traces
 
 
 def launched():
@@ -86,3 +87,19 @@ def test_another_way_of_adding_up_is_refused():
 def test_a_trace_without_a_device_has_no_kernels():
     trace = TraceBuilder().span("aten::mm", 0, 5).build()
     assert [trace.table("kernels", by=by).num_rows for by in ("name", "launch", "span")] == [0, 0, 0]
+
+
+@given(traces())
+def test_however_kernels_are_added_up_it_is_the_same_time(builder):
+    trace = builder.build()
+    kernels = [span for span in builder.spans if span.kind == SpanKind.KERNEL]
+    for by in ("name", "launch", "span"):
+        rows = trace.table("kernels", by=by).to_pylist()
+        assert sum(row["calls"] for row in rows) == len(kernels)
+        assert sum(row["total_ns"] for row in rows) == sum(span.duration_ns for span in kernels)
+        assert all(row["min_ns"] <= row["mean_ns"] <= row["max_ns"] for row in rows)
+        shares = [row["kernel_percent"] for row in rows if row["kernel_percent"] is not None]
+        assert not shares or sum(shares) == pytest.approx(100)
+    work = sum(row["work_ns"] for row in trace.table("devices").to_pylist())
+    copied = sum(row["duration_ns"] for row in trace.table("copies").to_pylist())
+    assert work == copied + sum(span.duration_ns for span in kernels)
