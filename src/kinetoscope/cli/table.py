@@ -17,7 +17,7 @@ def command(
 ) -> None:
     """Print a table of a trace, the operators if no NAME is given.
 
-    The most useful ones: ops, modules, steps, lines, stacks, memory, spans, threads, allocations, losses, info.
+    The most useful ones: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
     from kinetoscope.cli import _grid
     from kinetoscope.cli._opening import open_trace
