@@ -1,11 +1,20 @@
 """What Perfetto's own trace processor makes of our Perfetto files: every slice, nothing dropped, no errors."""
 
-import pytest
+import math
+from collections import Counter, defaultdict
+from pathlib import Path
 
+import pytest
+import torch
+
+import kinetoscope
 from kinetoscope.formats.perfetto import write_perfetto
+from kinetoscope.trace import Trace
 from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto
 from tests.support.perfetto_expected import expected_slices
 from tests.support.perfetto_traces import hostile, many_lanes, training
+from tests.support.recorded import profile
+from tests.support.shared_traces import needs_shared_traces, shared_traces
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 
@@ -62,3 +71,95 @@ def test_perfetto_takes_a_hundred_thousand_neighbours(tmp_path):
         made.span("op", row * 1_001, 1_001)
     write_perfetto(made.build(), tmp_path / "trace.pftrace")
     assert complaints(tmp_path / "trace.pftrace") == (100_000, [])
+
+
+# ------------------------------------------------------------------------------------------------ recordings and files
+
+
+def assert_perfetto_has_all_of(trace: Trace, path: Path) -> None:
+    """Perfetto has exactly the slices, arguments, arrows and samples of the trace, and nothing to complain of."""
+    write_perfetto(trace, path)
+    early = min(0, int(trace.column("spans", "start_ns").min()))
+    slices, args, arrows, samples, threads, lost = ask_perfetto(
+        path,
+        "select name, category, count(*), sum(dur % 1000003), sum(ts % 1000003) from slice"
+        " where name != '[memory]' group by name, category",
+        "select key, count(*), sum(length(string_value)), sum(int_value % 1000003) from args join slice using (arg_set_id)"
+        " where key like 'debug.%' and slice.name != '[memory]' group by key",
+        "select a.name, b.name, count(*) from flow join slice a on a.id = slice_out join slice b on b.id = slice_in"
+        " group by a.name, b.name",
+        "select name, count(*) from counter join counter_track t on t.id = track_id group by name",
+        "select count(*) from slice where name = '[memory]'",
+        "select name, value from stats where value != 0 and severity in ('error', 'data_loss')",
+    )
+    assert lost == []
+    expected = expected_slices(trace)
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    shown: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for name, category, start_ns, duration_ns, values in expected:
+        one = sums[name, category]
+        one[0] += 1
+        one[1] += duration_ns % 1_000_003
+        one[2] += (start_ns - early) % 1_000_003
+        for key, value in values.items():
+            part = shown["debug." + key.replace(".", "_").replace("[", "_").replace("]", "_")]
+            part[0] += 1
+            part[1] += len(value) if isinstance(value, str) else 0
+            part[2] += int(math.fmod(value, 1_000_003)) if isinstance(value, int) else 0
+    assert {(name, category): tuple(rest) for name, category, *rest in slices} == {
+        key: tuple(values) for key, values in sums.items()
+    }
+    assert {key: [count, length or 0, total or 0] for key, count, length, total in args} == dict(shown)
+    assert threads == [[len(trace.columns("allocations"))]]
+    assert {(one, two): count for one, two, count in arrows} == expected_arrows(trace)
+    counters = trace.columns("counters")
+    sampled = Counter(trace.strings[name] for name in counters["name"].tolist())
+    assert {name: count for name, count in samples if "memory" not in name} == sampled
+    in_use = sum(count for name, count in samples if name.endswith("memory in use"))
+    assert in_use == len(trace.columns("allocations"))
+
+
+def expected_arrows(trace: Trace) -> Counter[tuple[str, str]]:
+    """The names of what arrows lead between, the earlier first."""
+    spans, launches = trace.columns("spans"), trace.columns("launches")
+    start, name, forward = (spans[column].tolist() for column in ("start_ns", "name", "forward"))
+    pairs = [(one, row) for row, one in enumerate(forward) if one >= 0]
+    pairs += zip(launches["host"].tolist(), launches["device"].tolist(), strict=True)
+    return Counter(
+        (trace.strings[name[one]], trace.strings[name[two]])
+        if start[one] <= start[two]
+        else (trace.strings[name[two]], trace.strings[name[one]])
+        for one, two in pairs
+    )
+
+
+@needs_perfetto
+@needs_shared_traces
+@pytest.mark.slow
+@pytest.mark.parametrize("path", shared_traces(), ids=lambda path: path.name.split(".")[0])
+def test_perfetto_has_all_of_a_trace_of_an_accelerator(path, tmp_path):
+    assert_perfetto_has_all_of(kinetoscope.open(path), tmp_path / "trace.pftrace")
+
+
+@needs_perfetto
+def test_perfetto_has_all_of_a_recording_with_everything_on(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    options = {"record_shapes": True, "with_stack": True, "with_modules": True, "profile_memory": True}
+    with profile(**options, python_calls=True, module_spans=True) as session:
+        for _ in range(3):
+            with kinetoscope.record_function("loading"):
+                batch = torch.randn(4, 8)
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            session.step()
+    assert_perfetto_has_all_of(session.trace, tmp_path / "trace.pftrace")
+
+
+@needs_perfetto
+def test_perfetto_has_all_of_a_recording_whose_calls_are_rebuilt(tmp_path):
+    model = torch.nn.Linear(8, 8)
+    with profile(with_stack=True) as session:
+        model(torch.randn(4, 8)).sum().backward()
+    assert_perfetto_has_all_of(session.trace, tmp_path / "trace.pftrace")

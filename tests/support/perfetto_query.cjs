@@ -182,7 +182,8 @@ async function main() {
   fatal(await nextReply());
   const answers = [];
   for (const sql of queries) answers.push(await query(sql));
-  process.stdout.write(JSON.stringify(answers));
+  // A pipe takes 64 KiB at a time, and exiting drops the rest.
+  await new Promise((done) => process.stdout.write(JSON.stringify(answers), done));
 }
 
 main().then(() => process.exit(0), (error) => {
