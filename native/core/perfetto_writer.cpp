@@ -43,7 +43,7 @@ PerfettoWriter::PerfettoWriter(PerfettoColumns columns, PerfettoTables tables, i
       first_track_(tables.thread_first_track.begin(), tables.thread_first_track.end()),
       tracks_(tables.tracks.size()),
       identity_(identity),
-      block_bytes_(block_bytes),
+      block_bytes_(std::max<std::size_t>(block_bytes, 1)),
       annotations_(strings_, stacks_),
       facts_of_spans_(annotations_.take(std::move(columns_.span_facts), columns_.spans.start_ns.size())),
       facts_of_moments_(
