@@ -21,6 +21,7 @@ SCRIPTS = (
     "kineto_engine",
     "memory_cost",
     "chrome_export",
+    "perfetto_export",
     "demo_overhead",
     "python_calls",
     "reading",
