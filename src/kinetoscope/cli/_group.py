@@ -20,7 +20,7 @@ COMMANDS = {
     "demo": "Profile a real training run that ships with the package.",
     "info": "Say what a trace is and whether it is complete.",
     "table": "Print a table of a trace.",
-    "convert": "Write a trace in another format.",
+    "convert": "Write a trace, or a part of it, in other formats.",
     "sql": "Ask a trace a question in SQL.",
     "doctor": "Say which engine records on this machine, and why.",
 }

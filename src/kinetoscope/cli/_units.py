@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 from kinetoscope._errors import ArgumentError
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_LONGEST_RANGE = 10_000_000
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -73,6 +76,59 @@ def parse_size(text: str) -> int:
     if found is None or (number := int(float(found[1]) * _SIZES[found[2].upper()])) <= 0:
         raise ArgumentError(f"{text!r} is no size: write a number of bytes such as 64M or 2G.")
     return number
+
+
+def parse_duration(text: str) -> int:
+    """Read a time such as `1.5s`, `100 ms`, `250us` or `80ns` as nanoseconds; 0 needs no unit.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|µs|μs|ms|s|min|h)?", text.strip(), re.ASCII)
+    if found is None or (found[2] is None and float(found[1]) != 0):
+        raise ArgumentError(
+            f"{text!r} is no time: write a number with its unit, such as 1.5s, 100ms, 250us, 80ns or 2min."
+        )
+    # In whole numbers: a float has no room for the nanoseconds of a long run.
+    return round(Fraction(found[1].rstrip(".")) * _NANOSECONDS.get(found[2] or "ns", 1000))
+
+
+def parse_window(text: str) -> tuple[int, int | None]:
+    """Read a window of time such as `1.5s:2s`, `100ms:` or `:250us` as nanoseconds; None is the end of the trace.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    start, colon, end = text.partition(":")
+    if not colon or not (start.strip() or end.strip()):
+        raise ArgumentError(
+            f"--window {text} is no window of time: write START:END, such as 1.5s:2s, 100ms: or :250us."
+        )
+    start_ns = parse_duration(start) if start.strip() else 0
+    end_ns = parse_duration(end) if end.strip() else None
+    if end_ns is not None and end_ns <= start_ns:
+        raise ArgumentError(
+            f"--window {text} ends before it starts: write START:END with the smaller time first."
+        )
+    return start_ns, end_ns
+
+
+def parse_numbers(option: str, text: str) -> list[int]:
+    """Read numbers and ranges of them such as `2-4,7`; the last number of a range is among them.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part, re.ASCII)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        if last < first or last - first > _LONGEST_RANGE:
+            raise ArgumentError(
+                f"{option} {text}: {part.strip()!r} is no number and no range: write them such as 2-4,7."
+            )
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
