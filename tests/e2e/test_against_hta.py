@@ -8,9 +8,7 @@ today's pandas (mi300), its numbers are others than ours, and are not compared.
 
 import pytest
 
-pytest.importorskip(
-    "hta", reason="the comparison is with HolisticTraceAnalysis; to enable: `make develop`"
-)
+pytest.importorskip("hta", reason="the comparison is with HolisticTraceAnalysis; to enable: `make develop`")
 
 from hta.trace_analysis import TraceAnalysis
 

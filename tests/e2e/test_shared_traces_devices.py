@@ -9,7 +9,7 @@ import kinetoscope
 from kinetoscope.tables.breakdown import PARTS
 from tests.support.plain_chrome import plain_trace
 from tests.support.plain_devices import PlainDevices
-from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_traces
+from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_trace, shared_traces
 
 pytestmark = needs_shared_traces
 FILES = [pytest.param(path, id=str(path.relative_to(FOLDER))) for path in shared_traces()]
@@ -95,10 +95,9 @@ def test_device_time_counts_once_for_what_launched_it(path):
     assert by_kind <= {"operator", "backward", "user_annotation", "step"}
 
 
-def test_operators_have_the_time_of_what_carries_their_number(path):
-    if path.name.partition(".")[0] not in WITH_OPERATORS:
-        pytest.skip("the kernels of this file do not carry the numbers of their operators")
-    found = {}
+@pytest.mark.parametrize("name", WITH_OPERATORS)
+def test_operators_have_the_time_of_what_carries_their_number(name):
+    path, found = shared_trace(name), {}
     for row in rows(path, "ops"):
         if row["device_self_ns"]:
             found[row["name"]] = found.get(row["name"], 0) + row["device_self_ns"]
