@@ -59,6 +59,9 @@ constexpr KnownKey kKnown[] = {
     {"Total Reserved", Argument::TotalReserved},
     {"graph id", Argument::Graph},
     {"graph node id", Argument::GraphNode},
+    // Of the events that name tracks, in files of our own: see formats/_chrome_tracks.py.
+    {"Track number", Argument::TrackNumber},
+    {"Lane of", Argument::LaneOf},
 };
 
 class KnownKeys {

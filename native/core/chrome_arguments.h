@@ -50,6 +50,8 @@ enum class Argument : uint8_t {
   TotalReserved,
   Graph,
   GraphNode,
+  TrackNumber,
+  LaneOf,
   Count,
 };  // clang-format keeps it as one list
 inline constexpr std::size_t kArguments = static_cast<std::size_t>(Argument::Count);

@@ -139,6 +139,8 @@ class ChromeEvents {
   bool has_python = false;
 
   std::size_t bytes() const;
+  // More tracks than any file of ours has: who writes more shall not fill the memory.
+  static constexpr std::size_t kMostNamedTracks = 1 << 16;
   static constexpr char kFieldEnd = '\x1f';
 
  private:
@@ -180,6 +182,8 @@ class ChromeEvents {
   std::string last_category_text_;
   int16_t last_category_ = -1;
   TextTable raw_threads_, thread_keys_, raw_shapes_, raw_arguments_, ids_;
+  // What our own files say of tracks, by process and track: the track whose lane it is, and its true number.
+  std::map<std::pair<int64_t, int64_t>, int64_t> lane_of_, track_number_;
   std::vector<int32_t> thread_of_raw_, shape_text_of_raw_, arguments_of_raw_;
   std::string last_process_, last_thread_;
   bool last_on_device_ = false;

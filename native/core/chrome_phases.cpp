@@ -242,9 +242,21 @@ void ChromeEvents::take_async(const ChromeEvent& event, Arguments& arguments) {
 }
 
 void ChromeEvents::take_metadata(const ChromeEvent& event, Arguments& arguments) {
+  std::string_view track = event.thread;
+  const auto process = integer_of(event.process), number = integer_of(track);
+  if (process && number && lane_of_.size() + track_number_.size() < kMostNamedTracks) {
+    if (const auto lane_of = integer_of(arguments.peek(Argument::LaneOf))) {
+      lane_of_[{*process, *number}] = *lane_of;
+      return;
+    }
+    if (const auto known = integer_of(arguments.peek(Argument::TrackNumber))) {
+      track_number_[{*process, *number}] = *known;
+      track = arguments.take(Argument::TrackNumber);
+    }
+  }
   scratch2_.clear();
   append_unescaped(inside_quotes(event.name), scratch2_);
-  for (const std::string_view raw : {event.process, event.thread}) {
+  for (const std::string_view raw : {event.process, track}) {
     scratch2_ += kFieldEnd;
     scratch2_ += raw;
   }

@@ -11,7 +11,7 @@ namespace {
 
 // Every key that the writer makes of a column. A source may use the same word for something of its own, such
 // as the name of a stream where we write its number.
-constexpr std::array<std::string_view, 32> kColumnKeys = {
+constexpr std::array<std::string_view, 33> kColumnKeys = {
     "External id",
     "Record function id",
     "Sequence number",
@@ -22,6 +22,7 @@ constexpr std::array<std::string_view, 32> kColumnKeys = {
     "Input Dims",
     "Module",
     "Module class",
+    "Module row",
     "Call stack",
     "Unfinished",
     "Begun before",

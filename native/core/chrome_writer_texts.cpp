@@ -1,6 +1,7 @@
 #include "chrome_writer_texts.h"
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "json.h"
 #include "nesting.h"
@@ -99,11 +100,14 @@ void ChromeTexts::escape_modules(const ChromeTables& tables) {
     throw BadColumns("ChromeWriter: module_path and module_class have different lengths");
   }
   std::unordered_map<std::string_view, uint64_t> seen;
+  std::unordered_set<std::string_view> paths;
   for (std::size_t module = 0; module < tables.module_path.size(); ++module) {
     std::string& text = modules.writing();
     text += ",\"Module\":\"";
     append_json_escaped(tables.module_path[module], text);
     text += '"';
+    // Our own reader finds a module by its path; the first one that has it needs no more.
+    if (!paths.insert(tables.module_path[module]).second) text += ",\"Module row\":" + std::to_string(module);
     modules.end();
     std::string& type = module_classes.writing();
     type += ",\"Module class\":\"";

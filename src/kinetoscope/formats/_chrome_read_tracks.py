@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # How Kineto calls a thread.
-_THREAD_NAME = re.compile(r"thread -?\d+ \((?P<name>.*)\)", re.DOTALL)
+_THREAD_NAME = re.compile(r"thread -?\d+(?: \((?P<name>.*)\))?", re.DOTALL)
 # What Kineto puts beside a process that is a device.
 _DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+")
 # Kineto's process of a device is the device's index; anything larger is the number of a process.
@@ -179,7 +179,7 @@ def _thread_name(given: list[str], in_charge: list[str], number_text: str) -> st
 def _bare(name: str) -> str:
     """The name of a thread without what Kineto puts around it."""
     found = _THREAD_NAME.fullmatch(name)
-    return (found["name"] if found else name).strip()
+    return ((found["name"] or "") if found else name).strip()
 
 
 def _made_up_numbers(processes: list[int], texts: list[str]) -> dict[str, int]:

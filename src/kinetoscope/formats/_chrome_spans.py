@@ -141,7 +141,9 @@ def _name_calls(trace: Trace, shown: ShownStacks, columns: Arrays, strings: list
         stack = columns["stack"][calls] if rebuilt else trace.column("spans", "own_stack")[calls]
         frame = np.append(stacks["frame"], -1)[stack]
         function = np.append(frames["function"], -1)[frame]
-        own = function == name[calls]
+        # Built-in functions have no file, and Kineto writes their names alone.
+        in_file = np.array([bool(shown.strings[file]) for file in shown.file.tolist()] + [False], np.bool_)
+        own = (function == name[calls]) & in_file[frame]
         first = len(strings)
         strings.extend(
             f"{shown.strings[file]}({line}): {shown.strings[called]}"

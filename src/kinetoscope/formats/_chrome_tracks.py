@@ -110,7 +110,7 @@ def lay_out(trace: Trace, shown: Mapping[str, NDArray[Any]]) -> Tracks:
     tids = _without_duplicates(wanted)
     more: list[dict[str, int]] = []
     for (_, number), tid, around in zip(wanted, tids, lane_of, strict=True):
-        of_number = {"Number": number} if tid != number and around < 0 else {}
+        of_number = {"Track number": number} if tid != number and around < 0 else {}
         more.append({"Lane of": tids[around]} if around >= 0 else of_number)
     pids = np.array([pid for pid, _ in wanted], np.int64)
     return Tracks(first, pids, np.array(tids, np.int64), names, more, processes.in_order())

@@ -22,10 +22,12 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope.formats._block_file import write_blocks
 from kinetoscope.formats._chrome_links import FLOWS, link
+from kinetoscope.formats._chrome_read_own import OWN
 from kinetoscope.formats._chrome_spans import ShownSpans, shown_spans
 from kinetoscope.formats._chrome_stacks import ShownStacks, shown_stacks
 from kinetoscope.formats._chrome_tracks import Tracks, lay_out
 from kinetoscope.trace import SpanKind
+from kinetoscope.trace._calls import calls_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,9 +102,28 @@ def _described(trace: Trace, path: Path) -> bytes:
     described.pop("traceEvents", None)
     if not trace.complete:
         described["losses"] = trace.losses
+    described[OWN] = _own_facts(trace)
     return b"{" + b"".join(
         f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
     )
+
+
+def _own_facts(trace: Trace) -> dict[str, Any]:
+    """What our own reader wants to know, and viewers pass over: cycles, and the modules by whose paths spans name them."""
+    facts: dict[str, Any] = {} if calls_of(trace) is not None else {"call_texts": True}
+    cycles = trace.columns("cycles")
+    if len(cycles):
+        facts["cycles"] = {name: cycles[name].tolist() for name in cycles}
+    modules, strings = trace.columns("modules"), trace.strings
+    if len(modules):
+        facts["modules"] = {
+            "path": modules["path"],
+            "name": [strings[row] for row in modules["name"].tolist()],
+            "class": [strings[row] for row in modules["class"].tolist()],
+            "parent": modules["parent"].tolist(),
+            "caller": modules["caller"].tolist(),
+        }
+    return facts
 
 
 def _events(

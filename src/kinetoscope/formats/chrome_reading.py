@@ -35,6 +35,7 @@ from kinetoscope.formats._chrome_read_links import (
 )
 from kinetoscope.formats._chrome_read_memory import with_addresses
 from kinetoscope.formats._chrome_read_names import NameClass, classify
+from kinetoscope.formats._chrome_read_own import OWN, keep_own_times, stop_ns, sure_arrows, take_own_facts
 from kinetoscope.formats._chrome_read_tracks import Tracks, read_tracks
 from kinetoscope.trace import SpanKind, Trace
 from kinetoscope.trace._byte_source import ByteSource
@@ -156,6 +157,8 @@ class _Made:
 
     def __init__(self, native: Native) -> None:
         self.native = native
+        self.header = read_header(native.pop("header", ()))
+        keep_own_times(self.header, native)
         self.found: dict[str, Any] = native.pop("spans")
         self.categories: list[str] = native.pop("categories")
         self.strings = Strings(native.pop("strings"))
@@ -170,7 +173,7 @@ class _Made:
         tracks = self._tracks()
         on_device = tracks.on_device[spans["thread"]]
         arrows = pair_arrows(native.get("flows"), spans)
-        of_backward = self._arrows_of(arrows, {FORWARD_BACKWARD})
+        of_backward = sure_arrows(self.header, spans, self._arrows_of(arrows, {FORWARD_BACKWARD}))
         self._kinds(on_device, of_backward)
         self._forward(tracks, of_backward)
         launches = find_launches(spans, on_device, arrows)
@@ -181,14 +184,16 @@ class _Made:
         self._streams(tracks)
         self._stacks()
         self._dictionaries()
-        header = read_header(native.pop("header", ()))
-        last_ns = self._last_ns()
+        header = self.header
+        last_ns = stop_ns(header, self._last_ns())
         info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"].tolist())
         self._about_processes(info, tracks)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")
         self.tables["losses"] = read_losses(header, native.pop("losses"))
         self.tables["cycles"] = read_cycles(native.pop("windows", ()), last_ns)
+        take_own_facts(header, self.tables, self.strings)
+        info.pop(OWN, None)
         return Trace.from_columns(self.tables, strings=self.strings.rows, info=info)
 
     def _tracks(self) -> Tracks:
