@@ -2,7 +2,7 @@
 
 HTA leaves the last step out unless told otherwise, cuts times to microseconds unless told otherwise, and takes every event
 with a `stream` among its arguments for work of a device. Where a file has waits or operators with such an argument
-(a100_alexnet_small, vllm_graph_capture_stack), work after the last step (mtia_455k), or more rows than HTA can count with
+(a100_alexnet_small, vllm_graph_capture_stack), work outside the steps (mtia_455k), or more rows than HTA can count with
 today's pandas (mi300), its numbers are others than ours, and are not compared.
 """
 
