@@ -217,6 +217,35 @@ def test_ranges_with_quotes_are_kept_and_those_torch_cannot_write_are_counted():
     assert (loss["what"], loss["count"]) == ("ranges whose name torch cannot write", 1)
 
 
+def test_where_torch_has_its_objects_names_and_stacks_are_what_they_are(tmp_path):
+    pytest.importorskip(
+        "torch.profiler._chrome_trace_export", reason="this torch cannot write from its objects"
+    )
+    file = tmp_path / "größe.py"
+    file.write_text(
+        "import torch\n"
+        "def messen(x):\n"
+        "    with torch.profiler.record_function('übung \\\\ \"1\"'):\n"
+        "        return x + 1\n",
+        encoding="utf-8",
+    )
+    scope = {}
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), scope)
+    traces = [
+        record(lambda: scope["messen"](torch.ones(2)), **more).trace
+        for more in ({"with_stack": True, "profile_memory": True}, {"profile_memory": True})
+    ]
+    for trace in traces:
+        assert 'übung \\ "1"' in names_of(trace)
+        assert trace.losses == []
+        assert len(trace.columns("allocations")) >= 2
+        assert "[memory]" not in names_of(trace)
+    stacked = traces[0]
+    frames = {stacked.strings[name] for name in stacked.column("frames", "file").tolist()}
+    assert str(file) in frames
+    assert names_of(traces[1])["aten::add"] == 1
+
+
 def test_threads_have_torchs_numbers_and_the_same_ones_in_every_recording():
     def run():
         thread = threading.Thread(target=program)

@@ -143,9 +143,13 @@ class KinetoEngine:
                 self._request = _with_info(self._request, watch.stop())
             note_this_thread()
             recording = KinetoRecording(
-                stopped.kineto_results, self._request, self._pauses, _window_ns(stopped)
+                stopped.kineto_results,
+                self._request,
+                self._pauses,
+                _window_ns(stopped),
+                has_objects=_makes_objects(stopped.experimental_config),
             )
-            stopped.kineto_results = recording.face(has_objects=_makes_objects(stopped.experimental_config))
+            stopped.kineto_results = recording.face()
             return recording
         finally:
             self._collector = None

@@ -43,14 +43,24 @@ class KinetoRecording:
     engine = "kineto"
 
     def __init__(
-        self, results: Any | None, request: RecordingRequest, pauses: Pauses, window_ns: int = 0
+        self,
+        results: Any | None,
+        request: RecordingRequest,
+        pauses: Pauses,
+        window_ns: int = 0,
+        *,
+        has_objects: bool = False,
     ) -> None:
-        """Keep torch's results; None when somebody else has ended the collection and taken them."""
+        """Keep torch's results; None when somebody else has ended the collection and taken them.
+
+        `has_objects` says whether torch has made its event objects.
+        """
         self._results = results
         self._taken = results is None
         self._request = request
         self._pauses = pauses
         self._window_ns = window_ns
+        self._has_objects = has_objects
         self._process = os.getpid()
         self._made: Aside[Trace] | None = None
         self._lock = threading.Lock()
@@ -68,9 +78,11 @@ class KinetoRecording:
                 self._made = Aside(self._build)
         return self._made.result()
 
-    def face(self, *, has_objects: bool) -> ResultsFace | None:
+    def face(self) -> ResultsFace | None:
         """What `prof.profiler` shows as torch's results; None where there are none."""
-        return None if self._results is None else ResultsFace(self._results, self, has_objects=has_objects)
+        if self._results is None:
+            return None
+        return ResultsFace(self._results, self, has_objects=self._has_objects)
 
     def discard(self) -> None:
         """Let go of torch's results; a trace already built stays whole."""
@@ -118,12 +130,13 @@ class KinetoRecording:
 
     def _read(self, may_start_threads: bool) -> tuple[Trace, int]:
         """The trace as the file has it, without what was not asked for, and how many spans there was no time for."""
-        from kinetoscope.collect._kineto_columns import leave_out, mark_transfers
-        from kinetoscope.collect._kineto_text import read_text
+        from kinetoscope.collect._kineto_columns import UNWRITABLE, leave_out, mark_transfers
+        from kinetoscope.collect._kineto_text import read_objects, read_text
 
-        text = read_text(
-            self._results, self._request.post_processing_timeout_s, may_start_threads=may_start_threads
-        )
+        limit_s = self._request.post_processing_timeout_s
+        text = read_text(self._results, limit_s, may_start_threads=may_start_threads)
+        if self._has_objects and limit_s is None and UNWRITABLE in text.native["strings"]:
+            text = read_objects(self._results) or text
         leave_out(
             text.native,
             self._request.activity_filters.get(ProfilerActivity.CPU),

@@ -31,6 +31,8 @@ _MADE_SINCE_S = 0.0005
 # What tells an event with a beginning and an end in torch's text, and the one of them that is none of the program's.
 _SPAN_MARK, _WINDOW_MARK = b'"ph": "X"', b'"cat": "Trace"'
 
+_LONG_MOMENT, _MOMENT = b'"ph":"X","cat":"cpu_instant_event"', b'"ph":"i","cat":"cpu_instant_event"'
+
 
 @dataclass(frozen=True)
 class Text:
@@ -70,6 +72,30 @@ def read_text(results: Any, limit_s: float | None = None, *, may_start_threads: 
         raise RecorderError(
             f"torch's collector could not write what it recorded ({error}); torch may have said more on stderr."
         ) from error
+
+
+def read_objects(results: Any) -> Text | None:
+    """Read what torch can also write from its event objects, slowly, but with every name as it is.
+
+    Returns:
+        What was read; None where this torch cannot, or it fails.
+    """
+    try:
+        from torch.profiler._chrome_trace_export import export_chrome_trace
+    except ImportError:
+        return None
+    reader = catalog.resolve(catalog.CHROME_READER)()
+    with _folder() as folder:
+        path = folder / "objects.json"
+        try:
+            export_chrome_trace(results, str(path), None)
+            with path.open("rb") as file:
+                for line in file:
+                    # This writer gives moments a length.
+                    reader.feed(line.replace(_LONG_MOMENT, _MOMENT))
+            return Text(reader.finish(), 0)
+        except Exception:  # noqa: BLE001  (whatever goes wrong in torch: there is the other text)
+            return None
 
 
 def kineto_status() -> str:
