@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kinetoscope import FormatError, StateError, open  # noqa: A004
 from kinetoscope.trace import STORED, Trace
 from kinetoscope.trace._text import to_utf8
+from tests.support.any_trace import any_traces
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
 from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder
@@ -80,6 +81,14 @@ def test_any_spans_survive(tmp_path, spans):
     trace = builder.build()
     trace.save(tmp_path / "x.ktrace")
     with open(tmp_path / "x.ktrace") as again:
+        assert_same(trace, again)
+
+
+@given(any_traces())
+def test_any_trace_survives_with_every_table(tmp_path_factory, trace):
+    path = tmp_path_factory.mktemp("ktrace") / "x.ktrace"
+    trace.save(path)
+    with open(path) as again:
         assert_same(trace, again)
 
 

@@ -52,7 +52,8 @@ def _memory(trace: Trace, tracks: PerfettoTracks) -> list[Series]:
             if known.any():
                 name = f"CPU {label}" if device[0] == 0 else label
                 track = tracks.add_counter(name, device, "bytes")
-                series.append((track, allocations["time_ns"][rows][known], values[known]))
+                # What was live when a window of a longer trace began is what the counter begins with.
+                series.append((track, np.maximum(allocations["time_ns"][rows][known], 0), values[known]))
     return series
 
 

@@ -66,15 +66,20 @@ def perfetto_writer(trace: Trace, block_bytes: int = _BLOCK_BYTES) -> _core.Perf
     counters = counter_series(trace, tracks)
     frames, allocations = trace.columns("frames"), trace.columns("allocations")
     moments: dict[str, Any] = {"name": "[memory]", "category": "cpu_instant_event"}
+    # What was live when a window of a longer trace began has no moment to be shown at.
+    shown = slice(int(np.searchsorted(allocations["time_ns"], 0)), None)
     if len(allocations):
-        moments |= {name: allocations[name] for name in ("time_ns", "thread")}
+        moments |= {name: allocations[name][shown] for name in ("time_ns", "thread")}
     launches, forward = trace.columns("launches"), trace.column("spans", "forward")
     caused = np.flatnonzero(forward >= 0).astype(np.int32)
     return _core.PerfettoWriter(
         spans=slices.native,
         span_facts=span_facts(trace, slices),
         moments=moments,
-        moment_facts=allocation_facts(trace, stacks) if len(allocations) else [],
+        moment_facts=[
+            (name, how, values[shown])
+            for name, how, values in (allocation_facts(trace, stacks) if len(allocations) else [])
+        ],
         counters=counters,
         arrows=[
             (rows(launches["host"]), rows(launches["device"])),

@@ -19,6 +19,7 @@ import numpy as np
 
 import kinetoscope
 from kinetoscope import _core
+from kinetoscope.tables.stacks import stack_sums
 from kinetoscope.trace._assemble import sums_below
 from kinetoscope.trace._naming import stack_frames
 from kinetoscope.trace._replace import replaced
@@ -212,35 +213,32 @@ def _events_text(opens: NDArray[np.bool_], frame: Rows, at_ns: Rows) -> memoryvi
 
 def _sampled(trace: Trace, first_frame: int) -> list[dict[str, Any]]:
     """The profiles of Python stacks, for what is above 0 anywhere."""
-    spans, blocks = trace.columns("spans"), trace.columns("allocations")
-    length = len(trace.columns("stacks"))
-    if length == 0:
+    if len(trace.columns("stacks")) == 0:
         return []
-    on_host = spans["stream"] < 0
-    weights: list[tuple[str, str, Rows, Rows]] = [
-        (
-            "Python stacks: time on the host",
-            "nanoseconds",
-            spans["stack"][on_host],
-            spans["self_ns"][on_host],
-        ),
-        ("Python stacks: time on devices", "nanoseconds", spans["stack"], spans["device_self_ns"]),
+    sums = stack_sums(trace)
+    weights: list[tuple[str, str, Rows]] = [
+        ("Python stacks: time on the host", "nanoseconds", sums.self_ns),
+        ("Python stacks: time on devices", "nanoseconds", sums.device_self_ns),
+        ("Python stacks: memory allocated", "bytes", _allocated_bytes(trace)),
     ]
-    if len(blocks):
-        of_span = np.append(spans["stack"], -1)[blocks["span"]]
-        stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
-        new = blocks["time_ns"] >= 0
-        weights.append(("Python stacks: memory allocated", "bytes", stack[new], blocks["bytes"][new]))
     profiles = []
-    for title, unit, stack, values in weights:
-        sums = np.zeros(length, dtype=np.int64)
-        known = stack >= 0
-        np.add.at(sums, stack[known], values[known])
-        rows = np.flatnonzero(sums > 0).tolist()
+    for title, unit, weight in weights:
+        rows = np.flatnonzero(weight > 0).tolist()
         samples = [[first_frame + frame for frame in reversed(stack_frames(trace, row))] for row in rows]
         if samples:
-            profiles.append(_sampled_profile(title, unit, samples, sums[rows].tolist()))
+            profiles.append(_sampled_profile(title, unit, samples, weight[rows].tolist()))
     return profiles
+
+
+def _allocated_bytes(trace: Trace) -> Rows:
+    """How much memory was allocated with each stack: the block's own, else that of the span that asked for it."""
+    blocks = trace.columns("allocations")
+    of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]
+    stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
+    known = (stack >= 0) & (blocks["time_ns"] >= 0)
+    sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
+    np.add.at(sums, stack[known], blocks["bytes"][known])
+    return sums
 
 
 def _sampled_profile(title: str, unit: str, samples: list[list[int]], weights: list[int]) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""Parts of traces in the formats of timelines: nothing before the start, the memory that was live then in the totals."""
+
+import json
+
+import pytest
+
+from kinetoscope.trace import open as open_trace
+from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto
+from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.trace_builder import TraceBuilder
+
+
+def part_with_older_memory():
+    builder = TraceBuilder()
+    builder.annotation("train", 0, 400_000)
+    builder.span("aten::empty", 0, 100_000).span("aten::relu", 200_000, 100_000)
+    builder.allocate(10_000, 4096, 1000)
+    builder.allocate(210_000, 8192, 10)
+    builder.free(220_000, 4096)
+    return builder.build().window(150_000)
+
+
+def test_chrome_json(tmp_path):
+    part_with_older_memory().save(tmp_path / "x.json")
+    events = [
+        event for event in json.loads((tmp_path / "x.json").read_text())["traceEvents"] if "ts" in event
+    ]
+    assert min(event["ts"] for event in events) >= 0
+    memory = [event["args"] for event in events if event["name"] == "[memory]"]
+    assert [(block["Bytes"], block["Total Allocated"]) for block in memory] == [(10, 1010), (-1000, 10)]
+
+
+@needs_perfetto
+def test_perfetto(tmp_path):
+    part_with_older_memory().save(tmp_path / "x.perfetto-trace")
+    assert complaints(tmp_path / "x.perfetto-trace")[1] == []
+    (moments, counted) = ask_perfetto(
+        tmp_path / "x.perfetto-trace",
+        "select count(*) from slice where name = '[memory]'",
+        "select c.value from counter c join counter_track t on c.track_id = t.id where t.name like '%memory%' order by c.ts",
+    )
+    assert moments == [[2]]
+    assert [row[0] for row in counted][-3:] == [1000, 1010, 10]
+
+
+@needs_perfetto
+@needs_shared_traces
+@pytest.mark.parametrize("name", ["h100_owlv2_stack_mem", "a100_nccl_rank3of8", "v100_resnet50_mem"])
+def test_windows_and_steps_of_real_traces_lose_nothing_in_perfetto(tmp_path, name):
+    with open_trace(shared_trace(name)) as trace:
+        middle = trace.window(trace.duration_ns // 3, 2 * trace.duration_ns // 3)
+        step = trace.select_steps(trace.column("steps", "number")[-1:].tolist())
+        for place, part in enumerate((middle, step)):
+            part.save(tmp_path / f"{place}.perfetto-trace")
+            assert complaints(tmp_path / f"{place}.perfetto-trace")[1] == []
+            part.save(tmp_path / f"{place}.json.gz")
+            taken, lost = complaints(tmp_path / f"{place}.json.gz")
+            assert lost == []
+            assert taken >= len(part.columns("spans"))
