@@ -17,21 +17,8 @@ from kinetoscope.trace._text import to_utf8
 from tests.support.any_trace import any_traces
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
 from tests.support.rich_trace import rich_trace
+from tests.support.same_trace import assert_same
 from tests.support.trace_builder import TraceBuilder
-
-
-def assert_same(left, right):
-    assert left.strings == right.strings
-    assert left.info == right.info
-    for name, table in STORED.items():
-        assert len(left.columns(name)) == len(right.columns(name)), name
-        for column in table.column_names:
-            one, other = left.column(name, column), right.column(name, column)
-            if isinstance(one, list):
-                assert one == other, (name, column)
-            else:
-                assert one.dtype == other.dtype, (name, column)
-                assert np.array_equal(one, other), (name, column)
 
 
 def test_every_column_survives(tmp_path):

@@ -171,20 +171,21 @@ def _parameters(trace: Trace) -> list[str]:
     ]
 
 
-def allocation_facts(trace: Trace, stacks: ShownStacks) -> list[Fact]:
+def allocation_facts(trace: Trace, stacks: ShownStacks, rows: slice) -> list[Fact]:
     """Return what allocations and frees show; a free has the size of its block, negative.
 
     Args:
         trace: The trace.
         stacks: Its stacks without the frames that are not shown.
+        rows: Which rows of `allocations`.
 
     Returns:
-        The facts of every row of `allocations`.
+        The facts of these rows.
     """
     own = trace.columns("allocations")
     size, match = own["bytes"], own["match"]
     freed = np.where(match >= 0, np.append(size, 0)[match], own["freed_bytes"])
-    facts: list[Fact] = [
+    facts: list[tuple[str, str, NDArray[Any]]] = [
         ("Bytes", "always", np.where(size > 0, size, -freed)),
         ("Addr", "pointer", own["address"]),
         ("Device Type", "always", own["device_type"]),
@@ -199,4 +200,4 @@ def allocation_facts(trace: Trace, stacks: ShownStacks) -> list[Fact]:
         facts.append(("Total Reserved", "number", own["reserved_bytes"]))
     if (own["stack"] >= 0).any():
         facts.append(("Call stack", "stack", stacks.row[own["stack"]]))
-    return facts
+    return [(name, how, values[rows]) for name, how, values in facts]

@@ -76,10 +76,7 @@ def perfetto_writer(trace: Trace, block_bytes: int = _BLOCK_BYTES) -> _core.Perf
         spans=slices.native,
         span_facts=span_facts(trace, slices),
         moments=moments,
-        moment_facts=[
-            (name, how, values[shown])
-            for name, how, values in (allocation_facts(trace, stacks) if len(allocations) else [])
-        ],
+        moment_facts=allocation_facts(trace, stacks, shown) if len(allocations) else [],
         counters=counters,
         arrows=[
             (rows(launches["host"]), rows(launches["device"])),
