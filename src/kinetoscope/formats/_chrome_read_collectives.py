@@ -39,20 +39,25 @@ _LISTS = {"in_splits": "In split size", "out_splits": "Out split size"}
 _PEERS = ("Dst Rank", "Src Rank")
 
 
-def read_collectives(
-    arguments: NDArray[np.int32], texts: Sequence[str], strings: Strings
-) -> dict[str, NDArray[np.int32]]:
-    """The table `collectives`.
+def facts_of_arguments(texts: Sequence[str], strings: Strings) -> NDArray[np.int32] | None:
+    """The row of strings with the facts in each text of arguments, -1 without and for none, the last entry.
 
     Args:
-        arguments: For each span its row of `texts`, -1 without.
         texts: What the file said of its spans, as JSON.
         strings: The string table; the facts are added to it.
+
+    Returns:
+        The rows; None where no text holds any.
     """
     facts = np.full(len(texts) + 1, -1, np.int32)
     for row, text in enumerate(texts):
         if _MARK in text and (told := _facts(text)):
             facts[row] = strings.of(json.dumps(told))
+    return facts if (facts >= 0).any() else None
+
+
+def read_collectives(arguments: NDArray[np.int32], facts: NDArray[np.int32]) -> dict[str, NDArray[np.int32]]:
+    """The table `collectives`, from what `facts_of_arguments` found and the row of arguments of each span."""
     spans = np.flatnonzero(facts[arguments] >= 0)
     return {"span": spans.astype(np.int32), "facts": facts[arguments[spans]]}
 

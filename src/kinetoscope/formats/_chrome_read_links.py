@@ -107,8 +107,6 @@ def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows
     kind = spans["kind"]
     device = np.flatnonzero(on_device & np.isin(kind, DEVICE_WORK))
     host = np.full(len(device), -1, np.int64)
-    if len(device) == 0:
-        return {}
     calls = ~on_device & np.isin(kind, CALLS_OF_RUNTIMES)
     if "correlation" in spans:
         host = _last_before(spans, "correlation", np.flatnonzero(calls), device)
@@ -156,21 +154,39 @@ def _last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows)
     return found
 
 
-def number_threads(
-    spans: Mapping[str, Any], forward_number: NDArray[np.int64], process: NDArray[np.int64], arrows: Arrows
-) -> dict[tuple[int, int], int]:
+@dataclass(frozen=True)
+class Backward:
+    """The spans that name the thread of their forward operator.
+
+    Attributes:
+        rows: Which spans these are.
+        threads: The row of `threads` of each one's forward operator, -1 where that thread was not found.
+        numbered: The row of `threads` by process and torch's number of the thread.
+    """
+
+    rows: Rows
+    threads: NDArray[np.int32]
+    numbered: dict[tuple[int, int], int]
+
+
+def name_threads(
+    spans: Mapping[str, Any],
+    forward_number: NDArray[np.int64] | None,
+    process: NDArray[np.int64],
+    arrows: Arrows,
+) -> Backward:
     """Find out which thread has which of torch's own numbers, by which backward functions name the thread of their forward.
+
+    The thread that arrows say or, where none does, that of the process with the most sequence numbers in common.
 
     Args:
         spans: The columns of the spans.
-        forward_number: For each span that number; 0 or less for none.
+        forward_number: For each span that number; 0 or less for none. None where no span has one.
         process: The process of each thread.
-        arrows: The flows of the file; those from forward to backward say it.
-
-    Returns:
-        The row of `threads` by process and number. Where no arrow says it, the thread of that process with the most
-        sequence numbers in common.
+        arrows: The flows from forward operators to backward functions.
     """
+    if forward_number is None:
+        return Backward(np.zeros(0, np.int64), np.zeros(0, np.int32), {})
     thread = spans["thread"]
     votes: dict[tuple[int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     named = forward_number[arrows.end] > 0
@@ -179,12 +195,9 @@ def number_threads(
     end, begin = end[within], begin[within]
     for (row_of_end, number, row), count in _counted(thread[end], forward_number[end], thread[begin]):
         votes[int(process[row_of_end]), number][row] += count
-    backward = np.flatnonzero(forward_number > 0)
-    wanted = {
-        (int(process[row]), number)
-        for (row, number), _ in _counted(thread[backward], forward_number[backward])
-    }
-    wanted -= votes.keys()
+    rows = np.flatnonzero(forward_number > 0)
+    numbers, processes = forward_number[rows], process[thread[rows]]
+    wanted = {key for key, _ in _counted(processes, numbers)} - votes.keys()
     if wanted and "sequence" in spans:
         sequence = spans["sequence"]
         forward = np.flatnonzero((forward_number <= 0) & (sequence >= 0))
@@ -193,12 +206,15 @@ def number_threads(
             for row in np.unique(thread[forward]).tolist()
         }
         for one, number in sorted(wanted):
-            mine = backward[(forward_number[backward] == number) & (process[thread[backward]] == one)]
-            asked = np.unique(sequence[mine])
+            asked = np.unique(sequence[rows[(numbers == number) & (processes == one)]])
             for row, known in by_thread.items():
                 if process[row] == one and (common := len(np.intersect1d(asked, known, assume_unique=True))):
                     votes[one, number][row] += common
-    return _elected(votes)
+    numbered = _elected(votes)
+    threads = np.full(len(rows), -1, np.int32)
+    for (one, number), row in numbered.items():
+        threads[(numbers == number) & (processes == one)] = row
+    return Backward(rows, threads, numbered)
 
 
 def _counted(*columns: NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
@@ -239,28 +255,24 @@ def _elected(votes: Mapping[tuple[int, int], Mapping[int, int]]) -> dict[tuple[i
     return elected
 
 
-def link_forward(spans: Mapping[str, Any], backward_arrows: Arrows) -> NDArray[np.int32] | None:
-    """The column `forward` where arrows say more than the sequence numbers do; None where they do not.
+def link_forward(spans: Mapping[str, Any], arrows: Arrows) -> NDArray[np.int32]:
+    """The column `forward`: by sequence numbers and, where these say nothing, by arrows to backward functions.
 
     Sequence numbers are preferred since they name the innermost operator; an arrow names one of those that begin together.
     """
-    if len(backward_arrows.end) == 0:
-        return None
     count = len(spans["thread"])
-    absent = np.full(count, -1, np.int64)
+    none = np.full(count, -1, np.int64)
     forward: NDArray[np.int32] = np.array(
         _core.link_backward(
             spans["thread"],
             spans["start_ns"],
             spans["scope"],
-            spans.get("sequence", absent),
-            spans.get("forward_thread", absent.astype(np.int32)),
+            spans.get("sequence", none),
+            spans.get("forward_thread", none.astype(np.int32)),
         )
     )
-    begin, end = backward_arrows.begin, backward_arrows.end
+    begin, end = arrows.begin, arrows.end
     more = (forward[end] < 0) & (spans["scope"][end] == SCOPE_BACKWARD)
     more &= np.isin(spans["kind"][begin], (SpanKind.OPERATOR, SpanKind.BACKWARD))
-    if not more.any():
-        return None
     forward[end[more]] = begin[more]
     return forward

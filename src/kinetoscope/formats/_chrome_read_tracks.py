@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kinetoscope.formats._chrome_read_later import Later
+
 # How Kineto calls a thread.
 _THREAD_NAME = re.compile(r"thread -?\d+(?: \((?P<name>.*)\))?", re.DOTALL)
 # What Kineto puts beside a process that is a device.
@@ -64,8 +66,7 @@ def read_tracks(
     metadata: Sequence[tuple[str, int, int, str, str, str]],
     thread: NDArray[np.int32],
     categories: Sequence[str],
-    category: NDArray[np.int32],
-    device_index: NDArray[Any] | None,
+    spans: Later,
 ) -> Tracks:
     """Tell threads and streams apart and name them.
 
@@ -74,8 +75,7 @@ def read_tracks(
         metadata: The reader's metadata events.
         thread: The track of each span, ascending.
         categories: The categories of the file.
-        category: The category of each span.
-        device_index: The device of each span, where any span says it.
+        spans: The columns of the spans; of those that say the device and the category no more is made than is needed.
     """
     names = _named(metadata)
     processes, numbers = (np.asarray(native[key], np.int64).tolist() for key in ("process", "number"))
@@ -93,7 +93,10 @@ def read_tracks(
         np.int64,
     )
     main = _main_process(process_of, spans_of, on_device)
+    device_index = spans.take("device_index") if "device_index" in spans else None
     devices = _device_indices(processes, first, device_index)
+    del device_index
+    category = spans["category"] if on_device.any() else np.zeros(0, np.int32)
     fallback = _type_of_runtime(categories)
 
     streams: dict[str, list[Any]] = {"device_type": [], "device_index": [], "number": [], "name": []}

@@ -15,6 +15,7 @@ A kernel without a launch is no loss: it was launched before the recording began
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,14 +24,16 @@ from kinetoscope import _core
 from kinetoscope._errors import FormatError
 from kinetoscope.formats._chrome_categories import CATEGORIES, CUDA, HIP, MTIA, OPERATORS
 from kinetoscope.formats._chrome_read_calls import Calls, Strings
-from kinetoscope.formats._chrome_read_collectives import read_collectives
+from kinetoscope.formats._chrome_read_collectives import facts_of_arguments, read_collectives
 from kinetoscope.formats._chrome_read_info import read_cycles, read_header, read_info, read_losses
+from kinetoscope.formats._chrome_read_later import Later
 from kinetoscope.formats._chrome_read_links import (
     FORWARD_BACKWARD,
     Arrows,
+    Backward,
     find_launches,
     link_forward,
-    number_threads,
+    name_threads,
     pair_arrows,
 )
 from kinetoscope.formats._chrome_read_memory import with_addresses
@@ -40,7 +43,7 @@ from kinetoscope.formats._chrome_read_tracks import Tracks, read_tracks
 from kinetoscope.trace import SpanKind, Trace
 from kinetoscope.trace._byte_source import ByteSource
 from kinetoscope.trace._memory_limit import default_memory_bytes
-from kinetoscope.trace._schema import SCOPE_BACKWARD, SCOPE_MODULE, SCOPE_PYTHON, SCOPE_USER
+from kinetoscope.trace._schema import SCOPE_BACKWARD, SCOPE_MODULE, SCOPE_PYTHON, SCOPE_USER, STORED
 from kinetoscope.trace._unpacking import UnpackedText
 
 if TYPE_CHECKING:
@@ -53,10 +56,12 @@ if TYPE_CHECKING:
     Tables = dict[str, dict[str, Any]]
     Progress = Callable[[int, int | None, int], object]
 
-_TAKEN_OVER = (
-    "thread", "start_ns", "duration_ns", "name", "kind", "flags", "correlation", "external_id", "sequence", "shapes",
-    "arguments", "record_function",
+_GIVEN = (
+    "thread", "start_ns", "duration_ns", "name", "kind", "flags", "scope", "category", "correlation", "external_id",
+    "sequence", "shapes", "arguments", "record_function", "stream", "own_stack", "own_module", "forward_thread", "forward",
 )  # fmt: skip
+# How many rows are looked at together where something is needed of all of them only once.
+_CHUNK = 1 << 18
 # What the native reader takes events for.
 _HELD = ("spans", "allocations", "counters", "flows", "metadata", "windows")
 
@@ -104,7 +109,7 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
         if progress is not None:
             progress(source.read_bytes, source.total_bytes, reader.events)
     with _named(text):
-        native = reader.finish()
+        native = reader.finish(later=True)
         unusable = sum(
             native["losses"][name] for name in ("bad_events", "bad_times", "too_deep", "ignored_events")
         )
@@ -153,48 +158,61 @@ def made_trace(native: Native) -> Trace:
 
 
 class _Made:
-    """The parts of a trace on their way from the reader's columns to ours; each step adds or replaces some."""
+    """The parts of a trace on their way from the reader's columns to ours.
+
+    What a table of spans alone does not need is made when it is first asked for: a file of many million events is open
+    when its events are read.
+    """
 
     def __init__(self, native: Native) -> None:
         self.native = native
         self.header = read_header(native.pop("header", ()))
         keep_own_times(self.header, native)
-        self.found: dict[str, Any] = native.pop("spans")
+        self.spans = Later(native.pop("spans"))
         self.categories: list[str] = native.pop("categories")
         self.strings = Strings(native.pop("strings"))
-        self.spans: dict[str, Any] = {
-            name: self.found.pop(name) for name in _TAKEN_OVER if name in self.found
-        }
-        self.tables: Tables = {"spans": self.spans}
+        self.tables: Tables = {}
+        self.rows: dict[str, int | Callable[[], int]] = {}
+        self.tracks = self._tracks()
+        self.parts = Later({"arrows": self._arrows, "backward": self._backward, "launches": self._launches})
 
     def trace(self) -> Trace:
-        """All steps, in the order in which they need each other."""
-        native, spans = self.native, self.spans
-        tracks = self._tracks()
-        on_device = tracks.on_device[spans["thread"]]
-        arrows = pair_arrows(native.get("flows"), spans)
-        of_backward = sure_arrows(self.header, spans, self._arrows_of(arrows, {FORWARD_BACKWARD}))
-        self._kinds(on_device, of_backward)
-        self._forward(tracks, of_backward)
-        launches = find_launches(spans, on_device, arrows)
-        if launches:
-            self.tables["launches"] = launches
-            self._processes_of_streams(tracks, launches)
-        del on_device
-        self._streams(tracks)
-        self._stacks()
+        """Put the tables together."""
+        native, tracks = self.native, self.tracks
+        flows = native.get("flows")
+        fwdbwd = [row for row, text in enumerate(self.strings.rows) if text == FORWARD_BACKWARD]
+        has_arrows = flows is not None and bool(np.isin(flows["category"], fwdbwd).any())
         self._dictionaries()
+        self._stacks()
+        self._categories()
+        self._kinds()
+        if "forward_number" in self.spans:
+            self.spans["forward_thread"] = self._forward_thread
+            self.tables["threads"]["torch_tid"] = self._torch_tid
+        if has_arrows:
+            self.spans["forward"] = self._forward
+        if tracks.on_device.any():
+            self.spans["stream"] = lambda: tracks.stream_of[self.spans["thread"]]
+            self.tables["launches"] = {
+                name: partial(self._launch_column, name) for name in STORED["launches"].column_names
+            }
+            self.rows["launches"] = lambda: len(self._launch_column("host"))
+        if len(tracks.processes) > 1:
+            self.tables["threads"]["process"] = self._processes
+        self.tables["spans"] = self.spans.given(_GIVEN)
         header = self.header
+        if OWN in header:
+            self.tables["spans"] = {name: self.spans[name] for name in _GIVEN if name in self.spans}
         last_ns = stop_ns(header, self._last_ns())
         info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"].tolist())
-        self._about_processes(info, tracks)
+        self._about_processes(info)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")
         self.tables["losses"] = read_losses(header, native.pop("losses"))
         self.tables["cycles"] = read_cycles(native.pop("windows", ()), last_ns)
         take_own_facts(header, self.tables, self.strings)
         info.pop(OWN, None)
-        return Trace.from_columns(self.tables, strings=self.strings.rows, info=info)
+        return Trace.from_columns(self.tables, strings=self.strings.rows, info=info, rows=self.rows)
 
     def _tracks(self) -> Tracks:
         """Threads and streams."""
@@ -203,23 +221,48 @@ class _Made:
             self.native.pop("metadata", ()),
             self.spans["thread"],
             self.categories,
-            self.found["category"],
-            self.found.pop("device_index", None),
+            self.spans,
         )
-        self.tables["threads"] = tracks.threads
+        self.tables["threads"] = dict(tracks.threads)
         self.tables["streams"] = tracks.streams
         return tracks
 
-    def _arrows_of(self, arrows: Arrows, categories: set[str]) -> Arrows:
-        """The flows of some categories."""
-        rows = [row for row, text in enumerate(self.strings.rows) if text in categories]
-        chosen = np.isin(arrows.category, rows)
-        return Arrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
+    def _on_device(self) -> NDArray[np.bool_]:
+        """Which spans ran on a device."""
+        found: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
+        return found
 
-    def _kinds(self, on_device: NDArray[np.bool_], of_backward: Arrows) -> None:
-        """Make kinds of names where categories say too little, and scopes of kinds."""
-        spans, kind = self.spans, self.spans["kind"]
+    # Made when they are first asked for
+
+    def _arrows(self) -> Arrows:
+        """The flows of the file, with the spans at their ends."""
+        return pair_arrows(self.native.pop("flows", None), self.spans)
+
+    def _arrows_to_backward(self) -> Arrows:
+        """Those from forward operators to backward functions."""
+        arrows: Arrows = self.parts["arrows"]
+        rows = [row for row, text in enumerate(self.strings.rows) if text == FORWARD_BACKWARD]
+        chosen = np.isin(arrows.category, rows)
+        found = Arrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
+        return sure_arrows(self.header, self.spans, found)
+
+    def _backward(self) -> Backward:
+        """The spans that name the thread of their forward operator, and which thread that is."""
+        number = self.spans.take("forward_number") if "forward_number" in self.spans else None
+        return name_threads(self.spans, number, self.tracks.process, self._arrows_to_backward())
+
+    def _kinds(self) -> None:
+        """Have kinds made of names where categories say too little, and scopes of kinds."""
+        self.spans["category_kind"] = self.spans["kind"]
+        self.spans["kind"] = self._kind
+        self.spans["scope"] = self._scope
+
+    def _kind(self) -> NDArray[np.uint8]:
+        """The column `kind`."""
+        spans = self.spans
+        kind: NDArray[np.uint8] = spans.take("category_kind")
         named = classify(self.strings.rows)[spans["name"]]
+        on_device = self._on_device()
         host = ~on_device
         marks = np.isin(named, (NameClass.STEP, NameClass.TRANSFER, NameClass.RANGE))
         kind[host & (kind == SpanKind.OPERATOR) & marks] = SpanKind.USER_ANNOTATION
@@ -228,86 +271,93 @@ class _Made:
         kind[ranges & (named == NameClass.TRANSFER)] = SpanKind.COLLECTIVE
         kind[(kind == SpanKind.PYTHON) & (named == NameClass.MODULE)] = SpanKind.MODULE
         backward = named == NameClass.BACKWARD
-        if "forward_number" in self.found:
-            backward |= (self.found["forward_number"] > 0) & (named != NameClass.WRAPPER)
-        backward[of_backward.end] |= named[of_backward.end] != NameClass.WRAPPER
+        for rows in (self.parts["backward"].rows, self._arrows_to_backward().end):
+            backward[rows] |= named[rows] != NameClass.WRAPPER
         kind[backward & host & (kind == SpanKind.OPERATOR)] = SpanKind.BACKWARD
-        if MTIA in self.tables["streams"]["device_type"]:
-            transfers = on_device & (kind == SpanKind.KERNEL) & (named == NameClass.MTIA_COPY)
-            kind[transfers] = SpanKind.MEMCPY
-        scope = np.zeros(len(kind), np.uint8)
-        scope[kind == SpanKind.BACKWARD] = SCOPE_BACKWARD
-        scope[kind == SpanKind.PYTHON] = SCOPE_PYTHON
-        scope[kind == SpanKind.MODULE] = SCOPE_MODULE
-        scope[ranges] = SCOPE_USER
-        spans["scope"] = scope
+        if MTIA in self.tracks.streams["device_type"]:
+            kind[on_device & (kind == SpanKind.KERNEL) & (named == NameClass.MTIA_COPY)] = SpanKind.MEMCPY
+        return kind
 
-    def _forward(self, tracks: Tracks, of_backward: Arrows) -> None:
-        """Name the threads on which forward operators ran, and link what sequence numbers do not."""
-        number = self.found.pop("forward_number", None)
-        if number is not None:
-            numbered = number_threads(self.spans, number, tracks.process, of_backward)
-            if numbered:
-                self._forward_threads(tracks, number, numbered)
-        forward = link_forward(self.spans, of_backward)
-        if forward is not None:
-            self.spans["forward"] = forward
+    def _scope(self) -> NDArray[np.uint8]:
+        """The column `scope`."""
+        kind = self.spans["kind"]
+        scope = np.zeros(len(SpanKind), np.uint8)
+        scope[SpanKind.BACKWARD] = SCOPE_BACKWARD
+        scope[SpanKind.PYTHON] = SCOPE_PYTHON
+        scope[SpanKind.MODULE] = SCOPE_MODULE
+        scope[[SpanKind.USER_ANNOTATION, SpanKind.STEP, SpanKind.COLLECTIVE]] = SCOPE_USER
+        found: NDArray[np.uint8] = scope[kind]
+        found[self._on_device()] = 0
+        return found
 
-    def _forward_threads(
-        self, tracks: Tracks, number: NDArray[np.int64], numbered: dict[tuple[int, int], int]
-    ) -> None:
-        """The column `forward_thread`, and torch's numbers of the threads that have one."""
-        thread = self.spans["thread"]
-        forward_thread = np.full(len(thread), -1, np.int32)
-        backward = np.flatnonzero(number > 0)
-        processes = tracks.process[thread[backward]]
-        for (process, known), row in numbered.items():
-            forward_thread[backward[(number[backward] == known) & (processes == process)]] = row
-            tracks.threads["torch_tid"][row] = known
-        self.spans["forward_thread"] = forward_thread
+    def _forward_thread(self) -> NDArray[np.int32]:
+        """The column `forward_thread`."""
+        found = np.full(len(self.spans["thread"]), -1, np.int32)
+        backward: Backward = self.parts["backward"]
+        found[backward.rows] = backward.threads
+        return found
 
-    def _processes_of_streams(self, tracks: Tracks, launches: dict[str, Any]) -> None:
-        """A stream is of the process that launched most on it, where a file has several."""
-        thread, process = self.spans["thread"], tracks.process
-        if len(tracks.processes) < 2:
-            return
-        stream, of = thread[launches["device"]], process[thread[launches["host"]]]
+    def _torch_tid(self) -> NDArray[np.int64]:
+        """torch's numbers of the threads that have one."""
+        found = np.full(len(self.tracks.process), -1, np.int64)
+        for (_, number), row in self.parts["backward"].numbered.items():
+            found[row] = number
+        return found
+
+    def _forward(self) -> NDArray[np.int32]:
+        """The column `forward`."""
+        return link_forward(self.spans, self._arrows_to_backward())
+
+    def _launches(self) -> dict[str, Any]:
+        """The table `launches`."""
+        return find_launches(self.spans, self._on_device(), self.parts["arrows"])
+
+    def _launch_column(self, name: str) -> NDArray[np.int32]:
+        """One of its columns."""
+        found: NDArray[np.int32] = self.parts["launches"][name]
+        return found
+
+    def _processes(self) -> NDArray[np.int64]:
+        """The process of each thread; a stream is of the one that launched most on it."""
+        tracks, launches, thread = self.tracks, self.parts["launches"], self.spans["thread"]
+        found: NDArray[np.int64] = tracks.threads["process"].copy()
+        stream, of = thread[launches["device"]], tracks.process[thread[launches["host"]]]
         for row in np.unique(stream).tolist():
             numbers, counts = np.unique(of[stream == row], return_counts=True)
             owner = int(numbers[counts.argmax()])
-            tracks.threads["process"][row] = -1 if owner == tracks.main_process else owner
+            found[row] = -1 if owner == tracks.main_process else owner
+        return found
 
-    def _streams(self, tracks: Tracks) -> None:
-        """The column `stream`, and what a stream of each span's category is called."""
-        if len(tracks.streams["number"]):
-            self.spans["stream"] = tracks.stream_of[self.spans["thread"]]
-        rows = np.array([self.strings.of(text) for text in self.categories], np.int32)
-        category = self.found.pop("category")
-        self.spans["category"] = np.take(
-            np.append(rows, 0).astype(np.int32), category, out=category, mode="wrap"
-        )
+    # Made at once
+
+    def _categories(self) -> None:
+        """Have the column `category` made, with what it names in the string table."""
+        rows = np.array([*map(self.strings.of, self.categories), 0], np.int32)
+        self.spans["file_category"] = self.spans["category"]
+
+        def make() -> NDArray[np.int32]:
+            category: NDArray[np.int32] = self.spans.take("file_category")
+            return np.take(rows, category, out=category, mode="wrap")
+
+        self.spans["category"] = make
 
     def _stacks(self) -> None:
         """Python stacks and modules: from calls on the timeline, or from the texts of older releases."""
-        native, found = self.native, self.found
+        native, spans = self.native, self.spans
         stacks, modules, texts = (native.pop(name, None) for name in ("stacks", "modules", "call_stacks"))
         calls = Calls(self.strings)
-        of_span = found.pop("call_stack", None)
-        for name in ("own_stack", "own_module"):
-            if name in found:
-                self.spans[name] = found.pop(name)
-        if "own_stack" in self.spans or "own_module" in self.spans:
+        if "own_stack" in spans:
             self.tables |= calls.of_functions(stacks, modules)
-        elif of_span is not None and texts is not None:
+        elif "call_stack" in spans and texts is not None:
             tables, stack_rows, module_rows = calls.of_texts(texts)
             self.tables |= tables
+            spans["own_stack"] = lambda: stack_rows[spans["call_stack"]]
             if len(tables["modules"]["class"]):
-                self.spans["own_module"] = module_rows[of_span]
-            self.spans["own_stack"] = stack_rows[of_span]
+                spans["own_module"] = lambda: module_rows[spans["call_stack"]]
 
     def _dictionaries(self) -> None:
         """What goes into a table as it is, and the collectives among the arguments."""
-        native = self.native
+        native, spans = self.native, self.spans
         for name in ("shapes", "arguments", "kernels", "copies", "allocations", "counters"):
             if (table := native.pop(name, None)) is not None:
                 self.tables[name] = dict(table)
@@ -317,15 +367,23 @@ class _Made:
             blocks["device_type"] = np.where(kinds == HIP, np.uint8(CUDA), kinds)
             if (made_up := with_addresses(blocks)) is not None:
                 blocks["address"] = made_up
-        if "arguments" in self.spans and "arguments" in self.tables:
-            self.tables["collectives"] = read_collectives(
-                self.spans["arguments"], self.tables["arguments"]["json"], self.strings
-            )
+        if "arguments" in spans and "arguments" in self.tables:
+            facts = facts_of_arguments(self.tables["arguments"]["json"], self.strings)
+            if facts is not None:
+                self.parts["collectives"] = lambda: read_collectives(spans["arguments"], facts)
+                self.tables["collectives"] = {
+                    name: partial(lambda name: self.parts["collectives"][name], name)
+                    for name in ("span", "facts")
+                }
+                self.rows["collectives"] = lambda: len(self.parts["collectives"]["span"])
 
     def _last_ns(self) -> int:
         """The end of what the file holds."""
-        spans = self.spans
-        last_ns = int((spans["start_ns"] + spans["duration_ns"]).max(initial=0))
+        starts, durations = self.spans["start_ns"], self.spans["duration_ns"]
+        last_ns = 0
+        for at in range(0, len(starts), _CHUNK):
+            part = slice(at, at + _CHUNK)
+            last_ns = max(last_ns, int((starts[part] + durations[part]).max()))
         for name in ("allocations", "counters"):
             if name in self.tables:
                 last_ns = max(last_ns, int(self.tables[name]["time_ns"].max(initial=0)))
@@ -333,8 +391,9 @@ class _Made:
             last_ns = max(last_ns, start_ns + max(0, duration_ns))
         return last_ns
 
-    def _about_processes(self, info: dict[str, Any], tracks: Tracks) -> None:
+    def _about_processes(self, info: dict[str, Any]) -> None:
         """Which process the trace is of."""
+        tracks = self.tracks
         if tracks.main_process is not None:
             info["process"] = tracks.main_process
         else:

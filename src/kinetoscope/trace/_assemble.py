@@ -43,7 +43,7 @@ OPTIMIZER_STEP = "Optimizer.step#"
 def assemble(
     tables: Mapping[str, Mapping[str, Any]],
     strings: Strings,
-    rows: Mapping[str, int] | None = None,
+    rows: Mapping[str, int | Callable[[], int]] | None = None,
 ) -> dict[str, Columns]:
     """Make the columns of every table from those delivered, and tell each derived column how to compute itself.
 
@@ -52,7 +52,7 @@ def assemble(
             an enclosing span before what it encloses; allocations by time. A column may be a function that loads it.
         strings: The string table that name columns point into; entry 0 is the empty string. It may be a
             function that loads it.
-        rows: The number of rows of each table, needed where columns are functions.
+        rows: The number of rows of tables whose first column is a function, or a function that finds it.
 
     Returns:
         The columns of every table that a trace has.
@@ -63,10 +63,8 @@ def assemble(
         delivered = tables.get(name, {})
         if name == "steps":
             continue
-        if rows is not None:
-            length = rows.get(name, 0)
-        else:
-            length = len(next(iter(delivered.values()))) if delivered else 0
+        first = next(iter(delivered.values()), ())
+        length = (rows or {}).get(name, 0 if callable(first) else len(first))
         made[name] = Columns(table, length, delivered, lock)
     derivation = _Derivation(made, strings)
     spans = made["spans"]

@@ -75,16 +75,18 @@ class Trace(Selections):
         strings: list[str],
         info: Mapping[str, Any] | None = None,
         path: Path | None = None,
+        rows: Mapping[str, int | Callable[[], int]] | None = None,
     ) -> Self:
         """Make a trace from columns that something else collected.
 
         Args:
             tables: For each table its columns by name, as `kinetoscope.trace._schema.STORED` defines them. Missing
                 columns have their default, missing tables no rows. Spans must be sorted by thread, then start, then
-                the longer one first; allocations by time.
+                the longer one first; allocations by time. A column may be a function that makes it when it is needed.
             strings: The string table; entry 0 must be the empty string.
             info: What is known about the run.
             path: The file it came from.
+            rows: The number of rows of tables whose first column is a function, or a function that finds it.
 
         Returns:
             The trace.
@@ -98,7 +100,7 @@ class Trace(Selections):
         if not strings or strings[0] != "":
             raise ArgumentError("the string table of a trace must begin with the empty string")
         known: dict[str, Any] = {"complete": True, **(info or {})}
-        return cls(assemble(tables, strings), strings, known, path)
+        return cls(assemble(tables, strings, rows), strings, known, path)
 
     @classmethod
     def from_recording(cls, path: str | os.PathLike[str]) -> Self:
