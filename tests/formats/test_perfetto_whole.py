@@ -113,6 +113,16 @@ def test_hostile_texts_survive_everywhere(tmp_path):
     assert {mended(text)[:200] for text in HOSTILE} <= set(file.metadata)
 
 
+@pytest.mark.parametrize(
+    "nonsense", [7, "text", None, [None, {"id": 0}, {"id": 0, "name": 5}], {"a": float("nan")}, -1, 2**80]
+)
+def test_what_is_said_of_the_run_may_be_nonsense(tmp_path, nonsense):
+    trace = training().build()
+    for key in ("deviceProperties", "process", "start_realtime_ns", "distributedInfo", "rank", "host"):
+        trace.info[key] = nonsense
+    assert_same(trace, written(trace, tmp_path))
+
+
 def test_deep_stacks_are_cut(tmp_path):
     made = TraceBuilder()
     made.span("op", 0, 1, stack=made.stack(*(("a.py", line, "f") for line in range(1, 1001))))

@@ -191,7 +191,8 @@ def _note(trace: Trace) -> str:
 def _device_name(trace: Trace, device: _Device) -> str:
     """What a device is called: kind and index, its model where that is known, and its rank where there are several."""
     name = f"{_DEVICE_LABELS.get(device.type, 'Device')} {device.number}"
-    for known in trace.info.get("deviceProperties") or ():
+    properties = trace.info.get("deviceProperties")
+    for known in properties if isinstance(properties, list) else ():
         if (
             isinstance(known, dict)
             and known.get("id") == device.number
