@@ -8,13 +8,15 @@ namespace kinetoscope {
 
 #ifdef KINETOSCOPE_FUZZING
 inline constexpr std::size_t kChunkRows = 4;
-inline constexpr std::size_t kFirstBuffer = 128;
+inline constexpr std::size_t kFirstBuffer = 128, kShortValue = 48;
 inline constexpr std::size_t kLargestValue = 1024, kLeastLargestValue = 256;
 inline constexpr std::size_t kLargestHeader = 512;
 inline constexpr std::size_t kMostLookedAtAgain = std::size_t{64} << 10;
 #else
 inline constexpr std::size_t kChunkRows = std::size_t{1} << 16;
 inline constexpr std::size_t kFirstBuffer = std::size_t{1} << 20;
+// One that is longer and not yet whole is looked at again when twice as much of it is there.
+inline constexpr std::size_t kShortValue = std::size_t{1} << 12;
 // A value that is longer than this is passed over. One that never ends, because a quote in it was not
 // escaped, looks as long as the rest of the file; each such mistake makes us believe less in long values.
 inline constexpr std::size_t kLargestValue = std::size_t{64} << 20, kLeastLargestValue = std::size_t{1} << 20;

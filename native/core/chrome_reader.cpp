@@ -132,7 +132,7 @@ void ChromeReader::run(bool last) {
       continue;
     }
     // Looking again at every block would cost the square of what a very long value is long.
-    wanted_ = left > kFirstBuffer ? left * 2 : 0;
+    wanted_ = left > kShortValue ? left * 2 : 0;
     return;
   }
   if (at_ < used_ && skip_space(here(), end()) != end()) taken_.losses.text_after_end = 1;
