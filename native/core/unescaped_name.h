@@ -9,17 +9,18 @@
 
 namespace kinetoscope {
 
-inline constexpr std::ptrdiff_t kLongestUnescapedName = 1 << 16;
+inline constexpr std::ptrdiff_t kLongestUnescapedName = 1 << 13;
 
 // The quote that ends a name in which quotes stand unescaped, as Kineto writes names: behind it comes the
 // process. nullptr where the next event comes first, and `end` where the text does.
 inline const char* end_of_unescaped_name(const char* p, const char* end) {
-  constexpr std::string_view kNext = "\"pid\"", kFirst = "\"ph\"";
+  constexpr std::string_view kNext = "\"pid\"", kFirst = "\"ph\"", kAnother = "\"name\"";
   const char* const begin = p;
   for (; (p = static_cast<const char*>(std::memchr(p, '"', static_cast<std::size_t>(end - p)))) != nullptr;
        ++p) {
     const std::string_view rest(p, static_cast<std::size_t>(end - p));
-    if (rest.starts_with(kFirst) || p - begin > kLongestUnescapedName) return nullptr;
+    if (rest.starts_with(kFirst) || rest.starts_with(kAnother) || p - begin > kLongestUnescapedName)
+      return nullptr;
     const char* next = skip_space(p + 1, end);
     if (next < end && *next == ',') next = skip_space(next + 1, end);
     if (next + kNext.size() > end) return end;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -75,7 +76,7 @@ class KinetoRecording:
             if self._made is None:
                 if self._results is None and not self._taken:
                     raise StateError("this recording was discarded: there is no trace of it.")
-                self._made = Aside(self._build)
+                self._made = Aside(functools.partial(self._build, self._results))
         return self._made.result()
 
     def face(self) -> ResultsFace | None:
@@ -88,7 +89,7 @@ class KinetoRecording:
         """Let go of torch's results; a trace already built stays whole."""
         self._results = None
 
-    def _build(self, may_start_threads: bool) -> Trace:
+    def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Read torch's text, and say what is missing."""
         from kinetoscope.trace import Trace
         from kinetoscope.trace._cycles import one_cycle
@@ -106,20 +107,20 @@ class KinetoRecording:
         tables: Tables = {}
         strings = [""]
         lost: list[Loss] = []
-        if self._results is None:
+        if results is None:
             lost.append((_EVERYTHING, 1, _WHOLE, _WHY_TAKEN))
         else:
             try:
-                read, left_out = self._read(may_start_threads)
+                read, left_out = self._read(results, may_start_threads)
             except RecorderError as error:
                 lost.append((_EVERYTHING, 1, _WHOLE, str(error)))
-                info["start_realtime_ns"] = int(self._results.trace_start_ns())
+                info["start_realtime_ns"] = int(results.trace_start_ns())
             else:
                 tables, strings, told = self._columns(read)
                 info = {**told, **info}
                 lost += _losses(read, tables, left_out)
                 if "start_realtime_ns" not in info or left_out:
-                    info["start_realtime_ns"] = int(self._results.trace_start_ns())
+                    info["start_realtime_ns"] = int(results.trace_start_ns())
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
             lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
         lost += _rows(pause_losses(info.get("pauses")))
@@ -128,15 +129,15 @@ class KinetoRecording:
         self._results = None
         return Trace.from_columns(tables, strings=strings, info=info)
 
-    def _read(self, may_start_threads: bool) -> tuple[Trace, int]:
+    def _read(self, results: Any, may_start_threads: bool) -> tuple[Trace, int]:
         """The trace as the file has it, without what was not asked for, and how many spans there was no time for."""
         from kinetoscope.collect._kineto_columns import UNWRITABLE, leave_out, mark_transfers
         from kinetoscope.collect._kineto_text import read_objects, read_text
 
         limit_s = self._request.post_processing_timeout_s
-        text = read_text(self._results, limit_s, may_start_threads=may_start_threads)
+        text = read_text(results, limit_s, may_start_threads=may_start_threads)
         if self._has_objects and limit_s is None and UNWRITABLE in text.native["strings"]:
-            text = read_objects(self._results) or text
+            text = read_objects(results) or text
         leave_out(
             text.native,
             self._request.activity_filters.get(ProfilerActivity.CPU),
