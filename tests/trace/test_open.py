@@ -1,10 +1,14 @@
 """Opening files by what they hold."""
 
+import gzip
+import io
+import json
+import os
 import sys
 
 import pytest
 
-from kinetoscope import FormatError, MissingDependencyError, open  # noqa: A004
+from kinetoscope import ArgumentError, FormatError, MissingDependencyError, open  # noqa: A004
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
@@ -80,3 +84,83 @@ def test_without_fsspec_a_url_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingDependencyError, match="pip install fsspec"):
         open("s3://bucket/run.ktrace")
+
+
+JSON = json.dumps([{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]).encode()
+
+
+@pytest.mark.parametrize("content", [JSON, gzip.compress(JSON), b"\xef\xbb\xbf\n " + JSON])
+def test_json_is_read_from_paths_files_and_urls(tmp_path, content):
+    path = tmp_path / "x.unknown"
+    path.write_bytes(content)
+    for source in (path, str(path), os.fsencode(path), io.BytesIO(content)):
+        with open(source) as trace:
+            assert trace.strings[trace.column("spans", "name")[0]] == "a"
+    with open(path) as trace:
+        assert trace.path == path
+        assert "source" not in trace.info
+    with path.open("rb") as file:
+        assert len(open(file).columns("spans")) == 1
+        assert not file.closed
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is an optional dependency")
+    fsspec.filesystem("memory").pipe("/folder/t.json", content)
+    told = []
+    with open("memory://folder/t.json", progress=lambda *facts: told.append(facts)) as trace:
+        assert trace.info["source"] == "memory://folder/t.json"
+        assert trace.path is None
+        assert len(trace.columns("spans")) == 1
+    assert told[-1] == (len(content), len(content), 1)
+
+
+def test_a_file_is_read_from_where_it_stands(tmp_path):
+    file = io.BytesIO(b"something before" + JSON)
+    file.seek(16)
+    assert len(open(file).columns("spans")) == 1
+
+
+def test_files_of_our_own_are_read_from_open_files_too(tmp_path):
+    TraceBuilder().span("aten::add", 0, 5).build().save(tmp_path / "x.ktrace")
+    for path in (tmp_path / "x.ktrace", recording(tmp_path / "run.recording")):
+        with path.open("rb") as file, open(file) as trace:
+            assert trace.strings[trace.column("spans", "name")[0]] == "aten::add"
+            assert trace.info["source"] == str(path)
+
+
+class Pipe(io.RawIOBase):
+    """Bytes that come a few at a time, without end or place known."""
+
+    def __init__(self, content):
+        self.rest = io.BytesIO(content)
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return False
+
+    def read(self, size=-1):
+        return self.rest.read(min(size, 3) if size >= 0 else 3)
+
+    def readinto(self, buffer):
+        return self.rest.readinto(memoryview(buffer)[:3])
+
+
+@pytest.mark.parametrize("content", [JSON, gzip.compress(JSON)])
+def test_a_source_may_give_a_few_bytes_at_a_time_and_not_know_its_size(content):
+    told = []
+    assert len(open(Pipe(content), progress=lambda *facts: told.append(facts)).columns("spans")) == 1
+    assert told[-1] == (len(content), None, 1)
+
+
+def test_what_cannot_be_opened_is_refused_in_words(tmp_path):
+    with pytest.raises(ArgumentError, match="give a path, a URL, or a file"):
+        open(5)
+    with pytest.raises(ArgumentError, match="opened as text"):
+        open(io.StringIO("[]"))
+    for name in ("max_memory_bytes", "max_uncompressed_bytes"):
+        with pytest.raises(ArgumentError, match=f"{name}=-1"):
+            open(io.BytesIO(JSON), **{name: -1})
+        with pytest.raises(ArgumentError, match=f"{name}='1'"):
+            open(io.BytesIO(JSON), **{name: "1"})
+    with pytest.raises(FormatError, match="a folder, but no trace"):
+        open(tmp_path)

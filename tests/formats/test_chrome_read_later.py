@@ -1,0 +1,38 @@
+"""Columns that are made when they are first asked for."""
+
+import pytest
+
+from kinetoscope.formats._chrome_read_later import Later
+
+
+def test_a_value_is_made_once_and_only_when_it_is_asked_for():
+    made = []
+
+    def make():
+        made.append(1)
+        return [7]
+
+    later = Later({"ready": [1], "made": make})
+    assert "made" in later
+    assert "missing" not in later
+    assert (list(later), len(later)) == (["ready", "made"], 2)
+    assert made == []
+    assert later["made"] is later["made"]
+    assert made == [1]
+    with pytest.raises(KeyError):
+        later["missing"]
+
+
+def test_what_is_given_on_makes_its_value_in_its_place():
+    later = Later({"ready": [1], "made": lambda: [7]})
+    given = later.given(("made", "ready", "missing"))
+    assert given["ready"] == [1]
+    assert given["made"]() is later["made"]
+    assert set(given) == {"ready", "made"}
+
+
+def test_a_value_made_from_others_and_one_that_is_taken_out():
+    later = Later({"raw": lambda: [1, 2]})
+    later["twice"] = lambda: later.take("raw") * 2
+    assert later["twice"] == [1, 2, 1, 2]
+    assert "raw" not in later
