@@ -6,7 +6,13 @@ the trace: absolute times would not fit a double, and a viewer that reads them a
 A slice shows its Python stack unless the slice around it has the same one. A session with `with_stack=True` has slices
 of Python calls too: those recorded, else those that the stacks of operators show.
 `baseTimeNanoseconds` leads back to the clock on the wall. The slices of a track nest. Spans that nest with nothing (an
-asynchronous range, for example) go to a track of their own beside their thread.
+asynchronous range, or work that overlaps on a stream) go to a track of their own beside their thread.
+
+What ran on a device lies under a process with the device's index, on a track with the stream's number, and says what
+Kineto says of it; a span of a file that was read keeps its category and whatever else that file said of it. Our own
+reader finds every column again but these: frames that only pass a call on and the folders of packages are left out of
+stacks, rebuilt calls come back as calls, and totals of memory that the source did not know come back as counted. What it
+needs for that stands in the head of the file under "kinetoscope", and beside the names of tracks.
 """
 
 from __future__ import annotations
