@@ -143,6 +143,18 @@ def read_tracks(
     )
 
 
+def tell_processes(info: dict[str, Any], tracks: Tracks) -> None:
+    """Put into what is known about the run which process the trace is of, and which others are in it."""
+    if tracks.main_process is not None:
+        info["process"] = tracks.main_process
+    else:
+        info.pop("process", None)
+    if len(tracks.processes) > 1:
+        info["processes"] = tracks.processes
+    elif tracks.processes and tracks.processes[0]["name"]:
+        info.setdefault("process_name", tracks.processes[0]["name"])
+
+
 def _named(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> _Names:
     """Sort the metadata events by what they name."""
     names = _Names()

@@ -39,7 +39,7 @@ from kinetoscope.formats._chrome_read_links import (
 from kinetoscope.formats._chrome_read_memory import with_addresses
 from kinetoscope.formats._chrome_read_names import NameClass, classify
 from kinetoscope.formats._chrome_read_own import OWN, keep_own_times, stop_ns, sure_arrows, take_own_facts
-from kinetoscope.formats._chrome_read_tracks import Tracks, read_tracks
+from kinetoscope.formats._chrome_read_tracks import Tracks, read_tracks, tell_processes
 from kinetoscope.trace import SpanKind, Trace
 from kinetoscope.trace._byte_source import ByteSource
 from kinetoscope.trace._memory_limit import default_memory_bytes
@@ -205,7 +205,7 @@ class _Made:
             self.tables["spans"] = {name: self.spans[name] for name in _GIVEN if name in self.spans}
         last_ns = stop_ns(header, self._last_ns())
         info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"].tolist())
-        self._about_processes(info)
+        tell_processes(info, tracks)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")
         self.tables["losses"] = read_losses(header, native.pop("losses"))
@@ -390,15 +390,3 @@ class _Made:
         for _, start_ns, duration_ns in self.native.get("windows", ()):
             last_ns = max(last_ns, start_ns + max(0, duration_ns))
         return last_ns
-
-    def _about_processes(self, info: dict[str, Any]) -> None:
-        """Which process the trace is of."""
-        tracks = self.tracks
-        if tracks.main_process is not None:
-            info["process"] = tracks.main_process
-        else:
-            info.pop("process", None)
-        if len(tracks.processes) > 1:
-            info["processes"] = tracks.processes
-        elif tracks.processes and tracks.processes[0]["name"]:
-            info.setdefault("process_name", tracks.processes[0]["name"])

@@ -79,7 +79,9 @@ THREADS_SCHEMA = Table(
     "threads",
     STORED["threads"].row,
     (
-        *_same("threads", "index", "os_tid", "torch_tid", "name"),
+        *_same("threads", "index", "os_tid"),
+        Column("torch_tid", "int64", "", "torch's logical thread id, the `thread` of torch's events."),
+        *_same("threads", "name"),
         Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process in a distributed run."),
     ),
