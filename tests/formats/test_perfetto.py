@@ -143,6 +143,16 @@ def test_times_before_the_start_are_kept(tmp_path):
     assert file.clocks[REALTIME] == START_REALTIME_NS - 500
 
 
+def test_what_was_live_when_a_part_of_a_trace_begins_counts_from_its_start(tmp_path):
+    made = TraceBuilder().span("before", 0, 100).span("within", 150, 10)
+    made.allocate(50, 0xF00, 64)
+    made.free(155, 0xF00)
+    file = written(made.build().window(120, 200), tmp_path)
+    assert [(one.start_ns, one.duration_ns) for one in file.named("within")] == [(30, 10)]
+    assert [(one.start_ns, one.args["Bytes"]) for one in file.named("[memory]")] == [(35, -64)]
+    assert list(file.samples.values()) == [[(0, 64), (35, 0)]]
+
+
 def test_an_empty_trace_is_a_whole_file(tmp_path):
     file = written(TraceBuilder().build(), tmp_path)
     assert file.slices == []
