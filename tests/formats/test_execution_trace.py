@@ -130,7 +130,7 @@ def test_nodes_of_other_shapes_are_read_as_far_as_they_go(tmp_path, change):
         ('{"schema": "1.0.3-chakra.0.0.4", "nodes": []}', "says schema '1.0.3-chakra.0.0.4'"),
         ('{"schema": "2.1.0", "nodes": []}', "says schema '2.1.0'"),
         ('{"schema": 1.1, "nodes": []}', "says schema 1.1"),
-        (gzip.compress(b"{}")[:-4], "breaks off"),
+        (gzip.compress(b"{}", mtime=0)[:-4], "breaks off"),
         ("[" * 100_000, "not valid JSON"),
     ],
 )
