@@ -97,8 +97,7 @@ void check(const NestedSpans& spans, const AllocationEvents& events) {
   const std::size_t rows = spans.thread.size(), count = events.time_ns.size();
   if (spans.start_ns.size() != rows || spans.duration_ns.size() != rows || spans.parent.size() != rows ||
       spans.lane.size() != rows || events.thread.size() != count || events.address.size() != count ||
-      events.bytes.size() != count ||
-      (!events.freed_bytes.empty() && events.freed_bytes.size() != count)) {
+      events.bytes.size() != count || (!events.freed_bytes.empty() && events.freed_bytes.size() != count)) {
     throw BadColumns("attribute_allocations: the columns have different lengths");
   }
   if (!std::is_sorted(spans.thread.begin(), spans.thread.end())) {

@@ -114,17 +114,12 @@ ChromeOrder order_spans(const ChromeEvents& events) {
   return made;
 }
 
-ChromeStacks stack_spans(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
-                         std::span<const int64_t> duration_ns, std::span<const int32_t> name,
-                         std::span<const uint8_t> kind) {
+ChromeStacks stack_spans(const ChromeSpanRows& spans, const ChromeOrder& order) {
   struct Open {
     int64_t end_ns;
     int32_t stack, module;
   };
-  const std::size_t rows = thread.size();
   ChromeStacks made;
-  made.own_stack = Column<int32_t>(rows);
-  made.own_module = Column<int32_t>(rows);
   std::unordered_map<uint64_t, int32_t> stacks, modules;
   const auto below = [](std::unordered_map<uint64_t, int32_t>& known, std::vector<int32_t>& parents,
                         std::vector<int32_t>& names, int32_t parent, int32_t own_name) {
@@ -148,17 +143,23 @@ ChromeStacks stack_spans(std::span<const int32_t> thread, std::span<const int64_
     return place->second;
   };
   std::vector<Open> open;
-  for (std::size_t row = 0; row < rows; ++row) {
-    if (row == 0 || thread[row] != thread[row - 1]) open.clear();
-    while (!open.empty() && open.back().end_ns <= start_ns[row]) open.pop_back();
+  int64_t last_thread = -1;
+  for (std::size_t row = 0; row < order.order.size(); ++row) {
+    const std::size_t taken = static_cast<std::size_t>(order.order[row]);
+    const int64_t start_ns = spans.start_ns[taken];
+    const uint8_t kind = spans.kind[taken];
+    const int32_t name = static_cast<int32_t>(spans.name[taken]);
+    if (spans.thread[taken] != last_thread) open.clear();
+    last_thread = spans.thread[taken];
+    while (!open.empty() && open.back().end_ns <= start_ns) open.pop_back();
     int32_t stack = open.empty() ? -1 : open.back().stack, module = open.empty() ? -1 : open.back().module;
-    if (kind[row] == kKindPython) stack = below(stacks, made.stack_parent, made.stack_name, stack, name[row]);
-    if (kind[row] == kKindModule) module = module_named(module, name[row]);
-    made.own_stack[row] = stack;
-    made.own_module[row] = module;
-    if (kind[row] != kKindPython && kind[row] != kKindModule) continue;
+    if (kind == kKindPython) stack = below(stacks, made.stack_parent, made.stack_name, stack, name);
+    if (kind == kKindModule) module = module_named(module, name);
+    made.own_stack.set(row, stack);
+    made.own_module.set(row, module);
+    if (kind != kKindPython && kind != kKindModule) continue;
     int64_t end_ns;
-    if (__builtin_add_overflow(start_ns[row], duration_ns[row], &end_ns)) end_ns = INT64_MAX;
+    if (__builtin_add_overflow(start_ns, spans.duration_ns[taken], &end_ns)) end_ns = INT64_MAX;
     open.push_back({end_ns, stack, module});
   }
   return made;

@@ -22,14 +22,11 @@ ChromeOrder order_spans(const ChromeEvents& events);
 
 // Python calls and module calls as stacks: what each span has around it, itself included.
 struct ChromeStacks {
-  Column<int32_t> own_stack, own_module;          // by row of the trace
+  NarrowColumn own_stack{-1}, own_module{-1};     // by row of the trace
   std::vector<int32_t> stack_parent, stack_name;  // the innermost call's name
   std::vector<int32_t> module_caller, module_name;
 };
 
-// `thread`, `start_ns` ... are columns of the trace, ordered as order_spans says.
-ChromeStacks stack_spans(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
-                         std::span<const int64_t> duration_ns, std::span<const int32_t> name,
-                         std::span<const uint8_t> kind);
+ChromeStacks stack_spans(const ChromeSpanRows& spans, const ChromeOrder& order);
 
 }  // namespace kinetoscope

@@ -238,7 +238,8 @@ NB_MODULE(_core, module) {
   using namespace kinetoscope;
   nb::set_leak_warnings(false);
   module.doc() =
-      "Kinetoscope's native core: reads recordings, nests, links and groups columns, writes Chrome and Perfetto traces.";
+      "Kinetoscope's native core: reads recordings, nests, links and groups columns, writes Chrome and "
+      "Perfetto traces.";
   bind_recording(module);
   bind_structure(module);
   bind_grouping(module);

@@ -26,25 +26,31 @@ void add_unless_empty(nb::dict& to, const char* name, Growing& growing, std::spa
   if (!growing.empty()) to[name] = column_of<T>(growing, order);
 }
 
-// The spans as they were taken, for columns that are wanted later or never.
-struct LaterSpans {
-  ChromeSpanRows rows;
-  Column<int32_t> order;
-};
-
-// A function that makes a column the first time it is called, and lets go of what it was made from.
-template <typename T, typename Growing>
-void add_later(nb::dict& to, const char* name, const std::shared_ptr<LaterSpans>& spans,
-               Growing ChromeSpanRows::* growing, bool always = false) {
-  if (!always && (spans->rows.*growing).empty()) return;
-  const auto held = std::make_shared<std::shared_ptr<LaterSpans>>(spans);
-  to[name] = nb::cpp_function([held, growing]() {
-    if (*held == nullptr) throw nb::value_error("this column was already taken out of the reader");
-    nb::object made = column_of<T>((*held)->rows.*growing, (*held)->order);
-    held->reset();
-    return made;
+// A function that makes a column of spans, in the order of the trace, whenever it is called. Until the last
+// of these functions is gone the column stays as it was taken, which is a fraction of its size.
+template <typename T, typename Growing, typename Meaning>
+nb::object later_column(Growing&& taken, const std::shared_ptr<const ChromeOrder>& order, Meaning meaning) {
+  const auto held = std::make_shared<const Growing>(std::move(taken));
+  return nb::cpp_function([held, order, meaning]() {
+    Column<T> made(order->order.size());
+    for (std::size_t row = 0; row < made.size(); ++row) {
+      made[row] = static_cast<T>(meaning((*held)[static_cast<std::size_t>(order->order[row])]));
+    }
+    return to_array(std::move(made));
   });
 }
+
+// The same for a column that is in the order of the trace already.
+nb::object later_column(NarrowColumn&& taken, std::size_t rows) {
+  const auto held = std::make_shared<const NarrowColumn>(std::move(taken));
+  return nb::cpp_function([held, rows]() {
+    Column<int32_t> made(rows);
+    for (std::size_t row = 0; row < rows; ++row) made[row] = static_cast<int32_t>((*held)[row]);
+    return to_array(std::move(made));
+  });
+}
+
+constexpr auto kAsTaken = [](auto value) { return value; };
 
 template <typename T>
 nb::object array_of(const std::vector<T>& values) {
@@ -80,8 +86,8 @@ class ChromeParts {
     made["counters"] = counters(taken.counters);
     made["flows"] = flows(taken.flows, order.thread_rows);
     made["flows_implied"] = taken.flows_implied;
-    spans(taken, order, made, later);
     made["threads"] = threads(taken, order.thread_rows);
+    spans(taken, order, made, later);
     made["metadata"] = metadata(taken.metadata);
     made["shapes"] = shapes(taken);
     nb::dict arguments;
@@ -127,26 +133,20 @@ class ChromeParts {
     return made;
   }
 
-  void spans(ChromeEvents& taken, ChromeOrder& order, nb::dict& made, bool later) const {
+  void spans(ChromeEvents& taken, ChromeOrder& ordered, nb::dict& made, bool later) const {
     ChromeSpanRows& rows = taken.spans;
-    const std::span<const int32_t> by(order.order.data(), order.order.size());
-    Column<int32_t> thread = gathered<int32_t>(rows.thread, by);
-    for (std::size_t row = 0; row < thread.size(); ++row) {
-      thread[row] = order.thread_rows[static_cast<std::size_t>(thread[row])];
-    }
-    rows.thread.clear();
-    Column<int64_t> start_ns = times(rows.start_ns, by),
-                    duration_ns = gathered<int64_t>(rows.duration_ns, by);
-    rows.duration_ns.clear();
-    Column<int32_t> name = gathered<int32_t>(rows.name, by);
-    rows.name.clear();
-    Column<uint8_t> kind = gathered<uint8_t>(rows.kind, by);
-    rows.kind.clear();
+    const auto order = std::make_shared<const ChromeOrder>(std::move(ordered));
     nb::dict spans;
+    int64_t last_ns = base_ns_;
+    for (std::size_t row = 0; row < rows.rows; ++row) {
+      last_ns = std::max(last_ns, rows.start_ns[row] + rows.duration_ns[row]);
+    }
+    made["last_ns"] = less(last_ns, base_ns_);
+    made["span_rows"] = rows.rows;
     if (taken.has_python) {
-      ChromeStacks stacks = stack_spans(thread, start_ns, duration_ns, name, kind);
-      spans["own_stack"] = to_array(std::move(stacks.own_stack));
-      spans["own_module"] = to_array(std::move(stacks.own_module));
+      ChromeStacks stacks = stack_spans(rows, *order);
+      spans["own_stack"] = later_column(std::move(stacks.own_stack), rows.rows);
+      spans["own_module"] = later_column(std::move(stacks.own_module), rows.rows);
       nb::dict of_stacks, of_modules;
       of_stacks["parent"] = array_of(stacks.stack_parent);
       of_stacks["name"] = array_of(stacks.stack_name);
@@ -155,27 +155,32 @@ class ChromeParts {
       made["stacks"] = of_stacks;
       made["modules"] = of_modules;
     }
-    spans["thread"] = to_array(std::move(thread));
-    spans["start_ns"] = to_array(std::move(start_ns));
-    spans["duration_ns"] = to_array(std::move(duration_ns));
-    spans["name"] = to_array(std::move(name));
-    spans["kind"] = to_array(std::move(kind));
-    const auto rest = std::make_shared<LaterSpans>(std::move(rows), std::move(order.order));
-    add_later<int32_t>(spans, "category", rest, &ChromeSpanRows::category, true);
-    add_later<uint8_t>(spans, "flags", rest, &ChromeSpanRows::flags, true);
-    add_later<int64_t>(spans, "correlation", rest, &ChromeSpanRows::correlation);
-    add_later<int64_t>(spans, "external_id", rest, &ChromeSpanRows::external_id);
-    add_later<int64_t>(spans, "sequence", rest, &ChromeSpanRows::sequence);
-    add_later<int64_t>(spans, "forward_number", rest, &ChromeSpanRows::forward_number);
-    add_later<int64_t>(spans, "record_function", rest, &ChromeSpanRows::record_function);
-    add_later<int32_t>(spans, "shapes", rest, &ChromeSpanRows::shapes);
-    add_later<int32_t>(spans, "arguments", rest, &ChromeSpanRows::arguments);
-    add_later<int32_t>(spans, "call_stack", rest, &ChromeSpanRows::call_stack);
-    add_later<int32_t>(spans, "device_index", rest, &ChromeSpanRows::device_index);
+    const ChromeOrder& by = *order;
+    spans["thread"] = later_column<int32_t>(std::move(rows.thread), order, [&by](int64_t thread) {
+      return by.thread_rows[static_cast<std::size_t>(thread)];
+    });
+    spans["start_ns"] =
+        later_column<int64_t>(std::move(rows.start_ns), order,
+                              [base_ns = base_ns_](int64_t time_ns) { return less(time_ns, base_ns); });
+    spans["duration_ns"] = later_column<int64_t>(std::move(rows.duration_ns), order, kAsTaken);
+    spans["name"] = later_column<int32_t>(std::move(rows.name), order, kAsTaken);
+    spans["kind"] = later_column<uint8_t>(std::move(rows.kind), order, kAsTaken);
+    spans["category"] = later_column<int32_t>(std::move(rows.category), order, kAsTaken);
+    spans["flags"] = later_column<uint8_t>(std::move(rows.flags), order, kAsTaken);
+    const auto number = [&spans, &order]<typename T>(const char* name, NarrowColumn& column, T) {
+      if (!column.empty()) spans[name] = later_column<T>(std::move(column), order, kAsTaken);
+    };
+    number("correlation", rows.correlation, int64_t{});
+    number("external_id", rows.external_id, int64_t{});
+    number("sequence", rows.sequence, int64_t{});
+    number("forward_number", rows.forward_number, int64_t{});
+    number("record_function", rows.record_function, int64_t{});
+    number("shapes", rows.shapes, int32_t{});
+    number("arguments", rows.arguments, int32_t{});
+    number("call_stack", rows.call_stack, int32_t{});
+    number("device_index", rows.device_index, int32_t{});
     if (!later) {
-      for (const auto [key, column] : nb::dict(spans)) {
-        if (PyCallable_Check(column.ptr())) spans[key] = column();
-      }
+      for (const auto [key, column] : nb::dict(spans)) spans[key] = column();
     }
     made["spans"] = spans;
   }

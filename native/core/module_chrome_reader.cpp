@@ -126,8 +126,8 @@ void bind_chrome_reader(nb::module_& module) {
            R"(Returns all that was read, as columns; can be called once.
 
 Args:
-    later: Give columns of spans that not everyone needs as functions without arguments. Each makes its column when it is
-        called, once, and takes a fraction of the column's memory until then.)");
+    later: Give the columns of spans as functions without arguments that make them. As long as such a function lives, so
+        does what it makes the column from, which is a fraction of the column's size.)");
 }
 
 }  // namespace kinetoscope

@@ -118,7 +118,7 @@ class Digest {
       must(arguments < static_cast<int32_t>(taken_.argument_texts.size()), "arguments are there");
       number(arguments);
     }
-    const ChromeStacks stacks = stack_spans(thread, start_ns, duration_ns, name, kind);
+    const ChromeStacks stacks = stack_spans(taken_.spans, order);
     for (std::size_t row = 0; row < stacks.stack_parent.size(); ++row) {
       must(stacks.stack_parent[row] < static_cast<int32_t>(row), "parents come first");
       names(stacks.stack_name[row]);

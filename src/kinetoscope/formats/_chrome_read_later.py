@@ -12,8 +12,9 @@ class Later(Mapping[str, Any]):
     """Values by name, each a value or a function that makes it once. May be used from several threads."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Take over values, and functions that make them."""
+        """Take over values, and functions that make them: each whenever it is asked to."""
         self._values = dict(values)
+        self._makers = {name: value for name, value in self._values.items() if callable(value)}
         self._lock = threading.RLock()
 
     def __getitem__(self, name: str) -> Any:
@@ -28,6 +29,7 @@ class Later(Mapping[str, Any]):
         """Put a value, or a function that makes it, in the place of another."""
         with self._lock:
             self._values[name] = value
+            self._makers.pop(name, None)
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a value; it is not made for that."""
@@ -46,7 +48,20 @@ class Later(Mapping[str, Any]):
         value = self[name]
         with self._lock:
             self._values.pop(name, None)
+            self._makers.pop(name, None)
         return value
+
+    def rename(self, name: str, new: str) -> None:
+        """Call a value or the function that makes it something else."""
+        with self._lock:
+            self._values[new] = self._values.pop(name)
+            if name in self._makers:
+                self._makers[new] = self._makers.pop(name)
+
+    def release(self) -> None:
+        """Let go of values whose functions, taken over at the beginning, can make them again."""
+        with self._lock:
+            self._values.update(self._makers)
 
     def given(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Those of some names that there are: values that are made, and functions for the others."""
@@ -54,6 +69,13 @@ class Later(Mapping[str, Any]):
         for name in names:
             if name in self._values:
                 value: Any = self._values[name]
-                wanted: Callable[[], Any] = partial(self.__getitem__, name)
+                wanted: Callable[[], Any] = partial(self._handed_over, name)
                 made[name] = wanted if callable(value) else value
         return made
+
+    def _handed_over(self, name: str) -> Any:
+        """The value for somebody who keeps it."""
+        value = self[name]
+        with self._lock:
+            self._makers.pop(name, None)
+        return value

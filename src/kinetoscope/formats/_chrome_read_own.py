@@ -42,10 +42,16 @@ def keep_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) 
     if not isinstance(header.get(OWN), dict) or base_ns == 0:
         return
     native["base_ns"] = 0
+    native["last_ns"] += base_ns
     for table, column in _TIMES:
         if table in native and column in native[table]:
-            native[table][column] = native[table][column] + base_ns
+            native[table][column] = _later_by(native[table][column], base_ns)
     native["windows"] = [(name, start_ns + base_ns, length) for name, start_ns, length in native["windows"]]
+
+
+def _later_by(times_ns: Any, base_ns: int) -> Any:
+    """Times, or a function that makes them, moved by so many nanoseconds."""
+    return (lambda: times_ns() + base_ns) if callable(times_ns) else times_ns + base_ns
 
 
 def stop_ns(header: Mapping[str, Any], last_ns: int) -> int:

@@ -60,8 +60,6 @@ _GIVEN = (
     "thread", "start_ns", "duration_ns", "name", "kind", "flags", "scope", "category", "correlation", "external_id",
     "sequence", "shapes", "arguments", "record_function", "stream", "own_stack", "own_module", "forward_thread", "forward",
 )  # fmt: skip
-# How many rows are looked at together where something is needed of all of them only once.
-_CHUNK = 1 << 18
 # What the native reader takes events for.
 _HELD = ("spans", "allocations", "counters", "flows", "metadata", "windows")
 
@@ -120,6 +118,8 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
 
 def _rows(native: Native, name: str) -> int:
     """How many rows the native reader has of something."""
+    if name == "spans":
+        return int(native["span_rows"])
     part = native[name]
     return len(next(iter(part.values()))) if isinstance(part, dict) else len(part)
 
@@ -199,7 +199,10 @@ class _Made:
             self.rows["launches"] = lambda: len(self._launch_column("host"))
         if len(tracks.processes) > 1:
             self.tables["threads"]["process"] = self._processes
-        self.tables["spans"] = self.spans.given(_GIVEN)
+        self.spans.release()
+        spans = self.tables["spans"] = self.spans.given(_GIVEN)
+        if all(callable(column) for column in spans.values()):
+            self.rows["spans"] = native["span_rows"]
         header = self.header
         if OWN in header:
             self.tables["spans"] = {name: self.spans[name] for name in _GIVEN if name in self.spans}
@@ -253,7 +256,7 @@ class _Made:
 
     def _kinds(self) -> None:
         """Have kinds made of names where categories say too little, and scopes of kinds."""
-        self.spans["category_kind"] = self.spans["kind"]
+        self.spans.rename("kind", "category_kind")
         self.spans["kind"] = self._kind
         self.spans["scope"] = self._scope
 
@@ -333,7 +336,7 @@ class _Made:
     def _categories(self) -> None:
         """Have the column `category` made, with what it names in the string table."""
         rows = np.array([*map(self.strings.of, self.categories), 0], np.int32)
-        self.spans["file_category"] = self.spans["category"]
+        self.spans.rename("category", "file_category")
 
         def make() -> NDArray[np.int32]:
             category: NDArray[np.int32] = self.spans.take("file_category")
@@ -379,11 +382,7 @@ class _Made:
 
     def _last_ns(self) -> int:
         """The end of what the file holds."""
-        starts, durations = self.spans["start_ns"], self.spans["duration_ns"]
-        last_ns = 0
-        for at in range(0, len(starts), _CHUNK):
-            part = slice(at, at + _CHUNK)
-            last_ns = max(last_ns, int((starts[part] + durations[part]).max()))
+        last_ns: int = self.native["last_ns"]
         for name in ("allocations", "counters"):
             if name in self.tables:
                 last_ns = max(last_ns, int(self.tables[name]["time_ns"].max(initial=0)))
