@@ -11,10 +11,10 @@ import kinetoscope
 from tests.support.chrome_file import partly_overlapping, read_strictly
 from tests.support.holistic import breakdowns, needs_holistic
 from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto
-from tests.support.shared_traces import needs_shared_traces, shared_traces
+from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind
 
 pytestmark = needs_shared_traces
-every_trace = pytest.mark.parametrize("path", shared_traces(), ids=lambda path: path.name.split(".")[0])
+every_trace = pytest.mark.parametrize("path", traces_of_a_kind(), ids=lambda path: path.name.split(".")[0])
 
 
 def exported(path: Path, folder: Path) -> Path:

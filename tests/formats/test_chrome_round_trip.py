@@ -19,7 +19,7 @@ from kinetoscope.trace import STORED, SpanKind, Trace
 from kinetoscope.trace._naming import stack_texts
 from tests.support.any_trace import any_traces
 from tests.support.chrome_file import partly_overlapping, read_strictly
-from tests.support.shared_traces import needs_shared_traces, shared_traces
+from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -240,7 +240,7 @@ DIFFERENT = {
 
 
 @needs_shared_traces
-@pytest.mark.parametrize("path", shared_traces(), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize("path", traces_of_a_kind(), ids=lambda path: path.name.split(".")[0])
 def test_real_traces_come_back_with_equal_columns(path: Path, tmp_path: Path) -> None:
     trace = kinetoscope.open(path)
     write_chrome_trace(trace, tmp_path / "trace.json")

@@ -19,6 +19,11 @@ def shared_traces() -> list[Path]:
     return sorted(FOLDER.glob("**/*.json.gz"))
 
 
+def traces_of_a_kind() -> list[Path]:
+    """Those of them that differ: of the ranks of one run the first, for tests that take seconds with each."""
+    return [path for path in shared_traces() if path.parent == FOLDER or path.name.startswith("rank-0.")]
+
+
 def shared_trace(name: str) -> Path:
     """The file of one trace, by its name without suffix."""
     return FOLDER / f"{name}.json.gz"
