@@ -53,8 +53,10 @@ enum class Argument : uint8_t {
   TrackNumber,
   LaneOf,
   Count,
-};  // clang-format keeps it as one list
+};
 inline constexpr std::size_t kArguments = static_cast<std::size_t>(Argument::Count);
+
+constexpr uint64_t mask_of(Argument which) { return uint64_t{1} << static_cast<unsigned>(which); }
 
 // One event's arguments as they stand in its text; what is no longer wanted is taken, the rest goes to
 // rest().
@@ -77,7 +79,7 @@ class Arguments {
   }
   std::string_view take(Argument which) {
     const std::string_view raw = peek(which);
-    drop(uint64_t{1} << static_cast<unsigned>(which));
+    drop(mask_of(which));
     return raw;
   }
   void drop(uint64_t mask) { seen_ &= ~mask; }
@@ -93,7 +95,5 @@ class Arguments {
   // By the argument before: a known one, none, or another.
   std::array<LearnedGap, kArguments + 2> gap_;
 };
-
-constexpr uint64_t mask_of(Argument which) { return uint64_t{1} << static_cast<unsigned>(which); }
 
 }  // namespace kinetoscope

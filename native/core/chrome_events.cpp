@@ -26,10 +26,6 @@ constexpr uint64_t kCopyFacts = mask_of(Argument::Bytes) | mask_of(Argument::Gra
 // How often the memory in use is added up.
 constexpr std::size_t kLookEvery = 4096;
 
-std::string_view inside_quotes(std::string_view raw) {
-  return raw.size() >= 2 && raw.front() == '"' ? raw.substr(1, raw.size() - 2) : raw;
-}
-
 bool is_quoted(std::string_view raw) { return !raw.empty() && raw.front() == '"'; }
 
 // Three numbers in brackets; false where they are anything else.
@@ -280,7 +276,7 @@ int32_t ChromeEvents::add_span(const ChromeEvent& event, Arguments& arguments, i
     ++losses.beyond_memory_limit;
     return -1;
   }
-  const int16_t category = event.category.empty() ? category_row("\"\"") : category_row(event.category);
+  const int16_t category = category_row(event.category);
   Category how = category_[static_cast<std::size_t>(category)];
   if (!how.known && arguments.has(Argument::Stream)) how = {kKindKernel, true, false, false};
   const int32_t name = text_row(strings, event.name);

@@ -106,7 +106,7 @@ struct ChromeFlowRows {
 struct ChromeLosses {
   int64_t truncated = 0, bad_events = 0, bad_header = 0, bad_times = 0, negative_durations = 0,
           missing_durations = 0;
-  int64_t unmatched_ends = 0, unfinished_begins = 0, too_deep = 0, beyond_memory_limit = 0, bad_text = 0;
+  int64_t unmatched_ends = 0, unfinished_begins = 0, too_deep = 0, beyond_memory_limit = 0;
   int64_t bad_arguments = 0, oversized_values = 0, ignored_events = 0, text_after_end = 0,
           bad_memory_events = 0;
 };

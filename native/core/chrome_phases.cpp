@@ -9,14 +9,6 @@
 #include "json_values.h"
 
 namespace kinetoscope {
-namespace {
-
-std::string_view inside_quotes(std::string_view raw) {
-  return raw.size() >= 2 && raw.front() == '"' ? raw.substr(1, raw.size() - 2) : raw;
-}
-
-}  // namespace
-
 std::size_t ChromeSpanRows::bytes() const {
   return start_ns.bytes() + duration_ns.bytes() + name.bytes() + thread.bytes() + category.bytes() +
          kind.bytes() + flags.bytes() + correlation.bytes() + external_id.bytes() + sequence.bytes() +
@@ -153,7 +145,7 @@ void ChromeEvents::take_counter(const ChromeEvent& event, Arguments& arguments) 
 }
 
 void ChromeEvents::take_flow(const ChromeEvent& event) {
-  const int16_t category = category_row(event.category.empty() ? "\"\"" : event.category);
+  const int16_t category = category_row(event.category);
   std::optional<int64_t> id = integer_of(event.id);
   // Kineto draws an arrow for each correlation, right behind the event that tells the number itself.
   if (id && *id == last_correlation_ && category_[static_cast<std::size_t>(category)].is_flow_of_launch) {

@@ -29,14 +29,14 @@ int32_t code_unit(std::string_view text, std::size_t at) {
   return unit;
 }
 
-std::string_view without_quotes(std::string_view raw) {
-  if (raw.size() >= 2 && raw.front() == '"' && raw.back() == '"') return raw.substr(1, raw.size() - 2);
-  return raw;
-}
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 }  // namespace
+
+std::string_view inside_quotes(std::string_view raw) {
+  if (raw.size() >= 2 && raw.front() == '"' && raw.back() == '"') return raw.substr(1, raw.size() - 2);
+  return raw;
+}
 
 void append_unescaped(std::string_view inside, std::string& out) {
   std::size_t at = 0;
@@ -100,7 +100,7 @@ void append_unescaped(std::string_view inside, std::string& out) {
 }
 
 std::optional<int64_t> integer_of(std::string_view raw) {
-  raw = without_quotes(raw);
+  raw = inside_quotes(raw);
   if (raw.empty()) return std::nullopt;
   int64_t value = 0;
   const auto [stop, error] = std::from_chars(raw.data(), raw.data() + raw.size(), value);
@@ -111,7 +111,7 @@ std::optional<int64_t> integer_of(std::string_view raw) {
 }
 
 std::optional<double> real_of(std::string_view raw) {
-  raw = without_quotes(raw);
+  raw = inside_quotes(raw);
   double value = 0;
   const auto [stop, error] = std::from_chars(raw.data(), raw.data() + raw.size(), value);
   if (error != std::errc() || stop != raw.data() + raw.size() || !std::isfinite(value)) return std::nullopt;
@@ -119,7 +119,7 @@ std::optional<double> real_of(std::string_view raw) {
 }
 
 std::optional<uint64_t> address_of(std::string_view raw) {
-  raw = without_quotes(raw);
+  raw = inside_quotes(raw);
   uint64_t value = 0;
   const auto [stop, error] = std::from_chars(raw.data(), raw.data() + raw.size(), value);
   if (error == std::errc() && stop == raw.data() + raw.size()) return value;
@@ -129,7 +129,7 @@ std::optional<uint64_t> address_of(std::string_view raw) {
 }
 
 std::optional<int64_t> nanoseconds_of(std::string_view raw) {
-  raw = without_quotes(raw);
+  raw = inside_quotes(raw);
   const char* p = raw.data();
   const char* const end = p + raw.size();
   const bool negative = p < end && *p == '-';

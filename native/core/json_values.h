@@ -9,6 +9,9 @@
 
 namespace kinetoscope {
 
+// What stands between the quotes of a raw string; any other raw value as it is.
+std::string_view inside_quotes(std::string_view raw);
+
 // Appends what stands between the quotes of a JSON string. Pairs of \u escapes become one character, lone
 // surrogates their three-byte form; a broken escape is kept as it stands.
 void append_unescaped(std::string_view inside, std::string& out);

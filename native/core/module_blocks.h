@@ -68,4 +68,24 @@ std::uint64_t write_blocks(Writer& writer, int file) try {
   throw nanobind::python_error();
 }
 
+// Gives a writer's face in Python the methods of such a file; its writer() is the writer.
+template <typename Face>
+void bind_blocks(nanobind::class_<Face>& type) {
+  type.def("__iter__", [](nanobind::handle self) { return nanobind::borrow(self); })
+      .def("__next__", [](Face& self) { return next_block_bytes(self.writer()); })
+      .def(
+          "write_to", [](Face& self, int file) { return write_blocks(self.writer(), file); },
+          nanobind::arg("file"),
+          R"(Writes all blocks to an open file, making each while the one before is being written.
+
+Args:
+    file: The file's descriptor.
+
+Returns:
+    The number of bytes.
+
+Raises:
+    OSError: The file cannot be written to.)");
+}
+
 }  // namespace kinetoscope

@@ -184,8 +184,8 @@ class PythonChromeWriter {
 void bind_chrome_writer(nb::module_& module) {
   using Writer = PythonChromeWriter;
   const auto table = [](const char* name) { return nb::arg(name).none() = nb::none(); };
-  nb::class_<Writer>(module, "ChromeWriter", nb::is_final(),
-                     R"(Writes the events of a Chrome trace; iterating yields its bytes in blocks.
+  nb::class_<Writer> type(module, "ChromeWriter", nb::is_final(),
+                          R"(Writes the events of a Chrome trace; iterating yields its bytes in blocks.
 
 Each table is given as its columns by name, those of native/core/chrome_writer_columns.h. Rows point to each other by
 number, -1 for none; names are indices of `strings`. A span's track is thread_first_track[thread] + lane, with
@@ -197,29 +197,15 @@ left out, and so are arguments under a key that the span already has from a colu
 Raises:
     KeyError: A table lacks a column.
     TypeError: A column is not an array of its type.
-    ValueError: Columns differ in length, or a thread, lane or kind has no track or category.)")
-      .def(nb::init<const nb::dict&, const nb::dict&, const Columns&, const Columns&, const Columns&,
+    ValueError: Columns differ in length, or a thread, lane or kind has no track or category.)");
+  type.def(nb::init<const nb::dict&, const nb::dict&, const Columns&, const Columns&, const Columns&,
                     const Columns&, const Columns&, int64_t, int64_t, const nb::bytes&, const nb::bytes&,
                     std::size_t>(),
            nb::kw_only(), nb::arg("spans"), nb::arg("tables"), table("kernels"), table("copies"),
            table("flows"), table("allocations"), table("counters"), nb::arg("counter_pid") = 0,
            nb::arg("base_ns") = 0, nb::arg("header") = nb::bytes("", 0), nb::arg("footer") = nb::bytes("", 0),
-           nb::arg("block_bytes") = 4 << 20)
-      .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__next__", [](Writer& self) { return next_block_bytes(self.writer()); })
-      .def(
-          "write_to", [](Writer& self, int file) { return write_blocks(self.writer(), file); },
-          nb::arg("file"),
-          R"(Writes all blocks to an open file, making each while the one before is being written.
-
-Args:
-    file: The file's descriptor.
-
-Returns:
-    The number of bytes.
-
-Raises:
-    OSError: The file cannot be written to.)");
+           nb::arg("block_bytes") = 4 << 20);
+  bind_blocks(type);
 }
 
 }  // namespace kinetoscope

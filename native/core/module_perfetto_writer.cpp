@@ -189,8 +189,8 @@ class PythonPerfettoWriter {
 
 void bind_perfetto_writer(nb::module_& module) {
   using Writer = PythonPerfettoWriter;
-  nb::class_<Writer>(module, "PerfettoWriter", nb::is_final(),
-                     R"(Writes a Perfetto trace; iterating yields its bytes in blocks.
+  nb::class_<Writer> type(module, "PerfettoWriter", nb::is_final(),
+                          R"(Writes a Perfetto trace; iterating yields its bytes in blocks.
 
 A span's track is thread_first_track[thread] + lane; spans are sorted by thread, then start, then the longer one
 first, and those of a lane nest. Times are nanoseconds. `spans` has start_ns, duration_ns, name (string id),
@@ -202,30 +202,15 @@ note), a counter (track, times, values), arrows are (source rows, target rows).
 
 Raises:
     ValueError: Columns differ in length or order, or name rows that do not exist.
-    TypeError: A column is of another type.)")
-      .def(
-          nb::init<nb::dict, nb::object, nb::dict, nb::object, nb::object, nb::object, nb::object, nb::object,
-                   nb::dict, nb::object, Array<int32_t>, nb::object, int64_t, uint64_t, std::size_t>(),
-          nb::kw_only(), nb::arg("spans"), nb::arg("span_facts"), nb::arg("moments"), nb::arg("moment_facts"),
-          nb::arg("counters"), nb::arg("arrows"), nb::arg("strings"), nb::arg("categories"),
-          nb::arg("stacks"), nb::arg("tracks"), nb::arg("thread_first_track").noconvert(),
-          nb::arg("metadata"), nb::arg("realtime_ns") = 0, nb::arg("identity") = 0,
-          nb::arg("block_bytes") = 4 << 20)
-      .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__next__", [](Writer& self) { return next_block_bytes(self.writer()); })
-      .def(
-          "write_to", [](Writer& self, int file) { return write_blocks(self.writer(), file); },
-          nb::arg("file"),
-          R"(Writes all blocks to an open file, making each while the one before is being written.
-
-Args:
-    file: The file's descriptor.
-
-Returns:
-    The number of bytes.
-
-Raises:
-    OSError: The file cannot be written to.)");
+    TypeError: A column is of another type.)");
+  type.def(
+      nb::init<nb::dict, nb::object, nb::dict, nb::object, nb::object, nb::object, nb::object, nb::object,
+               nb::dict, nb::object, Array<int32_t>, nb::object, int64_t, uint64_t, std::size_t>(),
+      nb::kw_only(), nb::arg("spans"), nb::arg("span_facts"), nb::arg("moments"), nb::arg("moment_facts"),
+      nb::arg("counters"), nb::arg("arrows"), nb::arg("strings"), nb::arg("categories"), nb::arg("stacks"),
+      nb::arg("tracks"), nb::arg("thread_first_track").noconvert(), nb::arg("metadata"),
+      nb::arg("realtime_ns") = 0, nb::arg("identity") = 0, nb::arg("block_bytes") = 4 << 20);
+  bind_blocks(type);
 }
 
 }  // namespace kinetoscope
