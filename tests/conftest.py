@@ -1,4 +1,4 @@
-"""What every test gets: no session may leak out of it, and hypothesis runs under a named profile."""
+"""What every test gets: no session and no registered cost may leak out of it, and hypothesis runs under a named profile."""
 
 import os
 import sys
@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 import kinetoscope
+from kinetoscope.tables.costs import _registry, peaks
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,6 +43,17 @@ def no_session_leaks() -> Iterator[None]:
     assert running_session() is None, "a session was running before the test began"
     yield
     assert running_session() is None, "the test left a session running"
+
+
+@pytest.fixture(autouse=True)
+def no_registered_cost_stays() -> Iterator[None]:
+    """Takes back the formulas and peaks that a test, or the page of documentation it runs, registers."""
+    peaks_before = dict(peaks._registered)
+    yield
+    peaks._registered.clear()
+    peaks._registered.update(peaks_before)
+    for name in [*_registry._exact, *_registry._prefixes]:
+        kinetoscope.unregister_flops(name)
 
 
 def running_session() -> object:

@@ -5,19 +5,10 @@ import re
 import pytest
 
 import kinetoscope
-from kinetoscope.tables.costs import peaks
 from kinetoscope.tables.costs.peaks import PEAKS, known_peaks
 from kinetoscope.trace import SpanKind, Trace
 from tests.support.counting import recorded
 from tests.support.trace_builder import TraceBuilder
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_registered():
-    before = dict(peaks._registered)
-    yield
-    peaks._registered.clear()
-    peaks._registered.update(before)
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,9 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.tables.costs import _registry
 from kinetoscope.trace import SpanKind, Trace
 from tests.support.counting import recorded
 from tests.support.trace_builder import TraceBuilder
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_registered():
-    yield
-    for name in [*_registry._exact, *_registry._prefixes]:
-        kinetoscope.unregister_flops(name)
 
 
 def small():
