@@ -1,0 +1,232 @@
+"""What NVIDIA's management library (NVML) tells about the devices of this machine, through `nvidia-ml-py`.
+
+The package is loaded and the library opened when they are first asked for, once per process; a child made by fork opens
+it anew. The numbers are those of the whole device, whichever process uses it, and devices are numbered as `nvidia-smi`
+numbers them: `CUDA_VISIBLE_DEVICES` changes nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kinetoscope._errors import MissingDependencyError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+
+T = TypeVar("T")
+
+
+class NvmlError(StateError):
+    """NVML cannot be used here, has no such device, or did not answer."""
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """A device's memory.
+
+    Attributes:
+        free_bytes: What can still be allocated.
+        used_bytes: What cannot: by any process, and by the driver itself.
+        total_bytes: All there is.
+    """
+
+    free_bytes: int
+    used_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """How busy a device was in the driver's last sample period, between a sixth of a second and a second.
+
+    Attributes:
+        compute_percent: The share of the time in which a kernel ran.
+        memory_percent: The share of the time in which its memory was read or written.
+    """
+
+    compute_percent: int
+    memory_percent: int
+
+
+class NvmlDevice:
+    """One device. What it does not tell (a part of a divided device has no utilisation, for instance) is None."""
+
+    def __init__(self, library: ModuleType, index: int, handle: Any) -> None:
+        """Stand for the device with this handle.
+
+        Args:
+            library: The loaded `pynvml`.
+            index: Its number in `nvidia-smi`.
+            handle: NVML's handle of it.
+        """
+        self.index = index
+        self._library = library
+        self._handle = handle
+
+    def name(self) -> str | None:
+        """What the device is called, such as `NVIDIA H200`."""
+        return self._told("nvmlDeviceGetName", _text)
+
+    def uuid(self) -> str | None:
+        """Its unique name, `GPU-` and 36 characters, by which CUDA knows it, too."""
+        return self._told("nvmlDeviceGetUUID", _text)
+
+    def memory(self) -> DeviceMemory | None:
+        """Its memory now, in bytes.
+
+        Raises:
+            NvmlError: The device did not answer.
+        """
+        return self._told(
+            "nvmlDeviceGetMemoryInfo",
+            lambda told: DeviceMemory(int(told.free), int(told.used), int(told.total)),
+        )
+
+    def utilisation(self) -> Utilisation | None:
+        """How busy it was lately, in per cent.
+
+        Raises:
+            NvmlError: The device did not answer.
+        """
+        return self._told(
+            "nvmlDeviceGetUtilizationRates", lambda told: Utilisation(int(told.gpu), int(told.memory))
+        )
+
+    def power_watts(self) -> float | None:
+        """What it draws now, in watts.
+
+        Raises:
+            NvmlError: The device did not answer.
+        """
+        return self._told("nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1000)
+
+    def __repr__(self) -> str:
+        """Its number."""
+        return f"<NvmlDevice {self.index}>"
+
+    def _told(self, question: str, read: Callable[[Any], T]) -> T | None:
+        """What the device answers to one of the library's functions, or None where it has no such answer."""
+        try:
+            return read(getattr(self._library, question)(self._handle))
+        except self._library.NVMLError as error:
+            if error.value in (
+                self._library.NVML_ERROR_NOT_SUPPORTED,
+                self._library.NVML_ERROR_NO_PERMISSION,
+            ):
+                return None
+            raise NvmlError(
+                f"NVIDIA device {self.index} did not answer {question}: {error}. See whether `nvidia-smi` lists it."
+            ) from error
+
+
+class Nvml:
+    """The opened library: the devices of the machine."""
+
+    def __init__(self) -> None:
+        """Open it.
+
+        Raises:
+            MissingDependencyError: `nvidia-ml-py` is not installed.
+            NvmlError: There is no NVIDIA driver, or it cannot be talked to.
+        """
+        try:
+            import pynvml
+        except ModuleNotFoundError as error:
+            if error.name != "pynvml":
+                raise
+            raise MissingDependencyError(
+                "the memory and load of NVIDIA devices are read through nvidia-ml-py, which is not installed: "
+                'install it with `pip install "kinetoscope[system]"`.'
+            ) from error
+        self._library: ModuleType = pynvml
+        try:
+            pynvml.nvmlInit()
+            self._count = int(pynvml.nvmlDeviceGetCount())
+        except pynvml.NVMLError as error:
+            raise NvmlError(
+                f"NVML cannot be used on this machine: {error}. It comes with NVIDIA's driver: see whether `nvidia-smi` "
+                "works here, and in a container whether it was started with access to the devices."
+            ) from error
+
+    def __len__(self) -> int:
+        """The number of devices, hidden from CUDA or not."""
+        return self._count
+
+    def device(self, index: int) -> NvmlDevice:
+        """Return one device.
+
+        Args:
+            index: Its number in `nvidia-smi`, from 0.
+
+        Raises:
+            NvmlError: There is no such device, or it cannot be reached.
+        """
+        if not 0 <= index < self._count:
+            there = "one NVIDIA device" if self._count == 1 else f"{self._count} NVIDIA devices"
+            raise NvmlError(f"there is no NVIDIA device {index}: this machine has {there}, counted from 0.")
+        try:
+            handle = self._library.nvmlDeviceGetHandleByIndex(index)
+        except self._library.NVMLError as error:
+            raise NvmlError(f"NVIDIA device {index} cannot be reached: {error}.") from error
+        return NvmlDevice(self._library, index, handle)
+
+    def devices(self) -> list[NvmlDevice]:
+        """Return all devices, in the order of `nvidia-smi`.
+
+        Raises:
+            NvmlError: One of them cannot be reached.
+        """
+        return [self.device(index) for index in range(self._count)]
+
+    def device_of_cuda(self, uuid: str, index: int) -> NvmlDevice:
+        """Return the device that CUDA knows by this unique name.
+
+        Args:
+            uuid: As torch has it in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty where
+                torch does not tell.
+            index: torch's number of it, which is right where nobody has renumbered the devices.
+
+        Raises:
+            NvmlError: There is no such device, or it cannot be reached.
+        """
+        wanted = uuid.lower().removeprefix("gpu-")
+        for device in self.devices() if wanted else ():
+            if (device.uuid() or "").lower().removeprefix("gpu-") == wanted:
+                return device
+        return self.device(index)
+
+
+def nvml() -> Nvml:
+    """Return this process's opened library, opening it at the first call.
+
+    Raises:
+        MissingDependencyError: `nvidia-ml-py` is not installed.
+        NvmlError: There is no NVIDIA driver, or it cannot be talked to.
+    """
+    global _opened
+    with _lock:
+        if _opened is None:
+            _opened = Nvml()
+        return _opened
+
+
+def _text(told: str | bytes) -> str:
+    """A text as it is; versions of the package before 11.5 answer with bytes."""
+    return told.decode(errors="replace") if isinstance(told, bytes) else told
+
+
+def _forget() -> None:
+    """Open anew when next asked: handles and the lock's holder are the parent's."""
+    global _opened, _lock
+    _opened, _lock = None, threading.Lock()
+
+
+_lock = threading.Lock()
+_opened: Nvml | None = None
+os.register_at_fork(after_in_child=_forget)
