@@ -322,7 +322,9 @@ class ChromeParts {
       std::string process, thread;
       const auto number = [](std::string_view raw, std::string& quoted) {
         const auto value = raw.empty() ? std::nullopt : integer_of(raw);
-        if (!value && raw.size() >= 2) append_unescaped(raw.substr(1, raw.size() - 2), quoted);
+        const std::string_view inside = inside_quotes(raw);
+        // What has no quotes and is no number, such as null, names nothing.
+        if (!value && inside.size() < raw.size()) append_unescaped(inside, quoted);
         return value.value_or(-1);
       };
       const int64_t process_number = number(fields[1], process), thread_number = number(fields[2], thread);

@@ -254,6 +254,11 @@ def test_metadata_is_kept_once_and_the_header_as_it_stands():
     assert parts["header"] == [("schemaVersion", "1"), ("distributedInfo", '{"rank":3}')]
 
 
+def test_an_id_that_is_neither_number_nor_text_names_nothing():
+    label = {"ph": "M", "name": "process_name", "pid": None, "tid": None, "args": {"name": "main"}}
+    assert read(label)["metadata"] == [("process_name", -1, -1, '{"name":"main"}', "", "")]
+
+
 def test_kinetos_own_window_is_no_span():
     parts = read(
         x("PyTorch Profiler (0)", 10, 90, "Trace", "Spans", "PyTorch Profiler"),
