@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from kinetoscope.collect._low_level import _KinetoProfile
     from kinetoscope.collect._schedule import schedule
     from kinetoscope.collect._session import profile
+    from kinetoscope.collect._sources import Gathered, Source
+    from kinetoscope.collect._system_counters import SystemCounters
 
 __all__ = [
     "DeviceType",
     "Engine",
     "EngineStatus",
     "ExecutionTraceObserver",
+    "Gathered",
     "ProfilerAction",
     "ProfilerActivity",
     "Recording",
     "RecordingRequest",
+    "Source",
+    "SystemCounters",
     "_KinetoProfile",
     "choose_engine",
     "install",
@@ -52,10 +57,13 @@ _HOMES = {
     "Engine": "_engine",
     "EngineStatus": "_engine",
     "ExecutionTraceObserver": "_execution_trace",
+    "Gathered": "_sources",
     "ProfilerAction": "_activities",
     "ProfilerActivity": "_activities",
     "Recording": "_engine",
     "RecordingRequest": "_engine",
+    "Source": "_sources",
+    "SystemCounters": "_system_counters",
     "_KinetoProfile": "_low_level",
     "choose_engine": "_choose",
     "install": "_install",

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Closed:
+    """What came of closing a recording: whether there was one, and what failed on the way that the user must hear of."""
+
+    recorded: bool = False
+    failure: BaseException | None = None
+
+
+@dataclass(frozen=True)
 class _Failure:
     """One exception, and whose it is."""
 

@@ -7,7 +7,6 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
@@ -18,24 +17,18 @@ from kinetoscope.collect._choose import EngineName, choose_engine
 from kinetoscope.collect._cycle import Cycle, KeptCycles
 from kinetoscope.collect._engine import Engine, RecordingRequest, StillRecordingError
 from kinetoscope.collect._experimental import checked_config, name_what_has_no_effect
+from kinetoscope.collect._failures import Closed
 from kinetoscope.collect._observer import ObserverWindow
 from kinetoscope.collect._out_of_memory import report_out_of_memory
 from kinetoscope.collect._ownership import Owner, by_owner
 from kinetoscope.collect._ranges import ROUTES
 from kinetoscope.collect._reading import ReadsCycles
 from kinetoscope.collect._seat import SEATS
+from kinetoscope.collect._sources import SourceWindow
 from kinetoscope.collect._stats import Stopwatch
 from kinetoscope.collect._torch_face import TorchFace
 from kinetoscope.collect._trace_id import new_trace_id
 from kinetoscope.collect._warn import warn_user
-
-
-@dataclass(frozen=True)
-class _Closed:
-    """What came of closing a recording: whether there was one, and what failed on the way that the user must hear of."""
-
-    recorded: bool = False
-    failure: BaseException | None = None
 
 
 class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
@@ -122,6 +115,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         self._oom_report = _arguments.checked_report(oom_report)
         self._metadata = _metadata.Metadata()
         self._observer = ObserverWindow(_arguments.checked_observer(execution_trace_observer))
+        self._sources = SourceWindow(())
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
@@ -193,9 +187,11 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         try:
             # First the observer, then the recording, and the other way round at the end, as in torch.
             self._observer.open()
+            self._sources.start()
             with self._lock:
                 self._begin_recording()
         except BaseException:
+            self._sources.cancel()
             with self._lock:
                 if self._state == "prepared":
                     self._abandon()
@@ -231,13 +227,14 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         if closed.failure is not None:
             raise closed.failure
 
-    def _finish(self, *, keep: bool) -> _Closed:
+    def _finish(self, *, keep: bool) -> Closed:
         """Close the recording, whatever the observer does; `keep=False` is for a warm-up that led to nothing."""
         if self._owner.refuses(self, "stop"):
-            return _Closed()
+            return Closed()
         failure = self._observer.close()
+        self._sources.stop()
         with self._lock:
-            return _Closed(self._close_books(keep), failure)
+            return Closed(self._close_books(keep), failure)
 
     def _close_books(self, keep: bool) -> bool:
         """Let the engine stop and keep what it leaves; return whether something was recorded."""
@@ -254,7 +251,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             return False
         try:
             with self._stopwatch.stopping():
-                recording = self._chosen().stop()
+                recording = self._sources.beside(self._chosen().stop())
             self._stand_up()
         except StillRecordingError:
             raise
@@ -381,6 +378,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         """Take nothing along from the parent that a thread of it may be holding."""
         self._engine, self._lock = None, threading.RLock()
         self._observer = ObserverWindow(self._observer.observer)
+        self._sources = self._sources.anew()
 
     def _why_no_trace(self) -> str:
         """Which call is missing before there is something to read."""

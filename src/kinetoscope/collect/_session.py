@@ -25,6 +25,7 @@ from kinetoscope.collect._low_level import _KinetoProfile, already_recording
 from kinetoscope.collect._ownership import by_owner
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect._seat import SEATS
+from kinetoscope.collect._sources import Source, SourceWindow, checked_sources
 from kinetoscope.collect._warn import warn_user
 
 P = ParamSpec("P")
@@ -79,6 +80,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         python_calls: Keep every call of a Python function as a span.
         module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
         oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
+        sources: What records beside the engine and adds to each trace: `SystemCounters()`, `DataLoading()`, or anything with
+            `open`, `start`, `stop` and `close`. A failure of theirs is a warning and never that of the program.
         on_error: What becomes of an exception in `on_trace_ready`, or of the observer's at the end of a recording: `"raise"`
             lets it out of `step` or `stop` once the session has finished what it was doing, `"warn"` makes it a warning.
 
@@ -109,6 +112,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         python_calls: bool = False,
         module_spans: bool = False,
         oom_report: _arguments.ReportPlace = None,
+        sources: Iterable[Source] = (),
         on_error: _arguments.OnError = "raise",
     ) -> None:
         if use_cuda is not None:
@@ -142,6 +146,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self.step_num = 0
         self.current_action = ask(self.schedule, 0)
         self._on_error = _arguments.checked_on_error(on_error)
+        self._sources = SourceWindow(checked_sources(sources))
         self._run: _Run | None = None
         self._ever_started = False
         self._step_range: Any = None
@@ -161,6 +166,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 raise already_recording()
             self._run = run = _Run()
         try:
+            self._sources.open()
             self._transit(run, ProfilerAction.NONE, self.current_action)
             self._ever_started = True
             self._open_step_range(run)
@@ -169,6 +175,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 if self._run is run:
                     self._run = None
                     self._abandon()
+            self._sources.close()
             raise
 
     def stop(self) -> None:
@@ -252,6 +259,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 if self._state != "idle" and self._run is None:
                     # It could not be stopped, or not from here: it goes on, and stop() can be called again.
                     self._run = run
+            if self._run is None:
+                self._sources.close()
             raise
         self._report_out_of_memory(run.recorded)
         failures.let_out(may_raise=may_raise)
@@ -277,6 +286,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         # After an interrupt it may run on although the recording is closed.
         if (failure := self._observer.close()) is not None:
             failures.note("the execution trace observer", failure)
+        self._sources.close()
         return failures
 
     def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
