@@ -14,6 +14,8 @@ from kinetoscope.tables.costs import _registry, peaks
 
 ROOT = Path(__file__).parents[1]
 
+pytest_plugins = ["pytester"]
+
 hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("KINETOSCOPE_HYPOTHESIS", "quick"))

@@ -26,7 +26,8 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 # The package's own examples are programs like any other.
 _OWN_PROGRAMS = ("/kinetoscope/examples/", "/kinetoscope/demo/")
 _OWN_ROOMS = tuple(
-    f"/kinetoscope/{part}" for part in ("cli/", "collect/", "trace/", "tables/", "formats/", "__main__.py")
+    f"/kinetoscope/{part}"
+    for part in ("cli/", "collect/", "integrations/", "trace/", "tables/", "formats/", "__main__.py")
 )
 
 

@@ -162,7 +162,7 @@ def memory_peak(trace: Trace, *, device: str | None = None, rows: int | None = N
     place = find_device(trace, device)
     at = _top(trace, place)
     live = live_at(trace, at)
-    operator = through(_asking(trace, judged.blocks.span[live]), trace.column("spans", "name"))
+    operator = through(asking(trace, judged.blocks.span[live]), trace.column("spans", "name"))
     stack, category, module = judged.stack[live], judged.category[live], judged.module[live]
     line = through(through(stack, user_stacks(trace)), trace.column("stacks", "frame"))
     group_of, first = grouped([category, module, operator, line])
@@ -182,7 +182,7 @@ def memory_peak(trace: Trace, *, device: str | None = None, rows: int | None = N
     return table if rows is None else table.slice(0, rows)
 
 
-def _asking(trace: Trace, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+def asking(trace: Trace, rows: NDArray[np.int32]) -> NDArray[np.int32]:
     """For spans that only make empty tensors the operator that wanted them, if there is one."""
     spans = trace.columns("spans")
     empty = np.array([text in _EMPTY for text in trace.strings], dtype=bool)

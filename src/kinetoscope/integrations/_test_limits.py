@@ -1,0 +1,119 @@
+"""What a test may be limited to, and what its marker says of it. Loaded in every run of pytest: nothing heavy here."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Limit -> what the number counts.
+LIMITS = {
+    "max_step_ms": "milliseconds that a step takes",
+    "max_operators": "operators and backward functions, inner ones included",
+    "max_allocations": "allocations of memory",
+    "max_peak_bytes": "bytes of memory held at once on a device",
+    "max_kernels": "kernels on devices",
+}
+_OF_MEMORY = ("max_allocations", "max_peak_bytes")
+_FRACTIONS = ("max_step_ms",)
+
+# What is recorded unless the marker says otherwise: all that tells where something happened.
+SETTINGS = {
+    "profile_memory": True,
+    "with_stack": True,
+    "with_modules": True,
+    "record_shapes": False,
+    "with_flops": False,
+    "module_spans": False,
+    "python_calls": False,
+}
+WARMUP = "warmup_steps"
+
+MARKER = (
+    f"kinetoscope({', '.join(f'{name}=None' for name in LIMITS)}, {WARMUP}=0, "
+    f"{', '.join(f'{name}={value}' for name, value in SETTINGS.items())}): "
+    "record this test, and fail it when it does more than a limit allows"
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the markers of one test say together.
+
+    Attributes:
+        allowed: The limits that are set.
+        warmup_steps: How many of the first steps `max_step_ms` does not look at.
+        settings: What is recorded.
+    """
+
+    allowed: Mapping[str, float]
+    warmup_steps: int
+    settings: Mapping[str, bool]
+
+
+def limits_of(marks: Sequence[Mapping[str, Any]], positional: Sequence[Sequence[Any]] = ()) -> Limits:
+    """Put the markers of a test together; of two that say something of the same, the nearer one counts.
+
+    Args:
+        marks: The keywords of each marker, the nearest to the test first.
+        positional: The other arguments of each, of which there must be none.
+
+    Returns:
+        The limits.
+
+    Raises:
+        ArgumentError: A keyword is not known, a value cannot be used, or a limit needs what is not recorded.
+    """
+    for given in positional:
+        if given:
+            raise ArgumentError(
+                f"the marker kinetoscope was given {given[0]!r} without a name; write it as a keyword, such as max_operators=100"
+            )
+    said: dict[str, Any] = {}
+    for mark in reversed(marks):
+        said.update(mark)
+    allowed: dict[str, float] = {}
+    settings = dict(SETTINGS)
+    warmup_steps = 0
+    for name, value in said.items():
+        if name in LIMITS:
+            if value is not None:
+                allowed[name] = _number(name, value)
+        elif name == WARMUP:
+            warmup_steps = int(_number(name, value))
+        elif name in SETTINGS:
+            if not isinstance(value, bool):
+                raise ArgumentError(
+                    f"{name}={value!r} is not valid for the marker kinetoscope; use True or False"
+                )
+            settings[name] = value
+        else:
+            raise ArgumentError(_unknown(name))
+    for name in _OF_MEMORY:
+        if name in allowed and not settings["profile_memory"]:
+            raise ArgumentError(f"{name} needs profile_memory=True: without it no allocation is recorded")
+    return Limits({name: allowed[name] for name in LIMITS if name in allowed}, warmup_steps, settings)
+
+
+def _number(name: str, value: Any) -> float:
+    """Check a limit: a whole number from 0 on, or a time above 0."""
+    fraction = name in _FRACTIONS
+    fits = isinstance(value, int | float if fraction else int) and not isinstance(value, bool)
+    if fits and (0 < value < float("inf") if fraction else value >= 0):
+        number: float = value
+        return number
+    needed = "a number above 0" if fraction else "a whole number, 0 or more"
+    raise ArgumentError(f"{name}={value!r} is not valid for the marker kinetoscope; use {needed}")
+
+
+def _unknown(name: str) -> str:
+    """What to say of a keyword that is not known."""
+    known = [*LIMITS, WARMUP, *SETTINGS]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it knows: {', '.join(known)}"
+    return f"the marker kinetoscope has no keyword {name!r}; {hint}"

@@ -1,0 +1,313 @@
+"""Whether a test kept to its limits and, where not, which operator, module and source line did how much."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope._errors import StateError
+from kinetoscope.integrations._test_limits import WARMUP
+from kinetoscope.tables._device import DeviceType
+from kinetoscope.tables._source import user_stacks
+from kinetoscope.tables._starters import starters
+from kinetoscope.tables._units import printable
+from kinetoscope.tables._visible import host_spans
+from kinetoscope.tables.memory_peak import asking, through
+from kinetoscope.trace import SpanKind
+from kinetoscope.trace._steps import OPTIMIZER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.integrations._test_limits import Limits
+    from kinetoscope.trace import Trace
+
+    Rows = NDArray[np.intp]
+
+MOST_PLACES = 6
+_WIDEST_NAME = 44
+_COUNTED = (SpanKind.OPERATOR, SpanKind.BACKWARD)
+
+
+@dataclass
+class Verdict:
+    """What came of looking at a trace with limits in mind.
+
+    Attributes:
+        text: What exceeded what, and where; empty where nothing did.
+        measured: What was measured for each limit that is set.
+        lost: What is missing from the trace, so that less was counted than happened; empty where nothing is.
+    """
+
+    text: str = ""
+    measured: dict[str, float] = field(default_factory=dict)
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One limit: what was measured, and how to say where."""
+
+    value: float
+    sentence: Callable[[float], str]
+    where: Callable[[], list[str]]
+
+
+def judge(trace: Trace, limits: Limits, ran_ns: int) -> Verdict:
+    """Measure what is limited.
+
+    Args:
+        trace: The trace of a test.
+        limits: Its limits.
+        ran_ns: How long the test ran, which is its one step where it has no others.
+
+    Returns:
+        What was measured and, for each limit that was exceeded, by how much and by what.
+
+    Raises:
+        StateError: `warmup_steps` leaves no step to be looked at.
+    """
+    verdict = Verdict(lost="; ".join(f"{loss['count']:,} x {loss['what']}" for loss in trace.losses))
+    told: list[str] = []
+    for name, allowed in limits.allowed.items():
+        measured = _MEASURES[name](trace, limits, ran_ns)
+        verdict.measured[name.removeprefix("max_")] = measured.value
+        if measured.value > allowed:
+            told += [f"{name}={allowed:,g}: {measured.sentence(allowed)}", *measured.where()]
+    if told:
+        more = [f"(the trace is not complete, so it was even more: {verdict.lost})"] if verdict.lost else []
+        verdict.text = "\n".join([*told, *more])
+    return verdict
+
+
+# ---------------------------------------------------------------------------------------------------------- measures
+
+
+def _operators(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+    """How many operators ran."""
+    spans = trace.columns("spans")
+    return _counted(trace, np.flatnonzero(np.isin(spans["kind"], _COUNTED)), "operator")
+
+
+def _kernels(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+    """How many kernels ran on devices."""
+    return _counted(trace, np.flatnonzero(trace.column("spans", "kind") == SpanKind.KERNEL), "kernel")
+
+
+def _counted(trace: Trace, rows: Rows, noun: str) -> _Measured:
+    """How many spans there are at some rows."""
+    spans = trace.columns("spans")
+    ones = np.ones(len(rows), dtype=np.int64)
+    return _Measured(
+        len(rows),
+        lambda allowed: f"{_many(len(rows), noun)} ran, {len(rows) - allowed:,.0f} too many",
+        lambda: _places(trace, ones, spans["name"][rows], rows, ("calls", noun), "{:,.0f}".format),
+    )
+
+
+def _step_ms(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+    """How long the longest step took; without any step, everything recorded is one."""
+    own = trace.columns("steps")
+    first = limits.warmup_steps
+    if len(own) == 0 and first == 0:
+        duration_ns = np.array([whole_ns], dtype=np.int64)
+    else:
+        duration_ns = own["duration_ns"][first:]
+    if len(duration_ns) == 0:
+        raise StateError(
+            f"{WARMUP}={first} leaves no step to be looked at: the trace has {_many(len(own), 'step')}"
+        )
+    worst = int(np.argmax(duration_ns))
+    took_ms = float(duration_ns[worst]) / 1e6
+
+    def sentence(allowed: float) -> str:
+        over = f"took {took_ms:,.3g} ms, {took_ms - allowed:,.3g} ms too long"
+        if len(own) == 0:
+            return f"the test, which marks no steps, {over}"
+        late = int((duration_ns > allowed * 1e6).sum())
+        others = f"; the median of {_many(len(duration_ns), 'step')} is {np.median(duration_ns) / 1e6:,.3g} ms, {late:,} of them too long"
+        if len(duration_ns) > 1:
+            over += others
+        if first + worst == 0 and own["source"][0] == OPTIMIZER:
+            over += f"; no mark says where this first step begins, so it holds what came before: {WARMUP}=1 leaves it out"
+        return f"step {int(own['number'][first + worst])} {over}"
+
+    def where() -> list[str]:
+        spans = trace.columns("spans")
+        within = host_spans(trace) & (spans["kind"] != SpanKind.STEP)
+        if len(own):
+            within &= spans["step"] == first + worst
+        rows = np.flatnonzero(within)
+        lines = _places(
+            trace,
+            spans["self_ns"][rows],
+            spans["name"][rows],
+            rows,
+            ("self ms", "operator"),
+            lambda ns: f"{ns / 1e6:,.3f}",
+        )
+        outside_ms = took_ms - float(spans["self_ns"][rows].sum()) / 1e6
+        return (
+            [*lines, f"  {outside_ms:,.3g} ms of it were outside all operators"] if outside_ms > 0 else lines
+        )
+
+    return _Measured(took_ms, sentence, where)
+
+
+def _allocations(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+    """How many blocks of memory were asked for, on the host and on all devices."""
+    blocks = trace.columns("allocations")
+    rows = np.flatnonzero(blocks["bytes"] > 0)
+    total = int(blocks["bytes"][rows].sum())
+
+    def where() -> list[str]:
+        ones = np.ones(len(rows), dtype=np.int64)
+        return _memory_places(trace, ones, rows, ("blocks", "operator"), "{:,.0f}".format)
+
+    return _Measured(
+        len(rows),
+        lambda allowed: (
+            f"{_many(len(rows), 'block')} allocated, {_size(total)} together, {len(rows) - allowed:,.0f} too many"
+        ),
+        where,
+    )
+
+
+def _peak_bytes(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+    """The most memory that blocks allocated while recording held at once, on the device on which that was most."""
+    blocks = trace.columns("allocations")
+    devices = blocks["device_type"].astype(np.int32) * 256 + blocks["device_index"] + 1
+    best, moment, place = 0, -1, 0
+    for device in np.unique(devices).tolist():
+        rows = np.flatnonzero(devices == device)
+        top = int(rows[np.argmax(blocks["total_bytes"][rows])])
+        if int(blocks["total_bytes"][top]) > best:
+            best, moment, place = int(blocks["total_bytes"][top]), top, device
+
+    def sentence(allowed: float) -> str:
+        kind, index = divmod(place, 256)
+        name = DeviceType(kind).name.lower() if kind in set(DeviceType) else f"device{kind}"
+        when = f"{int(blocks['time_ns'][moment]) / 1e6:,.3g} ms after the start"
+        return f"{best:,} bytes held at once on {name}{f':{index - 1}' if index else ''}, {best - allowed:,.0f} too many, {when}"
+
+    def where() -> list[str]:
+        rows = np.arange(len(blocks))
+        freed = blocks["match"]
+        live = (
+            (devices == place) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
+        )
+        held = np.flatnonzero(live)
+        return _memory_places(trace, blocks["bytes"][held], held, ("bytes", "operator"), "{:,.0f}".format)
+
+    return _Measured(best, sentence, where)
+
+
+_MEASURES: dict[str, Callable[[Trace, Limits, int], _Measured]] = {
+    "max_step_ms": _step_ms,
+    "max_operators": _operators,
+    "max_allocations": _allocations,
+    "max_peak_bytes": _peak_bytes,
+    "max_kernels": _kernels,
+}
+
+# ------------------------------------------------------------------------------------------------------------- places
+
+
+def _memory_places(
+    trace: Trace,
+    values: NDArray[np.int64],
+    rows: Rows,
+    headings: tuple[str, str],
+    shown: Callable[[int], str],
+) -> list[str]:
+    """The same for rows of `allocations`, by the operator that wanted the memory."""
+    blocks = trace.columns("allocations")
+    span = asking(trace, blocks["span"][rows])
+    return _places(
+        trace,
+        values,
+        through(span, trace.column("spans", "name")),
+        span,
+        headings,
+        shown,
+        blocks["stack"][rows],
+    )
+
+
+def _places(
+    trace: Trace,
+    values: NDArray[np.int64],
+    names: NDArray[np.int32],
+    spans: NDArray[Any],
+    headings: tuple[str, str],
+    shown: Callable[[int], str],
+    stacks: NDArray[np.int32] | None = None,
+) -> list[str]:
+    """The operators, modules and source lines with the largest sums of `values`, as a table."""
+    if len(values) == 0:
+        return []
+    spans = _launching(trace, spans.astype(np.int32))
+    module, stack = (through(spans, trace.column("spans", name)) for name in ("module", "stack"))
+    if stacks is not None:
+        stack = np.where(stack >= 0, stack, stacks).astype(np.int32)
+    frame = through(through(stack, user_stacks(trace)), trace.column("stacks", "frame"))
+    group_of, first = _core.group([names.astype(np.int32), module, frame])
+    sums = _core.group_sums(group_of, len(first), values.astype(np.int64))
+    order = np.argsort(-sums, kind="stable")
+    lines = [(headings[0], headings[1], "module", "line")]
+    for group in order[:MOST_PLACES].tolist():
+        row = int(first[group])
+        name = trace.strings[names[row]] if names[row] >= 0 else "(outside all)"
+        path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
+        lines.append((shown(int(sums[group])), _cut(name), _cut(path), _line(trace, int(frame[row]))))
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    out = [
+        f"  {value:>{widths[0]}}  {name:<{widths[1]}}  {path:<{widths[2]}}  {line}"
+        for value, name, path, line in lines
+    ]
+    if len(order) > MOST_PLACES:
+        rest = order[MOST_PLACES:]
+        out.append(f"  {shown(int(sums[rest].sum())):>{widths[0]}}  in {_many(len(rest), 'other place')}")
+    return out
+
+
+def _launching(trace: Trace, spans: NDArray[np.int32]) -> NDArray[np.int32]:
+    """For work of a device the operator of the host that started it, whose module and line tell where; else the span."""
+    found = starters(trace).operator[spans]
+    return np.where(found >= 0, found, spans).astype(np.int32)
+
+
+def _line(trace: Trace, frame: int) -> str:
+    """A source line as terminals make a link of it."""
+    if frame < 0:
+        return "-"
+    frames, strings = trace.columns("frames"), trace.strings
+    file = strings[frames["file"][frame]]
+    near = os.path.relpath(file) if os.path.isabs(file) else file
+    path = file if near.startswith(os.pardir) else near
+    return printable(f"{path}:{int(frames['line'][frame])} in {strings[frames['function'][frame]]}")
+
+
+def _cut(text: str) -> str:
+    """Keep a name short enough for a table."""
+    text = printable(text)
+    return text if len(text) <= _WIDEST_NAME else text[: _WIDEST_NAME - 3] + "..."
+
+
+def _many(number: int, noun: str) -> str:
+    """Say how many there are of something."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _size(size_bytes: int) -> str:
+    """Say a number of bytes in words."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.3g} {unit}"
+    return f"{size_bytes} B"
