@@ -68,6 +68,7 @@ TickClock::TickClock(uint32_t clock, uint64_t start_tick, std::span<const ClockP
   if (!kept.empty()) {
     const ClockPair& first = kept.front();
     start_realtime_ns_ = saturate(static_cast<__int128>(first.realtime_ns) - on_line(first.tick));
+    start_monotonic_ns_ = saturate(static_cast<__int128>(first.monotonic_ns) - on_line(first.tick));
     for (const ClockPair& pair : kept) {
       const __int128 expected = on_line(pair.tick);
       const __int128 measured =
@@ -94,6 +95,7 @@ TickClock::TickClock(uint32_t clock, uint64_t start_tick, std::span<const ClockP
           (static_cast<unsigned __int128>(start_tick - pair.tick) * rate.value) >> rate.shift;
       start_ns = static_cast<__int128>(pair.monotonic_ns) + static_cast<__int128>(elapsed);
       start_realtime_ns_ = saturate(static_cast<__int128>(pair.realtime_ns) + static_cast<__int128>(elapsed));
+      start_monotonic_ns_ = saturate(start_ns);
       previous.rate = rate.value;
       previous.shift = rate.shift;
       continue;

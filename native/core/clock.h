@@ -52,12 +52,16 @@ class TickClock {
 
   bool calibrated() const { return calibrated_; }
   int64_t start_realtime_ns() const { return start_realtime_ns_; }
+  // The kernel's monotonic clock at the start, by which recordings of one machine are put together; -1 without
+  // a reading of it.
+  int64_t start_monotonic_ns() const { return start_monotonic_ns_; }
   const std::vector<ClockCheck>& checks() const { return checks_; }
 
  private:
   std::vector<ClockPiece> pieces_;
   std::vector<ClockCheck> checks_;
   int64_t start_realtime_ns_ = 0;
+  int64_t start_monotonic_ns_ = -1;
   bool calibrated_ = true;
 };
 

@@ -158,6 +158,7 @@ nb::dict read_recording(const std::string& path) {
     result["state"] = recording.stopped ? "stopped" : "recording";
     result["process"] = recording.process;
     result["start_realtime_ns"] = recording.start_realtime_ns;
+    result["start_monotonic_ns"] = recording.start_monotonic_ns;
     result["stop_ns"] = recording.stop_ns;
     result["clock_checks"] = clock_checks_dict(recording.clock_checks);
     result["losses"] = losses_dict(recording.losses);

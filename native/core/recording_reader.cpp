@@ -312,6 +312,7 @@ Recording parse_recording(std::span<const std::byte> file) {
   const std::size_t pairs = std::min(header.clock_pairs, kMaxClockPairs);
   const TickClock clock(header.clock, header.start_tick, std::span(header.pairs, pairs));
   recording.start_realtime_ns = clock.start_realtime_ns();
+  recording.start_monotonic_ns = clock.start_monotonic_ns();
   recording.clock_checks = clock.checks();
   recording.losses.uncalibrated_clock = clock.calibrated() ? 0 : 1;
 

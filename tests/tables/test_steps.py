@@ -15,6 +15,7 @@ def test_a_step_is_divided_into_its_phases():
     assert first == {
         "number": 0, "start_ns": 0, "duration_ns": 900, "operators": 4, "forward_ns": 100, "backward_ns": 52, "optimizer_ns": 60,
         "peak_bytes": None, "flops": None, "flops_per_s": None, "mfu": None, "span": 0, "source": "marked",
+        "process": 4242, "rank": None,
     }  # fmt: skip
     assert (second["number"], second["start_ns"], second["forward_ns"]) == (1, 1000, 100)
 

@@ -10,6 +10,7 @@ from kinetoscope.trace import STORED, concatenate
 from tests.support.trace_builder import TraceBuilder
 
 BASE_NS = 1_700_000_000_000_000_000
+WHOSE = {"process": 4242, "rank": None}
 NAMES = ("aten::add", "aten::mm", "aten::relu", "mine")
 
 
@@ -222,8 +223,8 @@ def test_cycles_keep_their_numbers_and_first_steps():
         for number, step, at_ns in [(2, 14, 0), (3, 20, 1000)]
     ]
     assert shown(concatenate(traces), "cycles") == [
-        {"number": 2, "start_ns": 0, "duration_ns": 65, "first_step": 14, "steps": 1, "spans": 2},
-        {"number": 3, "start_ns": 1000, "duration_ns": 65, "first_step": 20, "steps": 1, "spans": 2},
+        {"number": 2, "start_ns": 0, "duration_ns": 65, "first_step": 14, "steps": 1, "spans": 2, **WHOSE},
+        {"number": 3, "start_ns": 1000, "duration_ns": 65, "first_step": 20, "steps": 1, "spans": 2, **WHOSE},
     ]
 
 

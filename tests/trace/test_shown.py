@@ -121,7 +121,9 @@ def test_counters_show_what_a_source_delivers():
         },
         strings=["", "power"],
     )
-    assert rows(trace, "counters") == [{"time_ns": 5, "name": "power", "value": 0.5}]
+    assert rows(trace, "counters") == [
+        {"time_ns": 5, "name": "power", "value": 0.5, "process": None, "rank": None}
+    ]
 
 
 def test_a_rank_that_is_no_number_is_no_rank():

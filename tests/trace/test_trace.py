@@ -66,7 +66,7 @@ def test_a_trace_can_be_made_from_columns():
 @pytest.mark.parametrize(
     ("tables", "strings", "message"),
     [
-        ({"speed": {}}, [""], "no table 'speed'; its tables are: spans, threads"),
+        ({"speed": {}}, [""], "no table 'speed'; its tables are: spans, processes, threads"),
         ({"spans": {"speed": [1]}}, [""], "no column 'speed'"),
         ({"spans": {"start_ns": [1], "name": [0, 0]}}, [""], "2 values, but the table has 1 rows"),
         ({}, [], "must begin with the empty string"),

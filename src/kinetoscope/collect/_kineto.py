@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import dataclasses
 import inspect
+import json
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
 from kinetoscope.collect._engine import StillRecordingError
 from kinetoscope.collect._experimental import for_torchs_collector, has_setting
 from kinetoscope.collect._kineto_columns import note_this_thread
-from kinetoscope.collect._kineto_recording import KinetoRecording
+from kinetoscope.collect._kineto_recording import MONOTONIC_KEY, KinetoRecording
+from kinetoscope.collect._machine import monotonic_of_realtime_ns
 from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._storages import StorageWatch, living
 from kinetoscope.collect._warn import warn_user
@@ -92,6 +94,7 @@ class KinetoEngine:
         if self._request.profile_memory:
             self._watch = StorageWatch(lambda: living()[0], lambda tensors: None)
             self._request = _with_info(self._request, self._watch.start())
+        self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
         note_this_thread()
         self._collector._start_trace()
 

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect._aside import Aside
+from kinetoscope.collect._machine import boot
 from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from kinetoscope.collect._pauses import Pauses
     from kinetoscope.trace import Trace
 
+# What the engine writes at its start and the trace does not keep: the monotonic clock less the one on the wall.
+MONOTONIC_KEY = "monotonic_of_realtime_ns"
 _LOSS_COLUMNS = ("what", "count", "where", "why")
 _EVERYTHING = "every event of this recording"
 _WHOLE = "the whole recording"
@@ -103,7 +106,10 @@ class KinetoRecording:
             "torch_version": str(torch.__version__),
             "host": socket.gethostname(),
             "process": self._process,
+            "parent_process": os.getppid(),
+            **{key: json.loads(text) for key, text in boot().items()},
         }
+        monotonic_of_realtime_ns = info.pop(MONOTONIC_KEY, None)
         tables: Tables = {}
         strings = [""]
         lost: list[Loss] = []
@@ -124,6 +130,8 @@ class KinetoRecording:
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
             lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
         lost += _rows(pause_losses(info.get("pauses")))
+        if isinstance(monotonic_of_realtime_ns, int) and info.get("start_realtime_ns", 0) > 0:
+            info["start_monotonic_ns"] = info["start_realtime_ns"] + monotonic_of_realtime_ns
         tables["losses"] = {name: [loss[place] for loss in lost] for place, name in enumerate(_LOSS_COLUMNS)}
         tables["cycles"] = one_cycle(info, max(self._window_ns, info.get("stop_ns", 0)))
         self._results = None

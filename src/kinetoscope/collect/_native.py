@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect._engine import EngineStatus, RecordingRequest
+from kinetoscope.collect._machine import boot
 from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
 from kinetoscope.collect._selftest import FEATURES, check_calls, check_recorder
@@ -284,8 +285,9 @@ def _facts() -> dict[str, str]:
         "machine": platform.machine(),
         "cpu_count": os.cpu_count(),
         "command_line": sys.argv,
+        "parent_process": os.getppid(),
     }
-    return {key: json.dumps(value) for key, value in facts.items()}
+    return {key: json.dumps(value) for key, value in facts.items()} | boot()
 
 
 def _living_modules() -> list[Any]:

@@ -14,6 +14,7 @@ from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._assemble import spread_down
 from kinetoscope.trace._calls import calls_of
 from kinetoscope.trace._naming import module_classes
+from kinetoscope.trace._processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.trace._shown import memory_recorded
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ MODULES_SCHEMA = Table(
         Column("device_self_ns", "int64", "ns", "Device time of what was launched in it, in backward by the operator that caused it,"
                " submodules left out."),
         Column("device_ns", "int64", "ns", "The same, submodules included."),
+        *PROCESS_COLUMNS,
     ),
 )  # fmt: skip
 
@@ -135,6 +137,7 @@ def modules(trace: Trace) -> pyarrow.Table:
         "device_self_ns": on_device,
         "device_ns": with_submodules(trace, on_device),
     }
+    columns |= of_processes(trace, own["process_row"])
     if called.any():
         columns |= _call_times(trace, called)
     if memory_recorded(trace):

@@ -11,6 +11,7 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.rates import at_peak, per_second, share_of_peak
 from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._processes import PROCESS_COLUMNS, of_processes, thread_processes
 from kinetoscope.trace._schema import STEP_SOURCES
 from kinetoscope.trace._shown import memory_recorded
 from kinetoscope.trace._steps import step_at
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
+    from kinetoscope.trace._columns import Columns
+
+EVERY = slice(None)
 
 STEPS_SCHEMA = Table(
     "steps",
@@ -39,6 +43,7 @@ STEPS_SCHEMA = Table(
                " duration; null where the peak is not known."),
         Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
         Column("source", "category", "", "`marked` by the program, or found from its `optimizer`."),
+        *PROCESS_COLUMNS,
     ),
 )  # fmt: skip
 
@@ -74,6 +79,7 @@ def steps(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
         np.add.at(sums, step[rows], self_ns[rows])
         columns[f"{part.name.lower()}_ns"] = sums
     columns |= _work(trace, peak_flops)
+    columns |= of_processes(trace, own["process_row"])
     columns["source"] = Labels(own["source"], STEP_SOURCES)
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
     return to_arrow(STEPS_SCHEMA, columns)
@@ -102,12 +108,27 @@ def _work(trace: Trace, peak_flops: Any) -> dict[str, Any]:
 
 
 def _peaks(trace: Trace) -> NDArray[np.int64]:
-    """The most live host bytes within each step; what was live when it began counts too."""
+    """The most live host bytes of its process within each step; what was live when it began counts too."""
     own, blocks = trace.columns("steps"), trace.columns("allocations")
-    host = np.flatnonzero(blocks["device_type"] == 0)
-    time_ns, total = blocks["time_ns"][host], blocks["total_bytes"][host]
-    peaks = np.append(total, 0)[np.searchsorted(time_ns, own["start_ns"], side="left") - 1]
-    at = step_at(time_ns, own["start_ns"], own["duration_ns"])
+    on_host = blocks["device_type"] == 0
+    if len(trace.columns("processes")) == 0:
+        return _peaks_of(own, blocks, EVERY, np.flatnonzero(on_host))
+    peaks = np.zeros(len(own), dtype=np.int64)
+    of_block = thread_processes(trace)[blocks["thread"]]
+    for process in np.unique(own["process_row"]).tolist():
+        steps = np.flatnonzero(own["process_row"] == process)
+        peaks[steps] = _peaks_of(own, blocks, steps, np.flatnonzero(on_host & (of_block == process)))
+    return peaks
+
+
+def _peaks_of(
+    steps: Columns, blocks: Columns, rows: slice | NDArray[np.int64], events: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The most live bytes in some steps of one process, by its events."""
+    start_ns, duration_ns = steps["start_ns"][rows], steps["duration_ns"][rows]
+    time_ns, total = blocks["time_ns"][events], blocks["total_bytes"][events]
+    peaks = np.append(total, 0)[np.searchsorted(time_ns, start_ns, side="left") - 1]
+    at = step_at(time_ns, start_ns, duration_ns)
     np.maximum.at(peaks, at[at >= 0], total[at >= 0])
     found: NDArray[np.int64] = peaks
     return found

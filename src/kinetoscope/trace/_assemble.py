@@ -88,7 +88,8 @@ def assemble(
     known = rows.get("steps", 0) if rows is not None else len(next(iter(given.values()), ()))
     found = known if given else lambda: len(derivation.steps()["number"])
     made["steps"] = Columns(STORED["steps"], found, given, lock)
-    made["steps"].source(STORED["steps"].column_names, derivation.steps)
+    if not given:
+        made["steps"].source(STORED["steps"].column_names, derivation.steps)
     return made
 
 
@@ -285,8 +286,11 @@ class _Derivation:
                 "span_bytes": np.zeros(len(self._spans), dtype=np.int64),
                 "span_self_bytes": np.zeros(len(self._spans), dtype=np.int64),
             }
-            # Each device hands out addresses of its own.
+            # Each device hands out addresses of its own, and to each process.
             number = kind[rows] * np.int64(256) + (allocations["device_index"][rows] if device else 0)
+            if len(self._tables["processes"]):
+                of_thread = self._tables["threads"]["process_row"].astype(np.int64)
+                number += (np.append(of_thread, -1)[allocations["thread"][rows]] + 1) << 32
             for one in np.unique(number).tolist():
                 mine = np.flatnonzero(number == one)
                 part = self._attributed_blocks(rows[mine])

@@ -14,6 +14,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.trace._joined_info import joined_info, joined_losses
+from kinetoscope.trace._placement import Placement
 from kinetoscope.trace._schema import STORED
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 # What a thing of a dictionary is known by; of equal things the first one's row is kept. In this order, each can be
 # told by those before it.
-_IDENTITY: dict[str, tuple[str, ...]] = {
+IDENTITY: dict[str, tuple[str, ...]] = {
     "frames": ("function", "file", "line"),
     "stacks": ("parent", "frame"),
     "modules": ("address", "path", "class"),
@@ -38,14 +39,14 @@ _IDENTITY: dict[str, tuple[str, ...]] = {
     "streams": ("device_type", "device_index", "number"),
     "threads": ("os_tid", "torch_tid", "stream name"),
 }
-_POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
+POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
 # What a trace computes from its allocations. A block freed between two traces was seen by neither, so these hold within
 # each of them only and must not be computed over all.
-_WITHIN_EACH = {
+WITHIN_EACH = {
     "allocations": ("span", "match", "total_bytes"),
     "spans": ("bytes", "self_bytes", "device_bytes", "device_self_bytes"),
 }
-_REFERENCE = "row of "
+REFERENCE = "row of "
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
@@ -73,8 +74,12 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     if len(processes) > 1:
         named = ", ".join(sorted(str(process) for process in processes))
         raise ArgumentError(f"concatenate: the traces are of several processes ({named}); pass those of one.")
-    parts = [_Part(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)]
-    return _Joining(parts).run()
+    if any(len(trace.columns("processes")) for trace in traces):
+        raise ArgumentError(
+            "concatenate: one of the traces is of several processes already; put those of each process together first."
+        )
+    parts = [Part(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)]
+    return Joining(parts).run()
 
 
 def _offsets_ns(traces: Sequence[Trace]) -> list[int]:
@@ -96,18 +101,24 @@ def _realtime_ns(trace: Trace) -> int:
 
 
 @dataclass
-class _Part:
+class Part:
     """One of the traces, and where the rows of its tables went; the last entry of each map is for the row -1."""
 
     trace: Trace
     offset_ns: int
     rows: dict[str, Rows] = field(default_factory=dict)
+    placement: Placement | None = None
+
+    @property
+    def place(self) -> Placement:
+        """Where it lies, clock and all."""
+        return self.placement or Placement(self.offset_ns)
 
 
-class _Joining:
+class Joining:
     """One concatenation."""
 
-    def __init__(self, parts: list[_Part]) -> None:
+    def __init__(self, parts: list[Part]) -> None:
         self._parts = parts
         self._strings: list[str] = []
         self._tables: dict[str, dict[str, Any]] = {}
@@ -117,7 +128,8 @@ class _Joining:
         from kinetoscope.trace._trace import Trace
 
         self._join_strings()
-        for name in _IDENTITY:
+        self._join_rows("processes")
+        for name in IDENTITY:
             self._join_dictionary(name)
         self._number_cycles()
         for name in ("cycles", "spans", *STORED):
@@ -133,19 +145,19 @@ class _Joining:
         """Have each string once."""
         known: dict[str, int] = {}
         for part in self._parts:
-            part.rows["strings"] = _map(known.setdefault(text, len(known)) for text in part.trace.strings)
+            part.rows["strings"] = row_map(known.setdefault(text, len(known)) for text in part.trace.strings)
         self._strings = list(known)
 
     def _join_dictionary(self, name: str) -> None:
         """Have each thing of a dictionary once."""
         table = STORED[name]
         known: dict[Any, int] = {}
-        first: list[tuple[_Part, int]] = []
+        first: list[tuple[Part, int]] = []
         for part in self._parts:
             columns = part.trace.columns(name)
             part.rows[name] = rows = np.full(len(columns) + 1, -1, dtype=np.int64)
-            keys = [self._key(part, table, key) for key in _IDENTITY[name]]
-            own = "parent" in _IDENTITY[name]
+            keys = [self._key(part, table, key) for key in IDENTITY[name]]
+            own = "parent" in IDENTITY[name]
             for row in range(len(columns)):
                 key = tuple(values[row] for values in keys)
                 if own:
@@ -162,7 +174,7 @@ class _Joining:
             made["index"] = np.arange(len(first))
         self._tables[name] = made
 
-    def _key(self, part: _Part, table: Table, key: str) -> list[Any]:
+    def _key(self, part: Part, table: Table, key: str) -> list[Any]:
         """One column of what a thing is known by, as a list."""
         columns = part.trace.columns(table.name)
         if key == "stream name":
@@ -196,7 +208,7 @@ class _Joining:
             part.rows["cycles"] = np.append(np.arange(begin, end), -1 if len(own) else begin)
         self._tables["cycles"] = made
 
-    def _numbers(self, part: _Part) -> list[int]:
+    def _numbers(self, part: Part) -> list[int]:
         """The numbers that the cycles of a trace have now."""
         rows = sorted(set(part.rows["cycles"].tolist()) - {-1})
         return [self._tables["cycles"]["number"][row] for row in rows]
@@ -205,10 +217,7 @@ class _Joining:
         """Have the rows of all traces, in the order in which the table keeps them."""
         lengths = [len(part.trace.columns(name)) for part in self._parts]
         given = self._given(name)
-        order: Rows | None = None
-        if sorted_by := {"spans": "thread", "allocations": "time_ns"}.get(name):
-            # Within a trace the order is right already, and among traces it is that of time: stable is enough.
-            order = np.argsort(self._column(name, sorted_by), kind="stable")
+        order = self._order(name)
         place = np.arange(sum(lengths)) if order is None else np.argsort(order)
         begins = np.cumsum([0, *lengths])
         for part, begin, end in zip(self._parts, begins[:-1], begins[1:], strict=True):
@@ -219,11 +228,21 @@ class _Joining:
             made[column] = values if order is None else values[order]
         self._tables[name] = made
 
+    def _order(self, name: str) -> Rows | None:
+        """The order of the rows of all traces, one after the other; None where that is the right one."""
+        sorted_by = self._sorted_by(name)
+        # Within a trace the order is right already, and among traces it is that of time: stable is enough.
+        return None if sorted_by is None else np.argsort(self._column(name, sorted_by), kind="stable")
+
+    def _sorted_by(self, name: str) -> str | None:
+        """The column that the rows of a table must be in order of."""
+        return {"spans": "thread", "allocations": "time_ns"}.get(name)
+
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what holds within each of them only."""
         given = {column for part in self._parts for column in part.trace.columns(name).given}
         if any(len(part.trace.columns("allocations")) for part in self._parts):
-            given.update(_WITHIN_EACH.get(name, ()))
+            given.update(WITHIN_EACH.get(name, ()))
         if name == "spans":
             given.add("cycle")
         return [column for column in STORED[name].column_names if column in given]
@@ -235,18 +254,18 @@ class _Joining:
             return [text for texts in values for text in texts]
         return np.concatenate(values)
 
-    def _moved(self, part: _Part, name: str, column: str) -> Any:
+    def _moved(self, part: Part, name: str, column: str) -> Any:
         """A column of one trace, its references and points in time as they are in the new one."""
         definition = STORED[name].column(column)
         values = part.trace.column(name, column)
-        if definition.unit.startswith(_REFERENCE):
-            target = definition.unit.removeprefix(_REFERENCE)
+        if definition.unit.startswith(REFERENCE):
+            target = definition.unit.removeprefix(REFERENCE)
             return part.rows[target][values].astype(definition.type)
-        if column in _POINTS_IN_TIME:
+        if column in POINTS_IN_TIME:
             return values + part.offset_ns
         return values
 
 
-def _map(rows: Any) -> Rows:
+def row_map(rows: Any) -> Rows:
     """A map of rows, with an entry for the row -1."""
     return np.array([*rows, -1], dtype=np.int64)

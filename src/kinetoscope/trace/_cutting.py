@@ -20,6 +20,7 @@ import numpy as np
 from kinetoscope.trace._calls import call_mask
 from kinetoscope.trace._compacting import compacted
 from kinetoscope.trace._pieces import ENDLESS_NS, ends_ns, pieces_of, window_at
+from kinetoscope.trace._processes import memory_salts, process_entries, thread_processes
 from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.trace._steps import step_at
 
@@ -55,6 +56,7 @@ class _Cutting:
         self._spans = trace.columns("spans")
         self._tables: dict[str, dict[str, Any]] = {}
         self._rows_of: dict[str, Rows] = {}
+        self._rows_of["processes"] = self._wanted_processes()
         pieces = pieces_of(trace, part)
         self._pieces_kept = pieces
         # The first piece of each span; one more entry for the row -1.
@@ -66,6 +68,8 @@ class _Cutting:
         """Cut table after table."""
         from kinetoscope.trace._trace import Trace
 
+        self._take("processes", self._rows_of["processes"])
+        self._moved("processes", "start_ns")
         self._steps()
         self._cut_spans()
         for name in _OF_SPANS:
@@ -77,7 +81,9 @@ class _Cutting:
             self._take(name, np.flatnonzero(kept))
         self._memory()
         samples = self._trace.column("counters", "time_ns")
-        self._take("counters", np.flatnonzero(window_at(self._part, samples) >= 0))
+        self._take(
+            "counters", np.flatnonzero((window_at(self._part, samples) >= 0) & self._wanted_of("counters"))
+        )
         self._moved("counters", "time_ns")
         self._cycles()
         for name in (*_DICTIONARIES, "losses"):
@@ -174,6 +180,7 @@ class _Cutting:
             "duration_ns": cut_end - cut_start,
             "span": self._place[steps["span"][rows]],
             "source": steps["source"][rows],
+            "process_row": self._place_of("processes")[steps["process_row"][rows]],
         }
 
     def _memory(self) -> None:
@@ -197,7 +204,8 @@ class _Cutting:
                 made["span"][before] = -1
             if "total_bytes" in made:
                 made["total_bytes"][before] = self._live_bytes(taken[before])
-        self._take("storages", np.flatnonzero(self._trace.column("storages", "time_ns") < end_ns))
+        seen = self._trace.column("storages", "time_ns") < end_ns
+        self._take("storages", np.flatnonzero(seen & self._wanted_of("storages")))
         self._moved("storages", "time_ns")
 
     def _live_at(self, begin: int) -> Mask:
@@ -205,14 +213,18 @@ class _Cutting:
         events, cycles = self._trace.columns("allocations"), self._trace.columns("cycles")
         match = events["match"][:begin]
         live: Mask = (events["bytes"][:begin] != 0) & ((match < 0) | (match >= begin))
+        process = thread_processes(self._trace)[events["thread"][:begin]]
         if len(cycles) > 1:
             # What an earlier cycle left was perhaps freed before this one.
-            begun_ns = cycles["start_ns"][cycles["start_ns"] <= self._base_ns].max(initial=0)
-            live &= events["time_ns"][:begin] >= begun_ns
+            begun_ns = np.zeros(len(self._trace.columns("processes")) + 1, dtype=np.int64)
+            early = cycles["start_ns"] <= self._base_ns
+            np.maximum.at(begun_ns, cycles["process_row"][early], cycles["start_ns"][early])
+            live &= events["time_ns"][:begin] >= begun_ns[process if len(begun_ns) > 1 else 0]
         unmatched = np.flatnonzero(live & (match < 0))
         if len(unmatched):
             # The free of such a block was not seen; that its address was handed out again shows that it is gone.
             key = events["address"][:begin] ^ (_devices(events)[:begin] << np.uint64(48))
+            key ^= memory_salts(self._trace)[process]
             _, last = np.unique(key[::-1], return_index=True)
             is_last = np.zeros(begin, dtype=bool)
             is_last[begin - 1 - last] = True
@@ -220,9 +232,10 @@ class _Cutting:
         return live
 
     def _live_bytes(self, rows: Rows) -> Rows:
-        """The live bytes of its device after each of some allocations that nothing was freed between."""
+        """The live bytes of its device and process after each of some allocations that nothing was freed between."""
         events = self._trace.columns("allocations")
         device, size = _devices(events)[rows], events["bytes"][rows]
+        device += thread_processes(self._trace)[events["thread"][rows]].astype(np.uint64) << np.uint64(32)
         total = np.zeros(len(rows), dtype=np.int64)
         for one in np.unique(device).tolist():
             total[device == one] = np.cumsum(size[device == one])
@@ -247,7 +260,8 @@ class _Cutting:
         part, cycles = self._part, self._trace.columns("cycles")
         start, end = cycles["start_ns"], ends_ns(cycles["start_ns"], cycles["duration_ns"])
         from_ns, to_ns = np.maximum(start, part.start_ns[0]), np.minimum(end, part.end_ns[-1])
-        kept = np.flatnonzero((from_ns < to_ns) | ((start == end) & (from_ns == to_ns)))
+        lasting = (from_ns < to_ns) | ((start == end) & (from_ns == to_ns))
+        kept = np.flatnonzero(lasting & self._wanted_of("cycles"))
         self._take("cycles", kept)
         self._tables["cycles"] |= {
             "start_ns": (from_ns - self._base_ns)[kept],
@@ -262,12 +276,30 @@ class _Cutting:
             return self._part.threads
         return np.ones(len(self._trace.columns("threads")), dtype=bool)
 
+    def _wanted_processes(self) -> Rows:
+        """The processes that stay: those of the wanted threads."""
+        count, threads = len(self._trace.columns("processes")), self._part.threads
+        if threads is None or count == 0:
+            return np.arange(count)
+        of_threads = self._trace.column("threads", "process_row")
+        return np.flatnonzero(np.isin(np.arange(count), of_threads[threads]))
+
+    def _wanted_of(self, name: str) -> Mask:
+        """Which rows of a table are of a process that stays, or of none."""
+        of_rows = self._trace.column(name, "process_row")
+        wanted: Mask = (of_rows < 0) | (self._place_of("processes")[of_rows] >= 0)
+        return wanted
+
     def _info(self) -> dict[str, Any]:
         """What is known about the run, and what was done to it."""
         known, pieces = self._trace.info, self._pieces_kept
         info = dict(known)
-        if isinstance(begun_ns := known.get("start_realtime_ns"), int) and begun_ns:
-            info["start_realtime_ns"] = begun_ns + self._base_ns
+        for key in ("start_realtime_ns", "start_monotonic_ns"):
+            if isinstance(begun_ns := known.get(key), int) and begun_ns:
+                info[key] = begun_ns + self._base_ns
+        if len(self._trace.columns("processes")):
+            entries = process_entries(self._trace)
+            info["processes"] = [entries[row] for row in self._rows_of["processes"].tolist()]
         if isinstance(known.get("stop_ns"), int) or self._part.end_ns[-1] < ENDLESS_NS:
             info["stop_ns"] = max(0, min(self._trace.duration_ns, int(self._part.end_ns[-1])) - self._base_ns)
         if len(self._trace.columns("allocations")) and len(self._rows_of["allocations"]) == 0:
@@ -313,8 +345,11 @@ class _Cutting:
                 made[column] = [values[row] for row in rows.tolist()]
                 continue
             made[column] = values[rows]
-            if STORED[name].column(column).unit == f"{_REFERENCE}spans":
+            unit = STORED[name].column(column).unit
+            if unit == f"{_REFERENCE}spans":
                 made[column] = self._place[made[column]]
+            elif unit == f"{_REFERENCE}processes":
+                made[column] = self._place_of("processes")[made[column]]
         return made
 
     def _moved(self, name: str, column: str) -> None:

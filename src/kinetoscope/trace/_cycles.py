@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.trace._arrow import to_arrow
+from kinetoscope.trace._processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.trace._schema import STORED, Column, Table
 from kinetoscope.trace._steps import step_at
 
@@ -23,12 +24,13 @@ CYCLES_SCHEMA = Table(
     "cycles",
     STORED["cycles"].row,
     (
-        *STORED["cycles"].columns,
+        *(column for column in STORED["cycles"].columns if column.name != "process_row"),
         Column(
             "first_step", "int64", "", "The number of the first step that began in it; null without steps."
         ),
         Column("steps", "int64", "", "How many steps began in it.", 0),
         Column("spans", "int64", "", "How many spans began in it.", 0),
+        *PROCESS_COLUMNS,
     ),
 )
 
@@ -52,7 +54,7 @@ def cycle_of_spans(start_ns: NDArray[np.int64], table: Columns) -> NDArray[np.in
 def cycles(trace: Trace) -> pyarrow.Table:
     """Return the `cycles` table."""
     own, steps = trace.columns("cycles"), trace.columns("steps")
-    of_step = cycle_of_spans(steps["start_ns"], own) if len(own) else np.zeros(0, dtype=np.int32)
+    of_step = _cycle_of_steps(trace) if len(own) else np.zeros(0, dtype=np.int32)
     first = np.full(len(own), -1, dtype=np.int64)
     inside = np.flatnonzero(of_step >= 0)[::-1]
     first[of_step[inside]] = steps["number"][inside]
@@ -60,8 +62,22 @@ def cycles(trace: Trace) -> pyarrow.Table:
         "first_step": first,
         "steps": _counted(of_step, len(own)),
         "spans": _counted(trace.column("spans", "cycle"), len(own)),
+        **of_processes(trace, own["process_row"]),
     }
     return to_arrow(CYCLES_SCHEMA, columns)
+
+
+def _cycle_of_steps(trace: Trace) -> NDArray[np.int32]:
+    """The row of the cycle that each step began in: of its own process."""
+    own, steps = trace.columns("cycles"), trace.columns("steps")
+    if len(trace.columns("processes")) == 0:
+        return cycle_of_spans(steps["start_ns"], own)
+    found = np.full(len(steps), -1, dtype=np.int32)
+    for process in np.unique(steps["process_row"]).tolist():
+        mine, rows = (np.flatnonzero(table["process_row"] == process) for table in (steps, own))
+        windows = own["start_ns"][rows], own["duration_ns"][rows]
+        found[mine] = np.append(rows, -1)[step_at(steps["start_ns"][mine], *windows)]
+    return found
 
 
 def _counted(rows: NDArray[Any], length: int) -> NDArray[np.int64]:

@@ -295,8 +295,9 @@ class _Join:
                 info.setdefault(key, self._device.info[key])
         checks = info.get("clock_checks")
         info["clock_checks"] = {**(checks if isinstance(checks, dict) else {}), **fit.as_info()}
-        if isinstance(info.get("start_realtime_ns"), int):
-            info["start_realtime_ns"] -= self._host_ns
+        for key in ("start_realtime_ns", "start_monotonic_ns"):
+            if isinstance(info.get(key), int):
+                info[key] -= self._host_ns
         if isinstance(info.get("stop_ns"), int):
             info["stop_ns"] += self._host_ns
         return info

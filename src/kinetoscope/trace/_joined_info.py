@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from kinetoscope.trace._trace import Trace
 
 _OF_THE_WHOLE = frozenset(
-    {"start_realtime_ns", "stop_ns", "complete", "clock_checks", "pauses", "cycle", "cycles"}
+    {
+        "start_realtime_ns",
+        "start_monotonic_ns",
+        "stop_ns",
+        "complete",
+        "clock_checks",
+        "pauses",
+        "cycle",
+        "cycles",
+    }
 )
 
 
@@ -36,6 +45,8 @@ def joined_info(parts: Sequence[tuple[Trace, int, list[int]]]) -> dict[str, Any]
         if len(holders) < len(infos) or any(info[key] != joined[key] for info in holders):
             differing.append(key)
     joined["start_realtime_ns"] = infos[0].get("start_realtime_ns", 0)
+    if "start_monotonic_ns" in infos[0]:
+        joined["start_monotonic_ns"] = infos[0]["start_monotonic_ns"]
     joined["stop_ns"] = max(offset_ns + trace.duration_ns for trace, offset_ns, _ in parts)
     joined["complete"] = all(info.get("complete", True) for info in infos)
     checks = [info["clock_checks"] for info in infos if isinstance(info.get("clock_checks"), dict)]

@@ -123,6 +123,8 @@ def _d(name: str, kind: str, unit: str, meaning: str, default: int = -1) -> Colu
     return Column(name, kind, unit, meaning, default, derived=True)
 
 
+_OF_PROCESS = _c("process_row", "int32", "row of processes", "Whose it is, in a trace of several processes.")
+
 _SPANS = (
     _c("thread", "int32", "row of threads", "The thread the span began on.", 0),
     _c("start_ns", "int64", "ns", "When it began, from the start of the trace.", 0),
@@ -185,7 +187,13 @@ _ALLOCATIONS = (
         "row of allocations",
         "For an allocation the row of its free, and the other way round.",
     ),
-    _d("total_bytes", "int64", "bytes", "Live bytes of that device known to the trace, after this row.", 0),
+    _d(
+        "total_bytes",
+        "int64",
+        "bytes",
+        "Live bytes of that device in that process known to the trace, after this row.",
+        0,
+    ),
 )
 
 STORED: dict[str, Table] = {
@@ -193,6 +201,27 @@ STORED: dict[str, Table] = {
     for table in (
         Table(
             "spans", "Something that ran: an operator, a backward function, a marked range, a kernel.", _SPANS
+        ),
+        Table(
+            "processes",
+            "A process of a trace that was put together of several; without rows where the whole trace is of one.",
+            (
+                _c("pid", "int64", "", "Its number in the operating system of its machine."),
+                _c("rank", "int32", "", "Its rank in the distributed job."),
+                _c("parent_pid", "int64", "", "The number of the process that started it."),
+                _c("host", "text", "", "The name of its machine."),
+                _c("name", "text", "", "What it is called."),
+                _c("command", "text", "", "Its command line."),
+                _c("start_ns", "int64", "ns", "When its recording began, from the start of the trace.", 0),
+                _c("duration_ns", "int64", "ns", "How long it was recorded.", 0),
+                _c("clock", "text", "", "How its clock was brought to that of the others."),
+                _c(
+                    "error_ns",
+                    "int64",
+                    "ns",
+                    "By how much its times may be off from those of the first process.",
+                ),
+            ),
         ),
         Table(
             "threads",
@@ -206,6 +235,7 @@ STORED: dict[str, Table] = {
                 _c(
                     "rank", "int32", "", "The rank of its process; -1 where it is the one of the whole trace."
                 ),
+                _OF_PROCESS,
             ),
         ),
         Table(
@@ -216,6 +246,7 @@ STORED: dict[str, Table] = {
                 _c("device_index", "int32", "", "The index of the device.", 0),
                 _c("number", "int64", "", "The number of the stream on its device.", 0),
                 _c("name", "text", "", "What the source calls it, empty without."),
+                _OF_PROCESS,
             ),
         ),
         Table(
@@ -299,6 +330,7 @@ STORED: dict[str, Table] = {
                 _c("device_index", "int8", "", "The index of the device, -1 without."),
                 _c("module", "int32", "row of modules", "The module that holds the tensor or its parameter."),
                 _c("name", "int32", "row of strings", "Its name in the module or in the optimizer.", 0),
+                _OF_PROCESS,
             ),
         ),
         Table(
@@ -333,6 +365,7 @@ STORED: dict[str, Table] = {
                 _c("class", "int32", "row of strings", "Its class.", 0),
                 _c("caller", "int32", "row of modules", "The module that called it when it was first seen."),
                 _c("address", "uint64", "", "Its identity in the process.", 0),
+                _OF_PROCESS,
                 _d(
                     "path",
                     "text",
@@ -369,6 +402,7 @@ STORED: dict[str, Table] = {
                 _c("time_ns", "int64", "ns", "When, from the start of the trace.", 0),
                 _c("name", "int32", "row of strings", "What was measured.", 0),
                 _c("value", "float64", "", "The value.", 0),
+                _OF_PROCESS,
             ),
         ),
         Table(
@@ -393,6 +427,12 @@ STORED: dict[str, Table] = {
                     "The span that marks it, or the optimizer range that ends it.",
                 ),
                 _d("source", "uint8", "", "0: marked by `step()`. 1: found from the optimizer's calls.", 0),
+                _d(
+                    "process_row",
+                    "int32",
+                    "row of processes",
+                    "Whose step it is, in a trace of several processes.",
+                ),
             ),
         ),
         Table(
@@ -402,6 +442,7 @@ STORED: dict[str, Table] = {
                 _c("number", "int64", "", "Its number, from 0, over all cycles of the session.", 0),
                 _c("start_ns", "int64", "ns", "When it began.", 0),
                 _c("duration_ns", "int64", "ns", "How long was recorded.", 0),
+                _OF_PROCESS,
             ),
         ),
         Table(

@@ -13,6 +13,7 @@ import numpy as np
 
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._naming import module_classes, stack_texts
+from kinetoscope.trace._processes import PROCESS_COLUMNS, of_processes, rank_of
 from kinetoscope.trace._schema import (
     FLAG_ASYNC,
     FLAG_UNFINISHED,
@@ -82,8 +83,7 @@ THREADS_SCHEMA = Table(
         *_same("threads", "index", "os_tid"),
         Column("torch_tid", "int64", "", "torch's logical thread id, the `thread` of torch's events."),
         *_same("threads", "name"),
-        Column("process", "int64", "", "The process id."),
-        Column("rank", "int32", "", "The rank of the process in a distributed run."),
+        *PROCESS_COLUMNS,
     ),
 )
 ALLOCATIONS_SCHEMA = Table(
@@ -112,6 +112,7 @@ ALLOCATIONS_SCHEMA = Table(
         Column("operator", "category", "", "The name of that span."),
         Column("module", "category", "", "The path of the module that span ran in."),
         Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
+        *PROCESS_COLUMNS,
     ),
 )
 FRAMES_SCHEMA = Table(
@@ -132,6 +133,7 @@ COUNTERS_SCHEMA = Table(
         *_same("counters", "time_ns"),
         Column("name", "category", "", "What was measured."),
         *_same("counters", "value"),
+        *PROCESS_COLUMNS,
     ),
 )
 LOSSES_SCHEMA = STORED["losses"]
@@ -165,7 +167,8 @@ def thread_ids(trace: Trace) -> Any:
 
 def processes(trace: Trace) -> NDArray[np.int64]:
     """The process id of each row of `threads`, -1 where it is not known."""
-    return _or_of_trace(trace.column("threads", "process"), trace.info.get("process"))
+    whole = None if len(trace.columns("processes")) else trace.info.get("process")
+    return _or_of_trace(trace.column("threads", "process"), whole)
 
 
 def ranks(trace: Trace) -> NDArray[np.int64]:
@@ -252,6 +255,8 @@ def allocations(trace: Trace) -> pyarrow.Table:
         "operator": Labels(_through(span, of_spans["name"]), trace.strings),
         "module": Labels(_through(span, of_spans["module"]), trace.columns("modules")["path"]),
         "stack": Labels(own["stack"], stack_texts(trace)),
+        "process": processes(trace)[own["thread"]],
+        "rank": ranks(trace)[own["thread"]],
     }
     return to_arrow(ALLOCATIONS_SCHEMA, columns)
 
@@ -289,6 +294,7 @@ def counters(trace: Trace) -> pyarrow.Table:
     """Return the `counters` table."""
     own = trace.columns("counters")
     columns = {"time_ns": own["time_ns"], "name": Labels(own["name"], trace.strings), "value": own["value"]}
+    columns |= of_processes(trace, own["process_row"])
     return to_arrow(COUNTERS_SCHEMA, columns)
 
 
@@ -307,10 +313,8 @@ def strings(trace: Trace) -> pyarrow.Table:
 
 
 def rank(trace: Trace) -> int | None:
-    """The rank of the recorded process, where it took part in a distributed run."""
-    known = trace.info.get("distributedInfo")
-    number = known.get("rank") if isinstance(known, dict) else trace.info.get("rank")
-    return number if type(number) is int and 0 <= number < 2**31 else None
+    """The rank of the recorded process, where it took part in a distributed run; of several processes none is it."""
+    return None if len(trace.columns("processes")) else rank_of(trace.info)
 
 
 def _as_stored(trace: Trace, name: str) -> pyarrow.Table:

@@ -35,7 +35,7 @@ def find_steps(
         cycle_start_ns: When the cycle of each span began, where there are several cycles.
 
     Returns:
-        `number`, `start_ns`, `duration_ns`, `span` and `source`.
+        `number`, `start_ns`, `duration_ns`, `span`, `source` and `process_row`, which is nobody's.
     """
     marked = np.flatnonzero((spans["kind"] == SpanKind.STEP) & (spans["stream"] < 0))
     if len(marked):
@@ -87,4 +87,5 @@ def _columns(
         "duration_ns": duration_ns,
         "span": span,
         "source": np.full(len(numbers), source, dtype=np.uint8),
+        "process_row": np.full(len(numbers), -1, dtype=np.int32),
     }

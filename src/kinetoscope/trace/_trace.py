@@ -48,7 +48,8 @@ class Trace(Selections):
     nanoseconds from the start of the trace. A trace may be used from several threads.
 
     Attributes:
-        info: What is known about the run: `process`, `start_realtime_ns`, `stop_ns`, `complete` (False when the
+        info: What is known about the run: `process`, `start_realtime_ns`, `start_monotonic_ns` (the
+            clock of the machine that is never set), `boot_id` (which start of which machine), `stop_ns`, `complete` (False when the
             recording was never stopped, because the process was killed or still runs), and the run's metadata.
         path: The file it was opened from, if any.
     """
@@ -152,6 +153,8 @@ class Trace(Selections):
             stop_ns=recording["stop_ns"],
             complete=stopped,
         )
+        if (monotonic_ns := recording.get("start_monotonic_ns", -1)) >= 0:
+            info["start_monotonic_ns"] = monotonic_ns
         tables["threads"] = with_python_names(tables["threads"], info.pop("python_threads", None))
         errors = recording["clock_checks"].get("error_ns")
         if errors is not None and len(errors):

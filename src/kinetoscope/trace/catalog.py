@@ -31,6 +31,7 @@ TABLES: dict[str, str] = {
     "memory_timeline": "kinetoscope.tables.memory_timeline:memory_timeline",
     "spans": "kinetoscope.trace._shown:spans",
     "cycles": "kinetoscope.trace._cycles:cycles",
+    "processes": "kinetoscope.trace._processes:processes",
     "threads": "kinetoscope.trace._shown:threads",
     "kernels": "kinetoscope.tables.kernels:kernels",
     "launches": "kinetoscope.tables.launches:launches",
