@@ -92,7 +92,7 @@ def uninstall() -> None:
     with _lock:
         if _stand_ins is None:
             return
-        _replace({id(ours): theirs for theirs, ours in _stand_ins.values()})
+        replace({id(ours): theirs for theirs, ours in _stand_ins.values()})
         ROUTES.install(False)
         _stand_ins = None
 
@@ -116,7 +116,7 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
             return Installation(is_the_first=False)
         # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
         _stand_ins = _made_stand_ins(of_sessions)
-        _replace({id(theirs): ours for theirs, ours in _stand_ins.values()})
+        replace({id(theirs): ours for theirs, ours in _stand_ins.values()})
         ROUTES.install(True)
         return Installation(is_the_first=True)
 
@@ -133,7 +133,7 @@ def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
             )
         made[name] = theirs, _class_for(ours, theirs, of_sessions)
     for name, function in _FUNCTIONS.items():
-        made[name] = getattr(torch.profiler, name), _copied(function)
+        made[name] = getattr(torch.profiler, name), copied(function)
     return made
 
 
@@ -164,7 +164,7 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
     return stand_in
 
 
-def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+def copied(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that is the same and yet another object."""
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"{function!r} is not written in Python")
@@ -181,16 +181,16 @@ def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _replace(replacements: dict[int, Any]) -> None:
+def replace(replacements: dict[int, Any]) -> None:
     """Put other things in the place of those with these ids, in every loaded module but our own."""
-    for namespace in _namespaces():
+    for namespace in namespaces():
         for name, value in list(namespace.items()):
             replacement = replacements.get(id(value))
             if replacement is not None:
                 namespace[name] = replacement
 
 
-def _namespaces() -> Iterator[dict[str, Any]]:
+def namespaces() -> Iterator[dict[str, Any]]:
     """The names of every loaded module. A module that only pretends to be one is left alone."""
     loaded: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in loaded:

@@ -51,6 +51,11 @@ class Seats:
         taken = self._taken.get(name)
         return taken is not None and taken[0]() not in (None, session)
 
+    def is_taken(self, name: str) -> bool:
+        """Whether any living session records with an engine of this name."""
+        taken = self._taken.get(name)
+        return taken is not None and taken[0]() is not None
+
     def taken_by(self) -> _KinetoProfile | None:
         """The session that records, the first one where there are two; None where there is none."""
         sitting = (session() for session, _ in list(self._taken.values()))

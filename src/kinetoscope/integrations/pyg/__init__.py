@@ -1,0 +1,85 @@
+"""The names of `torch_geometric.profile`, for any model, with or without PyG.
+
+Each works as PyG's does, or better where `docs/pyg.md` says so; `install_pyg` puts them in the place of PyG's own.
+"""
+
+from kinetoscope._errors import MissingDependencyError
+
+try:
+    import torch as _torch  # noqa: F401  (only to say what is missing)
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingDependencyError(
+        "kinetoscope.integrations.pyg measures models and needs PyTorch, which is not installed here: install it with "
+        "`pip install torch`."
+    ) from error
+
+from kinetoscope.integrations.pyg._benchmark import benchmark
+from kinetoscope.integrations.pyg._checks import DeviceError, NotAModuleError
+from kinetoscope.integrations.pyg._install import install_pyg, uninstall_pyg
+from kinetoscope.integrations.pyg._memory import (
+    byte_to_megabyte,
+    get_cpu_memory_from_gc,
+    get_gpu_memory_from_gc,
+    get_gpu_memory_from_ipex,
+    get_gpu_memory_from_nvidia_smi,
+    medibyte_to_megabyte,
+    read_from_memlab,
+)
+from kinetoscope.integrations.pyg._nvtx import nvtxit
+from kinetoscope.integrations.pyg._operator_rows import format_prof_time, save_profile_data
+from kinetoscope.integrations.pyg._profileit import profileit
+from kinetoscope.integrations.pyg._recording import (
+    print_time_total,
+    rename_profile_file,
+    torch_profile,
+    trace_handler,
+    xpu_profile,
+)
+from kinetoscope.integrations.pyg._sizes import count_parameters, get_data_size, get_model_size
+from kinetoscope.integrations.pyg._stats import (
+    CPUStats,
+    CPUStatsSummary,
+    CUDAStats,
+    CUDAStatsSummary,
+    GPUStats,
+    GPUStatsSummary,
+    get_stats_summary,
+)
+from kinetoscope.integrations.pyg._timing import timeit
+
+__all__ = [
+    "CPUStats",
+    "CPUStatsSummary",
+    "CUDAStats",
+    "CUDAStatsSummary",
+    "DeviceError",
+    "GPUStats",
+    "GPUStatsSummary",
+    "NotAModuleError",
+    "benchmark",
+    "byte_to_megabyte",
+    "count_parameters",
+    "format_prof_time",
+    "get_cpu_memory_from_gc",
+    "get_data_size",
+    "get_gpu_memory_from_gc",
+    "get_gpu_memory_from_ipex",
+    "get_gpu_memory_from_nvidia_smi",
+    "get_model_size",
+    "get_stats_summary",
+    "install_pyg",
+    "medibyte_to_megabyte",
+    "nvtxit",
+    "print_time_total",
+    "profileit",
+    "read_from_memlab",
+    "rename_profile_file",
+    "save_profile_data",
+    "timeit",
+    "torch_profile",
+    "trace_handler",
+    "uninstall_pyg",
+    "xpu_profile",
+]

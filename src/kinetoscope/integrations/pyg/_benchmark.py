@@ -1,0 +1,162 @@
+"""`benchmark`: several functions on the same arguments, as a table of seconds."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.integrations.pyg._accelerator import synchronize
+from kinetoscope.integrations.pyg._checks import checked_whole
+
+_clock: Callable[[], float] = time.perf_counter
+
+
+def benchmark(
+    funcs: Sequence[Callable[..., Any]],
+    args: Any,
+    num_steps: int,
+    func_names: Sequence[str] | None = None,
+    num_warmups: int = 10,
+    backward: bool = False,
+    per_step: bool = False,
+    progress_bar: bool = False,
+) -> None:
+    """Print how long functions take.
+
+    The accelerator, if one is in use, is waited for around each measured call. Tensors among the arguments are detached
+    first, so that no graph grows from step to step.
+
+    Args:
+        funcs: The functions, or modules.
+        args: A tuple of arguments for all functions; or a list with a tuple for each. In the place of a tuple there may
+            be a function that makes one for every step; what it takes is not measured.
+        num_steps: How many calls are measured.
+        func_names: What the functions are called in the table; None takes their own names.
+        num_warmups: How many calls come before, unmeasured.
+        backward: Also measure the backward of what each call returns; arguments of floating point get gradients.
+        per_step: Print the seconds of one step, not of all.
+        progress_bar: Show on the standard error which function is being measured.
+
+    Raises:
+        ArgumentError: A number is below 1, lengths do not fit, or with `backward` a function returns nothing that
+            depends on its arguments or parameters.
+    """
+    checked_whole("num_steps", num_steps, 1)
+    checked_whole("num_warmups", num_warmups, 1)
+    functions = list(funcs)
+    for function in functions:
+        if not callable(function):
+            raise ArgumentError(f"funcs holds {function!r}, which cannot be called.")
+    names = [_name(function) for function in functions] if func_names is None else list(func_names)
+    if len(names) != len(functions):
+        raise ArgumentError(f"func_names has {len(names)} names for {len(functions)} functions.")
+    of_each = list(args) if isinstance(args, list) else [args] * len(functions)
+    if len(of_each) != len(functions):
+        raise ArgumentError(
+            f"args is a list of {len(of_each)} for {len(functions)} functions: give one tuple for each, or a tuple for all."
+        )
+    rows: list[list[str]] = []
+    for function, inputs, name in _shown(list(zip(functions, of_each, names, strict=True)), progress_bar):
+        seconds = _measured(function, inputs, name, num_steps, num_warmups, backward)
+        numbers = [*seconds, sum(seconds)] if backward else seconds
+        rows.append([name, *(f"{n / num_steps:.6f}s" if per_step else f"{n:.4f}s" for n in numbers)])
+    header = ["Name", "Forward", *(["Backward", "Total"] if backward else [])]
+    print(_table(header, rows))
+
+
+def _measured(
+    function: Callable[..., Any], inputs: Any, name: str, steps: int, warmups: int, backward: bool
+) -> list[float]:
+    """The seconds of all measured forwards, and of all backwards if they are asked for."""
+    forward_s = backward_s = 0.0
+    for step in range(warmups + steps):
+        arguments = _detached(inputs() if callable(inputs) else inputs, backward)
+        synchronize()
+        start = _clock()
+        result = function(*arguments)
+        synchronize()
+        took_forward, took_backward = _clock() - start, 0.0
+        if backward:
+            target = _target(result, name)
+            # Ones and not random numbers: the program's own random numbers stay what they would be.
+            gradient = torch.ones_like(target)
+            synchronize()
+            start = _clock()
+            target.backward(gradient)
+            synchronize()
+            took_backward = _clock() - start
+        if step >= warmups:
+            forward_s += took_forward
+            backward_s += took_backward
+    return [forward_s, backward_s] if backward else [forward_s]
+
+
+def _detached(value: Any, requires_grad: bool) -> Any:
+    """The same arguments with tensors that begin a graph of their own."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided and (value.is_floating_point() or value.is_complex()):
+            return value.detach().requires_grad_(requires_grad)
+        return value
+    if isinstance(value, dict):
+        return {key: _detached(one, requires_grad) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_detached(one, requires_grad) for one in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_detached(one, requires_grad) for one in value)
+    return value
+
+
+def _target(result: Any, name: str) -> torch.Tensor:
+    """What backward begins from: the result, or the sum of the sums of the tensors in it."""
+    if isinstance(result, torch.Tensor):
+        found = [result]
+    else:
+        values: Iterable[Any] = (
+            result.values()
+            if isinstance(result, dict)
+            else result
+            if isinstance(result, list | tuple)
+            else ()
+        )
+        found = [one.sum() for one in values if isinstance(one, torch.Tensor)]
+    found = [one for one in found if one.requires_grad]
+    if not found:
+        raise ArgumentError(
+            f"backward=True, and {name!r} returns nothing that has a gradient: it must return a tensor, or tensors in a "
+            "tuple, list or dict, that depend on floating-point arguments or on parameters."
+        )
+    return functools.reduce(torch.add, found)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """What a function is called, or the class of an object."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _shown(
+    measured: list[tuple[Callable[..., Any], Any, str]], progress_bar: bool
+) -> Iterable[tuple[Callable[..., Any], Any, str]]:
+    """The functions one after the other, if asked for with a bar."""
+    if not progress_bar:
+        return measured
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(measured, "Measuring", console=Console(stderr=True))
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """Lines as `psql` draws them, with columns at least two characters wider than their names."""
+    widths = [max([len(name) + 2, *(len(row[place]) for row in rows)]) for place, name in enumerate(header)]
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    rule = "+".join("-" * (width + 2) for width in widths)
+    return "\n".join([f"+{rule}+", line(header), f"|{rule}|", *map(line, rows), f"+{rule}+"])

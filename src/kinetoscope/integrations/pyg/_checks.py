@@ -1,0 +1,82 @@
+"""What wrong use raises, and the checks that several of the functions share.
+
+PyG raises `AttributeError` or `RuntimeError` where an argument is wrong; these are that, too, so that handlers written
+for PyG still catch them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from kinetoscope._errors import ArgumentError, StateError
+
+
+class NotAModuleError(ArgumentError, AttributeError, TypeError):
+    """What should be a model is no `torch.nn.Module`."""
+
+
+class DeviceError(ArgumentError, AttributeError, RuntimeError):
+    """The device that was named is unknown, not there, or not where the arguments are."""
+
+
+def checked_model(model: Any, whose: str) -> torch.nn.Module:
+    """The model, if it is one."""
+    if not isinstance(model, torch.nn.Module):
+        raise NotAModuleError(f"{whose} is {_shown(model)}: need a torch.nn.Module.")
+    return model
+
+
+def checked_function(function: Any, decorator: str) -> None:
+    """Refuse what cannot be called, and what has not run when its call returns."""
+    if not callable(function):
+        raise ArgumentError(f"@{decorator} stands before {_shown(function)}: it decorates functions.")
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise ArgumentError(
+            f"@{decorator} stands before {function.__qualname__}, which is a coroutine or a generator: its call returns "
+            "before it has run. Decorate an ordinary function that runs it to its end."
+        )
+
+
+def checked_whole(name: str, value: Any, least: int) -> int:
+    """A whole number from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{name}={value!r} is not valid: need a whole number from {least} on.")
+    return value
+
+
+def device_number(device: Any, kind: str) -> int:
+    """The number of a device given as a number, as `"cuda:1"`, or as a `torch.device` of this kind."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        return device
+    try:
+        found = torch.device(device) if isinstance(device, str | torch.device) else None
+    except RuntimeError:
+        found = None
+    if found is None or found.type != kind:
+        raise DeviceError(f"device={device!r} is not valid: need the number of a device, or {kind!r}.")
+    return found.index or 0
+
+
+def need_xpu(who: str) -> None:
+    """Raise unless torch can use an Intel GPU."""
+    if not torch.xpu.is_available():
+        raise XpuMissingError(
+            f"{who} needs an Intel GPU that torch can use, and torch.xpu.is_available() is False here. For the processor "
+            "use torch_profile() or profileit('cpu')."
+        )
+
+
+class XpuMissingError(DeviceError, StateError):
+    """There is no Intel GPU."""
+
+
+def _shown(thing: Any) -> str:
+    """A thing as an error names it: by its type, for models and tensors print in pages."""
+    return "nothing" if thing is None else f"of type {type(thing).__name__}"

@@ -1,0 +1,184 @@
+"""The switch: the names of `torch_geometric.profile` lead to Kinetoscope.
+
+Functions and `timeit` are put in PyG's place as stand-ins, copies that are found again wherever an import has taken them
+but never mistaken for what a program imported from here itself. The classes of statistics are put there themselves, so
+that `isinstance` holds, and the places are written down.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from types import FunctionType, TracebackType
+from typing import Any, Self
+
+from kinetoscope._errors import MissingDependencyError
+from kinetoscope.collect._install import copied, namespaces, replace
+from kinetoscope.integrations.pyg._benchmark import benchmark
+from kinetoscope.integrations.pyg._memory import (
+    byte_to_megabyte,
+    get_cpu_memory_from_gc,
+    get_gpu_memory_from_gc,
+    get_gpu_memory_from_ipex,
+    get_gpu_memory_from_nvidia_smi,
+    medibyte_to_megabyte,
+    read_from_memlab,
+)
+from kinetoscope.integrations.pyg._nvtx import nvtxit
+from kinetoscope.integrations.pyg._operator_rows import format_prof_time, save_profile_data
+from kinetoscope.integrations.pyg._profileit import profileit
+from kinetoscope.integrations.pyg._recording import (
+    print_time_total,
+    rename_profile_file,
+    torch_profile,
+    trace_handler,
+    xpu_profile,
+)
+from kinetoscope.integrations.pyg._sizes import count_parameters, get_data_size, get_model_size
+from kinetoscope.integrations.pyg._stats import (
+    CUDAStats,
+    CUDAStatsSummary,
+    GPUStats,
+    GPUStatsSummary,
+    get_stats_summary,
+)
+from kinetoscope.integrations.pyg._timing import timeit
+
+# By the module of PyG in which each is made.
+_OURS: dict[str, tuple[Any, ...]] = {
+    "torch_geometric.profile.benchmark": (benchmark,),
+    "torch_geometric.profile.nvtx": (nvtxit,),
+    "torch_geometric.profile.profile": (
+        CUDAStats,
+        CUDAStatsSummary,
+        GPUStats,
+        GPUStatsSummary,
+        format_prof_time,
+        get_stats_summary,
+        print_time_total,
+        profileit,
+        read_from_memlab,
+        rename_profile_file,
+        save_profile_data,
+        timeit,
+        torch_profile,
+        trace_handler,
+        xpu_profile,
+    ),
+    "torch_geometric.profile.utils": (
+        byte_to_megabyte,
+        count_parameters,
+        get_cpu_memory_from_gc,
+        get_data_size,
+        get_gpu_memory_from_gc,
+        get_gpu_memory_from_ipex,
+        get_gpu_memory_from_nvidia_smi,
+        get_model_size,
+        medibyte_to_megabyte,
+    ),
+}
+
+
+class PygInstallation:
+    """What `install_pyg` returns. As a context manager it takes back at the end what its own call put in."""
+
+    def __init__(self, *, is_the_first: bool) -> None:
+        """Remember whether this call changed anything."""
+        self._is_the_first = is_the_first
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take back what this call of `install_pyg` put in."""
+        if self._is_the_first:
+            self._is_the_first = False
+            uninstall_pyg()
+
+
+def install_pyg() -> PygInstallation:
+    """Let the names of `torch_geometric.profile` lead to Kinetoscope, so that programs written for PyG use it unchanged.
+
+    This holds for the package and its modules, for what is imported from them later, and for every loaded module that has
+    imported such a name already. What this PyG does not have is not added to it. A second call changes nothing.
+
+    Returns:
+        Nothing that must be kept; in a `with` statement the end of the block undoes this call, unless the names led to
+        Kinetoscope before it.
+
+    Raises:
+        MissingDependencyError: PyG is not installed.
+    """
+    global _stand_ins
+    try:
+        importlib.import_module("torch_geometric.profile")
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch_geometric", "torch_geometric.profile"):
+            raise
+        raise MissingDependencyError(
+            "install_pyg() changes names of torch_geometric, which is not installed here: `pip install "
+            '"kinetoscope[pyg]"`. The functions of kinetoscope.integrations.pyg work without it.'
+        ) from error
+    with _lock:
+        if _stand_ins is not None:
+            return PygInstallation(is_the_first=False)
+        # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
+        _stand_ins = _made_stand_ins()
+        _note_places()
+        replace({id(theirs): ours for theirs, ours in _stand_ins})
+        return PygInstallation(is_the_first=True)
+
+
+def uninstall_pyg() -> None:
+    """Give PyG its names back, in every loaded module. Without `install_pyg` nothing happens."""
+    global _stand_ins
+    with _lock:
+        if _stand_ins is None:
+            return
+        replace({id(ours): theirs for theirs, ours in _stand_ins if ours not in _STATISTICS})
+        for namespace, name, theirs, ours in _places:
+            if namespace.get(name) is ours:
+                namespace[name] = theirs
+        _places.clear()
+        _stand_ins = None
+
+
+def _made_stand_ins() -> list[tuple[Any, Any]]:
+    """For each thing of PyG what stands in for it."""
+    made: list[tuple[Any, Any]] = []
+    for home, things in _OURS.items():
+        # Not by attribute: the package's `benchmark` is the function, not the module it is made in.
+        module = sys.modules.get(home)
+        for ours in things:
+            theirs = getattr(module, ours.__name__, None)
+            if theirs is not None:
+                made.append((theirs, _stand_in(ours)))
+    return made
+
+
+def _stand_in(ours: Any) -> Any:
+    """Something that works the same and yet is another object, except for the classes of statistics."""
+    if ours in _STATISTICS:
+        return ours
+    if isinstance(ours, FunctionType):
+        return copied(ours)
+    return type(ours.__name__, (ours,), {"__module__": ours.__module__, "__doc__": ours.__doc__})
+
+
+def _note_places() -> None:
+    """Write down where the classes of statistics are about to be put."""
+    of_pyg = {id(theirs): (theirs, ours) for theirs, ours in _stand_ins or () if ours in _STATISTICS}
+    for namespace in namespaces():
+        for name, value in list(namespace.items()):
+            if id(value) in of_pyg:
+                _places.append((namespace, name, *of_pyg[id(value)]))
+
+
+_STATISTICS = (CUDAStats, CUDAStatsSummary, GPUStats, GPUStatsSummary)
+_lock = threading.RLock()
+_stand_ins: list[tuple[Any, Any]] | None = None
+_places: list[tuple[dict[str, Any], str, Any, Any]] = []

@@ -1,0 +1,140 @@
+"""`torch_profile` and what belongs to it: a block is recorded, its table printed, its timeline kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect import ProfilerActivity, profile
+from kinetoscope.integrations.pyg._checks import need_xpu
+from kinetoscope.integrations.pyg._operator_rows import checked_columns, save_profile_data
+
+_TIMELINE = "timeline.json"
+
+
+class NoTimelineError(StateError, FileNotFoundError):
+    """There is no `timeline.json` to be renamed."""
+
+
+@contextmanager
+def torch_profile(
+    export_chrome_trace: bool = True,
+    csv_data: MutableMapping[str, list[Any]] | None = None,
+    write_csv: str | None = None,
+) -> Iterator[profile]:
+    """Record a block, or each call of the function it decorates, on all devices of this machine.
+
+    At the end the operators are printed as a table, by their own time on the device, or on the host where no device took
+    part. If the timeline cannot be written then, that is a warning.
+
+    Args:
+        export_chrome_trace: Write `timeline.json` in the working directory.
+        csv_data: Columns to which the five operators that took longest are appended; see `save_profile_data`.
+        write_csv: `"prof"` fills `csv_data`; anything else does not.
+
+    Yields:
+        The session, which has the trace after the block.
+
+    Raises:
+        ArgumentError: `csv_data` is no mapping of lists, or the working directory cannot be written to.
+    """
+    if csv_data is not None:
+        checked_columns(csv_data)
+    if export_chrome_trace:
+        _check_working_directory()
+    handler = trace_handler if export_chrome_trace else print_time_total
+    session = profile(on_trace_ready=handler, on_error="warn")
+    with session:
+        yield session
+    if csv_data is not None and write_csv == "prof":
+        averages = session.key_averages()
+        by = _longest_by(averages)
+        rows = sorted(averages, key=lambda row: getattr(row, by), reverse=True)
+        save_profile_data(csv_data, rows, torch.cuda.is_available())
+
+
+@contextmanager
+def xpu_profile(export_chrome_trace: bool = True) -> Iterator[profile]:
+    """Record a block on the host and on an Intel GPU; see `torch_profile`.
+
+    Args:
+        export_chrome_trace: Write `timeline.json` in the working directory.
+
+    Yields:
+        The session, which has the trace after the block.
+
+    Raises:
+        DeviceError: torch finds no Intel GPU.
+        ArgumentError: The working directory cannot be written to.
+    """
+    need_xpu("xpu_profile()")
+    if export_chrome_trace:
+        _check_working_directory()
+    handler = trace_handler if export_chrome_trace else print_time_total
+    activities = [ProfilerActivity.CPU, ProfilerActivity.XPU]
+    with profile(activities=activities, on_trace_ready=handler, on_error="warn") as session:
+        yield session
+
+
+def trace_handler(p: Any) -> None:
+    """Print the operators as a table, and write `timeline.json` in the working directory.
+
+    Args:
+        p: A session of ours or of torch whose recording has ended: this is an `on_trace_ready`.
+    """
+    print_time_total(p)
+    p.export_chrome_trace(str(Path.cwd() / _TIMELINE))
+
+
+def print_time_total(p: Any) -> None:
+    """Print the operators as a table, by their own time on the device, or on the host where no device took part.
+
+    Args:
+        p: A session of ours or of torch whose recording has ended.
+    """
+    averages = p.key_averages()
+    print(averages.table(sort_by=_longest_by(averages)))
+
+
+def rename_profile_file(*args: object) -> None:
+    """Give `timeline.json` in the working directory a name that lasts.
+
+    Args:
+        *args: What it shall be called: `("a", "b")` make it `profile-a-b.json`. A file of that name is replaced.
+
+    Raises:
+        ArgumentError: A part has a path separator in it.
+        NoTimelineError: There is no `timeline.json`.
+    """
+    parts = [str(part) for part in args]
+    for part in parts:
+        if os.sep in part or (os.altsep is not None and os.altsep in part):
+            raise ArgumentError(f"{part!r} cannot be part of the name of a file: leave out {os.sep!r}.")
+    source = Path.cwd() / _TIMELINE
+    if not source.exists():
+        raise NoTimelineError(
+            f"there is no {_TIMELINE} in {source.parent}: record with torch_profile(), or hand trace_handler to a session."
+        )
+    source.replace(source.with_name("-".join(["profile", *parts]) + ".json"))
+
+
+def _longest_by(averages: Any) -> str:
+    """By which time to sort: of the device where there is any, else of the host."""
+    device = "self_device_time_total"
+    return device if any(getattr(row, device, 0) > 0 for row in averages) else "self_cpu_time_total"
+
+
+def _check_working_directory() -> None:
+    """Refuse a working directory that takes no file, before anything has run."""
+    folder = Path.cwd()
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ArgumentError(
+            f"export_chrome_trace=True writes {_TIMELINE} in the working directory, and {folder} cannot be written to: "
+            "change to another one, or pass False."
+        )

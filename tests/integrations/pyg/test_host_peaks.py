@@ -1,0 +1,71 @@
+import threading
+
+import pytest
+import torch
+
+from kinetoscope.integrations.pyg import _host_peaks
+from kinetoscope.integrations.pyg._host_peaks import AllocatedPeak, ResidentPeak
+from tests.support.simulated_accelerator import MIB
+
+
+def test_a_set_that_rose_above_all_before_is_known_exactly():
+    sizes, marks = iter([100]), iter([500, 900])
+    peak = ResidentPeak(now=lambda: next(sizes, 120), of_life=lambda: next(marks))
+    with peak:
+        assert peak.bytes == 100
+    assert peak.bytes == 900
+
+
+def test_a_set_that_stayed_below_is_watched():
+    seen = threading.Event()
+
+    def now() -> int:
+        if threading.current_thread().name == "kinetoscope-resident-set":
+            seen.set()
+            return 300
+        return 100
+
+    peak = ResidentPeak(now=now, of_life=lambda: 500)
+    with peak:
+        assert seen.wait(60)
+    assert peak.bytes == 300
+
+
+def test_what_is_there_at_the_end_counts():
+    sizes = iter([100])
+    with ResidentPeak(now=lambda: next(sizes, 200), of_life=lambda: 500) as peak:
+        pass
+    assert peak.bytes >= 200
+
+
+def test_the_watching_thread_ends_with_the_block():
+    with pytest.raises(KeyError), ResidentPeak():
+        raise KeyError
+    assert not [thread for thread in threading.enumerate() if thread.name == "kinetoscope-resident-set"]
+
+
+def test_the_real_process_has_a_resident_set_below_the_most_it_ever_had():
+    with ResidentPeak() as peak:
+        block = bytearray(64 * MIB)
+    assert len(block) < peak.bytes
+    assert 10 * MIB < _host_peaks.resident_bytes() <= _host_peaks.resident_peak_of_life() + MIB
+
+
+def test_where_the_system_does_not_tell_the_most_of_the_process_is_taken(monkeypatch, tmp_path):
+    monkeypatch.setattr(_host_peaks, "_STATM", tmp_path / "nothing")
+    monkeypatch.setattr(_host_peaks, "_STATUS", tmp_path / "nothing")
+    assert _host_peaks.resident_bytes() == _host_peaks.resident_peak_of_life() > 10 * MIB
+
+
+def test_what_was_freed_in_the_block_counts_to_its_peak():
+    with AllocatedPeak() as peak:
+        first = torch.zeros(4 * MIB // 4)
+        del first
+        torch.zeros(2 * MIB // 4)
+    assert 4 * MIB <= peak.bytes < 5 * MIB
+
+
+def test_a_block_without_allocations_held_nothing():
+    with AllocatedPeak() as peak:
+        pass
+    assert peak.bytes == 0
