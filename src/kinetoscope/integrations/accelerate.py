@@ -1,0 +1,272 @@
+"""Accelerate: `with profiled(accelerator):`, or a handler for `Accelerator.profile` in place of `ProfileKwargs`.
+
+::
+
+    from kinetoscope.integrations.accelerate import profiled
+    with profiled(accelerator, schedule=kinetoscope.schedule(wait=1, warmup=1, active=3)) as profiler:
+        train()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope.collect._activities import ProfilerAction
+from kinetoscope.collect._schedule import record_always
+from kinetoscope.collect._schedule import schedule as build_schedule
+from kinetoscope.collect._session import profile
+from kinetoscope.collect._warn import warn_user
+from kinetoscope.integrations._asked import Asked, asked
+from kinetoscope.integrations._driven import Driven
+from kinetoscope.integrations._folder import TraceFolder
+
+try:
+    import accelerate
+    from accelerate.utils import ProfileKwargs
+except ImportError as error:
+    raise MissingDependencyError(
+        'this is for Accelerate, which cannot be imported here: run `pip install "kinetoscope[accelerate]"`.'
+    ) from error
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+__all__ = ["KinetoscopeKwargs", "profiled"]
+
+_TRAINER = f"accelerate {accelerate.__version__}"
+_SCHEDULE_KEYS = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
+
+
+class profiled:  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
+    """A context that profiles the training in it: a step for each one of the optimizer, a trace for each recorded stretch.
+
+    With gradient accumulation a step has several batches. With several optimizers, the one that steps first counts. `step()` is
+    never called by hand. Also if an exception leaves the context, what was recorded is kept.
+
+    Args:
+        accelerator: The `Accelerator`.
+        folder: Folder for the traces, `train-steps-{first}-{last}.ktrace`. Default: a new `kinetoscope` folder in the
+            accelerator's `project_dir` or, without one, in the present folder.
+        schedule: Which steps are recorded, as `kinetoscope.schedule(...)` says; default: steps 2, 3 and 4.
+        whole_run: Record everything in the context; in place of a schedule.
+        on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
+        overwrite: Let `folder` hold traces of an earlier run; those of the same name are replaced.
+        **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
+
+    Raises:
+        ArgumentError: An argument has a value that cannot be used; the message names it.
+        StateError: When the context is entered: another session records in this process.
+    """
+
+    def __init__(
+        self,
+        accelerator: Any,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        whole_run: bool = False,
+        on_trace_ready: Callable[..., Any] | None = None,
+        overwrite: bool = False,
+        **options: Any,
+    ) -> None:
+        if not isinstance(accelerator, accelerate.Accelerator):
+            raise ArgumentError(f"profiled({accelerator!r}) is not valid: need an Accelerator.")
+        wishes = asked(
+            folder=folder,
+            schedule=schedule,
+            whole_run=whole_run,
+            on_trace_ready=on_trace_ready,
+            overwrite=overwrite,
+            options=options,
+        )
+        self._driven = Driven(wishes, _TRAINER)
+        self._project = Path(accelerator.project_dir or ".")
+        self._counts: Any = None  # the optimizer whose steps count
+        self._hook: Any = None
+        self._number = 0
+
+    def __enter__(self) -> Self:
+        self._driven.prepare("train", self._project)
+        self._driven.begin(None)
+        self._counts, self._number = None, 0
+        self._hook = register_optimizer_step_post_hook(self._optimizer_has_stepped)
+        self._open_step()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._hook.remove()
+        self._driven.end(error)
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the stretch that was recorded last.
+
+        Raises:
+            StateError: Nothing has been recorded yet.
+        """
+        return self._driven.trace
+
+    @property
+    def saved_traces(self) -> list[Path]:
+        """The files that were written, in order."""
+        return self._driven.saved
+
+    def _optimizer_has_stepped(self, optimizer: Any, *_: Any) -> None:
+        """End a step and begin the next one."""
+        if self._counts is None:
+            self._counts = optimizer
+        if optimizer is self._counts:
+            self._number += 1
+            self._driven.close_step()
+            self._open_step()
+
+    def _open_step(self) -> None:
+        """Mark a step; in a whole run the table of steps finds them by itself, and without an empty one at the end."""
+        if not self._driven.asked.records_from_the_start():
+            self._driven.open_step(self._number)
+
+
+class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
+    """A handler for `Accelerator.profile` in place of `ProfileKwargs`: the same arguments, and the sessions are ours.
+
+    Pass it to `Accelerator(kwargs_handlers=[...])` or to `accelerator.profile(...)`. As there, `step()` of the session is called
+    by hand where there is a schedule, and `output_trace_dir` gets a Chrome trace when the context is left without an exception.
+
+    Args:
+        activities: What to record: names such as `"cpu"` and `"cuda"`, or torch's `ProfilerActivity`; default: all there is.
+        schedule_option: The arguments of `kinetoscope.schedule`; None to record all of the context.
+        on_trace_ready: Called with the session whenever a trace is ready.
+        record_shapes: As in `kinetoscope.profile`.
+        profile_memory: As in `kinetoscope.profile`.
+        with_stack: As in `kinetoscope.profile`.
+        with_flops: As in `kinetoscope.profile`.
+        with_modules: As in `kinetoscope.profile`.
+        output_trace_dir: Folder for a Chrome trace, `profile_{rank}.json`, which Accelerate writes.
+        folder: Folder for our own traces, one for each recorded stretch, written also if an exception leaves the context.
+        overwrite: Let `folder` hold traces of an earlier run; those of the same name are replaced.
+        **options: Further arguments of `kinetoscope.profile`.
+
+    Raises:
+        ArgumentError: An argument has a value that cannot be used; the message names it.
+    """
+
+    def __init__(
+        self,
+        activities: list[Any] | None = None,
+        schedule_option: dict[str, int] | None = None,
+        on_trace_ready: Callable[..., Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        output_trace_dir: str | None = None,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        **options: Any,
+    ) -> None:
+        switches = {
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_stack": with_stack,
+            "with_flops": with_flops,
+            "with_modules": with_modules,
+        }
+        super().__init__(
+            activities=activities,
+            schedule_option=schedule_option,
+            on_trace_ready=on_trace_ready,
+            output_trace_dir=output_trace_dir,
+            **switches,
+        )
+        self._asked = asked(
+            folder=folder,
+            schedule=None if schedule_option is None else _schedule(schedule_option),
+            whole_run=schedule_option is None,
+            on_trace_ready=on_trace_ready,
+            overwrite=overwrite,
+            options={"activities": activities, **switches, **options},
+        )
+        if output_trace_dir is not None:
+            TraceFolder(Path(output_trace_dir), Path(), overwrite=True)
+        self._folder: TraceFolder | None = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class that Accelerate finds the place of a handler by: it knows that one alone, and none derived from it."""
+        return ProfileKwargs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process, or a copy, makes it from; its class cannot be asked for."""
+        return object.__new__, (KinetoscopeKwargs,), dict(vars(self))
+
+    def build(self) -> profile:
+        """Make the session of one context; `Accelerator.profile` calls this.
+
+        Returns:
+            A session that is not started yet.
+
+        Raises:
+            ArgumentError: `folder` cannot be written to, or holds traces of an earlier run.
+        """
+        if self._asked.folder is not None and self._folder is None:
+            self._folder = TraceFolder(self._asked.folder, Path(), overwrite=self._asked.overwrite)
+        return _HandedSession(self._asked, self._folder)
+
+
+class _HandedSession(profile):
+    """The session that `Accelerator.profile` hands to the user."""
+
+    def __init__(self, wishes: Asked, folder: TraceFolder | None) -> None:
+        self._trace_folder = folder
+        self._users_handler = wishes.on_trace_ready
+        # Without a schedule there are no steps to mark.
+        schedule = None if wishes.schedule is record_always else wishes.schedule
+        super().__init__(schedule=schedule, on_trace_ready=_HandedSession._ready, **wishes.options)
+        self.add_metadata("trainer", _TRAINER)
+
+    def _ready(self) -> None:
+        """Write the trace and call the user's handler."""
+        if self._trace_folder is not None:
+            self._trace_folder.save(self.trace, f"profile-step-{self.step_num}")
+        if self._users_handler is not None:
+            self._users_handler(self)
+
+    def export_chrome_trace(self, *arguments: Any, **keywords: Any) -> Any:
+        """As in every session, but without anything recorded it only warns: Accelerate calls it, whatever happened."""
+        try:
+            return super().export_chrome_trace(*arguments, **keywords)
+        except StateError as error:
+            warn_user(f"no Chrome trace was written: {error}")
+            return None
+
+
+def _schedule(option: Mapping[str, int]) -> Callable[[int], ProfilerAction]:
+    """The schedule of Accelerate's dictionary."""
+    if not isinstance(option, Mapping):
+        raise ArgumentError(
+            f"schedule_option={option!r} is not valid: need a dictionary such as "
+            '{"wait": 1, "warmup": 1, "active": 3}, or None.'
+        )
+    for key in option:
+        if key not in _SCHEDULE_KEYS:
+            raise ArgumentError(
+                f"schedule_option has the key {key!r}, which no schedule has: choose from {', '.join(_SCHEDULE_KEYS)}."
+            )
+    missing = [key for key in ("wait", "warmup", "active") if key not in option]
+    if missing:
+        raise ArgumentError(
+            f"schedule_option={dict(option)!r} does not say {' and '.join(missing)}: need wait, warmup and active, each a "
+            "number of steps."
+        )
+    return build_schedule(**option)

@@ -1,0 +1,386 @@
+"""Lightning: `Trainer(profiler=KinetoscopeProfiler())`, for `lightning` and for `pytorch_lightning`.
+
+::
+
+    from kinetoscope.integrations.lightning import KinetoscopeProfiler
+    trainer = Trainer(profiler=KinetoscopeProfiler())
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import MissingDependencyError, StateError
+from kinetoscope.collect._activities import ProfilerAction
+from kinetoscope.collect._metadata import ranked
+from kinetoscope.collect._warn import warn_user
+from kinetoscope.integrations._asked import asked, checked_name
+from kinetoscope.integrations._driven import Driven
+from kinetoscope.tables import _event_arguments
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+__all__ = ["KinetoscopeProfiler"]
+
+# The two names that Lightning is installed under: the package, and the module that has its Trainer and its profilers.
+_PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+
+# What a batch of each stage is called in the names of its hooks.
+_BATCHES = {"fit": "train", "validate": "validation", "test": "test", "predict": "predict"}
+_FETCHES = {"fit": ".train_dataloader_next", "validate": ".val_next", "test": ".test_next", "predict": ".predict_next"}  # fmt: skip
+_EPOCH = "run_training_epoch"
+
+_OPENS, _CLOSES, _ABANDONS = "opens", "closes", "abandons"
+
+
+class KinetoscopeProfiler:
+    """A profiler for Lightning's `Trainer`: every hook a span, a step for each batch, a trace for each recorded stretch.
+
+    It has Lightning's `Profiler` interface and counts as one of its subclasses. In `fit` the steps are the training batches,
+    numbered as the trainer counts them, also after a checkpoint was loaded; in `validate`, `test` and `predict` those of that
+    loop. A step lasts from the begin of the wait for its batch to the end of `on_train_batch_end`, so that validation and
+    checkpoints in between belong to none. However the run ends, early or with an exception, what was recorded is kept.
+
+    Args:
+        dirpath: Folder for the traces, `{stage}-steps-{first}-{last}.ktrace`, and the summary. Default: a new `kinetoscope`
+            folder in the trainer's `log_dir`.
+        filename: Name of a `.txt` file for the summary, its stage before it; default: the summary goes to Lightning's log.
+        schedule: Which steps are recorded, as `kinetoscope.schedule(...)` says; default: steps 2, 3 and 4 of each run.
+        whole_run: Record everything from the set-up of the run to its end; in place of a schedule.
+        on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `dirpath` is given.
+        overwrite: Let `dirpath` hold traces of an earlier run; those of the same name are replaced.
+        sort_by: What the table of the summary is sorted by: a sort key of `key_averages().table`.
+        row_limit: How many rows it has; -1 for all.
+        **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
+
+    Raises:
+        MissingDependencyError: Lightning is not installed.
+        ArgumentError: An argument has a value that cannot be used; the message names it.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        *,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        whole_run: bool = False,
+        on_trace_ready: Callable[..., Any] | None = None,
+        overwrite: bool = False,
+        sort_by: str = "self_cpu_time_total",
+        row_limit: int = 20,
+        **options: Any,
+    ) -> None:
+        self._module = _count_as_a_profiler()
+        wishes = asked(
+            folder=dirpath,
+            schedule=schedule,
+            whole_run=whole_run,
+            on_trace_ready=on_trace_ready,
+            overwrite=overwrite,
+            options=options,
+            folder_argument="dirpath",
+        )
+        if filename is not None:
+            checked_name("filename", filename)
+        _event_arguments.sort_key(sort_by)
+        self.dirpath = dirpath
+        self.filename = filename
+        self._driven = Driven(wishes, _version(self._module))
+        self._sort_by, self._row_limit = sort_by, _event_arguments.row_limit(row_limit)
+        self._stage: str | None = None
+        self._local_rank: int | None = None
+        self._lightning_module: Any = None  # the trainer puts it here before `setup`
+        self._roles: dict[str, str | None] = {}
+        self._summary: str | None = None
+        self._may_begin = False
+        self._saved_before = 0
+
+    # ---------------------------------------------------------------------------------------- Lightning's interface
+
+    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        """Make ready for a run; called by the trainer.
+
+        Args:
+            stage: `fit`, `validate`, `test` or `predict`.
+            local_rank: Rank of this process on its machine, None where there is one process.
+            log_dir: The trainer's folder for what it writes.
+
+        Raises:
+            ArgumentError: The traces cannot be written where they shall go.
+        """
+        _count_as_a_profiler()
+        self._stage, self._local_rank = str(getattr(stage, "value", stage)), local_rank
+        self._roles, self._summary, self._may_begin = {}, None, True
+        self._driven.prepare(self._stage, log_dir or os.getcwd())
+        self._saved_before = len(self.saved_traces)
+        trainer = self._trainer()
+        if trainer is not None:
+            self._module = _module_of(trainer) or self._module
+            self._driven.trainer = _version(self._module)
+            _hear_of_failures(trainer.strategy, self._driven)
+        if self._driven.asked.records_from_the_start():
+            self._begin(None)
+
+    def start(self, action_name: str) -> None:
+        """Begin the span of a hook; the hook that begins a batch begins a step, too.
+
+        Args:
+            action_name: What Lightning calls it.
+        """
+        if self._role(action_name) is _OPENS and not self._driven.step_is_open:
+            if self._may_begin:
+                self._begin(self._total_steps())
+            self._driven.open_step(self._number(fetching=action_name.endswith("_next")))
+        self._driven.open(action_name)
+
+    def stop(self, action_name: str) -> None:
+        """End the span of a hook.
+
+        Args:
+            action_name: What Lightning calls it.
+        """
+        self._driven.close(action_name)
+        role = self._role(action_name)
+        if role is _CLOSES or role is _ABANDONS:
+            self._driven.close_step()
+
+    def profile(self, action_name: str) -> _Action:
+        """A context in which a hook runs.
+
+        Args:
+            action_name: What Lightning calls it.
+
+        Returns:
+            A context manager that calls `start` and `stop`.
+        """
+        return _Action(self, action_name)
+
+    def summary(self) -> str:
+        """End the run and say what took the time in it.
+
+        Returns:
+            The recorded steps, the files, and a table of operators; empty where nothing was recorded.
+        """
+        self._driven.end()
+        if self._summary is None:
+            self._summary = self._text()
+        return self._summary
+
+    def describe(self) -> None:
+        """End the run and write the summary: into the file of that name or, on rank 0, into Lightning's log."""
+        text = self.summary()
+        if text and self.filename is not None:
+            folder = Path(self.dirpath) if self.dirpath is not None else self._saved_in()
+            target = ranked(folder / f"{self._stage}-{self.filename}.txt")
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, encoding="utf-8")
+            except OSError as error:
+                warn_user(f"the summary {str(target)!r} could not be written: {error}.")
+        elif text and self.local_rank == 0:
+            logging.getLogger(f"{self._module}.profilers.kinetoscope").info(text)
+        self.teardown(self._stage)
+
+    def teardown(self, stage: str | None) -> None:
+        """End the run, if that was not done.
+
+        Args:
+            stage: As in `setup`.
+        """
+        self._driven.end()
+        self._may_begin = False
+        trainer = self._trainer()
+        if trainer is not None:
+            _no_longer_hear(trainer.strategy, self._driven)
+
+    @property
+    def local_rank(self) -> int:
+        """Rank of this process on its machine, 0 where there is one process."""
+        return 0 if self._local_rank is None else self._local_rank
+
+    # ------------------------------------------------------------------------------------------------------ results
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the stretch that was recorded last.
+
+        Raises:
+            StateError: Nothing has been recorded yet.
+        """
+        return self._driven.trace
+
+    @property
+    def saved_traces(self) -> list[Path]:
+        """The files that were written, in order."""
+        return self._driven.saved
+
+    # ---------------------------------------------------------------------------------------------------- the works
+
+    def _begin(self, total_steps: int | None) -> None:
+        """Begin the run, once."""
+        self._may_begin = False
+        self._driven.begin(total_steps)
+
+    def _role(self, action: str) -> str | None:
+        """What a hook means for the steps of this stage."""
+        try:
+            return self._roles[action]
+        except KeyError:
+            role = self._roles[action] = self._found_role(action)
+            return role
+
+    def _found_role(self, action: str) -> str | None:
+        """The same, read from the name."""
+        batch = _BATCHES.get(self._stage or "")
+        if batch is None:
+            return None
+        if action.endswith((_FETCHES[str(self._stage)], f".on_{batch}_batch_start")):
+            return _OPENS
+        if action.startswith("[LightningModule]") and action.endswith(f".on_{batch}_batch_end"):
+            return _CLOSES
+        return _ABANDONS if action == _EPOCH else None
+
+    def _trainer(self) -> Any:
+        """The trainer, None where the profiler is used without one."""
+        return getattr(self._lightning_module, "_trainer", None)
+
+    def _number(self, *, fetching: bool) -> int:
+        """The number of the batch that is about to be fetched or, once it is there, of the present one."""
+        loop = self._trainer().fit_loop.epoch_loop if self._stage == "fit" and self._trainer() else None
+        if loop is None:
+            return self._driven.position
+        return int(loop.total_batch_idx) + fetching
+
+    def _total_steps(self) -> int | None:
+        """How many batches the run will have at most, None where Lightning does not know."""
+        trainer = self._trainer()
+        if trainer is None:
+            return None
+        if self._stage == "fit":
+            return _fit_batches(trainer)
+        batches = {
+            "validate": "num_val_batches",
+            "test": "num_test_batches",
+            "predict": "num_predict_batches",
+        }
+        return _whole(sum(getattr(trainer, batches[str(self._stage)])))
+
+    def _saved_in(self) -> Path:
+        """The folder that the traces went to."""
+        return self.saved_traces[-1].parent if self.saved_traces else Path.cwd()
+
+    def _text(self) -> str:
+        """The summary of the last finished cycle."""
+        try:
+            session = self._driven.last_session()
+            steps = session.trace.table("steps").to_pylist()
+        except StateError:
+            return ""
+        lines = [f"{str(self._stage).upper()} Kinetoscope"]
+        if steps:
+            usual_ns = sorted(step["duration_ns"] for step in steps)[len(steps) // 2]
+            lines.append(f"steps {steps[0]['number']} to {steps[-1]['number']}, {usual_ns / 1e6:.2f} ms each")
+        lines += [f"trace: {path}" for path in self.saved_traces[self._saved_before :]]
+        lines.append(session.key_averages().table(sort_by=self._sort_by, row_limit=self._row_limit))
+        return "\n".join(lines)
+
+
+class _Action:
+    """The context of one hook: a generator would cost more than the span."""
+
+    __slots__ = ("_name", "_profiler")
+
+    def __init__(self, profiler: KinetoscopeProfiler, name: str) -> None:
+        self._profiler, self._name = profiler, name
+
+    def __enter__(self) -> str:
+        self._profiler.start(self._name)
+        return self._name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._profiler.stop(self._name)
+
+
+def _fit_batches(trainer: Any) -> int | None:
+    """How many training batches a run has left at most."""
+    known = [_whole(trainer.num_training_batches * (trainer.max_epochs - trainer.current_epoch))
+             if trainer.max_epochs not in (None, -1) else None,
+             _whole((trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches)
+             if trainer.max_steps not in (None, -1) else None]  # fmt: skip
+    return min((number for number in known if number is not None), default=None)
+
+
+def _whole(number: float) -> int | None:
+    """A number of batches, None for one without end."""
+    return int(number) if math.isfinite(number) else None
+
+
+def _loaded() -> list[str]:
+    """The modules of Lightning that are there: those that are imported or, without any, those that are installed."""
+    imported = [module for module in _PACKAGES.values() if module in sys.modules]
+    return imported or [
+        module for package, module in _PACKAGES.items() if importlib.util.find_spec(package) is not None
+    ]
+
+
+def _count_as_a_profiler() -> str:
+    """Become a subclass of the `Profiler` of every Lightning that is imported; return the module of one."""
+    modules = _loaded()
+    if not modules:
+        raise MissingDependencyError(
+            "KinetoscopeProfiler works for Lightning's Trainer, and neither `lightning` nor `pytorch_lightning` is "
+            'installed: run `pip install "kinetoscope[lightning]"`.'
+        )
+    for module in modules:
+        profilers = sys.modules.get(f"{module}.profilers")
+        if profilers is not None:
+            profilers.Profiler.register(KinetoscopeProfiler)
+    return modules[0]
+
+
+def _module_of(trainer: Any) -> str | None:
+    """The Lightning whose trainer this is, or is derived from."""
+    packages = (ancestor.__module__.partition(".")[0] for ancestor in type(trainer).__mro__)
+    return next((_PACKAGES[package] for package in packages if package in _PACKAGES), None)
+
+
+def _version(module: str) -> str:
+    """The Lightning that trains, with its version."""
+    package = module.partition(".")[0]
+    return f"{package} {getattr(sys.modules.get(package), '__version__', '')}".strip()
+
+
+def _hear_of_failures(strategy: Any, driven: Driven) -> None:
+    """Hear of the trainer's failures, of which it tells its strategy, and callbacks, which would cost time in every hook."""
+    theirs = getattr(strategy, "on_exception", None)
+    if theirs is None or getattr(theirs, "driven", None) is driven:
+        return
+
+    def on_exception(exception: BaseException) -> None:
+        """End the recording, then do what the strategy does."""
+        try:
+            driven.end(exception)
+        finally:
+            theirs(exception)
+            _no_longer_hear(strategy, driven)
+
+    on_exception.driven = driven  # type: ignore[attr-defined]
+    strategy.on_exception = on_exception
+
+
+def _no_longer_hear(strategy: Any, driven: Driven) -> None:
+    """Leave the strategy as it was."""
+    if getattr(vars(strategy).get("on_exception"), "driven", None) is driven:
+        del strategy.on_exception

@@ -1,0 +1,233 @@
+"""Transformers: `Trainer(..., callbacks=[KinetoscopeCallback()])`.
+
+::
+
+    from kinetoscope.integrations.transformers import KinetoscopeCallback
+    trainer = Trainer(..., callbacks=[KinetoscopeCallback()])
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import MissingDependencyError
+from kinetoscope.collect._activities import ProfilerAction
+from kinetoscope.integrations._asked import asked
+from kinetoscope.integrations._driven import Driven
+
+try:
+    import transformers
+    from transformers import Trainer, TrainerCallback
+except ImportError as error:
+    raise MissingDependencyError(
+        "KinetoscopeCallback works for the Trainer of Transformers, which cannot be imported here: run "
+        '`pip install "kinetoscope[transformers]"`.'
+    ) from error
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+__all__ = ["KinetoscopeCallback"]
+
+# What the trainer does, method by method; each call becomes a span while training runs. Not every version has all of them.
+_WORK = (
+    "get_batch_samples",
+    "training_step",
+    "prediction_step",
+    "evaluate",
+    "_save_checkpoint",
+    "log",
+)
+_FETCH = "get_batch_samples"
+
+
+class KinetoscopeCallback(TrainerCallback):
+    """A callback that profiles `Trainer.train`: steps as the trainer counts them, a trace for each recorded stretch.
+
+    A step is one optimizer step with all its micro-batches: from the begin of the wait for its data to `on_step_end`, so that
+    logging, evaluation and saving in between belong to none. Steps are numbered as `state.global_step` is while they run,
+    from 0, and go on where a checkpoint left off. What the trainer does in them shows as spans such as
+    `[Trainer]training_step`. However the training ends, early or with an exception, what was recorded is kept.
+
+    Args:
+        folder: Folder for the traces, `train-steps-{first}-{last}.ktrace`. Default: a new `kinetoscope` folder in the trainer's
+            `output_dir`.
+        schedule: Which steps are recorded, as `kinetoscope.schedule(...)` says; default: steps 2, 3 and 4.
+        whole_run: Record everything from `on_train_begin` to `on_train_end`; in place of a schedule.
+        on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
+        overwrite: Let `folder` hold traces of an earlier run; those of the same name are replaced.
+        **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
+
+    Raises:
+        ArgumentError: An argument has a value that cannot be used; the message names it. What depends on the run, such as
+            a schedule longer than that, is said when training begins.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        whole_run: bool = False,
+        on_trace_ready: Callable[..., Any] | None = None,
+        overwrite: bool = False,
+        **options: Any,
+    ) -> None:
+        wishes = asked(
+            folder=folder,
+            schedule=schedule,
+            whole_run=whole_run,
+            on_trace_ready=on_trace_ready,
+            overwrite=overwrite,
+            options=options,
+        )
+        self._driven = Driven(wishes, f"transformers {transformers.__version__}")
+        _put_around_training()
+
+    # ------------------------------------------------------------------------------------------------------ results
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the stretch that was recorded last.
+
+        Raises:
+            StateError: Nothing has been recorded yet.
+        """
+        return self._driven.trace
+
+    @property
+    def saved_traces(self) -> list[Path]:
+        """The files that were written, in order."""
+        return self._driven.saved
+
+    # ------------------------------------------------------------------------------------------ the trainer's events
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the run.
+
+        Args:
+            args: The `TrainingArguments`.
+            state: The `TrainerState`.
+            control: The `TrainerControl`.
+            **kwargs: Unused.
+
+        Raises:
+            ArgumentError: The traces cannot be written, or the schedule would record nothing of this run.
+            StateError: Another session records in this process.
+        """
+        self._driven.prepare("train", args.output_dir)
+        self._driven.begin(state.max_steps - state.global_step if state.max_steps > 0 else None)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the span of an epoch.
+
+        Args:
+            args: Unused.
+            state: Unused.
+            control: Unused.
+            **kwargs: Unused.
+        """
+        self._driven.open("[Trainer]epoch")
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the span of an epoch.
+
+        Args:
+            args: Unused.
+            state: Unused.
+            control: Unused.
+            **kwargs: Unused.
+        """
+        self._driven.close("[Trainer]epoch")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin a step, where its wait for data did not.
+
+        Args:
+            args: Unused.
+            state: The `TrainerState`.
+            control: Unused.
+            **kwargs: Unused.
+        """
+        self._driven.open_step(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End a step.
+
+        Args:
+            args: Unused.
+            state: Unused.
+            control: Unused.
+            **kwargs: Unused.
+        """
+        self._driven.close_step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the run.
+
+        Args:
+            args: Unused.
+            state: Unused.
+            control: Unused.
+            **kwargs: Unused.
+        """
+        self._driven.end()
+
+    # ---------------------------------------------------------------------------------------------------- the works
+
+    @contextmanager
+    def _around(self, trainer: Any) -> Iterator[None]:
+        """What happens around a training: its work shows as spans, and if it fails the recording ends in order."""
+        covered = [name for name in _WORK if callable(getattr(trainer, name, None))]
+        before = {name: vars(trainer)[name] for name in covered if name in vars(trainer)}
+        for name in covered:
+            setattr(trainer, name, self._as_span(trainer, name, getattr(trainer, name)))
+        try:
+            yield
+        except BaseException as error:
+            self._driven.end(error)
+            raise
+        finally:
+            self._driven.end()
+            for name in covered:
+                delattr(trainer, name)
+            vars(trainer).update(before)
+
+    def _as_span(self, trainer: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method whose calls are spans; the one that waits for data also begins the step."""
+        driven, span = self._driven, f"[Trainer]{name.lstrip('_')}"
+
+        @functools.wraps(method)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if name == _FETCH:
+                driven.open_step(trainer.state.global_step)
+            driven.open(span)
+            try:
+                return method(*arguments, **keywords)
+            finally:
+                driven.close(span)
+
+        return call
+
+
+def _put_around_training() -> None:
+    """Let `Trainer.train` tell our callbacks when it begins and ends: it has no event for a training that fails."""
+    train = Trainer.train
+    if hasattr(train, "kinetoscope"):
+        return
+
+    @functools.wraps(train)
+    def told(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        ours = [each for each in self.callback_handler.callbacks if isinstance(each, KinetoscopeCallback)]
+        with ExitStack() as stack:
+            for callback in ours:
+                stack.enter_context(callback._around(self))
+            return train(self, *arguments, **keywords)
+
+    told.kinetoscope = True  # type: ignore[attr-defined]
+    Trainer.train = told
