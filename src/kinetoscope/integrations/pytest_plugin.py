@@ -30,7 +30,7 @@ _RECORDING = pytest.StashKey["Recording"]()
 _NOT_A_VERDICT = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, KeyboardInterrupt)
 
 
-class LimitExceeded(pytest.fail.Exception):  # type: ignore[name-defined,misc]
+class LimitExceeded(pytest.fail.Exception):  # type: ignore[name-defined]
     """What fails a test that did more than its marker allows; its text says what exceeded what, and where."""
 
     # Reports show the name of an exception with its module before its text, and have few columns for both.
