@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.cli._group import complain
-from kinetoscope.cli._recording import Finished, ProgramRecording
+from kinetoscope.cli._recording import ProgramRecording
 
 if TYPE_CHECKING:
     from kinetoscope.collect._cycle import Cycle
+    from kinetoscope.trace import Trace
 
 # Each keeps its recording on disk, or in torch's memory, until the end.
 MOST_CYCLES = 100
@@ -25,34 +26,22 @@ class InstalledRecording(ProgramRecording):
     _cycles: deque[Cycle]
     _ended = 0
 
-    def finish(self, ended: str) -> Finished | None:
-        """Put together what the program recorded, and write the files.
-
-        Args:
-            ended: How the program ended, in words.
-
-        Returns:
-            What was recorded, or None where nothing was; `why_nothing` tells why.
-        """
+    def end(self, ended: str) -> Trace | None:
+        """Put together what the program recorded; None where it recorded nothing."""
         from kinetoscope.cli._launch import forget_launcher
         from kinetoscope.trace import concatenate
 
-        self._torch_import.give_up()
+        self.leave_alone()
         if self.state != "installed" or not self._cycles:
             return None
         trace = concatenate([cycle.trace() for cycle in self._cycles])
-        trace.info["program"] = json.loads(self._description(ended))
+        trace.info["program"] = json.loads(self.description(ended))
         forget_launcher(trace)
-        wanted = self._wanted
-        files = [wanted.trace_path, *([wanted.chrome_path] if wanted.chrome else [])]
-        for path in files:
-            trace.save(path)
         if self._ended > len(self._cycles):
             self.notes.append(
                 f"the program recorded {self._ended:,} times; the last {len(self._cycles)} are kept"
             )
-        engine = str(trace.info.get("engine", "unknown"))
-        return Finished(trace, self._program, ended, wanted, tuple(files), engine, notes=tuple(self.notes))
+        return trace
 
     def why_nothing(self) -> str:
         """Say why nothing was recorded."""

@@ -8,8 +8,12 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinetoscope.cli import _units
+
+if TYPE_CHECKING:
+    from kinetoscope.cli._children import Children
 
 INTERVAL_S = 0.5
 _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
@@ -22,8 +26,10 @@ class ProgressLine:
     written anything at all (the kernel counts it), the line is left as it is: the program then tells its own progress.
     """
 
-    def __init__(self, live_path: Path, shown_as: str) -> None:
+    def __init__(self, live_path: Path, shown_as: str, children: Children | None = None) -> None:
+        """Show nothing yet; `children` counts the processes that record, too."""
         self._live_path = live_path
+        self._children = children
         self._shown_as = shown_as
         self._engine = ""
         self._done = threading.Event()
@@ -45,7 +51,7 @@ class ProgressLine:
     def _keep_current(self) -> None:
         """Rewrite the line until somebody else writes."""
         while not self._done.wait(INTERVAL_S):
-            if self._quiet_until is None or _written_by_this_process() != self._quiet_until:
+            if self._quiet_until is None or self._written() != self._quiet_until:
                 return
             self._write(_UP_AND_CLEAR, self._text())
 
@@ -57,14 +63,31 @@ class ProgressLine:
             held = self._live_path.stat().st_blocks * 512
             if seconds >= INTERVAL_S:
                 text += f", {_units.duration(seconds * 1e9)}, {_units.size(held)}"
+        if self._children is not None and (count := self._children.count):
+            text += f", and {_units.count(count, 'child', 'children')}"
         return text
+
+    def _written(self) -> tuple[int, int] | None:
+        """How many bytes the program has written, and how many processes it has that nobody looks at; None: unknown.
+
+        Where children are followed, what they write counts as well, and their number does not.
+        """
+        found = _written_by(os.getpid())
+        if found is None or self._children is None:
+            return None if found is None else (found[0], len(found[1]))
+        written, waiting = found
+        while waiting:
+            # One that has just ended is counted with its parent.
+            more, born = _written_by(waiting.pop()) or (0, [])
+            written, waiting = written + more, waiting + born
+        return written, 0
 
     def _write(self, before: str, text: str) -> None:
         """Write the line, and note how much this process has then written in all."""
         # A line that wraps could not be taken back.
         width = max(20, _columns() - 1)
         line = f"{before}{text[:width]}\n".encode()
-        written = _written_by_this_process()
+        written = self._written()
         with suppress(OSError):
             os.write(2, line)
         self._quiet_until = None if written is None else (written[0] + len(line), written[1])
@@ -78,14 +101,15 @@ def _columns() -> int:
         return 80
 
 
-def _written_by_this_process() -> tuple[int, int] | None:
-    """How many bytes this process has written, and how many children it has; None where the kernel does not tell."""
+def _written_by(process: int) -> tuple[int, list[int]] | None:
+    """How many bytes a process has written, and its children; None where the kernel does not tell."""
     try:
-        counts = Path("/proc/self/io").read_text(encoding="ascii")
-        children = sum(
-            len(task.read_text(encoding="ascii").split())
-            for task in Path("/proc/self/task").glob("*/children")
-        )
+        counts = Path(f"/proc/{process}/io").read_text(encoding="ascii")
+        children = [
+            int(child)
+            for task in Path(f"/proc/{process}/task").glob("*/children")
+            for child in task.read_text(encoding="ascii").split()
+        ]
         return int(counts.split("wchar:")[1].split()[0]), children
     except (OSError, IndexError, ValueError):
         return None

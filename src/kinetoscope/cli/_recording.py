@@ -38,6 +38,7 @@ class Wanted:
         ring_bytes: Upper limit of the recording, or None.
         steps: The first optimizer step to record and the first one not to, or None for the whole run.
         install: Record what the program profiles itself, and nothing else.
+        children: Record the processes that the program starts, too.
         folder: The current folder when it was asked for.
     """
 
@@ -51,6 +52,7 @@ class Wanted:
     ring_bytes: int | None = None
     steps: tuple[int, int | None] | None = None
     install: bool = False
+    children: bool = False
     folder: Path = field(default_factory=Path.cwd)
 
     def shown(self, path: Path) -> str:
@@ -66,6 +68,11 @@ class Wanted:
     def trace_path(self) -> Path:
         """Where the finished trace goes."""
         return self.prefix.with_name(f"{self.prefix.name}.ktrace")
+
+    @property
+    def children_folder(self) -> Path:
+        """Where the processes that the program starts keep their recordings."""
+        return self.prefix.with_name(f"{self.prefix.name}.children")
 
     @property
     def chrome_path(self) -> Path:
@@ -168,27 +175,38 @@ class ProgramRecording:
         Returns:
             What was recorded, or None where nothing was; `why_nothing` tells why.
         """
-        self._torch_import.give_up()
-        self._forget_optimizers()
+        trace = self.end(ended)
+        return None if trace is None else self.write(trace, ended)
+
+    def end(self, ended: str) -> Trace | None:
+        """Close the recording, and return what was recorded; None where nothing was."""
+        self.leave_alone()
         if self._session is None:
             return None
         self._stop()
         if self.state != "stopped":
             return None
-        self._session.add_metadata_json("program", self._description(ended))
+        self._session.add_metadata_json("program", self.description(ended))
         from kinetoscope.cli._launch import forget_launcher
 
         trace = self._session.trace
         forget_launcher(trace)
-        files = [self._wanted.trace_path]
-        trace.save(self._wanted.trace_path)
-        if self._wanted.chrome:
-            trace.save(self._wanted.chrome_path)
-            files.append(self._wanted.chrome_path)
-        self._wanted.live_path.unlink(missing_ok=True)
-        return Finished(
-            trace, self._program, ended, self._wanted, tuple(files), self.engine, notes=tuple(self.notes)
-        )
+        return trace
+
+    def write(self, trace: Trace, ended: str) -> Finished:
+        """Write the files of a trace, in which there may be more than this recording's own."""
+        wanted = self._wanted
+        files = [wanted.trace_path, *([wanted.chrome_path] if wanted.chrome else [])]
+        for path in files:
+            trace.save(path)
+        wanted.live_path.unlink(missing_ok=True)
+        engine = str(trace.info.get("engine", self.engine))
+        return Finished(trace, self._program, ended, wanted, tuple(files), engine, notes=tuple(self.notes))
+
+    def leave_alone(self) -> None:
+        """Wait for nothing more: neither for torch nor for a step. In a fork the recording is the parent's."""
+        self._torch_import.give_up()
+        self._forget_optimizers()
 
     def why_nothing(self) -> str:
         """Say why nothing was recorded."""
@@ -218,16 +236,21 @@ class ProgramRecording:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 session = self._wanted.session(self._wanted.live_path)
-                session.preset_metadata_json("program", self._description(None))
+                session.preset_metadata_json("program", self.description(None))
                 session.start()
         except (KinetoscopeError, OSError) as error:
-            complain(str(error))
-            sys.exit(1)
+            self._cannot_start(error)
+            return
         self.notes += [str(warning.message) for warning in caught]
         self._session = session
         self._started_s = time.monotonic()
         self.state = "recording"
         self._on_start(self.engine)
+
+    def _cannot_start(self, error: Exception) -> None:
+        """End the program, before it has cost anything."""
+        complain(str(error))
+        sys.exit(1)
 
     def _stop(self) -> None:
         """Stop the session."""
@@ -257,7 +280,7 @@ class ProgramRecording:
             self._optimizer_hook.remove()
             self._optimizer_hook = None
 
-    def _description(self, ended: str | None) -> str:
+    def description(self, ended: str | None) -> str:
         """Describe the program in the trace's metadata."""
         facts: dict[str, Any] = {
             "command": self._program.command_line,

@@ -53,6 +53,7 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
     body: list[Text] = []
     for most in range(rows, -1, -1):
         tables = [
+            _processes(facts, width, min(6, most)),
             _operators(facts, width, most),
             _modules(facts, width, most),
             _lines(finished, facts, width, min(5, most)),
@@ -83,7 +84,8 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
     recorded_ns = finished.trace.duration_ns
     told = [
         f"{_units.duration(recorded_ns)} recorded",
-        f"{_units.count(facts.operators, 'operator')} on {_units.count(facts.threads, 'thread')}",
+        f"{_units.count(facts.operators, 'operator')} on {_units.count(facts.threads, 'thread')}"
+        + (f" of {len(facts.by_process)} processes" if facts.by_process else ""),
         f"{finished.engine} engine",
         finished.ended,
     ]
@@ -121,6 +123,7 @@ def _steps(facts: Facts, width: int) -> list[Text]:
         f" · median {_units.duration(median(compared))} · max {_units.duration(max(compared))}"
     )
     first = f"first, with the set-up: {_units.duration(steps[0])}" if apart else ""
+    told += f" · of {facts.steps_of}" if facts.steps_of else ""
     lines = _fold("", told, width, style="bold")
     line = lines[-1]
     if (room := width - line.cell_len - 3) >= 8:
@@ -136,6 +139,28 @@ def _steps(facts: Facts, width: int) -> list[Text]:
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
+
+
+def _processes(facts: Facts, width: int, most: int) -> list[Text]:
+    """The processes as a tree, those that computed most where there are many."""
+    largest = sorted(range(len(facts.by_process)), key=lambda row: (-facts.by_process[row]["self_ns"], row))
+    rows = [facts.by_process[row] for row in sorted(largest[:most])]
+    if not rows:
+        return []
+    cells = [
+        (
+            f"{'  ' * row['depth']}{row['name']} ({row['pid']})",
+            _units.duration(row["self_ns"]),
+            _units.percent(row["self_ns"], facts.all_ns),
+            f"{row['operators']:,}",
+            _units.duration(row["duration_ns"]),
+        )
+        for row in rows
+    ]
+    left_out = len(facts.by_process) - len(rows)
+    label = f"processes (the {len(rows)} largest of {len(facts.by_process)})" if left_out else "processes"
+    header = (label, "in torch", "share", "operators", "recorded")
+    return _table(header, cells, width, [row["self_ns"] for row in rows], facts.all_ns)
 
 
 def _operators(facts: Facts, width: int, most: int) -> list[Text]:

@@ -37,6 +37,9 @@ class Facts:
         by_line: The first rows of the table `lines`.
         flops: Operations counted; None where no inputs were recorded to count them from.
         covered_percent: The share of the operators' own time of which it is known what was computed.
+        by_process: The processes of a trace of several, as a tree: `name`, `pid`, `depth`, `duration_ns`, `operators`,
+            `self_ns` (its part of `all_ns`) and `ended`.
+        steps_of: Whose steps they are, where the trace is of several processes.
         peak: The moment at which tensors held most memory; None when that was not recorded.
     """
 
@@ -54,6 +57,8 @@ class Facts:
     flops: int | None
     covered_percent: float | None
     peak: Peak | None
+    by_process: tuple[Row, ...] = ()
+    steps_of: str = ""
 
     def largest_modules(self, most: int) -> list[Row]:
         """The largest modules in the order of the tree; none is left out before what it holds."""
@@ -73,14 +78,17 @@ def gather(trace: Trace, rows: int) -> Facts:
     outside = spans["module"] < 0
     peaks = [found for device in (0, 1) if (found := peak(trace, device_type=device)) is not None]
     counted = len(trace.columns("shapes")) > 0
+    is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
+    by_process = processes(trace, is_operator, own_ns)
+    stepping, of_first = _steps_of_one(trace)
     return Facts(
-        operators=int(np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD)).sum()),
+        operators=int(is_operator.sum()),
         all_ns=int(own_ns.sum()),
         busiest_ns=max(by_thread, default=0),
         threads=sum(1 for total_ns in by_thread if total_ns),
         phases_ns=_sums(spans["phase"], own_ns, len(Phase)),
-        steps_ns=tuple(trace.column("steps", "duration_ns").tolist()),
-        set_up=bool((trace.column("steps", "source")[:1] == OPTIMIZER).any()),
+        steps_ns=tuple(trace.column("steps", "duration_ns")[of_first].tolist()),
+        set_up=bool((trace.column("steps", "source")[of_first][:1] == OPTIMIZER).any()),
         by_operator=_first(trace, "ops", rows, ["name", "self_ns", "count"]),
         by_module=_first(
             trace, "modules", None, ["path", "class", "depth", "total_ns", "forward_ns", "backward_ns"]
@@ -90,7 +98,67 @@ def gather(trace: Trace, rows: int) -> Facts:
         flops=int(spans["flops"].clip(0).sum()) if counted else None,
         covered_percent=covered_percent(trace) if counted else None,
         peak=max(peaks, key=lambda found: found.bytes, default=None),
+        by_process=by_process,
+        steps_of=stepping,
     )
+
+
+def processes(trace: Trace, is_operator: Any, own_ns: Any) -> tuple[Row, ...]:
+    """The processes of a trace of several, each before those that it started.
+
+    Args:
+        trace: The trace.
+        is_operator: Which spans are operators.
+        own_ns: The time of each span that counts.
+    """
+    table = trace.columns("processes")
+    if len(table) == 0:
+        return ()
+    whose = trace.column("threads", "process_row")[trace.column("spans", "thread")]
+    operators = _sums(whose[is_operator], None, len(table))
+    self_ns = _sums(whose, own_ns, len(table))
+    entries = trace.info.get("processes")
+    told = [entry if isinstance(entry, dict) else {} for entry in entries] if isinstance(entries, list) else []
+    told += [{}] * (len(table) - len(told))
+    pids = table["pid"].tolist()
+    rows = [
+        {
+            "name": name,
+            "pid": pid,
+            "depth": 0,
+            "duration_ns": int(duration_ns),
+            "operators": operators[row],
+            "self_ns": self_ns[row],
+            "ended": str(entry.get("ended", "")),
+        }
+        for row, (name, pid, duration_ns, entry) in enumerate(
+            zip(table["name"], pids, table["duration_ns"].tolist(), told, strict=False)
+        )
+    ]
+    below: dict[int, list[int]] = {}
+    for row, entry in enumerate(told[: len(rows)]):
+        parent = entry.get("recorded_parent", entry.get("parent_process"))
+        # A process that became another program has its number twice; the first one stands for both.
+        above = pids.index(parent) if parent in pids else -1
+        below.setdefault(-1 if above == row else above, []).append(row)
+    ordered: list[Row] = []
+    waiting = [(row, 0) for row in reversed(below.pop(-1, []))]
+    while waiting:
+        row, depth = waiting.pop()
+        ordered.append(rows[row] | {"depth": depth})
+        waiting += [(child, depth + 1) for child in reversed(below.pop(row, []))]
+    # Those that are each other's parents, by numbers used again, are in no tree.
+    ordered += [rows[row] for left in below.values() for row in left]
+    return tuple(ordered)
+
+
+def _steps_of_one(trace: Trace) -> tuple[str, Any]:
+    """The first process that made steps, by name, and which rows of `steps` are its own; all where there is one process."""
+    whose = trace.column("steps", "process_row")
+    if len(trace.columns("processes")) == 0 or len(whose) == 0:
+        return "", np.ones(len(whose), dtype=bool)
+    first = int(whose.min())
+    return str(trace.column("processes", "name")[first]), whose == first
 
 
 def _first(trace: Trace, name: str, rows: int | None, columns: list[str]) -> tuple[Row, ...]:

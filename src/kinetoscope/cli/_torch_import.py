@@ -1,22 +1,25 @@
 """Waiting for the moment at which a program imports torch.
 
 A recording needs torch, and torch must not be imported before the program does it: programs set environment variables
-that torch reads at its import, and many never import it.
+that torch reads at its import, and many never import it. This file is also run by path in Pythons that a recorded
+program starts (see `_child_start`), so it imports nothing but what Python has loaded anyway.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 
-class TorchImport(MetaPathFinder):
-    """Calls a function once, right after torch was imported for the first time."""
+class TorchImport:
+    """A finder of modules that calls a function once, right after torch was imported for the first time."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
@@ -38,13 +41,15 @@ class TorchImport(MetaPathFinder):
         """Let the other finders find torch, and stand before its loader."""
         if fullname != "torch" or self._looking:
             return None
+        import importlib.util
+
         self._looking = True
         try:
             spec = importlib.util.find_spec("torch")
         finally:
             self._looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Announcing(spec.loader, self)
+            spec.loader = _Announcing(spec.loader, self)  # type: ignore[assignment]  # a loader by what it does
         return spec
 
     def announce(self) -> None:
@@ -53,7 +58,7 @@ class TorchImport(MetaPathFinder):
         self._then()
 
 
-class _Announcing(Loader):
+class _Announcing:
     """Loads torch with torch's own loader, and says so afterwards."""
 
     def __init__(self, loader: Loader, waiting: TorchImport) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import importlib
+import json
 import os
 import re
 import sys
@@ -12,15 +13,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.cli._children import Children, let_go_of_outer_run
 from kinetoscope.cli._group import complain
 from kinetoscope.cli._installed import InstalledRecording
 from kinetoscope.cli._program import CannotRun, Program, show_exception
 from kinetoscope.cli._recording import ProgramRecording, Wanted
 from kinetoscope.cli._units import parse_size
+
+if TYPE_CHECKING:
+    from kinetoscope.cli._overhead import Overhead
+    from kinetoscope.trace import Trace
 
 
 @click.command(
@@ -58,6 +65,11 @@ from kinetoscope.cli._units import parse_size
     is_flag=True,
     help="Record what the program itself profiles: its torch.profiler becomes Kinetoscope.",
 )
+@click.option(
+    "--children",
+    is_flag=True,
+    help="Record the processes that the program starts, too: forks, and every Python that imports torch.",
+)
 @click.option("--no-summary", is_flag=True, help="Print no summary at the end.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -76,6 +88,7 @@ def command(
     ring: str | None,
     chrome: bool,
     install: bool,
+    children: bool,
     no_summary: bool,
 ) -> Callable[[], None]:
     """Profile a Python script, or with -m a module, as it is.
@@ -84,9 +97,17 @@ def command(
     are found from its optimizer. The recording is kept in PREFIX.recording while it runs, where even a killed
     program leaves it readable; at the end it becomes PREFIX.ktrace and a summary is printed on standard error.
 
+    With --children, the processes that it starts are recorded as well, and theirs, and all are in PREFIX.ktrace, on one
+    clock. Meanwhile their recordings are in the folder PREFIX.children.
+
     With --install, torch.profiler is Kinetoscope inside the program, and only what the program profiles with it is
     recorded, as the program asks for; at the end all of that is in PREFIX.ktrace too.
     """
+    if children and (install or engine == "kineto"):
+        raise ArgumentError(
+            f"--children with {'--install' if install else '--engine kineto'}: children record with our own recorder, from "
+            "their beginning. Leave one of the two out."
+        )
     if install:
         _refuse_what_the_program_decides(shapes=shapes, memory=memory, steps=steps, ring=ring)
     to_run = Program(program, arguments, is_module)
@@ -101,6 +122,7 @@ def command(
         ring_bytes=None if ring is None else parse_size(ring),
         steps=None if steps is None else _parse_steps(steps),
         install=install,
+        children=children,
     )
     # Found out now, and not by the program when it imports torch.
     wanted.prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -116,20 +138,32 @@ class Run:
         self._program = program
         self._wanted = wanted
         self._summary = summary
-        self._progress = ProgressLine(wanted.live_path, wanted.shown(wanted.live_path))
+        self._children = Children(wanted) if wanted.children else None
+        self._progress = ProgressLine(wanted.live_path, wanted.shown(wanted.live_path), self._children)
         recording = InstalledRecording if wanted.install else ProgramRecording
         self._recording = recording(program, wanted, self._torch_is_there, self._progress.begin)
         self._ended = "exit code 0"
         self._process = os.getpid()
+        self._trace: Trace | None = None
+        self._overhead: Overhead | None = None
+        self._failure: Exception | None = None
+        self._is_closed = self._is_finished = False
 
     def execute(self) -> None:
         """Run the program, and leave as it leaves."""
+        let_go_of_outer_run()
+        if self._children is not None:
+            self._children.begin(self._leave)
         atexit.register(self._finish)
+        os.register_at_fork(after_in_child=self._after_fork)
         try:
             self._recording.begin()
             self._program.run()
         except CannotRun as error:
             atexit.unregister(self._finish)
+            if self._children is not None:
+                self._children.stop_following()
+                self._children.clear()
             complain(str(error))
             sys.exit(error.exit_code)
         except SystemExit as error:
@@ -151,21 +185,54 @@ class Run:
 
         At exit Python waits for the program's threads and then calls exit handlers, the last one first. So the recording
         ends after the handlers that the program registers from now on, but before the engine's, and before those of
-        torch, which take torch to pieces.
+        torch, which take torch to pieces. Children are put together at the very end, when `multiprocessing` has waited
+        for its own.
         """
         importlib.import_module("kinetoscope.collect._native")
-        atexit.unregister(self._finish)
-        atexit.register(self._finish)
+        if self._children is None:
+            atexit.unregister(self._finish)
+            atexit.register(self._finish)
+        else:
+            atexit.register(self._close)
+            self._children.follow_forks(self._recording)
+
+    def _after_fork(self) -> None:
+        """In a fork: what is recorded, or waited for, is the parent's."""
+        waiting = self._recording.state == "waiting for torch"
+        self._recording.leave_alone()
+        if waiting and self._children is not None:
+            self._children.follow_this_fork()
+
+    def _leave(self, status: int) -> None:
+        """The program leaves without Python's exit."""
+        self._ended = f"exit code {status & 0xFF}"
+        self._finish()
 
     def _finish(self) -> None:
         """Write the files and the summary, but not in a fork of the process that records."""
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or self._is_finished:
             return
-        self._progress.end()
+        self._is_finished = True
         try:
             self._tell()
         finally:
             self._leave_no_unwritten_words()
+
+    def _close(self) -> None:
+        """Close the program's own recording, while torch is still whole; a second call does nothing."""
+        if os.getpid() != self._process or self._is_closed:
+            return
+        self._is_closed = True
+        self._progress.end()
+        try:
+            self._trace = self._recording.end(self._ended)
+            # With --install the program chose what to record, each time anew: there is no one cost of it.
+            if self._trace is not None and self._summary and not self._wanted.install:
+                from kinetoscope.cli._overhead import measure_overhead
+
+                self._overhead = measure_overhead(self._wanted)
+        except (KinetoscopeError, OSError) as error:
+            self._failure = error
 
     def _leave_no_unwritten_words(self) -> None:
         """Forget what standard error cannot take: Python would change the exit code when it tries again."""
@@ -181,16 +248,20 @@ class Run:
         with suppress(AttributeError, ValueError, OSError):  # closed, replaced or broken by the program
             sys.stdout.flush()
         try:
-            finished = self._recording.finish(self._ended)
-            if finished is None:
+            self._close()
+            if self._failure is not None:
+                raise self._failure
+            trace = self._trace if self._children is None else self._with_children(self._children)
+            if trace is None:
                 click.echo(f"kinetoscope: nothing was recorded: {self._recording.why_nothing()}.", err=True)
-            elif self._summary:
-                from kinetoscope.cli._overhead import measure_overhead
+                return
+            finished = self._recording.write(trace, self._ended)
+            if self._children is not None:
+                self._children.clear()
+            if self._summary:
                 from kinetoscope.cli._summary import print_summary
 
-                # With --install the program chose what to record, each time anew: there is no one cost of it.
-                overhead = None if self._wanted.install else measure_overhead(self._wanted)
-                print_summary(replace(finished, overhead=overhead))
+                print_summary(replace(finished, overhead=self._overhead))
         except (KinetoscopeError, OSError) as error:
             complain(f"{error}{self._what_is_left()}")
         except KeyboardInterrupt:
@@ -199,6 +270,15 @@ class Run:
             # Python ends by the signal when the last code it ran from outside was interrupted; loading an extension
             # module above may have run some. Nothing is printed: the hook is the silent one.
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
+
+    def _with_children(self, children: Children) -> Trace | None:
+        """What the program and its children recorded."""
+        children.stop_following()
+        joined = children.join(self._trace)
+        if joined.trace is not None and self._trace is None:
+            joined.trace.info["program"] = json.loads(self._recording.description(self._ended))
+        self._recording.notes += joined.notes
+        return joined.trace
 
     def _what_is_left(self) -> str:
         """Say where the recording is when it could not be finished."""
@@ -224,7 +304,8 @@ def _prefix(output: str | None, program: Program) -> Path:
     for number in range(1, 10_000):
         prefix_path = Path(stem if number == 1 else f"{stem}-{number}")
         if not any(
-            Path(f"{prefix_path}{suffix}").exists() for suffix in (".ktrace", ".recording", ".json.gz")
+            Path(f"{prefix_path}{suffix}").exists()
+            for suffix in (".ktrace", ".recording", ".json.gz", ".children")
         ):
             return prefix_path.absolute()
     raise ArgumentError(f"there are thousands of {stem}-N.ktrace files here: choose a name with -o PREFIX.")

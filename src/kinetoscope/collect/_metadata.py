@@ -135,12 +135,13 @@ def rank_info() -> dict[str, str]:
 def ranked(path: Path) -> Path:
     """A path that no other rank of this job has: `{rank}` in its name is filled in, else `.rank3` goes before the suffix.
 
-    The path of a process that knows no rank, or of the only rank, stays as it is, with 0 for `{rank}`.
+    The path of a process that knows no rank, or of the only rank, stays as it is, with 0 for `{rank}`. So does a name that
+    ends in the rank already.
     """
     rank = own_rank()
     if RANK_PLACE in str(path):
         return rank_filled_in(path)
-    if rank is None or _ranks() < 2:
+    if rank is None or _ranks() < 2 or re.search(rf"(?<![0-9A-Za-z])rank{rank}$", path.stem):
         return path
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 

@@ -1,0 +1,181 @@
+"""The processes that a recorded program starts: how they are found, and how their recordings join the program's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import KinetoscopeError
+from kinetoscope.cli import _child_note, _child_places
+from kinetoscope.cli._child_environment import ChildEnvironment
+from kinetoscope.cli._torch_import import TorchImport
+
+if TYPE_CHECKING:
+    from kinetoscope.cli._recording import ProgramRecording, Wanted
+    from kinetoscope.trace import Trace
+
+# From the note of a child into the metadata of its trace.
+_TOLD = ("parent_process", "ancestors", "began", "command", "executable")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A trace of the program and its children.
+
+    Attributes:
+        trace: The trace; None where no process recorded anything.
+        children: How many children are in it.
+        notes: What else there is to say of them, in words.
+    """
+
+    trace: Trace | None
+    children: int
+    notes: tuple[str, ...]
+
+
+class Children:
+    """The processes that the program of one run starts."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """Nothing is done before `begin`."""
+        self._wanted = wanted
+        self._folder = wanted.children_folder
+        # Those that are not over yet; their recordings stay where they are.
+        self._running: list[str] = []
+
+    @property
+    def count(self) -> int:
+        """How many have begun to record."""
+        try:
+            return sum(entry.endswith(".recording") for entry in os.listdir(self._folder))
+        except OSError:
+            return 0
+
+    def begin(self, leave: Callable[[int], None]) -> None:
+        """See to it that they find us, and call `leave` with the exit status when the program ends by `os._exit`.
+
+        Raises:
+            ArgumentError: They could not, with this name of the files.
+            OSError: Their folder cannot be made.
+        """
+        _child_places.prepare(self._folder, self._wanted)
+        ChildEnvironment(_child_places.site_folder(self._folder)).carry()
+        from kinetoscope.cli._child import before_leaving
+
+        before_leaving(leave)
+
+    def follow_forks(self, recording: ProgramRecording) -> None:
+        """Torch is there: record what forks from this process."""
+        from kinetoscope.cli._child import Following
+
+        Following(self._folder, self._wanted, recording).watch_forks()
+
+    def follow_this_fork(self) -> None:
+        """Record this process, a fork of the program's from before it had torch, once it imports torch itself."""
+
+        def follow() -> None:
+            from kinetoscope.cli._child import FORK, follow
+
+            follow(str(self._folder), FORK)
+
+        TorchImport(follow).wait()
+
+    def stop_following(self) -> None:
+        """Follow nothing that starts from now on."""
+        _child_places.stop_following(self._folder)
+
+    def join(self, own: Trace | None) -> Joined:
+        """Put what the children recorded beside what the program did.
+
+        Args:
+            own: The trace of the program itself, if it has one.
+
+        Returns:
+            The trace of all, on one clock; children that ran no operator are not in it.
+        """
+        from kinetoscope.trace import beside
+
+        notes = _child_note.read_all(str(self._folder)) if self._folder.is_dir() else {}
+        problems: list[str] = []
+        found = []
+        for name, note in notes.items():
+            trace = self._open(name, note, problems)
+            if trace is not None:
+                found.append(trace)
+        found.sort(key=_began)
+        recorded = {trace.info.get("process") for trace in found} | {os.getpid()}
+        for trace in found:
+            descent = trace.info.get("ancestors", [])
+            trace.info["recorded_parent"] = next((one for one in descent if one in recorded), None)
+        every = [*([own] if own is not None else []), *found]
+        joined = beside(every) if len(every) > 1 else every[0] if every else None
+        return Joined(joined, len(found), tuple(_in_words(problems, len(self._running))))
+
+    def clear(self) -> None:
+        """Remove what is in the trace now, but nothing of processes that still run."""
+        for entry in os.listdir(self._folder) if self._folder.is_dir() else ():
+            if not entry.startswith(tuple(f"{name}." for name in self._running)):
+                (self._folder / entry).unlink(missing_ok=True)
+        if not self._running:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _open(self, name: str, note: dict[str, Any], problems: list[str]) -> Trace | None:
+        """The trace of one child; None where it has recorded nothing, and then `problems` may say why."""
+        from kinetoscope.cli._launch import forget_launcher
+        from kinetoscope.trace import open as open_any
+
+        if problem := note.get("problem"):
+            problems.append(str(problem))
+        path = self._folder / str(note.get("recording", f"{name}.recording"))
+        if not path.is_file():
+            if note.get("in_memory") and "ended" not in note:
+                problems.append("it was killed, and torch's collector keeps its recording in memory until the end")
+            return None
+        try:
+            trace = open_any(path)
+        except (KinetoscopeError, OSError) as error:
+            problems.append(str(error))
+            return None
+        if len(trace.columns("spans")) == 0 and len(trace.columns("allocations")) == 0:
+            trace.close()
+            return None
+        runs = "ended" not in note and _child_note.began(note.get("process", 0)) == note.get("began_ticks")
+        if runs:
+            self._running.append(name)
+        trace.info.update({key: note[key] for key in _TOLD if key in note})
+        if os.getpid() in (descent := trace.info.get("ancestors", [])):
+            trace.info["ancestors"] = descent[: descent.index(os.getpid()) + 1]
+        if note.get("name"):
+            trace.info["process_name"] = note["name"]
+        trace.info["ended"] = note.get("ended", "still ran" if runs else "killed, crashed or became another program")
+        forget_launcher(trace)
+        return trace
+
+
+def let_go_of_outer_run() -> None:
+    """Where this process is itself a child that somebody follows: record it here, and not there."""
+    outer = sys.modules.get("kinetoscope_child_start")
+    if outer is not None:
+        outer.give_up()
+
+
+def _began(trace: Trace) -> int:
+    """When a trace began, to sort by."""
+    began = trace.info.get("start_realtime_ns")
+    return began if isinstance(began, int) else 0
+
+
+def _in_words(problems: list[str], running: int) -> list[str]:
+    """What the user has to know of children that are not, or not wholly, in the trace."""
+    told = []
+    for problem in dict.fromkeys(problems):
+        count = problems.count(problem)
+        told.append(f"{count} {'process' if count == 1 else 'processes'} could not be recorded: {problem}")
+    if running:
+        what = "process still runs" if running == 1 else "processes still run"
+        told.append(f"{running} {what}: recorded up to now, the rest goes on in its own file")
+    return told

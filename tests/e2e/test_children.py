@@ -1,0 +1,200 @@
+"""Real processes of every kind under `kinetoscope run --children`: what is in the trace, and that nothing else differs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import kinetoscope
+
+pytest.importorskip("torch", reason="these programs compute with PyTorch")
+
+# Each child runs an operator that no other one runs.
+FAMILY = '''
+import multiprocessing as mp, os, signal, subprocess, sys
+import torch
+
+def compute(name, times=3):
+    for _ in range(times):
+        getattr(torch, name)(torch.ones(4))
+
+def leave_at_once(name):
+    compute(name)
+    os._exit(7)
+
+def wait_to_be_killed(name, ready):
+    compute(name)
+    ready.send(1)
+    signal.pause()
+
+def with_a_child(name, of_child):
+    compute(name)
+    inner = mp.get_context("fork").Process(target=compute, args=(of_child,), name="inner")
+    inner.start()
+    inner.join()
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)).asinh()
+
+def python(code, **options):
+    done = subprocess.run([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, check=False, **options)
+    print(done.stdout.strip(), done.returncode)
+
+def end(child):
+    child.join()
+    print(child.name, child.exitcode)
+
+if __name__ == "__main__":
+    before = dict(os.environ)
+    compute("sin")
+    fork, spawn, server = map(mp.get_context, ("fork", "spawn", "forkserver"))
+    server.set_forkserver_preload(["torch"])
+    children = [
+        fork.Process(target=compute, args=("cos",), name="forked"),
+        spawn.Process(target=with_a_child, args=("tan", "sinh"), name="spawned"),
+        server.Process(target=compute, args=("cosh",), name="served"),
+        fork.Process(target=leave_at_once, args=("tanh",), name="leaving"),
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        end(child)
+    for name, number in (("acos", signal.SIGTERM), ("atan", signal.SIGKILL)):
+        here, there = fork.Pipe()
+        child = fork.Process(target=wait_to_be_killed, args=(name, there), name=f"killed by {int(number)}")
+        child.start()
+        here.recv()
+        os.kill(child.pid, number)
+        end(child)
+    loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    print(sum(batch.shape[0] for batch in loader))
+    for become in (False, True):
+        child = os.fork()
+        if child == 0:
+            compute("erf" if become else "erfc")
+            if become:
+                os.execv(sys.executable, [sys.executable, "-c", "import os; os.abort()"])
+            sys.exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    # A Python of its own, with an environment of its own, that reads what we were given to read.
+    lone = {"MARK": "1", "PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"]}
+    python("import os, torch; torch.ones(2).expm1(); print(input(), sorted(os.environ))", env=lone)
+    # One that does not use torch, one that has torch and computes nothing, one that sees no PYTHONPATH.
+    python("import os, sys; print(sys.stdin.read(), os.environ['PYTHONPATH'], 'sitecustomize' in sys.modules)")
+    python("import sys; print('kinetoscope' in sys.modules, [p for p in sys.path if 'children' in p])")
+    print(os.environ == before, subprocess.run(["env"], capture_output=True, text=True).stdout.count("children"))
+    late = fork.Process(target=compute, args=("log1p",), name="late")
+    late.start()
+    print("main ends", flush=True)
+'''
+
+
+@dataclass
+class Ended:
+    """How a run ended, and what it left."""
+
+    code: int
+    out: str
+    err: str
+    files: list[str] = field(default_factory=list)
+
+
+def run(folder: Path, program: str, *words: str, text: str = "") -> Ended:
+    """Runs a program in a folder, under `kinetoscope run --children` or, without words, as it is."""
+    path = folder / "family.py"
+    path.write_text(program, encoding="utf-8")
+    source = str(Path(kinetoscope.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        input=text,
+        check=False,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    files = sorted(path.name for path in folder.iterdir() if path.suffix not in (".py", "") or path.is_dir())
+    return Ended(done.returncode, done.stdout, done.stderr, [name for name in files if name != "__pycache__"])
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """The program with children of every kind, recorded, and its trace."""
+    folder = tmp_path_factory.mktemp("family")
+    ended = run(
+        folder, FAMILY, "-m", "kinetoscope", "run", "--children", "family.py", text="first line\nthe rest\n"
+    )
+    assert "Traceback" not in ended.err
+    with kinetoscope.open(folder / "family.ktrace") as trace:
+        yield ended, trace
+
+
+def test_the_program_and_its_children_end_as_they_would(family):
+    ended, _ = family
+    source = str(Path(kinetoscope.__file__).parents[1])
+    assert ended.code == 0
+    assert ended.out.splitlines() == [
+        "forked 0",
+        "spawned 0",
+        "served 0",
+        "leaving 7",
+        f"killed by 15 {-signal.SIGTERM}",
+        f"killed by 9 {-signal.SIGKILL}",
+        "8",
+        "3",
+        str(-signal.SIGABRT),
+        "first line ['LC_CTYPE', 'MARK', 'PATH', 'PYTHONPATH'] 0",
+        f"the rest\n {source} False 0".splitlines()[0],
+        f" {source} False 0",
+        "False [] 0",
+        "True 0",
+        "main ends",
+    ]
+
+
+def test_nothing_is_left_but_the_trace(family):
+    ended, _ = family
+    assert ended.files == ["family.ktrace"]
+
+
+def operators(trace) -> dict[str, list[str]]:
+    """The operators of each process, by the name of the process."""
+    found: dict[str, list[str]] = {}
+    for span in trace.table("spans").to_pylist():
+        found.setdefault(span["process"], []).append(span["name"])
+    names = {row["pid"]: [] for row in trace.table("processes").to_pylist()}
+    for row in trace.table("processes").to_pylist():
+        names[row["pid"]].append(row["name"])
+    return {" ".join(names[pid]): spans for pid, spans in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("process", "operator", "count"),
+    [
+        ("family.py", "aten::sin", 3),
+        ("forked", "aten::cos", 3),
+        ("spawned", "aten::tan", 3),
+        ("inner", "aten::sinh", 3),
+        ("served", "aten::cosh", 3),
+        ("leaving", "aten::tanh", 3),
+        ("killed by 15", "aten::acos", 3),
+        ("killed by 9", "aten::atan", 3),
+        ("DataLoader worker 0", "aten::asinh", 4),
+        ("DataLoader worker 1", "aten::asinh", 4),
+        ("late", "aten::log1p", 3),
+    ],
+)
+def test_each_child_has_what_it_computed_and_nothing_else(family, process, operator, count):
+    _, trace = family
+    found = operators(trace)
+    assert found[process].count(operator) == count
+    others = [name for name, spans in found.items() if operator in spans and name != process]
+    assert all(name.startswith("DataLoader") for name in others)
