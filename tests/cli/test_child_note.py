@@ -17,7 +17,8 @@ def test_a_note_is_read_as_it_was_left(tmp_path):
 def test_a_process_that_became_another_program_has_a_second_note(tmp_path):
     names = [_child_note.claim(str(tmp_path), "12", {"turn": turn}) for turn in range(3)]
     assert names == ["12", "12.2", "12.3"]
-    assert [note["turn"] for note in _child_note.read_all(str(tmp_path)).values()] == [0, 1, 2]
+    notes = _child_note.read_all(str(tmp_path))
+    assert [notes[name]["turn"] for name in names] == [0, 1, 2]
 
 
 def test_where_the_run_is_over_nothing_is_left(tmp_path):

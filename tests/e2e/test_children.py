@@ -15,7 +15,7 @@ import kinetoscope
 pytest.importorskip("torch", reason="these programs compute with PyTorch")
 
 # Each child runs an operator that no other one runs.
-FAMILY = '''
+FAMILY = """
 import multiprocessing as mp, os, signal, subprocess, sys
 import torch
 
@@ -94,7 +94,7 @@ if __name__ == "__main__":
     late = fork.Process(target=compute, args=("log1p",), name="late")
     late.start()
     print("main ends", flush=True)
-'''
+"""
 
 
 @dataclass

@@ -133,7 +133,9 @@ class Following:
             if self._name is None:
                 return
             wanted = replace(self._wanted, prefix=self._folder / self._name, **otherwise)
-            recording = ChildRecording(Program(sys.argv[0] if sys.argv else "python", tuple(sys.argv[1:])), wanted)
+            recording = ChildRecording(
+                Program(sys.argv[0] if sys.argv else "python", tuple(sys.argv[1:])), wanted
+            )
             self._recording = recording
             recording.begin()
             if recording.problem:

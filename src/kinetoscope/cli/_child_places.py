@@ -16,7 +16,7 @@ _SITE = "python"
 _KEPT = ("shapes", "memory", "stack", "modules", "engine", "ring_bytes", "steps")
 
 # For every Python there is, also those that cannot follow: nothing in it is newer than Python 2.6.
-_SITECUSTOMIZE = '''\
+_SITECUSTOMIZE = """\
 # Made by "kinetoscope run --children" for the time of one run. It leads to nothing once the run is over.
 import sys
 
@@ -39,7 +39,7 @@ except ImportError as error:
     if getattr(error, "name", "sitecustomize") != "sitecustomize":
         raise
     sys.modules[__name__] = _this
-'''
+"""
 
 
 def site_folder(folder: Path) -> str:
@@ -60,7 +60,9 @@ def prepare(folder: Path, wanted: Wanted) -> None:
             "place with -o PREFIX."
         )
     if folder.exists() and any(not _is_ours(entry) for entry in folder.iterdir()):
-        raise ArgumentError(f"--children keeps its files in {folder}, which holds something else: move it, or use -o.")
+        raise ArgumentError(
+            f"--children keeps its files in {folder}, which holds something else: move it, or use -o."
+        )
     shutil.rmtree(folder, ignore_errors=True)
     (folder / _SITE).mkdir(parents=True)
     start = str(Path(__file__).with_name("_child_start.py"))

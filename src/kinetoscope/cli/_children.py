@@ -133,7 +133,9 @@ class Children:
         path = self._folder / str(note.get("recording", f"{name}.recording"))
         if not path.is_file():
             if note.get("in_memory") and "ended" not in note:
-                problems.append("it was killed, and torch's collector keeps its recording in memory until the end")
+                problems.append(
+                    "it was killed, and torch's collector keeps its recording in memory until the end"
+                )
             return None
         try:
             trace = open_any(path)
@@ -151,7 +153,9 @@ class Children:
             trace.info["ancestors"] = descent[: descent.index(os.getpid()) + 1]
         if note.get("name"):
             trace.info["process_name"] = note["name"]
-        trace.info["ended"] = note.get("ended", "still ran" if runs else "killed, crashed or became another program")
+        trace.info["ended"] = note.get(
+            "ended", "still ran" if runs else "killed, crashed or became another program"
+        )
         forget_launcher(trace)
         return trace
 

@@ -118,7 +118,9 @@ def processes(trace: Trace, is_operator: Any, own_ns: Any) -> tuple[Row, ...]:
     operators = _sums(whose[is_operator], None, len(table))
     self_ns = _sums(whose, own_ns, len(table))
     entries = trace.info.get("processes")
-    told = [entry if isinstance(entry, dict) else {} for entry in entries] if isinstance(entries, list) else []
+    told = (
+        [entry if isinstance(entry, dict) else {} for entry in entries] if isinstance(entries, list) else []
+    )
     told += [{}] * (len(table) - len(told))
     pids = table["pid"].tolist()
     rows = [
