@@ -88,7 +88,7 @@ if __name__ == "__main__":
     python("import os, torch; torch.ones(2).expm1(); print(input(), sorted(os.environ))", env=lone)
     # Others do not use torch.
     python("import os, sys; print(os.environ['PYTHONPATH'], 'kinetoscope' in sys.modules)")
-    print(os.environ == before, subprocess.run(["env"], capture_output=True, text=True).stdout.count("family.children"))
+    print(os.environ == before, subprocess.run(["printenv"], capture_output=True, text=True).stdout.count("family.children"))
     late = fork.Process(target=compute, args=("log1p",), name="late")
     late.start()
     print("main ends", flush=True)
@@ -127,9 +127,7 @@ def run(folder: Path, program: str, *words: str, text: str = "") -> Ended:
 def family(tmp_path_factory):
     """The program with children of every kind, recorded, and its trace."""
     folder = tmp_path_factory.mktemp("family")
-    ended = run(
-        folder, FAMILY, "-m", "kinetoscope", "run", "--children", "family.py", text="a line\n"
-    )
+    ended = run(folder, FAMILY, "-m", "kinetoscope", "run", "--children", "family.py", text="a line\n")
     assert "Traceback" not in ended.err
     with kinetoscope.open(folder / "family.ktrace") as trace:
         yield ended, trace

@@ -15,7 +15,7 @@ from rich.text import Text
 from kinetoscope.cli import _units
 from kinetoscope.cli._summary_facts import Facts, Row, gather
 from kinetoscope.cli._terminal import UNLIMITED, console
-from kinetoscope.cli.info import command_line
+from kinetoscope.cli.info import command_line, summed_losses
 from kinetoscope.trace import Phase
 
 if TYPE_CHECKING:
@@ -290,10 +290,10 @@ def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
 
 def _lost(finished: Finished, width: int) -> list[Text]:
     """What is missing from the trace."""
-    losses = finished.trace.losses
+    losses = summed_losses(finished.trace)
     if not losses:
         return _fold("lost", "nothing", width)
-    told = "; ".join(f"{loss['count']:,} {loss['what']} ({loss['why'].rstrip('.')})" for loss in losses)
+    told = "; ".join(f"{count:,} {what} ({why.rstrip('.')})" for (what, why), count in losses.items())
     return _fold("lost", told, width, style="yellow")[:4]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.cli._process_tree import process_tree
 from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables.flops import covered_percent
 from kinetoscope.tables.memory import Peak, peak
@@ -37,8 +38,8 @@ class Facts:
         by_line: The first rows of the table `lines`.
         flops: Operations counted; None where no inputs were recorded to count them from.
         covered_percent: The share of the operators' own time of which it is known what was computed.
-        by_process: The processes of a trace of several, as a tree: `name`, `pid`, `depth`, `duration_ns`, `operators`,
-            `self_ns` (its part of `all_ns`) and `ended`.
+        by_process: The processes of a trace of several, as `process_tree` has them, with `operators` and `self_ns`, the part
+            of `all_ns` that is theirs.
         steps_of: Whose steps they are, where the trace is of several processes.
         peak: The moment at which tensors held most memory; None when that was not recorded.
     """
@@ -79,7 +80,7 @@ def gather(trace: Trace, rows: int) -> Facts:
     peaks = [found for device in (0, 1) if (found := peak(trace, device_type=device)) is not None]
     counted = len(trace.columns("shapes")) > 0
     is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
-    by_process = processes(trace, is_operator, own_ns)
+    by_process = _computed(trace, is_operator, own_ns)
     stepping, of_first = _steps_of_one(trace)
     return Facts(
         operators=int(is_operator.sum()),
@@ -103,55 +104,15 @@ def gather(trace: Trace, rows: int) -> Facts:
     )
 
 
-def processes(trace: Trace, is_operator: Any, own_ns: Any) -> tuple[Row, ...]:
-    """The processes of a trace of several, each before those that it started.
-
-    Args:
-        trace: The trace.
-        is_operator: Which spans are operators.
-        own_ns: The time of each span that counts.
-    """
-    table = trace.columns("processes")
-    if len(table) == 0:
+def _computed(trace: Trace, is_operator: Any, own_ns: Any) -> tuple[Row, ...]:
+    """The processes as a tree, with what each computed."""
+    tree = process_tree(trace)
+    if not tree:
         return ()
     whose = trace.column("threads", "process_row")[trace.column("spans", "thread")]
-    operators = _sums(whose[is_operator], None, len(table))
-    self_ns = _sums(whose, own_ns, len(table))
-    entries = trace.info.get("processes")
-    told = (
-        [entry if isinstance(entry, dict) else {} for entry in entries] if isinstance(entries, list) else []
-    )
-    told += [{}] * (len(table) - len(told))
-    pids = table["pid"].tolist()
-    rows = [
-        {
-            "name": name,
-            "pid": pid,
-            "depth": 0,
-            "duration_ns": int(duration_ns),
-            "operators": operators[row],
-            "self_ns": self_ns[row],
-            "ended": str(entry.get("ended", "")),
-        }
-        for row, (name, pid, duration_ns, entry) in enumerate(
-            zip(table["name"], pids, table["duration_ns"].tolist(), told, strict=False)
-        )
-    ]
-    below: dict[int, list[int]] = {}
-    for row, entry in enumerate(told[: len(rows)]):
-        parent = entry.get("recorded_parent", entry.get("parent_process"))
-        # A process that became another program has its number twice; the first one stands for both.
-        above = pids.index(parent) if parent in pids else -1
-        below.setdefault(-1 if above == row else above, []).append(row)
-    ordered: list[Row] = []
-    waiting = [(row, 0) for row in reversed(below.pop(-1, []))]
-    while waiting:
-        row, depth = waiting.pop()
-        ordered.append(rows[row] | {"depth": depth})
-        waiting += [(child, depth + 1) for child in reversed(below.pop(row, []))]
-    # Those that are each other's parents, by numbers used again, are in no tree.
-    ordered += [rows[row] for left in below.values() for row in left]
-    return tuple(ordered)
+    operators = _sums(whose[is_operator], None, len(tree))
+    self_ns = _sums(whose, own_ns, len(tree))
+    return tuple(row | {"operators": operators[row["row"]], "self_ns": self_ns[row["row"]]} for row in tree)
 
 
 def _steps_of_one(trace: Trace) -> tuple[str, Any]:

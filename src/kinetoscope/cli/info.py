@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope.cli import _units
+from kinetoscope.cli._process_tree import process_tree
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 _TOLD = {
     "clock_checks", "command_line", "complete", "cpu_count", "cuda_driver_version", "cuda_runtime_version", "devices",
     "deviceProperties", "distributedInfo", "engine", "hip_driver_version", "hip_runtime_version", "host", "host_name",
-    "machine", "process", "process_name", "processes", "program", "python_version", "registered_costs", "schemaVersion",
-    "start_realtime_ns", "stop_ns", "torch_version",
+    "machine", "parent_process", "process", "process_name", "processes", "program", "python_version", "registered_costs", "schemaVersion",
+    "boot_id", "start_monotonic_ns", "start_realtime_ns", "stop_ns", "torch_version",
 }  # fmt: skip
 # Longer values are cut; the table `info` has them whole.
 _LONGEST_VALUE = 300
+_MOST_PROCESSES = 24
 _RUNTIMES = (
     ("CUDA", "cuda_runtime_version", 1000, 10),
     ("CUDA driver", "cuda_driver_version", 1000, 10),
@@ -64,6 +66,7 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
     if ran := command_line(info):
         facts.append(("program", ran))
     facts.append(("recorded", _when(trace)))
+    facts += _processes(trace)
     if where := _where(info):
         facts.append(("on", where))
     if ranks := _rank(info):
@@ -73,7 +76,7 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
         facts.append(("with", ", ".join([f"{info.get('engine', 'unknown')} engine", *switches])))
     facts.append(("holds", _amounts(trace)))
     if trace.losses:
-        facts += [("lost", f"{loss['count']:,} {loss['what']}: {loss['why']}") for loss in trace.losses]
+        facts += [("lost", f"{count:,} {what}: {why}") for (what, why), count in summed_losses(trace).items()]
     if isinstance(checks := info.get("clock_checks"), dict):
         worst = _units.duration(checks.get("largest_error_ns", 0))
         facts.append(
@@ -89,11 +92,19 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
 
 def completeness(trace: Trace) -> str:
     """Say whether anything is missing."""
-    if trace.info.get("complete") is False:
+    if trace.info.get("complete") is False and len(trace.columns("processes")) == 0:
         return "no: the recording was not stopped (the program was killed, or still runs)"
     if trace.losses:
         return "no, see what was lost"
     return "yes, nothing was lost"
+
+
+def summed_losses(trace: Trace) -> Counter[tuple[str, str]]:
+    """How much was lost of each kind and for each reason, wherever it was."""
+    lost: Counter[tuple[str, str]] = Counter()
+    for loss in trace.losses:
+        lost[loss["what"], loss["why"]] += loss["count"]
+    return lost
 
 
 def command_line(info: dict[str, Any]) -> str:
@@ -130,6 +141,21 @@ def _when(trace: Trace) -> str:
     if isinstance(others := trace.info.get("processes"), list) and len(others) > 1:
         text += f" and {_units.count(len(others) - 1, 'other')}"
     return text
+
+
+def _processes(trace: Trace) -> list[tuple[str, str]]:
+    """Say which processes there are, as a tree, and how they ended."""
+    tree = process_tree(trace)
+    told = [
+        f"{'  ' * row['depth']}{row['name']} ({row['pid']}"
+        + (f", rank {row['rank']}" if row["rank"] >= 0 else "")
+        + f"), {_units.duration(row['duration_ns'])}"
+        + (f", {row['ended']}" if row["ended"] else "")
+        for row in tree
+    ]
+    more = len(told) - _MOST_PROCESSES
+    told = [*told[:_MOST_PROCESSES], *([f"and {more:,} more: see the table `processes`"] if more > 0 else [])]
+    return [("processes" if place == 0 else "", line) for place, line in enumerate(told)]
 
 
 def _rank(info: dict[str, Any]) -> str:
