@@ -52,7 +52,7 @@ def test_on_the_host_a_call_returns_its_result_and_its_cost(model):
     assert result == pytest.approx((model(x).sum() * 2).item())
     assert type(stats) is CPUStats
     assert stats.time > 0
-    assert 3 <= stats.max_allocated_cpu < 3.1
+    assert stats.max_allocated_cpu >= 3
     assert stats.max_rss_cpu > 20
     assert train.__name__ == "train"
     assert train.__doc__ == "Trains."
