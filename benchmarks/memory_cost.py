@@ -74,7 +74,7 @@ def measure(options: Namespace) -> list[Result]:
         torch.set_num_threads(1)
         print(*growth(options.child, options.ops))
         raise SystemExit(0)
-    operators = 40_000 if options.quick else options.ops
+    operators = 10_000 if options.quick else options.ops
     each, fixed = {}, {}
     for kind, count in (("ours", operators), ("shapes", operators), ("torch", min(operators, 400_000))):
         recorded, middle, after = in_a_fresh_process(kind, count)

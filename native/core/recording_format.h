@@ -115,14 +115,14 @@ static_assert(sizeof(AllocationRecord) == 32);
 
 // Something more about the span of the same thread that began at `span_tick`.
 struct NoteRecord {
-  uint64_t span_tick;
-  uint64_t value;
-  int64_t bytes;
-  uint32_t parameter;   // Gradient: whose it is; else 0
-  uint8_t kind;         // NoteKind
-  uint8_t argument;     // Operand: the operator's argument, counted from 0
-  uint8_t device_type;  // Operand, Gradient: c10::DeviceType
-  int8_t device_index;
+  uint64_t span_tick = 0;
+  uint64_t value = 0;
+  int64_t bytes = 0;
+  uint32_t parameter = 0;   // Gradient: whose it is; else 0
+  uint8_t kind = 0;         // NoteKind
+  uint8_t argument = 0;     // Operand: the operator's argument, counted from 0
+  uint8_t device_type = 0;  // Operand, Gradient: c10::DeviceType
+  int8_t device_index = -1;
 };
 static_assert(sizeof(NoteRecord) == 32);
 

@@ -219,7 +219,7 @@ def test_start_and_stop_beside_running_threads() -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(200):
+        for _ in range(80):
             with profile(profile_memory=True) as prof:
                 torch.cos(torch.ones(1))
             assert len(named(prof.trace, "aten::cos")) == 1

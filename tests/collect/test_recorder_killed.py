@@ -18,7 +18,7 @@ import kinetoscope
 from kinetoscope import ProfilerActivity
 from tests.support.programs import training_step
 
-TRIALS = 300
+TRIALS = 120
 STEPS_AT_LEAST = 2
 
 
