@@ -19,6 +19,8 @@ FUZZ_SECONDS ?= 600
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# By another name, so that `make -n` only prints the line that calls it.
+AGAIN := $(MAKE)
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
@@ -93,7 +95,7 @@ demo: install
 
 # The tests wait for processes now and then: the documentation and the wheel are made in these moments.
 test: lint native-test
-	@$(MAKE) --no-print-directory -j2 SIDE_BY_SIDE=yes pytest docs wheel-test
+	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes pytest docs wheel-test
 
 # ---------------------------------------------------------------------------------------------------------------- parts
 lint: develop
