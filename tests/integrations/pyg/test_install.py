@@ -1,6 +1,8 @@
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +117,13 @@ def test_a_version_of_pyg_without_a_name_does_not_get_it(profile, monkeypatch):
     with install_pyg():
         assert not hasattr(sys.modules["torch_geometric.profile.utils"], "medibyte_to_megabyte")
         assert profile.timeit.__module__.startswith("kinetoscope")
+
+
+def test_the_example_of_the_documentation_runs(geometric, capsys):
+    page = (Path(__file__).parents[3] / "docs" / "pyg.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^```\{code-block\} python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(compile(example, "pyg.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.startswith("CPUStats(time=")
 
 
 def test_without_pyg_the_switch_says_what_to_install(monkeypatch):
