@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope._errors import (
     ArgumentError,
+    FolderNotEmptyError,
     FormatError,
     KinetoscopeError,
     MissingDependencyError,
@@ -42,6 +43,7 @@ __all__ = [
     "ArgumentError",
     "DeviceType",
     "ExecutionTraceObserver",
+    "FolderNotEmptyError",
     "FormatError",
     "KinetoscopeError",
     "MissingDependencyError",

@@ -6,6 +6,7 @@
     ├── ArgumentError            (also a ValueError)    a call was given a value it cannot use
     ├── StateError               (also a RuntimeError)  a call came at a moment when it makes no sense
     ├── FormatError              (also a ValueError)    a file is not what it should be
+    ├── FolderNotEmptyError      (also a FileExistsError)  a folder has files in it and new ones may not join them
     ├── RecorderError            (also a RuntimeError)  the recorder could not be built, loaded or run
     └── MissingDependencyError   (also an ImportError)  an optional package is needed and not installed
 
@@ -15,6 +16,7 @@ place, so code written for those keeps working. Each message says what was wrong
 
 __all__ = [
     "ArgumentError",
+    "FolderNotEmptyError",
     "FormatError",
     "KinetoscopeError",
     "MissingDependencyError",
@@ -37,6 +39,10 @@ class StateError(KinetoscopeError, RuntimeError):
 
 class FormatError(KinetoscopeError, ValueError):
     """A file is not what its name or its reader says it is, or is damaged beyond reading."""
+
+
+class FolderNotEmptyError(KinetoscopeError, FileExistsError):
+    """A folder that must be empty has files in it, and the call may not write beside them."""
 
 
 class RecorderError(KinetoscopeError, RuntimeError):

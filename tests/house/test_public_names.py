@@ -54,6 +54,7 @@ def test_exceptions_are_one_family_and_each_also_what_was_expected_before():
         "ArgumentError": ValueError,
         "StateError": RuntimeError,
         "FormatError": ValueError,
+        "FolderNotEmptyError": FileExistsError,
         "RecorderError": RuntimeError,
         "MissingDependencyError": ImportError,
     }

@@ -1,0 +1,390 @@
+"""`TorchProfiler`: profiles batches of a training run, under Composer or in any loop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect import ProfilerActivity, profile, record_function
+from kinetoscope.integrations.composer._batches import BatchRecorder
+from kinetoscope.integrations.composer._files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
+from kinetoscope.integrations.composer._loop import LoopState
+from kinetoscope.integrations.composer._names import Ranks
+from kinetoscope.integrations.composer._present import IS_THERE, Callback
+from kinetoscope.integrations.composer._schedule import BatchSchedule
+
+_log = logging.getLogger("kinetoscope.integrations.composer")
+
+# torch's own loaders mark their waits by ranges that begin like this, and tables know them by it.
+DATA_WAIT = "enumerate(DataLoader)#Composer"
+_ROWS = 20
+
+
+class TorchProfiler(Callback):
+    """Profiles the batches that a schedule chooses, and keeps their traces in files.
+
+    Under Composer it is a callback; the schedule is that of Composer's `Profiler`, or the one given here:
+
+        Trainer(..., callbacks=[TorchProfiler(schedule=cyclic_schedule(wait=5, active=2))])
+
+    In a loop of your own it is a context manager:
+
+        with TorchProfiler("traces", run_name="mine", schedule=cyclic_schedule(active=2)) as profiler:
+            for batch in loader:
+                train(batch)
+                profiler.step()
+
+    What fails inside it, once training goes on, is a warning; training is not disturbed.
+
+    Args:
+        folder: Format of the folder's name: see `TraceFiles`, also for the arguments up to `num_traces_to_keep`.
+        filename: Format of the name of a trace.
+        remote_file_name: Format of the name under which it is uploaded; None for no upload.
+        memory_filename: Format of the name of a memory timeline; None for none. Needs `profile_memory`.
+        memory_remote_file_name: Format of the name under which that is uploaded; None for no upload.
+        overwrite: Whether there may be files in the folder, and remote files may be replaced.
+        use_gzip: Append `.gz` to `filename` and `remote_file_name` where it is not there yet.
+        record_shapes: Keep shapes of each operator's inputs.
+        profile_memory: Keep every allocation.
+        with_stack: Keep the Python stack of each operator.
+        with_flops: Count operations.
+        num_traces_to_keep: How many traces stay in the folder; -1 for all, 0 for none.
+        schedule: A callable from a training state to a `ProfilerAction`, such as `cyclic_schedule(...)` makes; None: that of
+            Composer's `Profiler`.
+        run_name: Name of the run; None: that of Composer's run.
+        attempts: How often an upload is tried.
+        sleep: Waits so many seconds, between attempts.
+        clock: Tells seconds, for the timestamps of a loop of your own.
+        **session: Further arguments of `kinetoscope.profile`, such as `activities`, `engine` and `sources`.
+
+    Attributes:
+        saved_traces: A pair for each trace that is kept, the newest last: its timestamp and a list of paths, one for each rank.
+        profiler: The session, between the first event of training and `close`; else None.
+
+    Raises:
+        ArgumentError: A name has an unknown variable (it lists the known ones), or an argument cannot be used.
+        MissingDependencyError: A URL needs a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str = FOLDER,
+        filename: str = FILENAME,
+        remote_file_name: str | None = REMOTE_FILE_NAME,
+        *,
+        memory_filename: str | None = None,
+        memory_remote_file_name: str | None = None,
+        overwrite: bool = False,
+        use_gzip: bool = False,
+        record_shapes: bool = False,
+        profile_memory: bool = True,
+        with_stack: bool = False,
+        with_flops: bool = True,
+        num_traces_to_keep: int = -1,
+        schedule: BatchSchedule | None = None,
+        run_name: str | None = None,
+        attempts: int = 3,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        **session: Any,
+    ) -> None:
+        if memory_filename is not None and not profile_memory:
+            raise ArgumentError(
+                f"memory_filename={memory_filename!r} needs profile_memory=True: a memory timeline is made of allocations."
+            )
+        if schedule is not None and not callable(schedule):
+            raise ArgumentError(
+                f"schedule={schedule!r} is not valid: give a callable such as cyclic_schedule(...)."
+            )
+        taken = sorted({"on_trace_ready", "acc_events", "path"}.intersection(session))
+        if taken:
+            raise ArgumentError(
+                f"{taken[0]} cannot be chosen: TorchProfiler decides what becomes of its traces."
+            )
+        self.files = TraceFiles(
+            folder,
+            filename,
+            remote_file_name,
+            memory_filename=memory_filename,
+            memory_remote_file_name=memory_remote_file_name,
+            overwrite=overwrite,
+            use_gzip=use_gzip,
+            num_traces_to_keep=num_traces_to_keep,
+            attempts=attempts,
+            sleep=sleep,
+        )
+        self._options: dict[str, Any] = {
+            **session,
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_stack": with_stack,
+            "with_flops": with_flops,
+        }
+        self._schedule = schedule
+        self._run_name = run_name
+        self._clock = clock
+        self._loop: LoopState | None = None
+        self._state: Any = None
+        self._batches: BatchRecorder | None = None
+        self._wait: Any = None
+        # Wrong arguments of the session are told now, and not when training is about to begin.
+        profile(**self._options)
+
+    @property
+    def saved_traces(self) -> list[tuple[Any, list[Path]]]:
+        """The traces that are kept: timestamp and the path of each rank, the newest last."""
+        return self.files.saved_traces
+
+    @property
+    def profiler(self) -> profile | None:
+        """The session; None before training and after it."""
+        return self._batches.session if self._batches is not None else None
+
+    # ------------------------------------------------------------------------------------------ events of Composer
+
+    def init(self, state: Any, logger: Any) -> None:
+        """Make everything ready, before training begins.
+
+        Args:
+            state: The state of the training run.
+            logger: Where traces are uploaded; None for none.
+
+        Raises:
+            StateError: There is no schedule, or another profiler would write the same files.
+            FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
+            ArgumentError: A name has `{run_name}` and the run has none.
+        """
+        schedule = self._schedule or getattr(getattr(state, "profiler", None), "schedule", None)
+        if schedule is None:
+            raise StateError(
+                "TorchProfiler has no schedule of batches: pass schedule=cyclic_schedule(...) to it, or "
+                "profiler=Profiler(schedule=...) to Composer's Trainer."
+            )
+        self._look_for_another(state)
+        batches = BatchRecorder(schedule, self._save, self._options)
+        batches.check(state)
+        self.files.start(self._run_name or state.run_name, logger)
+        if IS_THERE and not isinstance(state, LoopState):
+            # No rank may write before all have seen that the folder is empty.
+            from composer.utils import dist
+
+            dist.barrier()
+        self._state = state
+        self._batches = batches
+
+    def before_dataloader(self, state: Any, logger: Any) -> None:
+        """The next batch is asked for: from now on the loop waits for data.
+
+        Args:
+            state: The state of the training run.
+            logger: Not used.
+        """
+        self._carefully(lambda batches: self._begin_to_wait(batches, state))
+
+    def after_dataloader(self, state: Any, logger: Any) -> None:
+        """The batch is there.
+
+        Args:
+            state: The state of the training run.
+            logger: Not used.
+        """
+        self._carefully(self._end_wait)
+
+    def batch_start(self, state: Any, logger: Any) -> None:
+        """A batch begins.
+
+        Args:
+            state: The state of the training run.
+            logger: Is told what the profiler does, as `profiler/state`.
+        """
+        self._carefully(lambda batches: batches.batch_begins(state))
+        if self._batches is not None and hasattr(logger, "log_traces"):
+            logger.log_traces({"profiler/state": self._batches.action.name})
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        """A batch is over; its trace is saved if the schedule wants that.
+
+        Args:
+            state: The state of the training run, whose timestamp counts the batch already.
+            logger: Not used.
+        """
+        self._carefully(lambda batches: batches.batch_ends(state))
+
+    def epoch_end(self, state: Any, logger: Any) -> None:
+        """An epoch is over.
+
+        Args:
+            state: The state of the training run.
+            logger: Not used.
+        """
+        self._carefully(self._end_wait)
+
+    def close(self, state: Any, logger: Any) -> None:
+        """Training is over, or has failed: save what is recorded, log the tables of operators, finish uploads.
+
+        Args:
+            state: The state of the training run.
+            logger: Not used.
+        """
+        self._carefully(self._end_wait)
+        self._carefully(lambda batches: batches.close(state))
+        self._carefully(self._log_tables)
+        self._batches = None
+        self.files.close()
+
+    # --------------------------------------------------------------------------------------------- loops of your own
+
+    def start(self, *, dataloader_len: int | None = None) -> Self:
+        """Begin to follow a loop of your own.
+
+        Args:
+            dataloader_len: Batches in each epoch, for schedules that want to know which one is the last.
+
+        Returns:
+            This object.
+
+        Raises:
+            StateError: It was started already, or has no schedule.
+            FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
+            ArgumentError: A name has `{run_name}` and there is none.
+        """
+        if self._batches is not None:
+            raise StateError("TorchProfiler was started already: call stop() first.")
+        loop = LoopState(self._run_name, dataloader_len, clock=self._clock)
+        self.init(loop, None)
+        self._loop = loop
+        self._carefully(lambda batches: batches.next_batch(loop))
+        return self
+
+    def step(self, *, samples: int = 0, tokens: int = 0) -> None:
+        """Say that a batch is over, and that the next one begins.
+
+        Args:
+            samples: Samples it had, for names with `{sample}`.
+            tokens: Tokens it had, for names with `{token}`.
+
+        Raises:
+            StateError: `start` was not called.
+        """
+        loop = self._followed()
+        loop.batch_is_over(samples, tokens)
+        self._carefully(lambda batches: batches.batch_ends(loop))
+        self._carefully(lambda batches: batches.next_batch(loop))
+
+    def next_epoch(self) -> None:
+        """Say that an epoch is over; schedules of this room begin anew.
+
+        Raises:
+            StateError: `start` was not called.
+        """
+        loop = self._followed()
+        loop.epoch_is_over()
+        self._carefully(lambda batches: batches.next_batch(loop))
+
+    def stop(self) -> None:
+        """End: save what is recorded, log the tables of operators, finish uploads. A second call does nothing."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            self.close(loop, None)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    # ----------------------------------------------------------------------------------------------------- the works
+
+    def _followed(self) -> LoopState:
+        """The loop of your own."""
+        if self._loop is None:
+            raise StateError("TorchProfiler follows no loop: call start(), or use it in a `with` block.")
+        return self._loop
+
+    def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:
+        """Do something that training does not depend on; after a failure there is no more profiling in this run."""
+        batches = self._batches
+        if batches is None:
+            return
+        try:
+            do(batches)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is not the training's)
+            self._batches = None
+            warnings.warn(
+                f"profiling ends here, training goes on: {type(error).__name__}: {error}", stacklevel=3
+            )
+            try:
+                self._end_wait(batches)
+                batches.abandon()
+            except Exception as second:  # noqa: BLE001
+                _log.warning("the session could not be stopped: %s", second)
+
+    def _begin_to_wait(self, batches: BatchRecorder, state: Any) -> None:
+        """Announce a batch, and mark the wait for it."""
+        self._end_wait(batches)
+        batches.batch_may_begin(state)
+        if batches.records:
+            self._wait = record_function(DATA_WAIT)
+            self._wait.__enter__()
+
+    def _end_wait(self, _batches: BatchRecorder) -> None:
+        """End the mark of a wait."""
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.__exit__(None, None, None)
+
+    def _save(self, session: profile, timestamp: Any) -> None:
+        """Write a trace; what stands in the way costs this trace only."""
+        session.add_metadata_json("global_rank", json.dumps(Ranks.of_this_process().rank))
+        try:
+            self.files.save(session, timestamp, written=self._tell_composer)
+        except Exception as error:  # noqa: BLE001  (a full disk shall not end a training run)
+            warnings.warn(f"a trace was not saved: {type(error).__name__}: {error}", stacklevel=3)
+
+    def _tell_composer(self, path: Path) -> None:
+        """Let the trace handlers of Composer's profiler read a trace."""
+        tell = getattr(getattr(self._state, "profiler", None), "record_chrome_json_trace_file", None)
+        if tell is not None and path.name.lower().endswith((".json", ".json.gz")):
+            tell(path)
+
+    def _log_tables(self, batches: BatchRecorder) -> None:
+        """Log which operators took most time and memory in the last recording."""
+        session = batches.session
+        if not session.cycles or not _log.isEnabledFor(logging.INFO):
+            return
+        averages = session.key_averages()
+        devices = ["cpu"] + (["device"] if self._has_device(session.activities) else [])
+        for device in devices:
+            sorting = [f"{device}_time_total"]
+            if session.profile_memory:
+                sorting.append(f"self_{device}_memory_usage")
+            for column in sorting:
+                _log.info("%s", averages.table(sort_by=column, row_limit=_ROWS))
+
+    @staticmethod
+    def _has_device(activities: Iterable[Any]) -> bool:
+        """Whether something else than the host was profiled."""
+        return any(activity != ProfilerActivity.CPU for activity in activities)
+
+    def _look_for_another(self, state: Any) -> None:
+        """Refuse to work beside Composer's own profiler of the same name in the same folder."""
+        for other in getattr(state, "callbacks", ()):
+            if type(other).__name__ != "TorchProfiler" or isinstance(other, TorchProfiler):
+                continue
+            if getattr(other, "folder", None) == self.files.folder_template:
+                raise StateError(
+                    f"Composer's own TorchProfiler is on, too, and writes into the same folder, {self.files.folder_template}. "
+                    "Call kinetoscope.integrations.composer.install_composer() before its Profiler is made, or give that "
+                    "torch_prof_profile_memory=False and torch_prof_with_flops=False."
+                )

@@ -1,0 +1,166 @@
+"""Copying a file to where a name says: through a trainer's logger, or to a URL through fsspec."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from kinetoscope._errors import ArgumentError, MissingDependencyError
+
+ATTEMPTS = 3
+# Before the second attempt, and before each further one.
+PAUSES_S = (0.5, 2.0)
+
+
+def is_url(name: str) -> bool:
+    """Whether a name says of itself to which store it belongs."""
+    return "://" in name
+
+
+def check_url(what: str, url: str) -> None:
+    """See that a store of this kind can be reached from here at all, long before there is something to upload.
+
+    Raises:
+        MissingDependencyError: fsspec, or the package for the store, is not installed.
+        ArgumentError: There are no such stores.
+    """
+    protocol = url.partition("://")[0]
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingDependencyError(
+            f'{what}={url!r}: uploading to a URL needs fsspec: install it with `pip install "kinetoscope[remote]"`.'
+        ) from error
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f'{what}={url!r}: {error} (beside `pip install "kinetoscope[remote]"`)'
+        ) from error
+    except ValueError as error:
+        raise ArgumentError(
+            f"{what}={url!r}: no store is known as {protocol}://; use s3://, gs://, file:// or another that fsspec knows."
+        ) from error
+
+
+class Uploads:
+    """Uploads files one after the other; a failure is tried again, and then becomes a warning.
+
+    What goes to a URL is sent from a thread of its own, since a store may be slow and training shall not wait for it. The
+    warnings come from `warn`, on the caller's thread.
+
+    Args:
+        overwrite: Whether what is there already may be replaced. What this object uploaded itself always may.
+        attempts: How often a file is tried.
+        sleep: Waits so many seconds.
+    """
+
+    def __init__(
+        self, *, overwrite: bool, attempts: int = ATTEMPTS, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._overwrite = overwrite
+        self._attempts = attempts
+        self._sleep = sleep
+        self._own: set[str] = set()
+        self._failures: list[str] = []
+        self._pending: list[Future[None]] = []
+        self._executor: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+
+    def through(self, logger: Any, path: Path, name: str) -> bool:
+        """Hand a file to a trainer's logger; return whether it took it."""
+
+        def send() -> None:
+            logger.upload_file(remote_file_name=name, file_path=str(path), overwrite=self._may_replace(name))
+
+        return self._tried(send, path, name)
+
+    def to_url(self, path: Path, url: str, then: Callable[[bool], object]) -> None:
+        """Send a file to a URL, in time; `then` is told on the sending thread whether it arrived."""
+        sender = self._sender()
+        self._pending = [future for future in self._pending if not future.done()]
+        self._pending.append(sender.submit(self._send_to_url, path, url, then))
+
+    def wait(self) -> None:
+        """Wait until everything has been sent, or has failed; a forked process waits for nothing of its parent's."""
+        if self._process == os.getpid():
+            for future in self._pending:
+                future.result()
+        self._pending = []
+
+    def close(self) -> None:
+        """Wait, let the sending thread end, and warn of what failed."""
+        self.wait()
+        if self._executor is not None and self._process == os.getpid():
+            self._executor.shutdown()
+        self._executor = None
+        self.warn()
+
+    def warn(self) -> None:
+        """Warn of what has failed since the last time."""
+        with self._lock:
+            failures, self._failures = self._failures, []
+        for failure in failures:
+            warnings.warn(failure, stacklevel=2)
+
+    def _send_to_url(self, path: Path, url: str, then: Callable[[bool], object]) -> None:
+        """Send a file, and tell whether it arrived."""
+        then(self._tried(lambda: _put(path, url, replace=self._may_replace(url)), path, url))
+
+    def _tried(self, send: Callable[[], None], path: Path, name: str) -> bool:
+        """Send as often as it takes, within limits; a failure is kept for `warn`."""
+        for attempt in range(1, self._attempts + 1):
+            try:
+                send()
+            except Exception as error:  # noqa: BLE001  (stores and loggers raise whatever they like)
+                refused = isinstance(error, FileExistsError)
+                if attempt < self._attempts and not refused:
+                    self._sleep(PAUSES_S[min(attempt, len(PAUSES_S)) - 1])
+                    continue
+                times = "" if attempt == 1 else f" in {attempt} attempts"
+                self.note(
+                    f"the trace {path} was not uploaded as {name}{times} ({type(error).__name__}: {error}). "
+                    "The file stays where it is."
+                )
+                return False
+            self._own.add(name)
+            return True
+        return False
+
+    def note(self, failure: str) -> None:
+        """Keep a failure for `warn`."""
+        with self._lock:
+            self._failures.append(failure)
+
+    def _may_replace(self, name: str) -> bool:
+        """Whether a file of this name may be replaced."""
+        return self._overwrite or name in self._own
+
+    def _sender(self) -> ThreadPoolExecutor:
+        """The thread that sends; after a fork, one of this process's own."""
+        if self._executor is None or self._process != os.getpid():
+            self._process = os.getpid()
+            self._pending = []
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="kinetoscope-upload")
+        return self._executor
+
+
+def _put(path: Path, url: str, *, replace: bool) -> None:
+    """Copy a file to a URL."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.core import url_to_fs
+
+    filesystem, remote = url_to_fs(url)
+    if not replace and filesystem.exists(remote):
+        raise FileExistsError("there is a file of that name already; overwrite=True replaces it")
+    if not isinstance(filesystem, AsyncFileSystem):
+        # The others are object stores: they need no folders, and some would make a bucket instead.
+        filesystem.makedirs(filesystem._parent(remote), exist_ok=True)
+    filesystem.put_file(str(path), remote)

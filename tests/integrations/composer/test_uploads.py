@@ -1,0 +1,279 @@
+import os
+import threading
+
+import fsspec
+import pytest
+
+from kinetoscope import ArgumentError, MissingDependencyError
+from kinetoscope.integrations.composer import Timestamp, TraceFiles
+
+NAME = "rank{rank}.{batch}.json"
+
+
+class Logger:
+    """Takes files as a trainer's logger does, after some failures."""
+
+    def __init__(self, failures=0):
+        self.taken = []
+        self.asked = 0
+        self._failures = failures
+
+    def upload_file(self, remote_file_name, file_path, *, overwrite=False):
+        self.asked += 1
+        if self.asked <= self._failures:
+            raise OSError("no route to the store")
+        with open(file_path, encoding="utf-8") as file:
+            self.taken.append((remote_file_name, file_path, overwrite, len(file.read())))
+
+
+@pytest.fixture(autouse=True)
+def memory():
+    """The store of memory:// URLs, empty before and after."""
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    yield filesystem
+    filesystem.store.clear()
+
+
+@pytest.fixture
+def failing(memory, monkeypatch):
+    """Lets the next uploads to memory:// fail: each with the exception that is put into the list."""
+    errors = []
+    put_file = type(memory).put_file
+
+    def put_or_fail(self, *arguments, **options):
+        if errors:
+            raise errors.pop(0)
+        return put_file(self, *arguments, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", put_or_fail)
+    return errors
+
+
+def files_for(remote, **options):
+    files = TraceFiles("run", NAME, remote, **options)
+    files.start("run")
+    return files
+
+
+def save_and_close(files, trace, moment):
+    """Saves a trace, and waits for what becomes of its upload."""
+    files.save(trace, moment)
+    files.close()
+
+
+def here():
+    return sorted(os.listdir("run"))
+
+
+# ------------------------------------------------------------------------------------------------------------- stores
+
+
+def test_a_file_url_is_a_copy_in_another_folder(tmp_path, small_trace):
+    files = files_for(f"file://{tmp_path}/far/{{run_name}}/{NAME}")
+    path = files.save(small_trace, Timestamp(batch=4))
+    files.close()
+    assert (tmp_path / "far/run/rank0.4.json").read_bytes() == path.read_bytes()
+
+
+def test_a_memory_url_holds_every_trace_and_its_memory_timeline(memory, small_trace):
+    files = files_for("memory://store/{run_name}/{batch}.json", use_gzip=True)
+    paths = [files.save(small_trace, Timestamp(batch=batch)) for batch in range(3)]
+    files.close()
+    assert [memory.cat(f"/store/run/{batch}.json.gz") for batch in range(3)] == [
+        path.read_bytes() for path in paths
+    ]
+
+
+def test_a_memory_timeline_is_uploaded_under_its_own_name(memory):
+    from tests.support.trace_builder import TraceBuilder
+
+    builder = TraceBuilder().know("profile_memory", True)
+    builder.span("aten::empty", 0, 50).allocate(10, 0x10, 512)
+    options = {"memory_filename": "m{batch}.html", "memory_remote_file_name": "memory://store/m{batch}.html"}
+    files = files_for(None, **options)
+    files.save(builder.build(), Timestamp(batch=2))
+    files.close()
+    assert memory.find("/") == ["/store/m2.html"]
+
+
+def test_an_s3_server_gets_the_traces(s3, small_trace):
+    files = files_for("s3://traces/{run_name}/" + NAME, num_traces_to_keep=1)
+    files.save(small_trace, Timestamp(batch=0))
+    path = files.save(small_trace, Timestamp(batch=1))
+    files.close()
+    assert sorted(s3.find("traces")) == ["traces/run/rank0.0.json", "traces/run/rank0.1.json"]
+    assert s3.cat("traces/run/rank0.1.json") == path.read_bytes()
+    assert here() == ["rank0.1.json"]
+
+
+def test_a_bucket_that_is_not_there_is_not_made(s3, small_trace):
+    files = files_for("s3://no-such-bucket/" + NAME, attempts=1)
+    with pytest.warns(
+        UserWarning, match=r"run/rank0.0.json was not uploaded as s3://no-such-bucket/rank0.0.json \("
+    ):
+        save_and_close(files, small_trace, Timestamp(batch=0))
+    assert s3.ls("") == ["traces"]
+    assert here() == ["rank0.0.json"]
+
+
+def test_a_plain_name_without_a_logger_is_no_upload(memory, small_trace):
+    files = files_for("/traces/" + NAME)
+    files.save(small_trace, Timestamp(batch=0))
+    files.close()
+    assert here() == ["rank0.0.json"]
+    assert memory.find("/") == []
+
+
+def test_stores_that_cannot_be_reached_are_told_when_the_object_is_made(monkeypatch):
+    with pytest.raises(
+        ArgumentError, match="remote_file_name='nostore://a.json': no store is known as nostore://"
+    ):
+        TraceFiles(remote_file_name="nostore://a.json")
+    with pytest.raises(MissingDependencyError, match="'gs://a.json'.*gcsfs"):
+        TraceFiles(remote_file_name="gs://a.json")
+    monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "kinetoscope\[remote\]"'):
+        TraceFiles(remote_file_name="s3://a.json")
+
+
+# ------------------------------------------------------------------------------------------------------------- logger
+
+
+def test_a_logger_gets_the_plain_name_without_leading_slashes(small_trace):
+    logger = Logger()
+    files = TraceFiles("run", NAME, "//{run_name}/" + NAME, overwrite=True)
+    files.start("run", logger)
+    path = files.save(small_trace, Timestamp(batch=4))
+    assert logger.taken == [("run/rank0.4.json", "run/rank0.4.json", True, path.stat().st_size)]
+
+
+def test_no_remote_name_is_no_upload_through_the_logger_either(small_trace):
+    logger = Logger()
+    files = TraceFiles("run", NAME, None)
+    files.start("run", logger)
+    files.save(small_trace, Timestamp())
+    assert logger.asked == 0
+
+
+def test_a_url_says_where_whatever_logger_there_is(memory, small_trace):
+    logger = Logger()
+    files = TraceFiles("run", NAME, "memory://store/a.json")
+    files.start("run", logger)
+    files.save(small_trace, Timestamp())
+    files.close()
+    assert (logger.asked, memory.find("/")) == (0, ["/store/a.json"])
+
+
+def test_a_logger_that_fails_is_asked_again(small_trace):
+    logger, slept = Logger(failures=2), []
+    files = TraceFiles("run", NAME, NAME, sleep=slept.append)
+    files.start("run", logger)
+    files.save(small_trace, Timestamp())
+    assert [name for name, *_ in logger.taken] == ["rank0.0.json"]
+    assert slept == [0.5, 2.0]
+
+
+def test_a_logger_that_goes_on_failing_is_a_warning_and_the_file_stays(small_trace):
+    logger = Logger(failures=99)
+    files = TraceFiles("run", NAME, NAME, sleep=lambda _s: None, num_traces_to_keep=0)
+    files.start("run", logger)
+    with pytest.warns(
+        UserWarning,
+        match=r"was not uploaded as rank0.0.json in 3 attempts \(OSError: no route to the store\)",
+    ):
+        files.save(small_trace, Timestamp())
+    assert (logger.asked, here(), files.saved_traces) == (3, ["rank0.0.json"], [])
+
+
+# ----------------------------------------------------------------------------------------------------------- failures
+
+
+def test_an_upload_that_fails_is_tried_again(memory, failing, small_trace):
+    failing[:] = [OSError("reset"), TimeoutError("late")]
+    slept = []
+    files = files_for("memory://store/" + NAME, sleep=slept.append)
+    files.save(small_trace, Timestamp())
+    files.close()
+    assert memory.find("/") == ["/store/rank0.0.json"]
+    assert slept == [0.5, 2.0]
+
+
+@pytest.mark.parametrize("kept", [0, 1, -1])
+def test_after_the_last_attempt_there_is_a_warning_and_the_local_file_stays(
+    kept, memory, failing, small_trace
+):
+    failing[:] = [OSError("reset")] * 3
+    files = files_for("memory://store/" + NAME, sleep=lambda _s: None, num_traces_to_keep=kept)
+    with pytest.warns(
+        UserWarning,
+        match=r"run/rank0.0.json was not uploaded as memory://store/rank0.0.json in 3 attempts \(OSError: reset\). The file stays",
+    ):
+        save_and_close(files, small_trace, Timestamp(batch=0))
+    files.save(small_trace, Timestamp(batch=1))  # the next one fares better
+    files.close()
+    assert memory.find("/") == ["/store/rank0.1.json"]
+    assert here() == ["rank0.0.json"] + ([] if kept == 0 else ["rank0.1.json"])
+    assert len(files.saved_traces) == (2 if kept < 0 else kept)
+
+
+def test_none_are_kept_but_each_is_uploaded_before_it_goes(memory, small_trace):
+    files = files_for("memory://store/" + NAME, num_traces_to_keep=0)
+    for batch in range(3):
+        files.save(small_trace, Timestamp(batch=batch))
+    files.close()
+    assert memory.find("/") == [f"/store/rank0.{batch}.json" for batch in range(3)]
+    assert (here(), files.saved_traces) == ([], [])
+
+
+def test_what_is_being_uploaded_is_not_deleted(memory, monkeypatch, small_trace):
+    may_go_on, seen = threading.Event(), []
+    put_file = type(memory).put_file
+
+    def put_slowly(self, local, remote, **options):
+        assert may_go_on.wait(60)
+        seen.append(os.path.exists(local))
+        return put_file(self, local, remote, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", put_slowly)
+    files = files_for("memory://store/" + NAME, num_traces_to_keep=1)
+    for batch in range(3):
+        files.save(small_trace, Timestamp(batch=batch))
+    assert here() == [f"rank0.{batch}.json" for batch in range(3)]  # training goes on, nothing is lost
+    assert [moment.batch for moment, _ in files.saved_traces] == [2]
+    may_go_on.set()
+    files.close()
+    assert (seen, here()) == ([True] * 3, ["rank0.2.json"])
+
+
+def test_a_remote_file_is_replaced_only_if_asked_for(memory, small_trace):
+    memory.pipe("/store/rank0.0.json", b"precious")
+    slept = []
+    files = files_for("memory://store/" + NAME, sleep=slept.append)
+    with pytest.warns(
+        UserWarning, match=r"\(FileExistsError: there is a file of that name already; overwrite=True"
+    ):
+        save_and_close(files, small_trace, Timestamp())
+    assert (memory.cat("/store/rank0.0.json"), slept) == (b"precious", [])
+    files = files_for("memory://store/" + NAME, overwrite=True)
+    path = files.save(small_trace, Timestamp())
+    files.close()
+    assert memory.cat("/store/rank0.0.json") == path.read_bytes()
+
+
+def test_what_this_run_uploaded_may_be_replaced(memory, small_trace):
+    files = files_for("memory://store/latest.json")
+    for batch in range(2):
+        files.save(small_trace, Timestamp(batch=batch))
+    files.close()
+    assert memory.find("/") == ["/store/latest.json"]
+
+
+def test_closing_twice_and_saving_again_are_fine(memory, small_trace):
+    files = files_for("memory://store/" + NAME)
+    files.close()
+    files.close()
+    files.save(small_trace, Timestamp(batch=7))
+    files.close()
+    assert memory.find("/") == ["/store/rank0.7.json"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kinetoscope-upload")]
