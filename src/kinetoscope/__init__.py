@@ -19,6 +19,7 @@ from kinetoscope._errors import (
 
 if TYPE_CHECKING:
     from kinetoscope.collect import (
+        DataLoading,
         DeviceType,
         ExecutionTraceObserver,
         ProfilerAction,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         profile,
         record_function,
         schedule,
+        steps,
         supported_activities,
         tensorboard_trace_handler,
         uninstall,
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "DataLoading",
     "DeviceType",
     "ExecutionTraceObserver",
     "FolderNotEmptyError",
@@ -64,6 +67,7 @@ __all__ = [
     "register_flops",
     "register_peak_flops",
     "schedule",
+    "steps",
     "supported_activities",
     "tensorboard_trace_handler",
     "uninstall",
@@ -71,6 +75,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DataLoading": "kinetoscope.collect",
     "DeviceType": "kinetoscope.collect",
     "ExecutionTraceObserver": "kinetoscope.collect",
     "OperatorCall": "kinetoscope.tables.costs",
@@ -87,6 +92,7 @@ _HOMES = {
     "register_flops": "kinetoscope.tables.costs",
     "register_peak_flops": "kinetoscope.tables.costs",
     "schedule": "kinetoscope.collect",
+    "steps": "kinetoscope.collect",
     "supported_activities": "kinetoscope.collect",
     "tensorboard_trace_handler": "kinetoscope.collect",
     "uninstall": "kinetoscope.collect",

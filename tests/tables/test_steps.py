@@ -13,7 +13,7 @@ def test_a_step_is_divided_into_its_phases():
     builder.span("aten::outside", 950, 20)
     first, second = builder.build().table("steps").to_pylist()
     assert first == {
-        "number": 0, "start_ns": 0, "duration_ns": 900, "operators": 4, "forward_ns": 100, "backward_ns": 52, "optimizer_ns": 60,
+        "number": 0, "start_ns": 0, "duration_ns": 900, "operators": 4, "forward_ns": 100, "backward_ns": 52, "optimizer_ns": 60, "data_wait_ns": 0,
         "peak_bytes": None, "flops": None, "flops_per_s": None, "mfu": None, "span": 0, "source": "marked",
         "process": 4242, "rank": None,
     }  # fmt: skip

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         supported_activities,
     )
     from kinetoscope.collect._choose import choose_engine
+    from kinetoscope.collect._data_loading import DataLoading
     from kinetoscope.collect._engine import Engine, EngineStatus, Recording, RecordingRequest
     from kinetoscope.collect._execution_trace import ExecutionTraceObserver
     from kinetoscope.collect._handlers import tensorboard_trace_handler
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from kinetoscope.collect._schedule import schedule
     from kinetoscope.collect._session import profile
     from kinetoscope.collect._sources import Gathered, Source
+    from kinetoscope.collect._steps import steps
     from kinetoscope.collect._system_counters import SystemCounters
 
 __all__ = [
+    "DataLoading",
     "DeviceType",
     "Engine",
     "EngineStatus",
@@ -47,12 +50,14 @@ __all__ = [
     "profile",
     "record_function",
     "schedule",
+    "steps",
     "supported_activities",
     "tensorboard_trace_handler",
     "uninstall",
 ]
 
 _HOMES = {
+    "DataLoading": "_data_loading",
     "DeviceType": "_activities",
     "Engine": "_engine",
     "EngineStatus": "_engine",
@@ -72,6 +77,7 @@ _HOMES = {
     "profile": "_session",
     "record_function": "_activities",
     "schedule": "_schedule",
+    "steps": "_steps",
     "supported_activities": "_activities",
     "tensorboard_trace_handler": "_handlers",
     "uninstall": "_install",

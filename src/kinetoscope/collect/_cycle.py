@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect._sources import Parts, SourcedRecording, together
 
 if TYPE_CHECKING:
     from kinetoscope.collect._engine import Recording
@@ -62,6 +63,14 @@ class Cycle:
                     self._stats.number_of_events = len(trace.columns("spans"))
                     self._stats.parse_kineto_call_duration_us = (time.perf_counter_ns() - begin_ns) // 1000
             return self._trace
+
+    def parts(self) -> Parts:
+        """The engine's trace and what sources have beside it; where these are not apart, the trace alone."""
+        with self._lock:
+            apart = self._recording.parts() if isinstance(self._recording, SourcedRecording) else None
+            if apart is not None:
+                apart.trace.info.update(_values(self._info))
+        return Parts(self.trace()) if apart is None else apart
 
     def add_info(self, info: Mapping[str, str]) -> None:
         """Let JSON texts join the trace, built or not."""
@@ -194,7 +203,7 @@ class KeptCycles:
         if len(counting) == 1:
             return counting[0].trace()
         if self._joined is None or self._joined[0] != counting:
-            self._joined = counting, concatenate([cycle.trace() for cycle in counting])
+            self._joined = counting, together([cycle.parts() for cycle in counting], concatenate)
         return self._joined[1]
 
     def _valid(self, kept: tuple[Cycle, ...]) -> str:

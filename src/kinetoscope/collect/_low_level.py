@@ -251,7 +251,8 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             return False
         try:
             with self._stopwatch.stopping():
-                recording = self._sources.beside(self._chosen().stop())
+                stopped = self._chosen().stop()
+                recording = self._sources.beside(stopped, keep_parts=self.acc_events)
             self._stand_up()
         except StillRecordingError:
             raise

@@ -215,13 +215,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._owner.refuses(self, "stop"):
-            return
         # The profiled program's own exception is the one worth seeing: no other must take its place.
-        try:
-            self._stop(may_raise=error is None)
-        finally:
-            self._clean_up(may_raise=error is None)
+        self._leave(may_raise=error is None)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Profile every call of a function, also of a generator or a coroutine.
@@ -240,7 +235,15 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     # -------------------------------------------------------------------------------------------------- the works
 
     @by_owner
-    def _stop(self, *, may_raise: bool) -> None:
+    def _leave(self, *, may_raise: bool, explain: bool = True) -> None:
+        """End the run, then let the observer finish for good."""
+        try:
+            self._stop(may_raise=may_raise, explain=explain)
+        finally:
+            self._clean_up(may_raise=may_raise)
+
+    @by_owner
+    def _stop(self, *, may_raise: bool, explain: bool = True) -> None:
         """End the run, explain an empty one, and let the handler's exception out only where it may."""
         with self._lock:
             run, self._run = self._run, None
@@ -264,7 +267,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             raise
         self._report_out_of_memory(run.recorded)
         failures.let_out(may_raise=may_raise)
-        if not run.recorded:
+        if not run.recorded and explain:
             warn_user(f"nothing was recorded: {self._why_nothing()}")
 
     def _end(self, run: _Run) -> Failures:

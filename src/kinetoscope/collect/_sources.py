@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,10 +24,14 @@ _CALLS = ("open", "start", "stop", "close")
 
 
 class Gathered(Protocol):
-    """What a source has for one recording."""
+    """What a source has for one recording.
+
+    It may also have `and_later(later) -> Gathered`: this and what the same source gathered for a later recording as one, for
+    the trace of all cycles together.
+    """
 
     def add_to(self, trace: Trace) -> Trace:
-        """Return the trace with this in it: a new one, or the same. Called at most once, when the trace is built."""
+        """Return the trace with this in it: a new one, or the same. Called when a trace is built; leaves this as it is."""
         ...
 
     def discard(self) -> None:
@@ -169,14 +173,14 @@ class SourceWindow:
                 self.close()
         self._warn()
 
-    def beside(self, recording: Recording) -> Recording:
-        """The engine's recording with what the sources have for it."""
+    def beside(self, recording: Recording, *, keep_parts: bool) -> Recording:
+        """The engine's recording with what the sources have for it; both apart as well if `keep_parts` says so."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
             failures, self._failures = [*self._failed_to_open, *self._failures], []
         if not gathered and not failures:
             return recording
-        return _Joined(recording, gathered, failures)
+        return SourcedRecording(recording, gathered, failures, keep_parts=keep_parts)
 
     def cancel(self) -> None:
         """The recording comes to nothing."""
@@ -220,7 +224,16 @@ class SourceWindow:
                 warn_user(f"{_named(source)} records nothing here, profiling goes on: {why}")
 
 
-class _Joined:
+@dataclass(frozen=True)
+class Parts:
+    """A recording in parts: the engine's trace, what the sources gathered beside it, and what they failed at."""
+
+    trace: Trace
+    gathered: tuple[tuple[Source, Gathered], ...] = ()
+    failures: tuple[tuple[Source, str], ...] = ()
+
+
+class SourcedRecording:
     """The recording of an engine with what the sources gathered beside it."""
 
     def __init__(
@@ -228,11 +241,14 @@ class _Joined:
         recording: Recording,
         gathered: list[tuple[Source, Gathered]],
         failures: list[tuple[Source, str]],
+        *,
+        keep_parts: bool,
     ) -> None:
-        """Keep all parts; nothing is read."""
-        self._recording = recording
+        """Keep all parts; nothing is read. `keep_parts` says that they will be wanted apart as well."""
+        self._recording: Recording | None = recording
         self._gathered = gathered
         self._failures = failures
+        self._keep_parts = keep_parts
         self._trace: Trace | None = None
         self._lock = threading.Lock()
 
@@ -243,29 +259,72 @@ class _Joined:
             StateError: The recording was discarded before it was read.
         """
         with self._lock:
-            if self._trace is not None:
-                return self._trace
-            trace, failed = self._recording.trace(), list(self._failures)
-            while self._gathered:
-                source, one = self._gathered.pop(0)
-                try:
-                    trace = one.add_to(trace)
-                except Exception as error:  # noqa: BLE001  (the engine's own recording is worth having without it)
-                    failed.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
-            self._trace = _with_losses(trace, failed)
-        for source, why in failed[len(self._failures) :]:
-            warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
+            if self._trace is not None or self._recording is None:
+                return self._trace  # type: ignore[return-value]
+            self._trace, failed = _added(self._recording.trace(), self._gathered, self._failures)
+            if not self._keep_parts:
+                self._recording, self._gathered = None, []
+        _warn_of(failed)
         return self._trace
+
+    def parts(self) -> Parts | None:
+        """Everything apart; None where it was not to be kept."""
+        recording = self._recording
+        if not self._keep_parts or recording is None:
+            return None
+        return Parts(recording.trace(), tuple(self._gathered), tuple(self._failures))
 
     def discard(self) -> None:
         """Forget all parts."""
-        self._recording.discard()
+        if self._recording is not None:
+            self._recording.discard()
         while self._gathered:
             source, one = self._gathered.pop()
             try:
                 one.discard()
-            except Exception as error:  # noqa: BLE001  (as above)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
                 warn_user(f"{_named(source)} could not be tidied up: {type(error).__name__}: {error}")
+
+
+def together(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
+    """One trace of several recordings of a session, with what the sources have for all of them.
+
+    Args:
+        parts: The recordings, oldest first.
+        plain: Makes one trace of the engine's traces.
+    """
+    failures = {failure: None for part in parts for failure in part.failures}
+    merged: dict[int, list[tuple[Source, Gathered]]] = {}
+    for source, one in (gathered for part in parts for gathered in part.gathered):
+        so_far = merged.setdefault(id(source), [])
+        later = getattr(so_far[-1][1], "and_later", None) if so_far else None
+        if later is None:
+            so_far.append((source, one))
+        else:
+            so_far[-1] = source, later(one)
+    gathered = [one for of_source in merged.values() for one in of_source]
+    trace, failed = _added(plain([part.trace for part in parts]), gathered, list(failures))
+    _warn_of(failed)
+    return trace
+
+
+def _added(
+    trace: Trace, gathered: list[tuple[Source, Gathered]], failures: list[tuple[Source, str]]
+) -> tuple[Trace, list[tuple[Source, str]]]:
+    """A trace with what was gathered, and what failed at that; the engine's own recording is worth having without it."""
+    failed = []
+    for source, one in gathered:
+        try:
+            trace = one.add_to(trace)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+            failed.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
+    return _with_losses(trace, [*failures, *failed]), failed
+
+
+def _warn_of(failed: list[tuple[Source, str]]) -> None:
+    """Say what is not in a trace; last, for a warning may be an exception."""
+    for source, why in failed:
+        warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
 
 
 def _named(source: Source) -> str:

@@ -191,6 +191,14 @@ class GatheredSamples:
         losses = [Loss("samples of counters", 1, "counters", self._failure)] if self._failure else []
         return with_more(trace, counters=counters, losses=losses)
 
+    def and_later(self, later: GatheredSamples) -> GatheredSamples:
+        """These samples and those of a later recording."""
+        samples = {
+            name: self._samples.get(name, []) + later._samples.get(name, [])
+            for name in dict.fromkeys([*self._samples, *later._samples])
+        }
+        return GatheredSamples(self._begun, samples, self._failure or later._failure)
+
     def discard(self) -> None:
         """Forget the samples."""
         self._samples = {}

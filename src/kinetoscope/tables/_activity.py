@@ -11,6 +11,7 @@ import numpy as np
 from kinetoscope.tables._device_work import Device, busy, device_work, thread_ranks
 from kinetoscope.tables._intervals import Intervals, united
 from kinetoscope.trace._device_time import calls_runtime
+from kinetoscope.trace._loading_words import COLLATE, FETCH, PIN
 from kinetoscope.trace._schema import FLAG_ASYNC, SpanKind
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # What torch names the range around the wait for the next batch.
 _LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
+# How a loader's work is marked: in the program's process it lies in the wait, and what workers do is no work of the program.
+_MAKING = (FETCH, COLLATE, PIN)
 # Backends that move data on threads of the host.
 _CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
 # Operators that only ask for communication or wait for it.
@@ -133,14 +136,14 @@ def _host_activity(trace: Trace, rank: int) -> HostActivity:
     def when(chosen: NDArray[np.int64]) -> Intervals:
         return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
 
-    loads, carries, asks, waits = _names(trace)
+    loads, carries, asks, waits, makes = _names(trace)
     operator = kind <= SpanKind.BACKWARD
     runtime = calls_runtime(kind) | (kind == SpanKind.SYNC)
     loading = rows(loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
     waiting = rows(runtime & waits[name])
     operators = rows(operator & ~loads[name])
     working = operators[~asks[name[operators]]]
-    ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads[name])
+    ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads[name] & ~makes[name])
     busy_calls = rows(runtime & ~waits[name])
     active = np.concatenate((operators, busy_calls))
     return HostActivity(
@@ -174,19 +177,20 @@ def _without_own(
 
 
 def _names(trace: Trace) -> tuple[NDArray[np.bool_], ...]:
-    """For each string whether it names loading, communication that the host carries out, a call for it, or a wait."""
+    """For each string whether it names loading, communication that the host carries out, a call for it, a wait, or making a batch."""
 
     def make() -> tuple[NDArray[np.bool_], ...]:
         spans = trace.columns("spans")
         texts = trace.strings
         seen = np.zeros(len(texts), dtype=bool)
         seen[spans["name"]] = True
-        found = tuple(np.zeros(len(texts), dtype=bool) for _ in range(4))
+        found = tuple(np.zeros(len(texts), dtype=bool) for _ in range(5))
         for row in np.flatnonzero(seen).tolist():
             text = texts[row]
             for place, marks in enumerate((_LOADING, _CARRIED_BY_HOST, _ASKING)):
                 found[place][row] = text.startswith(marks)
             found[3][row] = _WAITS.search(text) is not None
+            found[4][row] = text in _MAKING
         return found
 
     return trace.cached("activity_names", make)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.tables._loading import loading_spans, sum_by
 from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.rates import at_peak, per_second, share_of_peak
@@ -36,6 +37,7 @@ STEPS_SCHEMA = Table(
         Column("forward_ns", "int64", "ns", "Time of operators and ranges outside backward and the optimizer, on all threads."),
         Column("backward_ns", "int64", "ns", "Time of operators in backward, on all threads."),
         Column("optimizer_ns", "int64", "ns", "Time of the optimizer's step and what it runs, on all threads."),
+        Column("data_wait_ns", "int64", "ns", "Time the loop waited for batches of a `DataLoader`; without workers, that is the making of them."),
         Column("peak_bytes", "int64", "bytes", "The most host memory live at once in it, of what the trace saw allocated; null if not recorded."),
         Column("flops", "int64", "", "Floating-point operations counted in it; null where none are known."),
         Column("flops_per_s", "float64", "FLOP/s", "`flops` by its duration."),
@@ -78,6 +80,8 @@ def steps(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
         sums = np.zeros(len(own), dtype=np.int64)
         np.add.at(sums, step[rows], self_ns[rows])
         columns[f"{part.name.lower()}_ns"] = sums
+    waits = loading_spans(trace).waits
+    columns["data_wait_ns"] = sum_by(step[waits], spans["duration_ns"][waits], len(own))
     columns |= _work(trace, peak_flops)
     columns |= of_processes(trace, own["process_row"])
     columns["source"] = Labels(own["source"], STEP_SOURCES)

@@ -43,6 +43,7 @@ TABLES: dict[str, str] = {
     "shapes": "kinetoscope.trace._shown:shapes",
     "counters": "kinetoscope.trace._shown:counters",
     "collectives": "kinetoscope.tables.collectives:collectives",
+    "data_loading": "kinetoscope.tables.data_loading:data_loading",
     "breakdown": "kinetoscope.tables.breakdown:breakdown",
     "overlap": "kinetoscope.tables.overlap:overlap",
     "execution": "kinetoscope.formats.execution_join:execution",

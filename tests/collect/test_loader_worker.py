@@ -1,0 +1,222 @@
+"""What a worker writes down and what its parent reads of it, without any loader."""
+
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope.collect import _loader_worker
+from kinetoscope.collect._data_loading import read_worker
+from kinetoscope.collect._loader_worker import FAILED, HEADER, MADE, NO_MORE, ROW, TimedFetcher, WorkerNotes
+from kinetoscope.collect._worker_trace import worker_trace
+from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
+from tests.support.trace_builder import TraceBuilder
+
+
+class Clock:
+    def __init__(self):
+        self.now_ns = 0
+
+    def __call__(self):
+        self.now_ns += 10
+        return self.now_ns
+
+
+class Fetcher:
+    """Makes a batch of what it is asked for."""
+
+    def __init__(self, make=lambda index: index):
+        self.make = make
+        self.collate_fn = tuple
+        self.ended = False
+
+    def fetch(self, index):
+        return self.collate_fn(self.make(index))
+
+
+@pytest.fixture
+def notes(tmp_path):
+    return WorkerNotes(str(tmp_path / "0-1.worker"), loader=3, worker=1, clock=Clock())
+
+
+def read(notes_path, begin_ns=0, end_ns=10**18):
+    return read_worker(notes_path.read_bytes(), begin_ns, end_ns)
+
+
+def test_a_batch_is_there_while_it_is_made_and_after(notes, tmp_path):
+    path = tmp_path / "0-1.worker"
+    seen = []
+    fetcher = TimedFetcher(Fetcher(lambda index: seen.append(read(path)) or index), notes)
+    assert fetcher.fetch([4, 5]) == (4, 5)
+    assert seen[0].rows.tolist() == [[0, 20, 0, 0, 0, 2, MADE]]
+    worker = read(path)
+    assert (worker.process, worker.loader, worker.worker, worker.begun_ns, worker.ended_ns) == (
+        os.getpid(),
+        3,
+        1,
+        10,
+        0,
+    )
+    assert worker.rows.tolist() == [[0, 20, 30, 40, 50, 2, MADE]]
+    notes.end()
+    assert read(path).ended_ns == 60
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(ValueError("no such sample"), FAILED), (StopIteration(), NO_MORE)],
+    ids=["error", "end"],
+)
+def test_what_a_dataset_raises_comes_out_and_is_noted(notes, tmp_path, error, outcome):
+    def fails(_index):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        TimedFetcher(Fetcher(fails), notes).fetch([1])
+    assert raised.value is error
+    assert read(tmp_path / "0-1.worker").rows.tolist() == [[0, 20, 0, 0, 30, 1, outcome]]
+
+
+def test_a_batch_within_a_batch_is_that_of_the_outer_one(notes, tmp_path):
+    inner = TimedFetcher(Fetcher(), notes)
+    TimedFetcher(Fetcher(inner.fetch), notes).fetch([1, 2, 3])
+    assert read(tmp_path / "0-1.worker").column("samples").tolist() == [3]
+
+
+def test_the_fetcher_is_still_reached_through_ours(notes):
+    fetcher = Fetcher()
+    timed = TimedFetcher(fetcher, notes)
+    timed.ended = True
+    assert fetcher.ended
+    assert timed.ended
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        timed.no_such_thing
+
+
+def test_a_worker_that_cannot_write_works_on(tmp_path):
+    notes = WorkerNotes(str(tmp_path / "no" / "such" / "folder"), 0, 0)
+    assert TimedFetcher(Fetcher(), notes).fetch([1]) == (1,)
+    notes.end()
+
+
+def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypatch):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    fetcher = TimedFetcher(Fetcher(), notes)
+    monkeypatch.setattr(os, "pwrite", full)
+    assert fetcher.fetch([1]) == (1,)
+    monkeypatch.undo()
+    assert fetcher.fetch([2]) == (2,)
+    notes.end()
+
+
+def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(_loader_worker, "ROWS", 4)
+    monkeypatch.setattr("kinetoscope.collect._data_loading.ROWS", 4)
+    path = tmp_path / "0-1.worker"
+    fetcher = TimedFetcher(Fetcher(), WorkerNotes(str(path), 0, 1, Clock()))
+    for _ in range(7):
+        fetcher.fetch([1])
+    whole = read(path)
+    assert whole.column("number").tolist() == [3, 4, 5, 6]
+    assert whole.lost == 3
+    late = read(path, begin_ns=int(whole.column("end_ns")[1]))
+    assert late.column("number").tolist() == [5, 6]
+    assert late.lost == 0
+
+
+def test_a_stretch_has_the_batches_that_reach_into_it(notes, tmp_path):
+    fetcher = TimedFetcher(Fetcher(), notes)
+    for _ in range(4):
+        fetcher.fetch([1])
+    # Batch n is made from 20 + 40 n to 50 + 40 n.
+    path = tmp_path / "0-1.worker"
+    assert read(path, 60, 100).column("number").tolist() == [1]
+    assert read(path, 90, 100).column("number").tolist() == []
+    assert read(path, 89, 101).column("number").tolist() == [1, 2]
+    assert read(path, 0, 10) is None
+    notes.end()
+    assert read(path, 10**6) is None
+
+
+@given(data=st.binary(max_size=300), damaged=st.booleans())
+def test_any_bytes_are_read_or_refused(data, damaged):
+    if damaged:
+        data = HEADER.pack(_loader_worker.MAGIC, 1, 2, 3, 4, 0, 2) + data
+    worker = read_worker(data, 0, 10**9)
+    assert worker is None or worker.rows.shape[0] <= (len(data) - HEADER.size) // ROW.size
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.floats(0, 1)), max_size=8),
+    st.integers(0, 200),
+    st.integers(1, 200),
+)
+def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(batches, begin_ns, length_ns):
+    rows, now_ns = [], 1
+    for number, (idle_ns, busy_ns, share) in enumerate(batches):
+        start_ns = now_ns + idle_ns
+        now_ns = start_ns + busy_ns
+        rows.append([number, start_ns, start_ns + int(busy_ns * share), now_ns, now_ns, 1, MADE])
+    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0, len(rows)) + b"".join(
+        ROW.pack(*row) for row in rows
+    )
+    worker = read_worker(data, begin_ns, begin_ns + length_ns)
+    if worker is None:
+        return
+    builder = TraceBuilder()
+    builder.thread()
+    builder.stop_ns = length_ns
+    trace = worker_trace(worker, begin_ns, builder.build())
+    spans = trace.columns("spans")
+    end = spans["start_ns"] + spans["duration_ns"]
+    assert (spans["start_ns"] >= 0).all()
+    assert (end <= length_ns).all()
+    assert (spans["self_ns"] >= 0).all()
+    names = [trace.strings[name] for name in spans["name"]]
+    assert all(
+        names[parent] == "DataLoader.fetch"
+        for name, parent in zip(names, spans["parent"], strict=True)
+        if name == "DataLoader.collate" and parent >= 0
+    )
+    fetches = np.array([name == "DataLoader.fetch" for name in names], dtype=bool)
+    inside = [max(0, min(row[4], begin_ns + length_ns) - max(row[1], begin_ns)) for row in rows]
+    assert spans["duration_ns"][fetches].sum() == sum(inside)
+    flags = spans["flags"][fetches]
+    assert ((flags & FLAG_BEGUN_BEFORE) != 0).sum() == sum(row[1] < begin_ns < row[4] for row in rows)
+    assert ((flags & FLAG_UNFINISHED) != 0).sum() == sum(
+        row[1] < begin_ns + length_ns < row[4] and row[4] > begin_ns for row in rows
+    )
+
+
+def test_a_batch_that_is_never_finished_goes_on_to_the_end():
+    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0, 1) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
+    builder = TraceBuilder()
+    builder.thread()
+    builder.stop_ns = 100
+    trace = worker_trace(read_worker(data, 0, 100), 0, builder.build())
+    (row,) = trace.table("spans").select(["name", "start_ns", "duration_ns"]).to_pylist()
+    assert row == {"name": "DataLoader.fetch", "start_ns": 20, "duration_ns": 80}
+
+
+def dies_at_its_third_batch(path):
+    fetcher = TimedFetcher(
+        Fetcher(lambda index: index if index != [2] else os.kill(os.getpid(), 9)), WorkerNotes(path, 0, 1)
+    )
+    for number in range(3):
+        fetcher.fetch([number])
+
+
+def test_what_a_killed_worker_did_is_there(tmp_path):
+    path = tmp_path / "0-1.worker"
+    worker = multiprocessing.get_context("fork").Process(target=dies_at_its_third_batch, args=(str(path),))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == -9
+    batches = read(path)
+    assert (batches.process, batches.ended_ns) == (worker.pid, 0)
+    assert (batches.column("end_ns") > 0).tolist() == [True, True, False]
