@@ -1,6 +1,7 @@
 """Real processes of every kind under `kinetoscope run --children`: what is in the trace, and that nothing else differs."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,11 @@ pytest.importorskip("torch", reason="these programs compute with PyTorch")
 # Each child runs an operator that no other one runs.
 FAMILY = """
 import multiprocessing as mp, os, signal, subprocess, sys
+
+if __name__ == "__main__":
+    # A fork from before there is torch, which imports it itself.
+    early = os.fork()
+
 import torch
 
 def compute(name, times=3):
@@ -52,6 +58,9 @@ def end(child):
     print(child.name, child.exitcode)
 
 if __name__ == "__main__":
+    if early == 0:
+        compute("asin")
+        os._exit(0)
     before = dict(os.environ)
     compute("sin")
     fork, spawn, server = map(mp.get_context, ("fork", "spawn", "forkserver"))
@@ -89,6 +98,7 @@ if __name__ == "__main__":
     # Others do not use torch.
     python("import os, sys; print(os.environ['PYTHONPATH'], 'kinetoscope' in sys.modules)")
     print(os.environ == before, subprocess.run(["printenv"], capture_output=True, text=True).stdout.count("family.children"))
+    print(os.waitstatus_to_exitcode(os.waitpid(early, 0)[1]))
     late = fork.Process(target=compute, args=("log1p",), name="late")
     late.start()
     print("main ends", flush=True)
@@ -105,13 +115,12 @@ class Ended:
     files: list[str] = field(default_factory=list)
 
 
-def run(folder: Path, program: str, *words: str, text: str = "") -> Ended:
-    """Runs a program in a folder, under `kinetoscope run --children` or, without words, as it is."""
-    path = folder / "family.py"
-    path.write_text(program, encoding="utf-8")
+def run(folder: Path, program: str, *words: str, name: str = "family.py", text: str = "") -> Ended:
+    """Runs a program that is put into a folder, under `kinetoscope run --children` with some words."""
+    (folder / name).write_text(program, encoding="utf-8")
     source = str(Path(kinetoscope.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-m", "kinetoscope", "run", "--children", *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -127,7 +136,7 @@ def run(folder: Path, program: str, *words: str, text: str = "") -> Ended:
 def family(tmp_path_factory):
     """The program with children of every kind, recorded, and its trace."""
     folder = tmp_path_factory.mktemp("family")
-    ended = run(folder, FAMILY, "-m", "kinetoscope", "run", "--children", "family.py", text="a line\n")
+    ended = run(folder, FAMILY, "family.py", text="a line\n")
     assert "Traceback" not in ended.err
     with kinetoscope.open(folder / "family.ktrace") as trace:
         yield ended, trace
@@ -150,6 +159,7 @@ def test_the_program_and_its_children_end_as_they_would(family):
         "a line ['LC_CTYPE', 'MARK', 'PATH', 'PYTHONPATH'] 0",
         f"{source} False 0",
         "True 0",
+        "0",
         "main ends",
     ]
 
@@ -192,3 +202,122 @@ def test_each_child_has_what_it_computed_and_nothing_else(family, process, opera
     assert found[process].count(operator) == count
     others = [name for name, spans in found.items() if operator in spans and name != process]
     assert all(name.startswith("DataLoader") for name in others)
+
+
+def tree(trace) -> list[tuple[str, str]]:
+    """The processes and the nearest of them that each descends from, by name."""
+    entries = trace.info["processes"]
+    named = {entry["process"]: entry["name"] for entry in entries}
+    return [(entry["name"], named.get(entry.get("recorded_parent"), "")) for entry in entries]
+
+
+def test_every_process_is_under_the_one_that_started_it(family):
+    _, trace = family
+    assert sorted(tree(trace)) == sorted(
+        [
+            ("family.py", ""),
+            *((name, "family.py") for name in ("forked", "spawned", "served", "leaving", "late")),
+            ("inner", "spawned"),
+            *((f"killed by {number}", "family.py") for number in (15, 9)),
+            *((f"DataLoader worker {number}", "family.py") for number in (0, 1)),
+            # Forks that nobody gave a name, and a Python with a program on its command line.
+            *[("family.py", "family.py")] * 3,
+            ("-c", "family.py"),
+        ]
+    )
+
+
+def test_it_is_known_how_they_ended_and_whose_recording_was_cut(family):
+    _, trace = family
+    ended = {entry["name"]: entry.get("ended") for entry in trace.info["processes"]}
+    assert ended["leaving"] == "exit code 7"
+    assert ended["forked"] == ended["inner"] == ended["late"] == "exit code 0"
+    assert ended["killed by 9"] == ended["killed by 15"] == "killed, crashed or became another program"
+    # The two that were killed and the one that became another program.
+    assert [loss["what"] for loss in trace.losses] == ["recording not stopped"] * 3
+
+
+def test_they_are_on_one_clock(family):
+    _, trace = family
+    rows = {row["name"]: row for row in trace.table("processes").to_pylist()}
+    assert {row["clock"] for row in rows.values()} == {"monotonic"}
+    assert min(row["error_ns"] for row in rows.values()) >= 0
+    names = trace.column("processes", "name")
+    starts = trace.column("processes", "start_ns").tolist()
+    begun = dict(zip(names, starts, strict=True))
+    # The program waited for each before it started the next.
+    order = ["forked", "killed by 15", "killed by 9", "DataLoader worker 0", "late"]
+    assert sorted(order, key=begun.__getitem__) == order
+    spans = trace.table("spans").select(["process", "start_ns", "name"]).to_pylist()
+    inner, spawned = rows["inner"]["process"], rows["spawned"]["process"]
+    last = max(span["start_ns"] for span in spans if span["process"] == spawned)
+    assert all(span["start_ns"] > last for span in spans if span["process"] == inner)
+
+
+def test_stacks_of_a_fork_begin_with_the_program(family):
+    _, trace = family
+    stacks = [
+        span["stack"]
+        for span in trace.table("spans").to_pylist()
+        if span["name"] in ("aten::cos", "aten::asinh")
+    ]
+    assert len(stacks) == 11
+    assert all("/family.py(" in stack.split(";")[0] for stack in stacks)
+
+
+def test_the_summary_shows_the_tree(family):
+    ended, _ = family
+    assert len(ended.err.splitlines()) <= 40
+    assert "of 15 processes" in ended.err
+    assert re.search(r"^processes \(the \d largest of 15\)", ended.err, re.MULTILINE)
+    assert re.search(r"^family\.py \(\d+\)", ended.err, re.MULTILINE)
+
+
+RANKS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(3):
+    net(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_ranks_of_torchrun_are_in_one_trace(tmp_path):
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    ended = run(tmp_path, RANKS, "--shapes", "-o", "out/ranks", *launch, "ranks.py", name="ranks.py")
+    assert ended.code == 0, ended.err
+    assert os.listdir(tmp_path / "out") == ["ranks.ktrace"]
+    assert "3 steps" in ended.err
+    assert "of ranks.py, rank 0" in ended.err
+    with kinetoscope.open(tmp_path / "out" / "ranks.ktrace") as trace:
+        assert [name for name, _ in tree(trace)] == ["torch.distributed.run", "ranks.py", "ranks.py"]
+        assert trace.column("processes", "rank").tolist() == [-1, 0, 1]
+        assert trace.complete
+        steps = trace.table("steps").to_pylist()
+        assert sorted((step["rank"], step["number"]) for step in steps) == [
+            (rank, number) for rank in (0, 1) for number in range(3)
+        ]
+        collectives = trace.table("collectives").to_pylist()
+    assert len(collectives) > 0
+
+
+LAUNCHER = """
+import os, sys
+status = os.system(f"{sys.executable} -c 'import torch; torch.ones(3).cos()'")
+print(status, flush=True)
+os._exit(6)
+"""
+
+
+def test_a_program_without_torch_has_a_trace_of_its_children(tmp_path):
+    ended = run(tmp_path, LAUNCHER, "--chrome", "launcher.py", name="launcher.py")
+    assert (ended.code, ended.out) == (6, "0\n")
+    assert ended.files == ["launcher.json.gz", "launcher.ktrace"]
+    assert "exit code 6" in ended.err
+    with kinetoscope.open(tmp_path / "launcher.ktrace") as trace:
+        assert trace.table("spans").column("name").to_pylist().count("aten::cos") == 1
+        assert trace.info["program"]["command"] == ["launcher.py"]

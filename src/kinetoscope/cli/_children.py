@@ -88,11 +88,12 @@ class Children:
         """Follow nothing that starts from now on."""
         _child_places.stop_following(self._folder)
 
-    def join(self, own: Trace | None) -> Joined:
+    def join(self, own: Trace | None, program: str) -> Joined:
         """Put what the children recorded beside what the program did.
 
         Args:
             own: The trace of the program itself, if it has one.
+            program: What the program is called.
 
         Returns:
             The trace of all, on one clock; children that ran no operator are not in it.
@@ -106,14 +107,23 @@ class Children:
             trace = self._open(name, note, problems)
             if trace is not None:
                 found.append(trace)
-        found.sort(key=_began)
-        recorded = {trace.info.get("process") for trace in found} | {os.getpid()}
+        found.sort(key=_order)
+        recorded = {trace.info.get("process") for trace in found} | (
+            {os.getpid()} if own is not None else set()
+        )
         for trace in found:
             descent = trace.info.get("ancestors", [])
             trace.info["recorded_parent"] = next((one for one in descent if one in recorded), None)
+        if own is not None and found:
+            own.info["process_name"] = program
         every = [*([own] if own is not None else []), *found]
         joined = beside(every) if len(every) > 1 else every[0] if every else None
-        return Joined(joined, len(found), tuple(_in_words(problems, len(self._running))))
+        if joined is not None and own is None:
+            # Of the first child, and not of all; `processes` has it.
+            for key in (*_TOLD, "recorded_parent", "ended") if len(every) > 1 else ():
+                joined.info.pop(key, None)
+        folder = self._wanted.shown(self._folder)
+        return Joined(joined, len(found), tuple(_in_words(problems, len(self._running), folder)))
 
     def clear(self) -> None:
         """Remove what is in the trace now, but nothing of processes that still run."""
@@ -145,7 +155,9 @@ class Children:
         if len(trace.columns("spans")) == 0 and len(trace.columns("allocations")) == 0:
             trace.close()
             return None
-        runs = "ended" not in note and _child_note.began(note.get("process", 0)) == note.get("began_ticks")
+        # One that has only just begun has a note that says nothing yet; the recording knows the process, too.
+        ticks = _child_note.began(int(trace.info.get("process", 0)))
+        runs = "ended" not in note and ticks != 0 and note.get("began_ticks", ticks) == ticks
         if runs:
             self._running.append(name)
         trace.info.update({key: note[key] for key in _TOLD if key in note})
@@ -167,13 +179,13 @@ def let_go_of_outer_run() -> None:
         outer.give_up()
 
 
-def _began(trace: Trace) -> int:
-    """When a trace began, to sort by."""
-    began = trace.info.get("start_realtime_ns")
-    return began if isinstance(began, int) else 0
+def _order(trace: Trace) -> tuple[int, int]:
+    """The ranks in their order, each with its own children, and else who began first."""
+    rank, began = trace.info.get("rank"), trace.info.get("start_realtime_ns")
+    return (rank if isinstance(rank, int) else -1, began if isinstance(began, int) else 0)
 
 
-def _in_words(problems: list[str], running: int) -> list[str]:
+def _in_words(problems: list[str], running: int, folder: str) -> list[str]:
     """What the user has to know of children that are not, or not wholly, in the trace."""
     told = []
     for problem in dict.fromkeys(problems):
@@ -181,5 +193,5 @@ def _in_words(problems: list[str], running: int) -> list[str]:
         told.append(f"{count} {'process' if count == 1 else 'processes'} could not be recorded: {problem}")
     if running:
         what = "process still runs" if running == 1 else "processes still run"
-        told.append(f"{running} {what}: recorded up to now, the rest goes on in its own file")
+        told.append(f"{running} {what}: recorded up to now; what comes goes into a file in {folder}")
     return told

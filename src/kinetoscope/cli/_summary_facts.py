@@ -91,9 +91,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         steps_ns=tuple(trace.column("steps", "duration_ns")[of_first].tolist()),
         set_up=bool((trace.column("steps", "source")[of_first][:1] == OPTIMIZER).any()),
         by_operator=_first(trace, "ops", rows, ["name", "self_ns", "count"]),
-        by_module=_first(
-            trace, "modules", None, ["path", "class", "depth", "total_ns", "forward_ns", "backward_ns"]
-        ),
+        by_module=_modules(trace),
         outside_ns=_sums(spans["phase"], np.where(outside, own_ns, 0), len(Phase)),
         by_line=_first(trace, "lines", rows, ["file", "line", "function", "self_ns"]),
         flops=int(spans["flops"].clip(0).sum()) if counted else None,
@@ -121,7 +119,22 @@ def _steps_of_one(trace: Trace) -> tuple[str, Any]:
     if len(trace.columns("processes")) == 0 or len(whose) == 0:
         return "", np.ones(len(whose), dtype=bool)
     first = int(whose.min())
-    return str(trace.column("processes", "name")[first]), whose == first
+    table = trace.columns("processes")
+    rank = f", rank {table['rank'][first]}" if table["rank"][first] >= 0 else ""
+    return f"{table['name'][first]}{rank}", whose == first
+
+
+def _modules(trace: Trace) -> tuple[Row, ...]:
+    """The table `modules`, in which modules of several processes (of ranks, say) that have one path and class are one."""
+    summed = ("total_ns", "forward_ns", "backward_ns")
+    alike: dict[tuple[str, str, int], Row] = {}
+    rows = _first(trace, "modules", None, ["path", "class", "depth", *summed])
+    if len(trace.columns("processes")) == 0:
+        return rows
+    for row in rows:
+        known = alike.setdefault((row["path"], row["class"], row["depth"]), row | dict.fromkeys(summed, 0))
+        known.update({name: known[name] + row[name] for name in summed})
+    return tuple(alike.values())
 
 
 def _first(trace: Trace, name: str, rows: int | None, columns: list[str]) -> tuple[Row, ...]:

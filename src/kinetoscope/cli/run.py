@@ -179,6 +179,10 @@ class Run:
             self._ended = f"ended by {type(error).__name__}"
             show_exception(error)
             sys.exit(1)
+        finally:
+            if self._children is not None and os.getpid() == self._process:
+                # The libraries that write files import it, and once Python ends that is too late. Torch has it.
+                importlib.import_module("concurrent.futures.thread")
 
     def _torch_is_there(self) -> None:
         """Choose the moment of the end, as soon as torch is imported.
@@ -274,7 +278,7 @@ class Run:
     def _with_children(self, children: Children) -> Trace | None:
         """What the program and its children recorded."""
         children.stop_following()
-        joined = children.join(self._trace)
+        joined = children.join(self._trace, os.path.basename(self._program.target))
         if joined.trace is not None and self._trace is None:
             joined.trace.info["program"] = json.loads(self._recording.description(self._ended))
         self._recording.notes += joined.notes

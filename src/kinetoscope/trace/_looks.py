@@ -25,9 +25,11 @@ def facts(trace: Trace) -> dict[str, str]:
         known["process"] = str(trace.info["process"])
     if trace.path is not None:
         known["file"] = str(trace.path)
-    losses = trace.losses
+    lost: dict[str, int] = {}
+    for loss in trace.losses:
+        lost[loss["what"]] = lost.get(loss["what"], 0) + loss["count"]
     known["complete"] = (
-        "yes" if not losses else "no: " + "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in losses)
+        "yes" if not lost else "no: " + "; ".join(f"{count:,} x {what}" for what, count in lost.items())
     )
     return known
 
