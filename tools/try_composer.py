@@ -30,6 +30,7 @@ PACKAGES = (
     "apache-libcloud==3.9.1",
     "backoff==2.2.1",
     "coolname==5.0.0",
+    "fasteners==0.20",
     "gql==4.4.0",
     "graphql-core==3.3.0rc0",
     "importlib_metadata==8.9.0",

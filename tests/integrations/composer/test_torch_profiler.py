@@ -388,6 +388,23 @@ def test_a_session_of_another_kind_can_use_the_file_policy(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["4.json.gz"]
 
 
+def test_counters_of_the_system_are_tracks_of_the_saved_trace():
+    profiler = TorchProfiler(
+        **PLACES,
+        activities=CPU,
+        schedule=cyclic_schedule(warmup=0, active=2),
+        sources=[kinetoscope.SystemCounters()],
+    )
+    with profiler:
+        for _ in range(2):
+            torch.ones(2).add(1)
+            profiler.step()
+    with kinetoscope.open(profiler.saved_traces[0][1][0]) as trace:
+        tracks = set(trace.table("counters").column("name").to_pylist())
+    assert {"cpu_percent", "memory_used_bytes", "process_rss_bytes"} <= tracks
+    assert any(name.startswith("network_") for name in tracks)
+
+
 def test_other_arguments_of_the_session_are_passed_on(engine):
     profiler = TorchProfiler(
         **PLACES, engine=engine, record_shapes=True, with_stack=True, with_flops=False, with_modules=True
