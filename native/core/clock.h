@@ -52,8 +52,8 @@ class TickClock {
 
   bool calibrated() const { return calibrated_; }
   int64_t start_realtime_ns() const { return start_realtime_ns_; }
-  // The kernel's monotonic clock at the start, by which recordings of one machine are put together; -1 without
-  // a reading of it.
+  // The kernel's monotonic clock at the start, by which recordings of one machine are put together; -1
+  // without a reading of it.
   int64_t start_monotonic_ns() const { return start_monotonic_ns_; }
   const std::vector<ClockCheck>& checks() const { return checks_; }
 

@@ -93,7 +93,7 @@ struct Recording {
   uint32_t process = 0;
   int64_t start_realtime_ns = 0;
   int64_t start_monotonic_ns = -1;  // -1: not known
-  int64_t stop_ns = 0;  // of stop(), or of the last thing seen
+  int64_t stop_ns = 0;              // of stop(), or of the last thing seen
   std::vector<ClockCheck> clock_checks;
   RecordingLosses losses;
   RecordingDictionary dictionary;
