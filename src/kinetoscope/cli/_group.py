@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": "Profile a real training run that ships with the package.",
     "info": "Say what a trace is and whether it is complete.",
     "table": "Print a table of a trace.",
+    "view": "Look at traces in a browser.",
     "convert": "Write a trace, or a part of it, in other formats.",
     "sql": "Ask a trace a question in SQL.",
     "doctor": "Say which engine records on this machine, and why.",

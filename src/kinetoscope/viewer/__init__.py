@@ -1,0 +1,1 @@
+"""Looking at traces: a local server for the viewer, and reports that are one file."""

@@ -1,0 +1,89 @@
+"""Questions of the viewer's pages about a trace: which there are, and what answers each.
+
+A question is a path such as `table/ops` and a query of texts. An answer is a JSON value or an Arrow table. The local
+server answers them one by one; a report carries the answers to those of its pages with it. To add one, write its
+function and name it here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kinetoscope._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow
+
+    from kinetoscope.trace import Trace
+
+    Query: TypeAlias = Mapping[str, str]
+    Answer: TypeAlias = "pyarrow.Table | Limited | dict[str, Any] | list[Any]"
+
+
+# Path -> function (Trace, query) -> answer. A path that ends in `/` stands for all that begin with it: the rest is
+# the function's third argument.
+ANSWERS: dict[str, str] = {
+    "table/": "kinetoscope.viewer._tables:table",
+}
+
+
+class Limited:
+    """The first rows of a table, and how many there are."""
+
+    def __init__(self, table: pyarrow.Table, total: int) -> None:
+        """Keep both."""
+        self.table = table
+        self.total = total
+
+
+def answer(trace: Trace, path: str, query: Query) -> Answer:
+    """Answer one question.
+
+    Args:
+        trace: The trace it is about.
+        path: What is asked, such as `table/ops`.
+        query: The options of the question, as they stand in its address.
+
+    Returns:
+        A table, a part of one, or what can be written as JSON.
+
+    Raises:
+        LookupError: There is no such question.
+        ArgumentError: An option has a value that cannot be used.
+    """
+    if path in ANSWERS:
+        return _function(path)(trace, query)
+    kind, slash, rest = path.partition("/")
+    if slash and kind + slash in ANSWERS:
+        return _function(kind + slash)(trace, query, rest)
+    raise LookupError(path)
+
+
+def number(query: Query, name: str, default: float | None = None) -> float:
+    """Return an option that is a number.
+
+    Raises:
+        ArgumentError: It is missing and has no default, or is no finite number.
+    """
+    text = query.get(name)
+    if text is None:
+        if default is None:
+            raise ArgumentError(f"the question needs the option {name!r}")
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < float("inf"):
+        raise ArgumentError(f"the option {name!r} must be a number, not {text[:50]!r}")
+    return value
+
+
+def _function(key: str) -> Callable[..., Answer]:
+    """The function that answers, imported when it is first asked for."""
+    module, _, name = ANSWERS[key].partition(":")
+    found: Callable[..., Answer] = getattr(importlib.import_module(module), name)
+    return found

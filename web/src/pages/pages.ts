@@ -1,0 +1,19 @@
+/** The pages in the order of the navigation. Ranks and Compare will follow Memory when there is something in them. */
+
+import type { ComponentType } from "preact";
+import { Operators } from "./operators";
+
+export interface Page {
+  /** Its name in the address. */
+  name: string;
+  title: string;
+  /** True where the page fills the window and scrolls within itself. */
+  full: boolean;
+  show: ComponentType;
+  /** What the source must be able to answer for the page to make sense. */
+  needs: string;
+}
+
+export const PAGES: readonly Page[] = [
+  { name: "operators", title: "Operators", full: true, show: Operators, needs: "table/ops" },
+];

@@ -1,0 +1,73 @@
+/** Which rows of a table are shown, and in which order. */
+
+import type { Columns, Value } from "../source/source";
+
+/** The rows in which one of the columns holds the text, whatever its case; all rows for an empty text. */
+export function filtered(table: Columns, names: readonly string[], text: string): Int32Array {
+  const wanted = text.trim().toLowerCase();
+  const all = Int32Array.from({ length: table.rows }, (_, row) => row);
+  if (!wanted) return all;
+  const columns = names.filter((name) => table.has(name)).map((name) => table.values(name));
+  // Many rows share a text: each distinct one is looked at once.
+  const known = new Map<Value, boolean>();
+  const holds = (value: Value | undefined): boolean => {
+    if (value === null || value === undefined) return false;
+    let found = known.get(value);
+    if (found === undefined) {
+      found = String(value).toLowerCase().includes(wanted);
+      known.set(value, found);
+    }
+    return found;
+  };
+  return all.filter((row) => columns.some((values) => holds(values[row])));
+}
+
+/** The same rows in the order of a column; what has no value comes last either way. */
+export function sorted(table: Columns, rows: Int32Array, name: string, descending: boolean): Int32Array {
+  if (!table.has(name)) return rows;
+  const values = table.values(name);
+  const sign = descending ? -1 : 1;
+  return rows.slice().sort((a, b) => {
+    const left = values[a] ?? null;
+    const right = values[b] ?? null;
+    if (left === null || right === null) return left === right ? a - b : left === null ? 1 : -1;
+    if (left === right) return a - b;
+    if (typeof left === "string" && typeof right === "string") return sign * (left < right ? -1 : 1);
+    return sign * (Number(left) - Number(right)) || a - b;
+  });
+}
+
+/** Rows as comma-separated values, with a line of names first. Exact numbers, as in the table. */
+export function asCsv(table: Columns, rows: ArrayLike<number>, names: readonly string[]): string {
+  return delimited(table, rows, names, ",", (text) =>
+    /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text,
+  );
+}
+
+/** Rows for a spreadsheet's clipboard: tabs between, no line breaks within. */
+export function asTabs(table: Columns, rows: ArrayLike<number>, names: readonly string[]): string {
+  return delimited(table, rows, names, "\t", (text) => text.replace(/[\t\r\n]+/g, " "));
+}
+
+function delimited(
+  table: Columns,
+  rows: ArrayLike<number>,
+  names: readonly string[],
+  between: string,
+  quoted: (text: string) => string,
+): string {
+  const columns = names.map((name) => table.values(name));
+  const lines = [names.map(quoted).join(between)];
+  for (let index = 0; index < rows.length; index++) {
+    const row = rows[index] ?? 0;
+    lines.push(columns.map((values) => written(values[row], quoted)).join(between));
+  }
+  return `${lines.join("\n")}\n`;
+}
+
+function written(value: Value | undefined, quoted: (text: string) => string): string {
+  if (value === null || value === undefined) return "";
+  // A spreadsheet takes a text that begins like this for a formula, which a trace from elsewhere must not bring along.
+  if (typeof value === "string") return quoted(/^[=+\-@\t\r]/.test(value) ? `'${value}` : value);
+  return String(value);
+}
