@@ -3,7 +3,8 @@
 #
 #   make demo          profile a real training run and look at the result
 #   make test          every check and every test
-#   make lint | native-test | docs | wheel-test | pytest     its parts
+#   make lint | native-test | docs | wheel-test | web-test | pytest     its parts
+#   make web           build the viewer's page anew after a change in web/ (needs node and npm)
 #   make fuzz          look for texts that break the native reader, FUZZ_SECONDS long (needs clang with libFuzzer)
 #   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
 #   make bench         the bars of the project, ours and torch.profiler side by side
@@ -34,13 +35,14 @@ PIP   := $(BIN)/python -m pip install --disable-pip-version-check -c constraints
 content = $(shell find $(1) -type f -not -path '*/__pycache__/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
 REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requirements.py)
 SOURCES      := $(call content,src native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
+PACKAGES     := $(call content,web/package.json web/package-lock.json)
 NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
 # The environment of the caller must not choose other packages, nor reach the programs under test.
 unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE MAKEFLAGS
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test pytest bench format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test web web-test chromium pytest bench format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -94,8 +96,8 @@ demo: install
 	  '`. $(BIN)/activate`' '`$(BIN)/kinetoscope`'
 
 # The tests wait for processes now and then: the documentation and the wheel are made in these moments.
-test: lint native-test
-	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes pytest docs wheel-test
+test: lint chromium native-test
+	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes pytest docs wheel-test web-test
 
 # ---------------------------------------------------------------------------------------------------------------- parts
 lint: develop
@@ -147,6 +149,30 @@ docs: develop
 	@$(BIN)/sphinx-build -W -q -b html -d build/docs-doctrees docs build/docs
 	@echo "open build/docs/index.html"
 
+web-test:
+	$(call say,The page of the viewer)
+	@if command -v npm > /dev/null; then $(AGAIN) --no-print-directory build/web-packages-$(PACKAGES) && tools/check_page.sh; \
+	else echo "Skipped: there is no npm here. 'apt-get install npm' enables the checks of the page."; test -z "$${CI:-}"; fi
+
+web: build/web-packages-$(PACKAGES)
+	@cd web && npm run --silent build
+
+build/web-packages-$(PACKAGES):
+	$(call say,Installing what builds the viewer's page)
+	@# Not `npm ci`: it wants every optional package of every platform in the lock, which not every registry has.
+	@cd web && npm install --no-save --no-audit --no-fund --loglevel=error
+	@mkdir -p build && rm -f build/web-packages-* && touch $@
+
+# The tests of the pages need a browser. Where the system's packages may be installed it is; elsewhere they are skipped.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  printf '\n==> Installing Chromium for the tests of the pages\n'; \
+	  apt-get -q update > /dev/null && DEBIAN_FRONTEND=noninteractive apt-get -q install -y chromium > /dev/null; \
+	else \
+	  echo "There is no Chromium here: the tests of the pages are skipped. 'apt-get install chromium' enables them."; \
+	fi
+
 # What a user without torch gets: the wheel of an isolated build, in an environment of its own.
 wheel-test: $(STAMP)/wheel-$(SOURCES)
 $(STAMP)/wheel-$(SOURCES): develop
@@ -167,6 +193,7 @@ format: develop
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(NATIVE)
 	@$(BIN)/python tools/generate_table_docs.py
+	@if [ -d web/node_modules ]; then cd web && npm run --silent format; fi
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
