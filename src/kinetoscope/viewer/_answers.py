@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # the function's third argument.
 ANSWERS: dict[str, str] = {
     "table/": "kinetoscope.viewer._tables:table",
+    "tracks": "kinetoscope.viewer._timeline:tracks",
+    "span/": "kinetoscope.viewer._span:span",
+    "window": "kinetoscope.viewer._window:window",
 }
 
 

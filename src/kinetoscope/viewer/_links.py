@@ -1,0 +1,129 @@
+"""Which spans are tied to which: around each other, launched by one another, forward and backward, carried out by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.tables._starters import starters
+from kinetoscope.trace._calls import calls_of
+from kinetoscope.viewer._rows import span_tracks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+
+MOST_LINKS = 20
+"""Of one sort; a step launches thousands of kernels, and its facts say how many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """From which span to which, by the first."""
+
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+
+    def of(self, first: int, last: int) -> NDArray[np.int32]:
+        """The targets of the spans from `first` up to, not with, `last`."""
+        low, high = np.searchsorted(self.source, (first, last))
+        return self.target[low:high]
+
+
+def launched(trace: Trace) -> Pairs:
+    """From each span of the host that started work on a device to that work."""
+
+    def make() -> Pairs:
+        own = trace.columns("launches")
+        return _pairs(own["host"], own["device"])
+
+    return trace.cached("viewer: launched", make)
+
+
+def backward(trace: Trace) -> Pairs:
+    """From each forward operator to the backward functions that it made."""
+
+    def make() -> Pairs:
+        forward = trace.column("spans", "forward")
+        rows = np.flatnonzero(forward >= 0).astype(np.int32)
+        return _pairs(forward[rows], rows)
+
+    return trace.cached("viewer: backward", make)
+
+
+def links_of(trace: Trace, row: int) -> list[dict[str, Any]]:
+    """The links of one span, each with its label and what a page shows of the other span."""
+    found: list[tuple[str, list[int]]] = []
+    spans = trace.columns("spans")
+    found.append(("in", [int(spans["parent"][row])]))
+    if calls_of(trace) is not None:
+        found.append(("called in", [int(spans["caller"][row])]))
+    if len(trace.columns("launches")):
+        by = starters(trace)
+        call, operator = int(by.call[row]), int(by.operator[row])
+        found.append(("launched by", [call]))
+        found.append(("launched for", [operator if operator != call else -1]))
+        found.append(("launched", launched(trace).of(row, _beyond(trace, row)).tolist()))
+    found.append(("forward", [int(spans["forward"][row])]))
+    found.append(("backward", backward(trace).of(row, row + 1).tolist()))
+    for label, other in _collectives(trace).get(row, ()):
+        found.append((label, [other]))
+    pairs = [(label, other) for label, others in found for other in others[:MOST_LINKS] if other >= 0]
+    pairs = list(dict.fromkeys(pairs))
+    tracks, rows = span_tracks(trace).places(np.array([other for _, other in pairs], np.int32))
+    return [
+        {
+            "label": label,
+            "span": other,
+            "name": trace.strings[int(spans["name"][other])],
+            "track": track,
+            "row": place,
+            "start_ns": int(spans["start_ns"][other]),
+            "duration_ns": int(spans["duration_ns"][other]),
+        }
+        for (label, other), track, place in zip(pairs, tracks.tolist(), rows.tolist(), strict=True)
+    ]
+
+
+def launches_within(trace: Trace, row: int) -> int:
+    """How many pieces of device work a span and those inside it started."""
+    return len(launched(trace).of(row, _beyond(trace, row)))
+
+
+def _beyond(trace: Trace, row: int) -> int:
+    """The first row behind a span whose span begins when it has ended, or on another thread."""
+    spans = trace.columns("spans")
+    thread, start = spans["thread"], spans["start_ns"]
+    last = int(np.searchsorted(thread, thread[row] + 1))
+    end = int(start[row]) + int(spans["duration_ns"][row])
+    return max(row + 1, row + int(np.searchsorted(start[row:last], end)))
+
+
+def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
+    """Pairs in the order of their sources, of equal ones in that of time."""
+    known = np.flatnonzero((source >= 0) & (target >= 0))
+    source, target = source[known], target[known]
+    order = np.lexsort((target, source))
+    return Pairs(source[order], target[order])
+
+
+def _collectives(trace: Trace) -> dict[int, list[tuple[str, int]]]:
+    """For each call between ranks what carried it out, and the other way round."""
+
+    def make() -> dict[int, list[tuple[str, int]]]:
+        if "collectives" not in trace.table_names:
+            return {}
+        table = trace.table("collectives")
+        found: dict[int, list[tuple[str, int]]] = {}
+        for call, transfer in zip(
+            *(table[name].to_pylist() for name in ("span", "transfer_span")), strict=True
+        ):
+            if call is not None and transfer is not None and call != transfer:
+                found.setdefault(call, []).append(("carried out by", transfer))
+                found.setdefault(transfer, []).append(("carries out", call))
+        return found
+
+    return trace.cached("viewer: collectives", make)
