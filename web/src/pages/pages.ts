@@ -2,6 +2,7 @@
 
 import type { ComponentType } from "preact";
 import { Operators } from "./operators";
+import { TimelinePage } from "./timeline";
 
 export interface Page {
   /** Its name in the address. */
@@ -15,5 +16,6 @@ export interface Page {
 }
 
 export const PAGES: readonly Page[] = [
+  { name: "timeline", title: "Timeline", full: true, show: TimelinePage, needs: "tracks" },
   { name: "operators", title: "Operators", full: true, show: Operators, needs: "table/ops" },
 ];

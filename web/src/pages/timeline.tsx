@@ -1,0 +1,55 @@
+/** Threads, streams, Python, modules, steps and counters over time. */
+
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { Nothing, Shown, useJson, useSource } from "../parts/answer";
+import { colour } from "../parts/theme";
+import { Help } from "../timeline/help";
+import { onKeys } from "../timeline/keyboard";
+import type { Tracks } from "../timeline/layout";
+import { Panel } from "../timeline/panel";
+import { Timeline } from "../timeline/timeline";
+import { Toolbar } from "../timeline/toolbar";
+import { TracksView } from "../timeline/tracks-view";
+import "../timeline/timeline.css";
+
+export function TimelinePage() {
+  const tracks = useJson<Tracks>("tracks");
+  return (
+    <Shown answer={tracks}>
+      {(value) =>
+        value.groups.some((group) => group.tracks.length > 0) ? (
+          <Moving tracks={value} />
+        ) : (
+          <>
+            <header class="title">
+              <h1>Timeline</h1>
+            </header>
+            <Nothing>
+              The trace holds no spans. Record with <code>activities</code> switched on, while the program
+              runs.
+            </Nothing>
+          </>
+        )
+      }
+    </Shown>
+  );
+}
+
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+function Moving(props: { tracks: Tracks }) {
+  const source = useSource();
+  const [helping, setHelping] = useState(false);
+  // A live trace gets new tracks and a new end; the state of the view comes back from the address.
+  const timeline = useMemo(() => new Timeline(source, props.tracks, colour, still), [source, props.tracks]);
+  useEffect(() => () => timeline.end(), [timeline]);
+  useEffect(() => onKeys(timeline, () => setHelping(true)), [timeline]);
+  return (
+    <>
+      <Toolbar timeline={timeline} onHelp={() => setHelping(true)} />
+      <TracksView timeline={timeline} />
+      <Panel timeline={timeline} />
+      {helping && <Help onClose={() => setHelping(false)} />}
+    </>
+  );
+}

@@ -1,0 +1,60 @@
+/** What a source tells about one span. */
+
+import type { Arrow, Place } from "./paint-frame";
+
+export interface Link {
+  label: string;
+  span: number;
+  name: string;
+  track: number;
+  row: number;
+  start_ns: number;
+  duration_ns: number;
+}
+
+export interface SpanFacts {
+  id: number;
+  name: string;
+  kind: string;
+  track: number;
+  row: number;
+  start_ns: number;
+  duration_ns: number;
+  self_ns: number | null;
+  facts: readonly { label: string; value: unknown; unit: string }[];
+  /** Innermost first. */
+  stack: readonly string[];
+  arguments: Readonly<Record<string, unknown>>;
+  links: readonly Link[];
+}
+
+/** What is known of the chosen span: on its way, there, or not to be had. */
+export interface Details {
+  id: number;
+  value: SpanFacts | undefined;
+  error: string | undefined;
+}
+
+export function placeOf(of: Pick<Link, "track" | "row" | "start_ns" | "duration_ns">): Place {
+  return { track: of.track, row: of.row, start: of.start_ns, duration: of.duration_ns };
+}
+
+/** Links that are not drawn: who is in whom can be seen. */
+const NESTING = /^(parent|child|inside|contains|caller|part of)/i;
+
+/** The lines between a span and what it caused or was caused by, from the earlier to the later one. */
+export function arrowsOf(span: SpanFacts): Arrow[] {
+  const own = placeOf(span);
+  return span.links
+    .filter((link) => !NESTING.test(link.label))
+    .map((link) => {
+      const other = placeOf(link);
+      return other.start < own.start ? { from: other, to: own } : { from: own, to: other };
+    });
+}
+
+/** A value among the arguments as one line of text. */
+export function argumentText(value: unknown): string {
+  const text = typeof value === "string" ? value : (JSON.stringify(value) ?? "–");
+  return text.length > 4000 ? `${text.slice(0, 4000)}…` : text;
+}

@@ -1,0 +1,208 @@
+/** Below the timeline: all that is known of the chosen span, or a table of what lies in the chosen range. */
+
+import { useSignal } from "@preact/signals";
+import { Problem } from "../parts/answer";
+import { address } from "../router";
+import * as units from "../units";
+import { argumentText, type Link, type SpanFacts } from "./details";
+import { Keys } from "./help";
+import { plain } from "./names";
+import { RangeTable } from "./range-table";
+import { moment } from "./ticks";
+import type { Timeline } from "./timeline";
+
+const LEAST_REM = 4;
+const FIRST_REM = 15;
+
+export function Panel(props: { timeline: Timeline }) {
+  const { timeline } = props;
+  const height = useSignal(FIRST_REM);
+  const details = timeline.details.value;
+  const range = timeline.range.value;
+  const resize = (event: PointerEvent) => {
+    const handle = event.currentTarget as HTMLElement;
+    const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const from = height.peek() + event.clientY / rem;
+    const most = innerHeight / rem - 16;
+    const move = (now: PointerEvent) => {
+      height.value = Math.min(Math.max(from - now.clientY / rem, LEAST_REM), most);
+    };
+    const end = () => handle.removeEventListener("pointermove", move);
+    handle.setPointerCapture(event.pointerId);
+    handle.addEventListener("pointermove", move);
+    handle.addEventListener("lostpointercapture", end, { once: true });
+  };
+  const onKey = (event: KeyboardEvent) => {
+    const by = event.key === "ArrowUp" ? 2 : event.key === "ArrowDown" ? -2 : 0;
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    height.value = Math.max(height.peek() + by, LEAST_REM);
+  };
+  return (
+    <section class="tl-panel" style={{ height: `${height.value}rem` }} aria-label="What is chosen">
+      <div
+        class="tl-handle"
+        role="separator"
+        aria-orientation="horizontal"
+        aria-label="Height of the panel"
+        aria-valuenow={Math.round(height.value)}
+        tabIndex={0}
+        onPointerDown={resize}
+        onKeyDown={onKey}
+      />
+      {timeline.problem.value && <Problem>{timeline.problem.value}</Problem>}
+      {details ? (
+        <div class="tl-chosen" aria-live="polite">
+          {details.error !== undefined && <Problem>{details.error}</Problem>}
+          {details.value && <Chosen timeline={timeline} span={details.value} />}
+          {!details.value && details.error === undefined && <p class="waiting">Reading…</p>}
+        </div>
+      ) : range ? (
+        <RangeTable timeline={timeline} range={range} />
+      ) : (
+        <Keys />
+      )}
+    </section>
+  );
+}
+
+const ON_DEVICE = new Set(["kernel", "memcpy", "memset"]);
+const WITH_OPERATORS = new Set(["operator", "backward", "user_annotation"]);
+
+function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
+  const { timeline, span } = props;
+  const { palette } = timeline;
+  const label = palette.label(span.kind, span.name);
+  const all = ON_DEVICE.has(span.kind)
+    ? address("kernels", { name: span.name })
+    : WITH_OPERATORS.has(span.kind)
+      ? address("operators", { name: span.name, kind: span.kind })
+      : null;
+  const argumentsOf = Object.entries(span.arguments);
+  return (
+    <>
+      <header class="tl-chosen-head">
+        <h2 title={span.name.slice(0, 2000)}>
+          <span class="swatch" style={{ background: palette.fill[label] }} />
+          {plain(span.name)}
+        </h2>
+        <span class="muted">{span.kind.replaceAll("_", " ")}</span>
+        <div class="tools">
+          {all && (
+            <a class="button" href={all}>
+              All calls
+            </a>
+          )}
+          <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
+            Fit
+          </button>
+          <button
+            type="button"
+            title="Choose nothing (Esc)"
+            aria-label="Close"
+            onClick={() => timeline.choose(null, false)}
+          >
+            ✕
+          </button>
+        </div>
+      </header>
+      <div class="tl-columns">
+        <div class="tl-column">
+          <dl class="tl-facts">
+            <Fact
+              label="Duration"
+              value={units.time(span.duration_ns)}
+              title={`${units.count(span.duration_ns)} ns`}
+              strong
+            />
+            {span.self_ns !== null && span.self_ns !== span.duration_ns && (
+              <Fact
+                label="Self"
+                value={`${units.time(span.self_ns)}${share(span.self_ns, span.duration_ns)}`}
+                title={`${units.count(span.self_ns)} ns not in spans inside it`}
+              />
+            )}
+            <Fact label="Start" value={moment(span.start_ns)} title={`${units.count(span.start_ns)} ns`} />
+            {span.facts.map((fact) => (
+              <Fact
+                key={fact.label}
+                label={fact.label}
+                value={units.shown(fact.value, fact.unit, fact.unit === "FLOP" ? "flops" : "")}
+                {...(fact.unit === "row of modules" && typeof fact.value === "number"
+                  ? { href: address("modules", { module: String(fact.value) }) }
+                  : {})}
+              />
+            ))}
+          </dl>
+        </div>
+        {span.links.length > 0 && (
+          <div class="tl-column">
+            <h3>Tied to</h3>
+            <ul class="tl-links">
+              {span.links.map((link, index) => (
+                <LinkRow key={`${link.label}${link.span}${index}`} link={link} timeline={timeline} />
+              ))}
+            </ul>
+          </div>
+        )}
+        {argumentsOf.length > 0 && (
+          <div class="tl-column">
+            <h3>Arguments</h3>
+            <dl class="tl-facts">
+              {argumentsOf.map(([name, value]) => (
+                <Fact key={name} label={name} value={argumentText(value)} />
+              ))}
+            </dl>
+          </div>
+        )}
+        {span.stack.length > 0 && (
+          <div class="tl-column">
+            <h3>Called from</h3>
+            <ol class="tl-stack">
+              {span.stack.map((frame, index) => (
+                <li key={`${index}${frame}`} class="name" title={frame.slice(0, 2000)}>
+                  {plain(frame)}
+                </li>
+              ))}
+            </ol>
+          </div>
+        )}
+      </div>
+    </>
+  );
+}
+
+function Fact(props: { label: string; value: string; title?: string; strong?: boolean; href?: string }) {
+  const { label, value, title, strong, href } = props;
+  return (
+    <>
+      <dt title={label}>{label}</dt>
+      <dd title={title} class={strong ? "strong" : undefined}>
+        {href ? <a href={href}>{value}</a> : value}
+      </dd>
+    </>
+  );
+}
+
+function LinkRow(props: { link: Link; timeline: Timeline }) {
+  const { link, timeline } = props;
+  return (
+    <li>
+      <button
+        type="button"
+        class="plain"
+        onClick={() => timeline.choose(link.span, true)}
+        title={link.name.slice(0, 2000)}
+      >
+        <span class="tl-tie muted">{link.label}</span>
+        <span class="name">{plain(link.name)}</span>
+        <span class="tl-time">{units.time(link.duration_ns)}</span>
+      </button>
+    </li>
+  );
+}
+
+function share(part: number, whole: number): string {
+  return whole > 0 ? ` · ${units.percent((100 * part) / whole)}` : "";
+}

@@ -1,0 +1,287 @@
+/** The state of the timeline: what is shown, chosen and looked for. The address holds what of it is worth keeping. */
+
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals";
+import { version, words } from "../parts/answer";
+import { change, route } from "../router";
+import type { Source } from "../source/source";
+import { type Details, placeOf } from "./details";
+import { type Layout, laneOf, layout, type Tracks } from "./layout";
+import { Loader } from "./loader";
+import { Motion } from "./motion";
+import { type Known, neighbour, type Side } from "./neighbours";
+import type { Arrow, Place } from "./paint-frame";
+import { Palette } from "./palette";
+import { Search } from "./search";
+import { clamped, fitted, parsedView, revealed, same, type View } from "./view";
+
+const REST_MS = 250;
+const MOST_ARROWS = 1500;
+
+/** A box under the pointer. */
+export interface Hovered extends Place {
+  span: number;
+  label: number;
+  count: number;
+  busy: number;
+  /** Where the pointer is, in CSS pixels of the tracks' area. */
+  x: number;
+  y: number;
+}
+
+export class Timeline {
+  readonly view;
+  /** CSS pixels of the tracks that are scrolled out of sight, and the size of what is in sight. */
+  readonly scroll = signal(0);
+  readonly width = signal(900);
+  readonly height = signal(400);
+  /** The time under the pointer. */
+  readonly cursor = signal<number | null>(null);
+  readonly hovered = signal<Hovered | null>(null);
+  readonly chosen = signal<Known | null>(null);
+  readonly details = signal<Details | null>(null);
+  readonly problem = signal("");
+  readonly range = signal<View | null>(null);
+  readonly turned = signal<ReadonlySet<string>>(new Set());
+  readonly layout: ReadonlySignal<Layout>;
+  readonly allArrows = signal(false);
+  readonly arrows = signal<readonly Arrow[]>([]);
+  /** Counts up when there is something new to be drawn. */
+  readonly arrived = signal(0);
+  readonly palette: Palette;
+  readonly loader: Loader;
+  readonly motion: Motion;
+  readonly search: Search;
+  readonly whole: View;
+  private readonly endings: (() => void)[] = [];
+  private resting: ReturnType<typeof setTimeout> | undefined;
+  private written: string | undefined;
+  private arrowsOf = "";
+
+  constructor(
+    readonly source: Source,
+    readonly tracks: Tracks,
+    colour: (name: string) => string,
+    still: () => boolean,
+  ) {
+    const first = tracks.start_ns ?? 0;
+    this.whole = { start: first, end: Math.max(tracks.duration_ns, first + 1) };
+    this.palette = new Palette(colour);
+    this.motion = new Motion(this.whole, still);
+    this.layout = computed(() => layout(tracks.groups, this.turned.value));
+    const query = route.peek().query;
+    this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.whole, this.whole));
+    this.written = `${query["start"]}-${query["end"]}`;
+    const arrived = () => {
+      this.arrived.value += 1;
+    };
+    this.loader = new Loader(source, this.whole, this.palette.label, arrived, (error) => {
+      this.problem.value = words(error);
+    });
+    this.search = new Search(source, (span) => this.choose(span, true));
+    let seen = version.peek();
+    this.endings.push(
+      effect(() => this.follow(route.value.page === "timeline" ? route.value.query : {})),
+      effect(() => {
+        if (version.value === seen) return;
+        seen = version.value;
+        this.loader.renew();
+      }),
+    );
+  }
+
+  end(): void {
+    clearTimeout(this.resting);
+    this.loader.end();
+    this.search.end();
+    for (const ending of this.endings) ending();
+  }
+
+  // The view
+
+  /** Show a stretch of time; the address follows when the view rests. */
+  show(view: View): void {
+    if (same(view, this.view.peek())) return;
+    this.view.value = clamped(view, this.whole);
+    this.problem.value = "";
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => this.rest(), REST_MS);
+  }
+
+  glide(view: View): void {
+    const next = this.motion.glideTo(this.view.peek(), clamped(view, this.whole), performance.now());
+    this.show(next);
+    this.arrived.value += 1;
+  }
+
+  showAll(): void {
+    this.glide(this.whole);
+  }
+
+  /** Fit the chosen range or span into the view. */
+  fit(): void {
+    const range = this.range.peek();
+    const chosen = this.chosen.peek();
+    if (chosen) this.glide(fitted(chosen.start, chosen.start + chosen.duration, this.whole));
+    else if (range) this.glide(fitted(range.start, range.end, this.whole));
+  }
+
+  // What is chosen
+
+  /** Choose a span, or none. `anew` makes it an entry of the history. */
+  choose(span: number | null, anew: boolean): void {
+    change({ span: span === null ? undefined : String(span) }, !anew);
+  }
+
+  /** Choose the box under the pointer, which is known already. */
+  chooseBox(box: Hovered | null): void {
+    if (box && box.span >= 0) {
+      const { span, track, row, start, duration } = box;
+      if (box.count === 1) this.chosen.value = { span, track, row, start, duration };
+      this.choose(span, true);
+    } else this.choose(null, false);
+  }
+
+  async chooseBeside(side: Side): Promise<void> {
+    const chosen = this.chosen.peek();
+    if (!chosen) return;
+    try {
+      const found = await neighbour(this.source, chosen, side, this.whole);
+      if (found !== null && this.chosen.peek()?.span === chosen.span) this.choose(found, false);
+    } catch (error) {
+      this.problem.value = words(error);
+    }
+  }
+
+  chooseRange(range: View | null): void {
+    this.range.value = range;
+    const written = range && `${Math.round(range.start)}-${Math.round(range.end)}`;
+    change({ range: written ?? undefined, ...(range ? { span: undefined } : {}) }, range === null);
+  }
+
+  turn(key: string): void {
+    const turned = new Set(this.turned.peek());
+    if (!turned.delete(key)) turned.add(key);
+    change({ turned: [...turned].join(".") || undefined }, true);
+  }
+
+  /** Bring a lane into sight; returns the new scroll. */
+  scrolledTo(place: Place): number {
+    const lane = laneOf(this.layout.peek(), place.track);
+    const scroll = this.scroll.peek();
+    if (!lane) return scroll;
+    const top = lane.top + place.row * lane.rowHeight;
+    const height = this.height.peek();
+    if (top >= scroll + 10 && top + lane.rowHeight + 10 <= scroll + height) return scroll;
+    return Math.max(0, Math.min(top - height / 3, this.layout.peek().height - height));
+  }
+
+  // Following the address
+
+  private follow(query: Readonly<Record<string, string>>): void {
+    const written = `${query["start"]}-${query["end"]}`;
+    if (written !== this.written) {
+      this.written = written;
+      // Not to be bound to the view: only the address matters here.
+      queueMicrotask(() => this.glide(parsedView(query["start"], query["end"]) ?? this.whole));
+    }
+    const [from, to] = (query["range"] ?? "").split("-");
+    const range = parsedView(from || undefined, to || undefined) ?? null;
+    const before = this.range.peek();
+    if (range?.start !== before?.start || range?.end !== before?.end) this.range.value = range;
+    const turned = query["turned"] ?? "";
+    if ([...this.turned.peek()].join(".") !== turned)
+      this.turned.value = new Set(turned.split(".").filter(Boolean));
+    this.allArrows.value = query["arrows"] === "all";
+    this.search.follow(query["find"] ?? "");
+    const span = query["span"] === undefined || query["span"] === "" ? null : Number(query["span"]);
+    const held = this.details.peek()?.id ?? null;
+    if (span === null || !Number.isSafeInteger(span) || span < 0) {
+      this.chosen.value = null;
+      this.details.value = null;
+    } else if (span !== held) this.load(span);
+    queueMicrotask(() => this.lookForArrows());
+  }
+
+  private load(span: number): void {
+    const known = this.chosen.peek()?.span === span;
+    this.details.value = { id: span, value: undefined, error: undefined };
+    const current = () => this.details.peek()?.id === span;
+    this.source.json<NonNullable<Details["value"]>>(`span/${span}`).then(
+      (value) => {
+        if (!current()) return;
+        this.details.value = { id: span, value, error: undefined };
+        const place = placeOf(value);
+        this.chosen.value = { span, ...place };
+        if (!known) this.reveal(place);
+      },
+      (error: unknown) => {
+        if (!current()) return;
+        this.details.value = { id: span, value: undefined, error: words(error) };
+        this.chosen.value = null;
+      },
+    );
+  }
+
+  /** Scroll and move the view to where a place can be seen; closed tracks of its process are opened. */
+  private reveal(place: Place): void {
+    const group = this.tracks.groups.findIndex((one) => one.tracks.some((track) => track.id === place.track));
+    if (group >= 0 && !this.layout.peek().lanes.some((lane) => lane.track.id === place.track))
+      this.turn(`g${group}`);
+    const aim = this.motion.aim ?? this.view.peek();
+    const next = revealed(aim, place.start, place.start + place.duration, this.whole, this.width.peek());
+    if (!same(next, aim)) this.glide(next);
+    this.scroll.value = this.scrolledTo(place);
+  }
+
+  /** The view rests: keep it in the address. */
+  private rest(): void {
+    const { start, end } = this.view.peek();
+    if (this.motion.moving) {
+      this.resting = setTimeout(() => this.rest(), REST_MS);
+      return;
+    }
+    const digits = end - start < 10_000 ? 1 : 0;
+    const all = start <= this.whole.start && end >= this.whole.end;
+    const texts = { start: start.toFixed(digits), end: end.toFixed(digits) };
+    const query = all ? { start: undefined, end: undefined } : texts;
+    this.written = `${query.start}-${query.end}`;
+    change(query, true);
+    this.lookForArrows();
+  }
+
+  private lookForArrows(): void {
+    const tracks = this.layout.peek().lanes.map((lane) => lane.track);
+    const asked = tracks.filter((track) => track.sort === "thread" || track.sort === "stream");
+    const { start, end } = this.view.peek();
+    if (!this.allArrows.peek()) {
+      if (this.arrows.peek().length) this.arrows.value = [];
+      this.arrowsOf = "";
+      return;
+    }
+    const query = { start, end, tracks: asked.map((track) => track.id).join(), limit: MOST_ARROWS };
+    const key = JSON.stringify(query);
+    if (key === this.arrowsOf) return;
+    this.arrowsOf = key;
+    this.source.columns("arrows", query).then(
+      (answer) => {
+        if (this.arrowsOf !== key) return;
+        const [fromTrack, fromRow, from] = ["from_track", "from_row", "from_time"].map((name) =>
+          answer.numbers(name),
+        );
+        const [toTrack, toRow, to] = ["to_track", "to_row", "to_time"].map((name) => answer.numbers(name));
+        this.arrows.value = Array.from({ length: answer.rows }, (_, row) => ({
+          from: {
+            track: fromTrack?.[row] ?? 0,
+            row: fromRow?.[row] ?? 0,
+            start: from?.[row] ?? 0,
+            duration: 0,
+          },
+          to: { track: toTrack?.[row] ?? 0, row: toRow?.[row] ?? 0, start: to?.[row] ?? 0, duration: 0 },
+        }));
+      },
+      (error: unknown) => {
+        if (this.arrowsOf === key) this.problem.value = words(error);
+      },
+    );
+  }
+}

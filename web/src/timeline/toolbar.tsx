@@ -1,0 +1,147 @@
+/** The line above the timeline: search, what is drawn, and moving about without a keyboard. */
+
+import { useEffect, useRef } from "preact/hooks";
+import { change } from "../router";
+import * as units from "../units";
+import type { Timeline } from "./timeline";
+import { zoomed } from "./view";
+
+export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
+  const { timeline } = props;
+  const zoom = (factor: number) => {
+    const view = timeline.motion.aim ?? timeline.view.peek();
+    timeline.glide(zoomed(view, factor, (view.start + view.end) / 2, timeline.whole));
+  };
+  const nothing = !timeline.chosen.value && !timeline.range.value;
+  return (
+    <header class="title tl-title">
+      <h1>Timeline</h1>
+      <SearchBox timeline={timeline} />
+      <div class="tools">
+        <label
+          class="tl-switch"
+          title="Draw a line from every launch to what it started, and from forward to backward"
+        >
+          <input
+            type="checkbox"
+            checked={timeline.allArrows.value}
+            onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
+          />
+          All arrows
+        </label>
+        <span class="choice">
+          <button type="button" title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
+            −
+          </button>
+          <button type="button" title="Zoom in (w)" aria-label="Zoom in" onClick={() => zoom(0.5)}>
+            +
+          </button>
+          <button
+            type="button"
+            title="Fit what is chosen into the view (f)"
+            disabled={nothing}
+            onClick={() => timeline.fit()}
+          >
+            Fit
+          </button>
+          <button type="button" title="Show the whole trace (0)" onClick={() => timeline.showAll()}>
+            All
+          </button>
+        </span>
+        <button type="button" title="Keys and mouse (?)" aria-label="Keys and mouse" onClick={props.onHelp}>
+          ?
+        </button>
+      </div>
+    </header>
+  );
+}
+
+function SearchBox(props: { timeline: Timeline }) {
+  const { timeline } = props;
+  const { search } = timeline;
+  const input = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.key !== "/" || isTyping(event)) return;
+      event.preventDefault();
+      input.current?.focus();
+      input.current?.select();
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+  const step = (by: 1 | -1) => {
+    const { start, end } = timeline.view.peek();
+    search.step(by, timeline.chosen.peek()?.span, start >= timeline.whole.start ? start : end);
+  };
+  const none = !search.found.value?.rows;
+  return (
+    <search class="tl-search">
+      <input
+        ref={input}
+        type="search"
+        placeholder="Search names  ( / )"
+        aria-label="Search spans by name"
+        value={search.text.value}
+        onInput={(event) => change({ find: event.currentTarget.value || undefined }, true)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
+          else if (event.key === "Escape") {
+            change({ find: undefined }, true);
+            event.currentTarget.blur();
+          }
+        }}
+      />
+      <span class="choice">
+        <button
+          type="button"
+          disabled={none}
+          aria-label="The one before"
+          title="The one before (Shift+Enter, N)"
+          onClick={() => step(-1)}
+        >
+          ↑
+        </button>
+        <button
+          type="button"
+          disabled={none}
+          aria-label="The next"
+          title="The next (Enter, n)"
+          onClick={() => step(1)}
+        >
+          ↓
+        </button>
+      </span>
+      <span class="muted tl-found" role="status">
+        <Told timeline={timeline} />
+      </span>
+    </search>
+  );
+}
+
+/** How many were found, and which of them is chosen. */
+function Told(props: { timeline: Timeline }) {
+  const { search, chosen } = props.timeline;
+  if (search.problem.value) return <span class="warn">{search.problem.value}</span>;
+  if (!search.text.value.trim()) return null;
+  const found = search.found.value;
+  if (!found) return <>{search.waiting.value ? "Searching…" : ""}</>;
+  if (found.rows === 0) return <>no span holds it</>;
+  const place = Array.prototype.indexOf.call(found.numbers("span"), chosen.value?.span ?? -1);
+  const total = `${units.count(found.total)}${found.total > found.rows ? `, the first ${units.count(found.rows)} to step through` : ""}`;
+  return <>{place >= 0 ? `${units.count(place + 1)} of ${total}` : `${total} found`}</>;
+}
+
+/** Whether a key goes into a field. */
+export function isTyping(event: KeyboardEvent): boolean {
+  const target = event.target instanceof HTMLElement ? event.target : null;
+  return (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    target?.isContentEditable === true ||
+    (target instanceof HTMLInputElement && target.type !== "checkbox") ||
+    target instanceof HTMLTextAreaElement ||
+    target instanceof HTMLSelectElement
+  );
+}

@@ -1,0 +1,212 @@
+/** The tracks: their labels, the canvases beside them, the axis and the overview above, and the tooltip. */
+
+import { type Signal, useComputed, useSignal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import * as units from "../units";
+import { hit, onAxis, onTracks, onWhole } from "./input";
+import { groupKey, type Lane, trackKey } from "./layout";
+import { plain } from "./names";
+import { Stage } from "./stage";
+import { moment } from "./ticks";
+import type { Timeline } from "./timeline";
+
+type Ranges = ReadonlyMap<number, readonly [number, number]>;
+
+export function TracksView(props: { timeline: Timeline }) {
+  const { timeline } = props;
+  const scroller = useRef<HTMLDivElement>(null);
+  const area = useRef<HTMLDivElement>(null);
+  const lanes = useRef<HTMLCanvasElement>(null);
+  const over = useRef<HTMLCanvasElement>(null);
+  const axis = useRef<HTMLCanvasElement>(null);
+  const whole = useRef<HTMLCanvasElement>(null);
+  const base = useSignal<number | null>(null);
+  const ranges = useSignal<Ranges>(new Map());
+
+  useLayoutEffect(() => {
+    if (!scroller.current || !area.current) return;
+    if (!lanes.current || !over.current || !axis.current || !whole.current) return;
+    const stage = new Stage(
+      timeline,
+      { lanes: lanes.current, over: over.current, axis: axis.current, whole: whole.current },
+      {
+        base: (value) => {
+          base.value = value;
+        },
+        counters: (value) => {
+          ranges.value = value;
+        },
+      },
+    );
+    const watcher = new ResizeObserver(() => stage.resize());
+    watcher.observe(area.current);
+    const endings = [
+      onTracks(timeline, area.current, scroller.current),
+      onAxis(timeline, axis.current),
+      onWhole(timeline, whole.current),
+      () => watcher.disconnect(),
+      () => stage.end(),
+    ];
+    return () => {
+      for (const end of endings) end();
+    };
+  }, [timeline]);
+
+  // Where something was chosen out of sight, the tracks are scrolled to it.
+  useEffect(
+    () =>
+      timeline.scroll.subscribe((scroll) => {
+        if (scroller.current && Math.abs(scroller.current.scrollTop - scroll) > 1)
+          scroller.current.scrollTop = scroll;
+      }),
+    [timeline],
+  );
+  const onScroll = () => {
+    timeline.scroll.value = scroller.current?.scrollTop ?? 0;
+    const pointed = timeline.hovered.peek();
+    if (pointed) timeline.hovered.value = hit(timeline, pointed.x, pointed.y);
+  };
+
+  const { lanes: placed, headings, height } = timeline.layout.value;
+  return (
+    <div class="tl-frame">
+      <div class="tl-corner">
+        <InView timeline={timeline} />
+      </div>
+      <canvas class="tl-whole" ref={whole} aria-label="The whole trace; drag to move the view" role="img" />
+      <div class="tl-corner">{base.value !== null && <span>from {moment(base.value)}</span>}</div>
+      <canvas class="tl-axis" ref={axis} aria-label="Time; drag to choose a range" role="img" />
+      <div
+        class="tl-scroller"
+        ref={scroller}
+        onScroll={onScroll}
+        role="application"
+        aria-roledescription="timeline"
+        aria-label={`Timeline of ${units.count(placed.length)} tracks; press ? for the keys`}
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: keys move the timeline
+        tabIndex={0}
+      >
+        <div class="tl-labels" style={{ height: `${height}px` }}>
+          {headings.map((heading) => (
+            <button
+              type="button"
+              key={groupKey(heading.group)}
+              class="tl-heading"
+              style={{ top: `${heading.top}px` }}
+              aria-expanded={heading.open}
+              onClick={() => timeline.turn(groupKey(heading.group))}
+              title={plain(heading.label)}
+            >
+              <Chevron open={heading.open} />
+              <span class="name">{plain(heading.label)}</span>
+            </button>
+          ))}
+          {placed.map((lane) => (
+            <Label key={lane.track.id} lane={lane} timeline={timeline} ranges={ranges} />
+          ))}
+        </div>
+        <div class="tl-area" ref={area}>
+          <canvas ref={lanes} />
+          <canvas ref={over} />
+          <Tip timeline={timeline} />
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function InView(props: { timeline: Timeline }) {
+  const text = useComputed(() => {
+    const { start, end } = props.timeline.view.value;
+    return units.time(end - start);
+  });
+  return (
+    <>
+      <span class="faint">in view</span> <strong>{text}</strong>
+    </>
+  );
+}
+
+function Label(props: { lane: Lane; timeline: Timeline; ranges: Signal<Ranges> }) {
+  const { lane, timeline, ranges } = props;
+  const { track } = lane;
+  const range = track.sort === "counter" ? ranges.value.get(track.id) : undefined;
+  const label = plain(track.label);
+  const detail = plain(track.detail);
+  const about = [label, detail, track.spans ? `${units.count(track.spans)} spans` : ""];
+  const inner = (
+    <>
+      {lane.opens ? <Chevron open={lane.open} /> : <span class="tl-chevron" />}
+      <span class="tl-words">
+        <span class="name">{label}</span>
+        {lane.height >= 38 && detail && !range && <span class="name faint">{detail}</span>}
+        {range && <span class="name faint">up to {quantity(range[1], track.detail)}</span>}
+      </span>
+    </>
+  );
+  const title = about.filter(Boolean).join("\n");
+  const place = { top: `${lane.top}px`, height: `${lane.height}px` };
+  const kind = `tl-label ${track.sort}`;
+  return (
+    <div class={kind} style={place} title={title}>
+      {lane.opens ? (
+        <button type="button" aria-expanded={lane.open} onClick={() => timeline.turn(trackKey(track.id))}>
+          {inner}
+        </button>
+      ) : (
+        <div class="tl-still">{inner}</div>
+      )}
+    </div>
+  );
+}
+
+/** A value of a counter; its track says the unit. */
+export function quantity(value: number, unit: string): string {
+  if (unit === "bytes") return units.bytes(value);
+  if (unit === "ns") return units.time(value);
+  if (unit === "%") return units.percent(value);
+  return units.scaled(value, unit.length <= 6 ? unit : "");
+}
+
+function Chevron(props: { open: boolean }) {
+  return (
+    <svg class="tl-chevron" data-open={props.open} viewBox="0 0 10 10" aria-hidden="true">
+      <path d="M3 1.5 7 5 3 8.5" fill="none" stroke="currentColor" stroke-width="1.5" />
+    </svg>
+  );
+}
+
+/** What the pointer is at. */
+function Tip(props: { timeline: Timeline }) {
+  const { timeline } = props;
+  const at = timeline.hovered.value;
+  if (!at) return null;
+  const { palette } = timeline;
+  const right = at.x > timeline.width.value * 0.6;
+  const low = at.y > timeline.height.value * 0.7;
+  const style = {
+    [right ? "right" : "left"]: `${(right ? timeline.width.value - at.x : at.x) + 14}px`,
+    [low ? "bottom" : "top"]: `${(low ? timeline.height.value - at.y : at.y) + 14}px`,
+  };
+  const end = at.start + at.duration;
+  return (
+    <div class="tl-tip" style={style} role="presentation">
+      <div class="tl-tip-name">
+        <span class="swatch" style={{ background: palette.fill[at.label] }} />
+        {plain(palette.name(at.label))}
+      </div>
+      <div class="muted">
+        {at.count === 1 ? (
+          <>
+            <strong>{units.time(at.duration)}</strong> · {palette.kind(at.label).replaceAll("_", " ")}
+          </>
+        ) : (
+          <>
+            the first of <strong>{units.count(at.count)}</strong>, busy {units.time(at.busy)} of{" "}
+            {units.time(end - at.start)} · zoom in to tell them apart
+          </>
+        )}
+      </div>
+    </div>
+  );
+}
