@@ -39,14 +39,14 @@ export function placeOf(of: Pick<Link, "track" | "row" | "start_ns" | "duration_
   return { track: of.track, row: of.row, start: of.start_ns, duration: of.duration_ns };
 }
 
-/** Links that are not drawn: who is in whom can be seen. */
-const NESTING = /^(parent|child|inside|contains|caller|part of)/i;
+/** Links that are drawn as lines; who is in whom can be seen without. */
+const DRAWN = new Set(["launched by", "launched", "forward", "backward", "carried out by", "carries out"]);
 
 /** The lines between a span and what it caused or was caused by, from the earlier to the later one. */
 export function arrowsOf(span: SpanFacts): Arrow[] {
   const own = placeOf(span);
   return span.links
-    .filter((link) => !NESTING.test(link.label))
+    .filter((link) => DRAWN.has(link.label))
     .map((link) => {
       const other = placeOf(link);
       return other.start < own.start ? { from: other, to: own } : { from: own, to: other };

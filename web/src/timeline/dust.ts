@@ -4,7 +4,7 @@ import { type Boxes, endOf } from "./boxes";
 import type { Palette } from "./palette";
 
 /** However little of a pixel is busy, what is there can be seen. */
-const FAINTEST = 0.35;
+const FAINTEST = 0.42;
 
 /** One row of pixels, into which boxes are mixed by the share of each pixel they fill. */
 export class Dust {

@@ -51,6 +51,18 @@ function within(whole: View, time: number): number {
   return Math.min(Math.max(time, whole.start), whole.end);
 }
 
+/** Find again what is under the pointer: it moved, or the view did. */
+export function point(timeline: Timeline): void {
+  const at = timeline.pointer.peek();
+  const found = at && hit(timeline, at.x, at.y);
+  const before = timeline.hovered.peek();
+  const keys = ["track", "row", "start", "label", "count", "x", "y"] as const;
+  if (found ? keys.some((key) => found[key] !== before?.[key]) : before) timeline.hovered.value = found;
+  if (!at) return;
+  const { start, end } = timeline.view.peek();
+  timeline.cursor.value = start + (at.x / timeline.width.peek()) * (end - start);
+}
+
 /** Follow a pointer that was pressed until it is let go. */
 function drag(
   event: PointerEvent,
@@ -82,13 +94,14 @@ function drag(
 function dragRange(timeline: Timeline, event: PointerEvent, element: HTMLElement): void {
   const from = timeAt(timeline, element, event.clientX);
   const before = timeline.range.peek();
+  timeline.pointer.value = null;
+  timeline.cursor.value = null;
   drag(
     event,
     element,
     (_dx, _dy, now) => {
       const to = within(timeline.whole, timeAt(timeline, element, now.clientX));
       timeline.range.value = to < from ? { start: to, end: from } : { start: from, end: to };
-      timeline.cursor.value = to;
     },
     (moved) => {
       const range = timeline.range.peek();
@@ -116,7 +129,8 @@ export function onTracks(timeline: Timeline, element: HTMLElement, scroller: HTM
       element,
       (dx, dy) => {
         element.dataset["dragged"] = "yes";
-        timeline.hovered.value = null;
+        timeline.pointer.value = null;
+        timeline.cursor.value = null;
         timeline.show(panned(view, -dx * pixel, timeline.whole));
         scroller.scrollTop = scroll - dy;
       },
@@ -129,14 +143,13 @@ export function onTracks(timeline: Timeline, element: HTMLElement, scroller: HTM
     );
   };
   const move = (event: PointerEvent) => {
-    timeline.cursor.value = timeAt(timeline, element, event.clientX);
     if (event.buttons !== 0) return;
     const box = element.getBoundingClientRect();
-    timeline.hovered.value = hit(timeline, event.clientX - box.left, event.clientY - box.top);
+    timeline.pointer.value = { x: event.clientX - box.left, y: event.clientY - box.top };
   };
   const leave = () => {
+    timeline.pointer.value = null;
     timeline.cursor.value = null;
-    timeline.hovered.value = null;
   };
   const twice = () => timeline.fit();
   return listening(
@@ -152,7 +165,7 @@ export function onAxis(timeline: Timeline, element: HTMLElement): () => void {
     if (event.button === 0) dragRange(timeline, event, element);
   };
   const move = (event: PointerEvent) => {
-    timeline.cursor.value = timeAt(timeline, element, event.clientX);
+    if (event.buttons === 0) timeline.cursor.value = timeAt(timeline, element, event.clientX);
   };
   const leave = () => {
     timeline.cursor.value = null;

@@ -33,7 +33,9 @@ export function kernelName(name: string): string {
   const telling = inner
     .map(lastName)
     .find((word) => !GENERIC.test(word) && word !== base && !/^gpu_kernel_impl|^unrolled_|_t$/.test(word));
-  return telling ? `${base} ‹${telling}›` : base;
+  if (!telling) return base;
+  // CUTLASS gives all its kernels one name.
+  return /^[Kk]ernel\d*$/.test(base) ? telling : `${base} ‹${telling}›`;
 }
 
 /** `forward (model.py:12)` for a call recorded as `src/model.py(12): forward`. */

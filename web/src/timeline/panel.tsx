@@ -5,7 +5,6 @@ import { Problem } from "../parts/answer";
 import { address } from "../router";
 import * as units from "../units";
 import { argumentText, type Link, type SpanFacts } from "./details";
-import { Keys } from "./help";
 import { plain } from "./names";
 import { RangeTable } from "./range-table";
 import { moment } from "./ticks";
@@ -13,6 +12,7 @@ import type { Timeline } from "./timeline";
 
 const LEAST_REM = 4;
 const FIRST_REM = 15;
+const MOST_LINKS = 200;
 
 export function Panel(props: { timeline: Timeline }) {
   const { timeline } = props;
@@ -58,10 +58,8 @@ export function Panel(props: { timeline: Timeline }) {
           {details.value && <Chosen timeline={timeline} span={details.value} />}
           {!details.value && details.error === undefined && <p class="waiting">Reading…</p>}
         </div>
-      ) : range ? (
-        <RangeTable timeline={timeline} range={range} />
       ) : (
-        <Keys />
+        <RangeTable timeline={timeline} range={range} />
       )}
     </section>
   );
@@ -108,7 +106,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
         </div>
       </header>
       <div class="tl-columns">
-        <div class="tl-column">
+        <div class="tl-column wide">
           <dl class="tl-facts">
             <Fact
               label="Duration"
@@ -140,10 +138,13 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
           <div class="tl-column">
             <h3>Tied to</h3>
             <ul class="tl-links">
-              {span.links.map((link, index) => (
+              {span.links.slice(0, MOST_LINKS).map((link, index) => (
                 <LinkRow key={`${link.label}${link.span}${index}`} link={link} timeline={timeline} />
               ))}
             </ul>
+            {span.links.length > MOST_LINKS && (
+              <p class="muted">and {units.count(span.links.length - MOST_LINKS)} more</p>
+            )}
           </div>
         )}
         {argumentsOf.length > 0 && (
@@ -204,5 +205,7 @@ function LinkRow(props: { link: Link; timeline: Timeline }) {
 }
 
 function share(part: number, whole: number): string {
-  return whole > 0 ? ` · ${units.percent((100 * part) / whole)}` : "";
+  if (whole <= 0) return "";
+  const percent = (100 * part) / whole;
+  return percent > 0 && percent < 0.05 ? " · < 0.1 %" : ` · ${units.percent(percent)}`;
 }

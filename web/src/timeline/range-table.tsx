@@ -1,6 +1,7 @@
-/** What ran in the chosen stretch of time. */
+/** What ran in the chosen stretch of time, or in all that is in view while nothing is chosen. */
 
-import { Shown, useColumns } from "../parts/answer";
+import { useEffect, useState } from "preact/hooks";
+import { Problem, Shown, useColumns } from "../parts/answer";
 import { Table } from "../parts/table";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
@@ -8,7 +9,9 @@ import * as units from "../units";
 import type { Sort, Track } from "./layout";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
-import type { View } from "./view";
+import { same, type View } from "./view";
+
+const REST_MS = 350;
 
 const PARTS: readonly { key: string; title: string; sorts: readonly Sort[] }[] = [
   { key: "", title: "All", sorts: ["thread", "stream"] },
@@ -18,24 +21,27 @@ const PARTS: readonly { key: string; title: string; sorts: readonly Sort[] }[] =
   { key: "modules", title: "Modules", sorts: ["modules"] },
 ];
 
-export function RangeTable(props: { timeline: Timeline; range: View }) {
+export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   const { timeline, range } = props;
+  const inView = useRested(timeline);
+  const view = range ?? inView;
   const all = timeline.tracks.groups.flatMap((group) => group.tracks);
   const parts = PARTS.filter((part) => tracksOf(all, part.sorts).length > 0);
   const chosen = parts.find((part) => part.key === (route.value.query["of"] ?? "")) ?? parts[0];
   const tracks = tracksOf(all, chosen?.sorts ?? []).join();
-  const start = Math.round(range.start);
-  const end = Math.round(range.end);
-  const answer = useColumns(tracks ? "range" : null, { start, end, tracks });
+  const start = Math.floor(view.start);
+  const end = Math.max(Math.ceil(view.end), start + 1);
+  const query = { start, end, tracks };
+  const can = timeline.source.has("range", query);
+  const answer = useColumns(tracks && can ? "range" : null, query);
   const resolution = (end - start) / 1000;
   return (
     <div class="tl-range">
       <header class="tl-chosen-head">
-        <h2>{units.time(end - start)} chosen</h2>
-        <span class="muted">
-          {moment(start, resolution)} to {moment(end, resolution)}
+        <h2>{range ? `${units.time(end - start)} chosen` : "In view"}</h2>
+        <span class="muted" title={`${moment(start, resolution)} to ${moment(end, resolution)}`}>
+          {answer.value && !answer.waiting ? summed(answer.value, end - start) : ""}
         </span>
-        {answer.value && <span class="muted">{summed(answer.value, end - start)}</span>}
         <div class="tools">
           {parts.length > 2 && (
             <span class="choice">
@@ -51,39 +57,65 @@ export function RangeTable(props: { timeline: Timeline; range: View }) {
               ))}
             </span>
           )}
-          <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
-            Fit
-          </button>
-          <button
-            type="button"
-            title="Choose nothing (Esc)"
-            aria-label="Close"
-            onClick={() => timeline.chooseRange(null)}
-          >
-            ✕
-          </button>
+          {range ? (
+            <>
+              <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
+                Fit
+              </button>
+              <button
+                type="button"
+                title="Choose nothing (Esc)"
+                aria-label="Close"
+                onClick={() => timeline.chooseRange(null)}
+              >
+                ✕
+              </button>
+            </>
+          ) : (
+            <span class="faint tl-hint">Click a span · Shift+drag a range</span>
+          )}
         </div>
       </header>
-      <Shown answer={answer}>
-        {(table) => (
-          <Table
-            table={table}
-            id="range"
-            order="-self_ns"
-            columns={[
-              { name: "name", width: "minmax(12rem, 4fr)" },
-              { name: "kind", width: "8rem" },
-              { name: "count", width: "minmax(5rem, 1fr)" },
-              { name: "self_ns", bar: true },
-              { name: "total_ns", bar: true },
-              { name: "share", title: "Self %", width: "minmax(5rem, 1fr)" },
-            ]}
-            onRow={(row) => change({ find: table.texts("name")[row] ?? undefined }, true)}
-          />
-        )}
-      </Shown>
+      {!can && <Problem>This report does not hold what would answer this.</Problem>}
+      {can && (
+        <Shown answer={answer}>
+          {(table) => (
+            <Table
+              table={table}
+              id="range"
+              order="-self_ns"
+              columns={[
+                { name: "name", width: "minmax(12rem, 4fr)" },
+                { name: "kind", width: "8rem" },
+                { name: "count", width: "minmax(5rem, 1fr)" },
+                { name: "self_ns", bar: true },
+                { name: "total_ns", bar: true },
+                { name: "share", title: "Self %", width: "minmax(5rem, 1fr)" },
+              ]}
+              onRow={(row) => change({ find: table.texts("name")[row] ?? undefined }, true)}
+            />
+          )}
+        </Shown>
+      )}
     </div>
   );
+}
+
+/** The view, once it has not moved for a while: a table that changes with every frame could not be read. */
+function useRested(timeline: Timeline): View {
+  const [view, setView] = useState(timeline.view.peek());
+  useEffect(() => {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const end = timeline.view.subscribe((now) => {
+      clearTimeout(timer);
+      timer = setTimeout(() => setView((before) => (same(before, now) ? before : now)), REST_MS);
+    });
+    return () => {
+      clearTimeout(timer);
+      end();
+    };
+  }, [timeline]);
+  return view;
 }
 
 function tracksOf(all: readonly Track[], sorts: readonly Sort[]): number[] {
@@ -98,6 +130,7 @@ function summed(table: Columns, width: number): string {
     self += table.numbers("self_ns")[row] ?? 0;
     count += table.numbers("count")[row] ?? 0;
   }
-  const busy = width > 0 ? self / width : 0;
-  return `${units.count(count)} spans, ${units.time(self)} in all: ${busy.toFixed(2)} busy at a time`;
+  if (!count) return "nothing ran";
+  const spans = count === 1 ? "1 span" : `${units.count(count)} spans`;
+  return `${spans} · ${units.time(self)} in all, ${(self / width).toFixed(2)} at a time on average`;
 }

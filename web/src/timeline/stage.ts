@@ -4,6 +4,7 @@ import { effect } from "@preact/signals";
 import { colour, theme } from "../parts/theme";
 import { time } from "../units";
 import { arrowsOf } from "./details";
+import { point } from "./input";
 import { type Layout, laneOf, lanesWithin } from "./layout";
 import {
   type Colours,
@@ -78,10 +79,10 @@ export class Stage {
         this.draw();
       }),
       effect(() => {
-        const { view, scroll, layout, arrived, search, cursor, hovered, chosen, details, range, arrows } =
+        const { view, scroll, layout, arrived, search, pointer, cursor, chosen, details, range, arrows } =
           timeline;
         for (const one of [view, scroll, layout, arrived, search.text]) one.value;
-        for (const one of [cursor, hovered, chosen, details, range, arrows]) one.value;
+        for (const one of [pointer, cursor, chosen, details, range, arrows]) one.value;
         this.draw();
       }),
     );
@@ -129,6 +130,7 @@ export class Stage {
       this.draw();
     }
     const layout = timeline.layout.peek();
+    point(timeline);
     this.paintLanes(layout);
     this.paintOver(layout);
     this.paintAround();

@@ -34,6 +34,8 @@ export class Timeline {
   readonly scroll = signal(0);
   readonly width = signal(900);
   readonly height = signal(400);
+  /** Where the pointer is on the tracks, in CSS pixels; null elsewhere and while something is dragged. */
+  readonly pointer = signal<{ x: number; y: number } | null>(null);
   /** The time under the pointer. */
   readonly cursor = signal<number | null>(null);
   readonly hovered = signal<Hovered | null>(null);

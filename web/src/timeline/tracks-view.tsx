@@ -3,7 +3,7 @@
 import { type Signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import * as units from "../units";
-import { hit, onAxis, onTracks, onWhole } from "./input";
+import { onAxis, onTracks, onWhole } from "./input";
 import { groupKey, type Lane, trackKey } from "./layout";
 import { plain } from "./names";
 import { Stage } from "./stage";
@@ -63,8 +63,6 @@ export function TracksView(props: { timeline: Timeline }) {
   );
   const onScroll = () => {
     timeline.scroll.value = scroller.current?.scrollTop ?? 0;
-    const pointed = timeline.hovered.peek();
-    if (pointed) timeline.hovered.value = hit(timeline, pointed.x, pointed.y);
   };
 
   const { lanes: placed, headings, height } = timeline.layout.value;
