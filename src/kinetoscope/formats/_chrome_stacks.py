@@ -21,27 +21,36 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 @dataclass(frozen=True)
-class ShownStacks:
+class ShownFrames:
     """A trace's stacks without the frames that only pass a call on, and the files of installed packages in short.
 
     Attributes:
         row: For each stack, and behind them for -1, the stack that is shown in its place, -1 for none.
-        of_span: For each span the row of the stack to show, -1 for none.
         parent: For each stack the row of its caller, -1 for the outermost.
         strings: The trace's strings, with the short file names behind them.
         file: For each frame the string id of its file.
     """
 
     row: NDArray[np.int32]
-    of_span: NDArray[np.int32]
     parent: NDArray[np.int32]
     strings: list[str]
     file: NDArray[np.int32]
 
 
-def shown_stacks(trace: Trace) -> ShownStacks:
-    """What to show of a trace's stacks; nothing where the spans around a span show the same."""
-    spans, stacks, frames = (trace.columns(name) for name in ("spans", "stacks", "frames"))
+@dataclass(frozen=True)
+class ShownStacks(ShownFrames):
+    """The same, and which spans show their stack.
+
+    Attributes:
+        of_span: For each span the row of the stack to show, -1 for none.
+    """
+
+    of_span: NDArray[np.int32]
+
+
+def shown_frames(trace: Trace) -> ShownFrames:
+    """What to show of a trace's stacks."""
+    stacks, frames = trace.columns("stacks"), trace.columns("frames")
     strings = list(trace.strings)
     passes_on = np.array(
         [
@@ -65,16 +74,26 @@ def shown_stacks(trace: Trace) -> ShownStacks:
                 short[file] = len(strings)
                 strings.append(rest)
                 break
+    return ShownFrames(
+        row=np.array(shown, np.int32),
+        parent=np.array(parent, np.int32),
+        strings=strings,
+        file=np.array([short.get(file, file) for file in frames["file"].tolist()], np.int32),
+    )
+
+
+def shown_stacks(trace: Trace) -> ShownStacks:
+    """The same for each span; nothing where the spans around a span show the same."""
+    frames, spans = shown_frames(trace), trace.columns("spans")
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
     if calls_of(trace) is not None:
         # The calls around a span show its stack already; not so the stack of a forward operator in backward.
         repeated |= spans["forward_stack"] < 0
-    row_of = np.array(shown, np.int32)
     return ShownStacks(
-        row=row_of,
-        of_span=np.where(repeated, np.int32(-1), row_of[stack]),
-        parent=np.array(parent, np.int32),
-        strings=strings,
-        file=np.array([short.get(file, file) for file in frames["file"].tolist()], np.int32),
+        frames.row,
+        frames.parent,
+        frames.strings,
+        frames.file,
+        of_span=np.where(repeated, np.int32(-1), frames.row[stack]),
     )

@@ -27,10 +27,19 @@ if TYPE_CHECKING:
 # the function's third argument.
 ANSWERS: dict[str, str] = {
     "table/": "kinetoscope.viewer._tables:table",
+    "arrows": "kinetoscope.viewer._arrows:arrows",
+    "counter": "kinetoscope.viewer._counters:counter",
+    "histogram": "kinetoscope.viewer._instances:histogram",
+    "instances": "kinetoscope.viewer._instances:instances",
+    "range": "kinetoscope.viewer._range:within",
+    "search": "kinetoscope.viewer._search:search",
     "tracks": "kinetoscope.viewer._timeline:tracks",
     "span/": "kinetoscope.viewer._span:span",
     "window": "kinetoscope.viewer._window:window",
 }
+
+
+MOST_ASKED = 1_000_000
 
 
 class Limited:
@@ -83,6 +92,20 @@ def number(query: Query, name: str, default: float | None = None) -> float:
     if not abs(value) < float("inf"):
         raise ArgumentError(f"the option {name!r} must be a number, not {text[:50]!r}")
     return value
+
+
+def whole_number(query: Query, name: str, default: int) -> int:
+    """Return an option that says how many rows are wanted.
+
+    Raises:
+        ArgumentError: It is no whole number from 1 to a million.
+    """
+    value = number(query, name, default)
+    if not (1 <= value <= MOST_ASKED and value == int(value)):
+        raise ArgumentError(
+            f"the option {name!r} must be a whole number from 1 to {MOST_ASKED:,}, not {value:g}"
+        )
+    return int(value)
 
 
 def _function(key: str) -> Callable[..., Answer]:

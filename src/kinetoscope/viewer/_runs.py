@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope import _core
-from kinetoscope.formats._chrome_stacks import shown_stacks
+from kinetoscope.formats._chrome_stacks import shown_frames
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._calls import call_mask
 from kinetoscope.viewer._rows import PYTHON, Rows, Track, rows_of
@@ -53,9 +53,9 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
         sort: `PYTHON` or `MODULES`. A thread whose calls were recorded has no runs.
         process: For each thread the row of its process.
     """
-    nodes, parent, names, texts = _functions(trace) if sort == PYTHON else _modules(trace)
-    if len(parent) == 0:
+    if len(trace.columns("stacks" if sort == PYTHON else "modules")) == 0:
         return []
+    nodes, parent, names, texts = _functions(trace) if sort == PYTHON else _modules(trace)
     of_threads = _operators(trace, nodes, sort)
     if not (of_threads[-1] >= 0).any():
         return []
@@ -229,8 +229,8 @@ def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDAr
 
     A call is known by its caller's line, its function and its file: the lines that it goes through are one call.
     """
-    shown = shown_stacks(trace)
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    shown = shown_frames(trace)
     rows = np.flatnonzero(shown.row[:-1] == np.arange(len(stacks)))
     frame = stacks["frame"][rows]
     function, file = np.append(frames["function"], 0)[frame], np.append(shown.file, 0)[frame]
@@ -255,9 +255,6 @@ def _call_name(strings: list[str], function: int, file: int) -> str:
 def _modules(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
     """For each span the module it ran in, in backward that of its forward operator; the tree of modules and their paths."""
     modules = trace.columns("modules")
-    if len(modules) == 0:
-        nothing = np.zeros(0, np.int32)
-        return nothing, nothing, nothing, []
     return (
         trace.column("spans", "module"),
         modules["holder"],

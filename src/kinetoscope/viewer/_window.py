@@ -65,7 +65,7 @@ def window(trace: Trace, query: Query) -> pyarrow.Table:
             continue
         rows, item, last = track.rows, seen.item, seen.item + seen.count - 1
         ids, words, kind = label_maker(trace, rows)(item)
-        places, used = compact_few(ids, words)
+        places, used = few_texts(ids, words)
         begin = rows.start_ns[item]
         none = np.full(len(item), -1, np.int32)
         parts.append({
@@ -170,7 +170,7 @@ def look(rows: Rows, first: int, count: int, start: float, end: float, width: in
     return Seen(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
-def compact_few(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
+def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
     """The texts that occur, and for each id the place of its own; quick where ids are far fewer than texts."""
     used, places = np.unique(ids, return_inverse=True)
     return places.astype(np.int32), [texts[one] for one in used.tolist()]
