@@ -14,6 +14,7 @@ from kinetoscope.viewer._respond import encoded
 WIDTH = 1600
 ROWS = 24
 BAR_MS = 100.0
+LAYOUT_BAR_S = 2.0
 SHARES = (1.0, 0.1, 0.01, 0.001)
 
 THREADS, LEVELS, STREAMS = 4, 4, 8
@@ -152,6 +153,8 @@ def measure(options: Namespace) -> list[Result]:
     trace = big_trace(spans, with_stacks=False)
     layout = seconds(trace, "tracks", {})
     results = []
+    # The first window of all reads the columns into memory.
+    window_ms(trace, SHARES[0], 1)
     for share in SHARES:
         times, covered, sent, size = window_ms(trace, share, 3 if options.quick else 15)
         worst = max(times)
@@ -165,13 +168,14 @@ def measure(options: Namespace) -> list[Result]:
             )
         )
     deep = big_trace(spans // 10, with_stacks=True)
+    once = seconds(deep, "tracks", {})
     results.append(
         Result(
-            f"layout of {spans:,} spans, once",
-            "-",
-            f"{layout:.2f} s",
-            None,
-            [f"{spans // 10:,} spans with stacks and modules: {seconds(deep, 'tracks', {}):.2f} s"],
+            f"layout of {len(deep.columns('spans')):,} spans with stacks and modules, once",
+            f"< {LAYOUT_BAR_S:.0f} s",
+            f"{once:.2f} s",
+            once < LAYOUT_BAR_S,
+            [f"of {len(trace.columns('spans')):,} without: {layout:.2f} s"],
         )
     )
     return results

@@ -66,7 +66,7 @@ def answer(trace: Trace, path: str, query: Query) -> Answer:
         LookupError: There is no such question.
         ArgumentError: An option has a value that cannot be used.
     """
-    if path in ANSWERS:
+    if path in ANSWERS and not path.endswith("/"):
         return _function(path)(trace, query)
     kind, slash, rest = path.partition("/")
     if slash and kind + slash in ANSWERS:

@@ -80,8 +80,8 @@ def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
                 "device": counter.device,
                 "detail": counter.detail,
                 "unit": counter.unit,
-                "low": float(counter.value.min(initial=0.0)),
-                "high": float(counter.value.max(initial=0.0)),
+                "low": float(counter.value.min()),
+                "high": float(counter.value.max()),
             },
         )
         for counter in counters_of(trace)

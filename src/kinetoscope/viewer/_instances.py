@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.tables._event_facts import STEP_KEY
 from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._schema import KIND_NAMES
-from kinetoscope.trace._steps import MARK
 from kinetoscope.trace._text import to_utf8
 from kinetoscope.viewer._answers import Limited, whole_number
 from kinetoscope.viewer._rows import span_tracks
@@ -103,7 +103,7 @@ def named(trace: Trace, query: Query) -> NDArray[np.int64]:
     if kind is not None and kind not in KIND_NAMES:
         raise ArgumentError(f"kind={kind[:50]!r} is not valid: choose one of {', '.join(KIND_NAMES)}")
     spans = trace.columns("spans")
-    if name == f"{MARK}*":
+    if name == STEP_KEY:
         # The table `ops` puts all steps together under this name.
         found = spans["kind"] == SpanKind.STEP
     else:
@@ -123,12 +123,10 @@ def bar_edges(durations: NDArray[np.int64]) -> NDArray[np.int64]:
     if len(durations) == 0:
         return np.zeros(0, np.int64)
     low, high = max(int(durations[0]), 1), int(durations[-1]) + 1
-    parts = np.geomspace(low, high, _BARS + 1) if high > low else np.array([low])
-    edges = np.unique(np.concatenate(([min(int(durations[0]), low)], np.round(parts[1:-1]), [high])))
-    whole: NDArray[np.int64] = edges.astype(np.int64)
-    if durations[0] <= 0:
-        whole = np.unique(np.append(whole, 1))
-    return whole
+    between = np.geomspace(low, max(high, low), _BARS + 1)[1:-1].round().astype(np.int64)
+    ends = [0, 1] if durations[0] <= 0 else [low]
+    edges: NDArray[np.int64] = np.unique(np.concatenate((ends, np.clip(between, low, high), [high])))
+    return edges
 
 
 def _strings(trace: Trace) -> dict[str, list[int]]:
