@@ -11,6 +11,8 @@ export interface Track {
   spans: number;
   device: string | null;
   detail: string;
+  /** True where its boxes are no spans but runs, made from what stacks or modules neighbours share. */
+  runs?: boolean;
 }
 
 export interface Group {

@@ -177,12 +177,12 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
 function Fact(props: { label: string; value: string; title?: string; strong?: boolean; href?: string }) {
   const { label, value, title, strong, href } = props;
   return (
-    <>
+    <div>
       <dt title={label}>{label}</dt>
       <dd title={title} class={strong ? "strong" : undefined}>
         {href ? <a href={href}>{value}</a> : value}
       </dd>
-    </>
+    </div>
   );
 }
 

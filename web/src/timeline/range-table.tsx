@@ -119,7 +119,7 @@ function useRested(timeline: Timeline): View {
 }
 
 function tracksOf(all: readonly Track[], sorts: readonly Sort[]): number[] {
-  return all.filter((track) => sorts.includes(track.sort)).map((track) => track.id);
+  return all.filter((track) => sorts.includes(track.sort) && !track.runs).map((track) => track.id);
 }
 
 /** What all rows come to together. */
