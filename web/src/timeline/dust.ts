@@ -12,6 +12,8 @@ export class Dust {
   private green = new Float32Array(0);
   private blue = new Float32Array(0);
   private filled = new Float32Array(0);
+  /** The same without the strength. */
+  private there = new Float32Array(0);
   private first = 0;
   private last = -1;
 
@@ -22,8 +24,9 @@ export class Dust {
       this.green = new Float32Array(width);
       this.blue = new Float32Array(width);
       this.filled = new Float32Array(width);
+      this.there = new Float32Array(width);
     } else if (this.last >= this.first) {
-      for (const part of [this.red, this.green, this.blue, this.filled])
+      for (const part of [this.red, this.green, this.blue, this.filled, this.there])
         part.fill(0, this.first, this.last + 1);
     }
     this.first = width;
@@ -42,10 +45,10 @@ export class Dust {
     const width = (endOf(boxes, index) - (boxes.start[index] ?? 0)) * scale;
     const busy = Math.max((boxes.busy[index] ?? 0) * scale, 0.02);
     // What reaches into the next pixel counts there.
-    const over = Math.min(Math.max(x + width - column - 1, 0), 1);
-    this.mix(column, rgb, Math.min(busy, 1) * (1 - (width > 0 ? over / Math.max(width, 1) : 0)) * strength);
+    const over = Math.min(Math.max(x + width - column - 1, 0), 1) / Math.max(width, 1);
+    this.mix(column, rgb, Math.min(busy, 1) * (1 - over), strength);
     if (over > 0.05 && column + 1 < this.filled.length)
-      this.mix(column + 1, rgb, Math.min(busy, 1) * (over / Math.max(width, 1)) * strength);
+      this.mix(column + 1, rgb, Math.min(busy, 1) * over, strength);
   }
 
   /** Write the row as pixels, from `at` on. */
@@ -57,15 +60,18 @@ export class Dust {
       pixels[place] = (this.red[column] ?? 0) / filled;
       pixels[place + 1] = (this.green[column] ?? 0) / filled;
       pixels[place + 2] = (this.blue[column] ?? 0) / filled;
-      pixels[place + 3] = 255 * Math.min(FAINTEST + (1 - FAINTEST) * filled, 1);
+      const there = this.there[column] ?? 1;
+      pixels[place + 3] = 255 * Math.min(FAINTEST + (1 - FAINTEST) * there, 1) * (filled / there);
     }
   }
 
-  private mix(column: number, rgb: readonly [number, number, number], share: number): void {
-    this.red[column] = (this.red[column] ?? 0) + rgb[0] * share;
-    this.green[column] = (this.green[column] ?? 0) + rgb[1] * share;
-    this.blue[column] = (this.blue[column] ?? 0) + rgb[2] * share;
-    this.filled[column] = (this.filled[column] ?? 0) + share;
+  private mix(column: number, rgb: readonly [number, number, number], share: number, strength: number): void {
+    const strong = share * strength;
+    this.red[column] = (this.red[column] ?? 0) + rgb[0] * strong;
+    this.green[column] = (this.green[column] ?? 0) + rgb[1] * strong;
+    this.blue[column] = (this.blue[column] ?? 0) + rgb[2] * strong;
+    this.filled[column] = (this.filled[column] ?? 0) + strong;
+    this.there[column] = (this.there[column] ?? 0) + share;
     if (column < this.first) this.first = column;
     if (column > this.last) this.last = column;
   }

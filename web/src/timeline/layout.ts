@@ -13,6 +13,12 @@ export interface Track {
   detail: string;
   /** True where its boxes are no spans but runs, made from what stacks or modules neighbours share. */
   runs?: boolean;
+  /** The track of the thread whose calls or modules these are. */
+  of?: number | null;
+  /** Of a counter: its unit and how far it goes over the whole trace. */
+  unit?: string;
+  low?: number | null;
+  high?: number | null;
 }
 
 export interface Group {

@@ -48,6 +48,7 @@ export function pythonName(name: string): string {
 
 /** The name without what it is in, for boxes that have no room for both. */
 export function lastName(name: string): string {
+  if (name.startsWith("ProfilerStep#")) return name.slice("ProfilerStep".length);
   const cut = name.lastIndexOf("::");
   return cut >= 0 && cut + 2 < name.length ? name.slice(cut + 2) : name;
 }

@@ -191,7 +191,8 @@ export function paintArrows(
   context.strokeStyle = colours("text");
   context.fillStyle = colours("text");
   context.lineWidth = (strong ? 1.5 : 1) * ratio;
-  context.globalAlpha = strong ? 0.85 : 0.3;
+  // The more there are, the fainter each: a bundle must not hide what it ties.
+  context.globalAlpha = strong ? 0.85 : Math.min(Math.max(14 / arrows.length, 0.09), 0.4);
   for (const arrow of arrows) {
     const fromY = where(arrow.from);
     const toY = where(arrow.to);
@@ -206,6 +207,7 @@ export function paintArrows(
     context.moveTo(x1, y1);
     context.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2 - 3 * ratio, y2);
     context.stroke();
+    if (!strong && arrows.length > 120) continue;
     const size = (strong ? 5 : 3.5) * ratio;
     context.beginPath();
     context.moveTo(x2, y2);

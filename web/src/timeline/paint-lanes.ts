@@ -154,15 +154,12 @@ export class LanePainter {
   }
 
   /** Draw a counter: the area under it, and the band between its lowest and highest values around each pixel. */
-  curve(
-    lane: Lane,
-    answers: readonly Curve[],
-    scene: Scene,
-    colour: string,
-  ): readonly [number, number] | null {
+  curve(lane: Lane, answers: readonly Curve[], scene: Scene, colour: string): void {
     const curve = answers[answers.length - 1];
-    if (!curve?.time.length) return null;
-    const [least, most] = range(curve);
+    if (!curve?.time.length) return;
+    // One scale for the whole trace, so that heights can be compared wherever one looks.
+    const least = Math.min(lane.track.low ?? 0, 0);
+    const most = Math.max(lane.track.high ?? 0, least) || 1;
     const { context, width } = this;
     const top = Math.round((lane.top + LANE_PADDING_PX - scene.scroll) * this.ratio);
     const bottom = Math.round((lane.top + lane.height - LANE_PADDING_PX - scene.scroll) * this.ratio);
@@ -207,7 +204,6 @@ export class LanePainter {
     context.lineTo(width, before);
     context.stroke();
     context.restore();
-    return [least, most];
   }
 
   private span(lane: Lane, row: number, scene: Scene): readonly [number, number] {
@@ -219,15 +215,4 @@ export class LanePainter {
   private strength(label: number, find: string): number {
     return find === "" || this.palette.matches(label, find) ? 1 : 0.16;
   }
-}
-
-/** From zero, or below, to a little above the highest value. */
-function range(curve: Curve): readonly [number, number] {
-  let least = 0;
-  let most = 0;
-  for (let index = 0; index < curve.time.length; index++) {
-    least = Math.min(least, curve.low[index] ?? 0);
-    most = Math.max(most, curve.high[index] ?? 0);
-  }
-  return [least, most > least ? most : least + 1];
 }

@@ -14,9 +14,9 @@ import { same, type View } from "./view";
 const REST_MS = 350;
 
 const PARTS: readonly { key: string; title: string; sorts: readonly Sort[] }[] = [
-  { key: "", title: "All", sorts: ["thread", "stream"] },
-  { key: "host", title: "Host", sorts: ["thread"] },
-  { key: "device", title: "Device", sorts: ["stream"] },
+  { key: "", title: "Threads and streams", sorts: ["thread", "stream"] },
+  { key: "host", title: "Threads", sorts: ["thread"] },
+  { key: "device", title: "Streams", sorts: ["stream"] },
   { key: "python", title: "Python", sorts: ["python"] },
   { key: "modules", title: "Modules", sorts: ["modules"] },
 ];
@@ -39,42 +39,37 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
     <div class="tl-range">
       <header class="tl-chosen-head">
         <h2>{range ? `${units.time(end - start)} chosen` : "In view"}</h2>
-        <span class="muted" title={`${moment(start, resolution)} to ${moment(end, resolution)}`}>
-          {answer.value && !answer.waiting ? summed(answer.value, end - start) : ""}
+        {parts.length > 2 && (
+          <select
+            aria-label="Which tracks"
+            value={chosen?.key ?? ""}
+            onChange={(event) => change({ of: event.currentTarget.value || undefined }, true)}
+          >
+            {parts.map((part) => (
+              <option key={part.key} value={part.key}>
+                {part.title}
+              </option>
+            ))}
+          </select>
+        )}
+        {range && (
+          <>
+            <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
+              Fit
+            </button>
+            <button
+              type="button"
+              title="Choose nothing (Esc)"
+              aria-label="Close"
+              onClick={() => timeline.chooseRange(null)}
+            >
+              ✕
+            </button>
+          </>
+        )}
+        <span class="muted name" title={`${moment(start, resolution)} to ${moment(end, resolution)}`}>
+          {answer.value ? summed(answer.value, end - start) : ""}
         </span>
-        <div class="tools">
-          {parts.length > 2 && (
-            <span class="choice">
-              {parts.map((part) => (
-                <button
-                  type="button"
-                  key={part.key}
-                  aria-pressed={part === chosen}
-                  onClick={() => change({ of: part.key || undefined }, true)}
-                >
-                  {part.title}
-                </button>
-              ))}
-            </span>
-          )}
-          {range ? (
-            <>
-              <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
-                Fit
-              </button>
-              <button
-                type="button"
-                title="Choose nothing (Esc)"
-                aria-label="Close"
-                onClick={() => timeline.chooseRange(null)}
-              >
-                ✕
-              </button>
-            </>
-          ) : (
-            <span class="faint tl-hint">Click a span · Shift+drag a range</span>
-          )}
-        </div>
       </header>
       {!can && <Problem>This report does not hold what would answer this.</Problem>}
       {can && (
@@ -86,7 +81,11 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
               order="-self_ns"
               columns={[
                 { name: "name", width: "minmax(12rem, 4fr)" },
-                { name: "kind", width: "8rem" },
+                {
+                  name: "kind",
+                  width: "10rem",
+                  cell: (row) => (table.texts("kind")[row] ?? "").replaceAll("_", " "),
+                },
                 { name: "count", width: "minmax(5rem, 1fr)" },
                 { name: "self_ns", bar: true },
                 { name: "total_ns", bar: true },
@@ -132,5 +131,5 @@ function summed(table: Columns, width: number): string {
   }
   if (!count) return "nothing ran";
   const spans = count === 1 ? "1 span" : `${units.count(count)} spans`;
-  return `${spans} · ${units.time(self)} in all, ${(self / width).toFixed(2)} at a time on average`;
+  return `${spans} · ${units.time(self)} in all · ${(self / width).toFixed(2)} at a time`;
 }

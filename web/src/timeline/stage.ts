@@ -41,8 +41,6 @@ export interface Canvases {
 export interface Told {
   /** Where the labels of the axis count from. */
   base: (base: number | null) => void;
-  /** The lowest and highest value of a counter in sight. */
-  counters: (ranges: ReadonlyMap<number, readonly [number, number]>) => void;
 }
 
 export class Stage {
@@ -55,7 +53,6 @@ export class Stage {
   private readonly endings: (() => void)[] = [];
   private colours: Colours = colour;
   private base: number | null = null;
-  private ranges = "";
 
   constructor(
     private readonly timeline: Timeline,
@@ -163,12 +160,10 @@ export class Stage {
     };
     clear(sheet);
     paintGrid(sheet, scene.view, colours);
-    const ranges = new Map<number, readonly [number, number]>();
     for (const lane of lanesWithin(layout, scroll, scroll + timeline.height.peek())) {
       if (lane.track.sort === "counter") {
         const answers = timeline.loader.counter(lane.track.id);
-        const range = this.painter.curve(lane, answers, scene, colours("accent"));
-        if (range) ranges.set(lane.track.id, range);
+        this.painter.curve(lane, answers, scene, colours("accent"));
       } else this.painter.boxes(lane, timeline.loader.boxes(lane.track.id), scene);
       this.line(sheet, lane.top + lane.height - scroll);
     }
@@ -176,11 +171,6 @@ export class Stage {
       const top = (heading.top - scroll) * sheet.ratio;
       sheet.context.fillStyle = colours("sunken");
       sheet.context.fillRect(0, top, sheet.width, 26 * sheet.ratio);
-    }
-    const text = JSON.stringify([...ranges]);
-    if (text !== this.ranges) {
-      this.ranges = text;
-      this.told.counters(ranges);
     }
   }
 

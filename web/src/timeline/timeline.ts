@@ -15,7 +15,7 @@ import { Search } from "./search";
 import { clamped, fitted, parsedView, revealed, same, type View } from "./view";
 
 const REST_MS = 250;
-const MOST_ARROWS = 1500;
+const MOST_ARROWS = 400;
 
 /** A box under the pointer. */
 export interface Hovered extends Place {

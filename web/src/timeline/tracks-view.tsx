@@ -1,6 +1,6 @@
 /** The tracks: their labels, the canvases beside them, the axis and the overview above, and the tooltip. */
 
-import { type Signal, useComputed, useSignal } from "@preact/signals";
+import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
@@ -9,8 +9,6 @@ import { plain } from "./names";
 import { Stage } from "./stage";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
-
-type Ranges = ReadonlyMap<number, readonly [number, number]>;
 
 export function TracksView(props: { timeline: Timeline }) {
   const { timeline } = props;
@@ -21,7 +19,6 @@ export function TracksView(props: { timeline: Timeline }) {
   const axis = useRef<HTMLCanvasElement>(null);
   const whole = useRef<HTMLCanvasElement>(null);
   const base = useSignal<number | null>(null);
-  const ranges = useSignal<Ranges>(new Map());
 
   useLayoutEffect(() => {
     if (!scroller.current || !area.current) return;
@@ -32,9 +29,6 @@ export function TracksView(props: { timeline: Timeline }) {
       {
         base: (value) => {
           base.value = value;
-        },
-        counters: (value) => {
-          ranges.value = value;
         },
       },
     );
@@ -100,7 +94,7 @@ export function TracksView(props: { timeline: Timeline }) {
             </button>
           ))}
           {placed.map((lane) => (
-            <Label key={lane.track.id} lane={lane} timeline={timeline} ranges={ranges} />
+            <Label key={lane.track.id} lane={lane} timeline={timeline} />
           ))}
         </div>
         <div class="tl-area" ref={area}>
@@ -125,28 +119,36 @@ function InView(props: { timeline: Timeline }) {
   );
 }
 
-function Label(props: { lane: Lane; timeline: Timeline; ranges: Signal<Ranges> }) {
-  const { lane, timeline, ranges } = props;
+function Label(props: { lane: Lane; timeline: Timeline }) {
+  const { lane, timeline } = props;
   const { track } = lane;
-  const range = track.sort === "counter" ? ranges.value.get(track.id) : undefined;
   const label = plain(track.label);
   const detail = plain(track.detail);
-  const about = [label, detail, track.spans ? `${units.count(track.spans)} spans` : ""];
+  const counter = track.sort === "counter";
+  const most = counter ? `up to ${quantity(track.high, track.unit ?? "")}` : "";
+  const about = [
+    label,
+    detail,
+    most || (track.spans ? `${units.count(track.spans)} ${track.runs ? "runs" : "spans"}` : ""),
+  ];
+  const second = most || (lane.height >= 38 ? detail : "");
   const inner = (
     <>
       {lane.opens ? <Chevron open={lane.open} /> : <span class="tl-chevron" />}
       <span class="tl-words">
-        <span class="name">{label}</span>
-        {lane.height >= 38 && detail && !range && <span class="name faint">{detail}</span>}
-        {range && <span class="name faint">up to {quantity(range[1], track.detail)}</span>}
+        <span class="name">
+          {belongs(lane, timeline.layout.value.lanes) ? (label.split(" · ").at(-1) ?? label) : label}
+        </span>
+        {second && <span class="name faint">{second}</span>}
       </span>
     </>
   );
-  const title = about.filter(Boolean).join("\n");
-  const place = { top: `${lane.top}px`, height: `${lane.height}px` };
-  const kind = `tl-label ${track.sort}`;
   return (
-    <div class={kind} style={place} title={title}>
+    <div
+      class={`tl-label ${track.sort}`}
+      style={{ top: `${lane.top}px`, height: `${lane.height}px` }}
+      title={about.filter(Boolean).join("\n")}
+    >
       {lane.opens ? (
         <button type="button" aria-expanded={lane.open} onClick={() => timeline.turn(trackKey(track.id))}>
           {inner}
@@ -158,12 +160,18 @@ function Label(props: { lane: Lane; timeline: Timeline; ranges: Signal<Ranges> }
   );
 }
 
-/** A value of a counter; its track says the unit. */
-export function quantity(value: number, unit: string): string {
+/** Whether the track stands below that of its thread, which then need not be named again. */
+function belongs(lane: Lane, lanes: readonly Lane[]): boolean {
+  const { of } = lane.track;
+  return typeof of === "number" && lanes.some((other) => other.track.id === of);
+}
+
+/** A value of a counter. */
+function quantity(value: number | null | undefined, unit: string): string {
   if (unit === "bytes") return units.bytes(value);
   if (unit === "ns") return units.time(value);
   if (unit === "%") return units.percent(value);
-  return units.scaled(value, unit.length <= 6 ? unit : "");
+  return units.scaled(value, unit);
 }
 
 function Chevron(props: { open: boolean }) {
