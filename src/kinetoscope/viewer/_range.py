@@ -107,13 +107,15 @@ def times_within(
     # Of a span that is cut, only the part of its children that lies in the range is not its own.
     own = own.copy()
     own[cut] = np.where(columns["lane"][spans[cut]] == 0, total[cut], 0)
-    place = np.full(len(columns) + 1, -1, np.int64)
-    place[spans[cut]] = cut
+    # Few spans are cut: each row has at most two of them.
+    cut = cut[np.argsort(spans[cut])]
+    known = spans[cut]
     laid = span_tracks(trace)
     ran = running(laid.rows, 0, len(laid.rows.edges) - 1, start_ns, end_ns)
     for around in _around(trace, ran):
-        held = np.flatnonzero(place[around] >= 0)
-        np.subtract.at(own, place[around[held]], _inside(columns, ran[held], start_ns, end_ns))
+        place = np.minimum(np.searchsorted(known, around), len(known) - 1)
+        held = np.flatnonzero(known[place] == around)
+        np.subtract.at(own, cut[place[held]], _inside(columns, ran[held], start_ns, end_ns))
     return total, own
 
 

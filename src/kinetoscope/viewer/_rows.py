@@ -15,7 +15,6 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._processes import thread_processes
-from kinetoscope.trace._schema import KIND_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -184,6 +183,7 @@ def _lay_out(trace: Trace) -> SpanTracks:
         group, start, duration = group[order], start[order], duration[order]
     nested = _core.nest(group, start, duration)
     depth, lane = nested["depth"], nested["lane"]
+    del nested
     edges = np.searchsorted(group, np.arange(len(used) + 1))
     levels = np.zeros((2, len(used)), np.int64)
     for at, (first, last) in enumerate(pairwise(edges.tolist())):
@@ -236,20 +236,13 @@ def _in_order(
         few = int(group.max()) < _FEW
         order = np.argsort(group.astype(np.int16) if few else group, kind="stable")
         group, start_ns, duration_ns = group[order], start_ns[order], duration_ns[order]
-    wrong = start_ns[1:] < start_ns[:-1]
-    wrong |= (start_ns[1:] == start_ns[:-1]) & (duration_ns[1:] > duration_ns[:-1])
-    wrong &= group[1:] == group[:-1]
-    if not wrong.any():
-        return order
-    # Several threads share a track: those of steps, for instance.
-    order = np.arange(len(group)) if order is None else order
-    for one in np.unique(group[1:][wrong]).tolist():
-        first, last = np.searchsorted(group, (one, one + 1))
-        mine = np.lexsort((-duration_ns[first:last], start_ns[first:last]))
-        order[first:last] = order[first:last][mine]
+    edges = np.searchsorted(group, np.arange(int(group.max(initial=-1)) + 2))
+    for first, last in pairwise(edges.tolist()):
+        start, duration = start_ns[first:last], duration_ns[first:last]
+        right = start[1:] > start[:-1]
+        if right.all() or (right | ((start[1:] == start[:-1]) & (duration[1:] <= duration[:-1]))).all():
+            continue
+        # Several threads share a track: that of the steps, for instance.
+        order = np.arange(len(group)) if order is None else order
+        order[first:last] = order[first:last][np.lexsort((-duration, start))]
     return order
-
-
-def kind_name(kind: int) -> str:
-    """What a kind is called."""
-    return KIND_NAMES[kind]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
-_KNOWS_MODULES = (SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.USER_ANNOTATION, SpanKind.COLLECTIVE)
+_KNOWS_MODULES = np.zeros(256, dtype=bool)
+_KNOWS_MODULES[[SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.USER_ANNOTATION, SpanKind.COLLECTIVE]] = True
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
     if len(trace.columns("stacks" if sort == PYTHON else "modules")) == 0:
         return []
     nodes, parent, names, texts = _functions(trace) if sort == PYTHON else _modules(trace)
+    if not (nodes >= 0).any():
+        return []
     of_threads = _operators(trace, nodes, sort)
     if not (of_threads[-1] >= 0).any():
         return []
@@ -218,7 +221,7 @@ def _operators(
     with_calls[spans["thread"][kind == recorded]] = True
     used &= ~with_calls[spans["thread"]]
     known = node >= 0
-    used &= known if sort == PYTHON else known | np.isin(kind, _KNOWS_MODULES)
+    used &= known if sort == PYTHON else known | _KNOWS_MODULES[kind]
     rows = np.flatnonzero(used)
     start = spans["start_ns"][rows]
     return spans["thread"][rows], start, start + np.maximum(spans["duration_ns"][rows], 0), node[rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer._answers import Query
 
+_OF_THREADS = (THREAD, PYTHON, MODULES)
 SORT_NAMES = {THREAD: "thread", PYTHON: "python", MODULES: "modules", STREAM: "stream", STEPS: "steps"}
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("tracks", {}),)
@@ -167,16 +169,33 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
         label = f"stream {number}" if number >= 0 else "stream"
         name = streams["name"][track.number]
         return label, " · ".join(filter(None, (device, "" if name == label else name))), device
-    number = int(threads["os_tid"][track.thread])
-    name = threads["name"][track.thread] or f"thread {number}"
+    name = _thread_labels(trace)[track.thread]
     if track.sort == THREAD:
-        return name, f"thread {number}", None
+        return name, f"thread {int(threads['os_tid'][track.thread])}", None
     runs = track.rows.spans is None
     if track.sort == PYTHON:
         detail = "functions, as the stacks of operators show them" if runs else "calls, as recorded"
         return f"{name} · Python", detail, None
     detail = "modules, as the operators in them show them" if runs else "calls of modules, as recorded"
     return f"{name} · modules", detail, None
+
+
+def _thread_labels(trace: Trace) -> dict[int, str]:
+    """What the threads that have tracks are called; with their number where two of a process have one name."""
+
+    def make() -> dict[int, str]:
+        threads = trace.columns("threads")
+        used = {track.thread: track.process for track in timeline(trace).tracks if track.sort in _OF_THREADS}
+        names = {thread: threads["name"][thread] for thread in used}
+        often = Counter((used[thread], name) for thread, name in names.items())
+        found = {}
+        for thread, name in names.items():
+            own = int(threads["os_tid"][thread])
+            alone = often[used[thread], name] == 1
+            found[thread] = (name if alone else f"{name} {own}") if name else f"thread {own}"
+        return found
+
+    return trace.cached("viewer: thread_labels", make)
 
 
 def _process_label(row: dict[str, Any]) -> str:
