@@ -11,13 +11,16 @@ export interface Wish {
   pixels: number;
   /** Tracks of boxes, those to be had first in front. */
   tracks: readonly number[];
-  counters: readonly number[];
+  /** Counters, each with how many values it has in all. */
+  counters: readonly { id: number; values: number }[];
 }
 
 /** A counter over a stretch of time: the lowest and highest value around each time, and the one it has then. */
 export interface Curve {
   readonly view: View;
   readonly pixel: number;
+  /** True where every value came by itself. */
+  readonly whole: boolean;
   readonly time: ArrayLike<number>;
   readonly low: ArrayLike<number>;
   readonly high: ArrayLike<number>;
@@ -29,6 +32,8 @@ const BEYOND = 0.35;
 /** An answer serves as long as its pixels are at most this much wider or thinner than those of the screen. */
 const COARSER = 1.25;
 const FINER = 5;
+/** After an answer that could not be had, nothing is asked for this long. */
+const PAUSE_MS = 2000;
 /** Pixels of the whole trace, kept to be drawn where nothing closer has come yet. */
 const ALL_PIXELS = 800;
 
@@ -39,7 +44,9 @@ export class Loader {
   private readonly allCurves = new Map<number, Curve>();
   private wish: Wish | undefined;
   private busy = false;
+  private counting = false;
   private stale = false;
+  private paused = Number.NEGATIVE_INFINITY;
   private ended = false;
 
   constructor(
@@ -80,12 +87,13 @@ export class Loader {
   }
 
   private next(): void {
-    if (this.busy || this.ended || !this.wish) return;
+    if (this.busy || this.ended || !this.wish || performance.now() < this.paused + PAUSE_MS) return;
     const question = missing(this.wish, this.whole, (track) => this.near.get(track)) ?? null;
-    const counter = this.wish.counters.find((id) => !serves(this.curves.get(id), this.wish));
     if (question) this.ask(question);
-    else if (counter !== undefined) this.askCounter(counter, this.wish);
-    else this.askAll(this.wish);
+    else {
+      this.askCounters(this.wish);
+      this.askAll(this.wish);
+    }
   }
 
   private ask(question: Question): void {
@@ -118,21 +126,44 @@ export class Loader {
     });
   }
 
-  private askCounter(track: number, wish: Wish): void {
+  /** Counters are drawn stretched while the view moves, so boxes never wait for them. */
+  private askCounters(wish: Wish): void {
+    const lacking = wish.counters.filter(({ id }) => !serves(this.curves.get(id), wish));
+    if (this.counting || !lacking.length) return;
+    this.counting = true;
     const { view, width } = asked(wish, this.whole);
-    const answer = this.source.columns("counter", { track, start: view.start, end: view.end, width });
-    this.follow(answer, (columns) => {
+    const answers = lacking.map(async ({ id, values }) => {
+      const columns = await this.source.columns("counter", {
+        track: id,
+        start: view.start,
+        end: view.end,
+        width,
+      });
+      if (this.ended) return;
+      const whole = columns.rows >= values;
       const curve: Curve = {
-        view,
+        view: whole ? this.whole : view,
         pixel: (view.end - view.start) / width,
+        whole,
         time: columns.numbers("time"),
         low: columns.numbers("low"),
         high: columns.numbers("high"),
         last: columns.numbers("last"),
       };
-      this.curves.set(track, curve);
-      if (holds(view, this.whole)) this.allCurves.set(track, curve);
+      this.curves.set(id, curve);
+      if (holds(curve.view, this.whole)) this.allCurves.set(id, curve);
     });
+    Promise.all(answers)
+      .then(() => {
+        this.counting = false;
+        if (this.ended) return;
+        this.arrived();
+        this.next();
+      })
+      .catch((error: unknown) => {
+        this.counting = false;
+        this.fail(error);
+      });
   }
 
   private follow(answer: Promise<Columns>, take: (columns: Columns) => void): void {
@@ -147,11 +178,15 @@ export class Loader {
         this.next();
       })
       .catch((error: unknown) => {
-        // The next wish tries again.
         this.busy = false;
         this.stale = false;
-        if (!this.ended) this.failed(error);
+        this.fail(error);
       });
+  }
+
+  private fail(error: unknown): void {
+    this.paused = performance.now();
+    if (!this.ended) this.failed(error);
   }
 }
 

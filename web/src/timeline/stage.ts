@@ -144,7 +144,9 @@ export class Stage {
       view: this.timeline.view.peek(),
       pixels: this.timeline.width.peek(),
       tracks: ordered.filter((track) => track.sort !== "counter").map((track) => track.id),
-      counters: ordered.filter((track) => track.sort === "counter").map((track) => track.id),
+      counters: ordered
+        .filter((track) => track.sort === "counter")
+        .map(({ id, spans }) => ({ id, values: spans })),
     });
     if (inSight.length) this.whole.look();
   }

@@ -74,6 +74,7 @@ export class Timeline {
     this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.whole, this.whole));
     this.written = `${query["start"]}-${query["end"]}`;
     const arrived = () => {
+      this.problem.value = "";
       this.arrived.value += 1;
     };
     this.loader = new Loader(source, this.whole, this.palette.label, arrived, (error) => {
