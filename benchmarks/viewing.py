@@ -149,7 +149,7 @@ def options_of(parser: ArgumentParser) -> None:
 
 def measure(options: Namespace) -> list[Result]:
     """Measures windows without stacks, then the layout of a trace with stacks and modules."""
-    spans = 200_000 if options.quick else options.spans
+    spans = 50_000 if options.quick else options.spans
     trace = big_trace(spans, with_stacks=False)
     layout = seconds(trace, "tracks", {})
     results = []

@@ -171,7 +171,8 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
         return label, " · ".join(filter(None, (device, "" if name == label else name))), device
     name = _thread_labels(trace)[track.thread]
     if track.sort == THREAD:
-        return name, f"thread {int(threads['os_tid'][track.thread])}", None
+        own = str(int(threads["os_tid"][track.thread]))
+        return name, "" if name.endswith(own) else f"thread {own}", None
     runs = track.rows.spans is None
     if track.sort == PYTHON:
         detail = "functions, as the stacks of operators show them" if runs else "calls, as recorded"
