@@ -19,7 +19,7 @@ def sums(trace, start, end, **more):
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(any_traces(max_spans=20), st.integers(1, END_NS))
 def test_two_ranges_add_up_to_the_whole_and_the_whole_is_what_the_spans_say(trace, middle):
     end = max(trace.duration_ns, END_NS) + 10

@@ -14,7 +14,7 @@ def tracks_of(trace):
     return [track for group in answer(trace, "tracks", {})["groups"] for track in group["tracks"]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(any_traces())
 def test_every_span_is_on_one_row_and_items_of_a_row_do_not_overlap(trace):
     spans = trace.columns("spans")
@@ -37,7 +37,7 @@ def test_every_span_is_on_one_row_and_items_of_a_row_do_not_overlap(trace):
     assert len(set(ids)) == len(ids)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(any_traces())
 def test_the_place_of_a_span_is_where_its_row_has_it(trace):
     laid = span_tracks(trace)

@@ -50,7 +50,7 @@ def test_options_that_make_no_sense_are_refused(query):
         found(text="a", **query)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(any_traces())
 def test_every_hit_says_where_it_is(trace):
     limited = answer(trace, "search", {"text": "a"})

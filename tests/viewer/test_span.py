@@ -102,7 +102,7 @@ def test_a_span_that_is_not_there_is_refused(number):
         answer(trace(), f"span/{number}", {})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(any_traces())
 def test_every_span_can_be_told_and_is_where_it_says(trace):
     every = np.arange(len(trace.columns("spans")))

@@ -72,7 +72,7 @@ def test_a_window_shows_what_reading_item_by_item_finds(items, start, length, wi
     assert found == read_one_by_one(items, start, end, width)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(any_traces(), st.integers(1, 40))
 def test_the_whole_trace_in_a_window_is_all_of_it(trace, width):
     told = answer(trace, "tracks", {})

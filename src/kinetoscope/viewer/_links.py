@@ -98,7 +98,7 @@ def _beyond(trace: Trace, row: int) -> int:
     spans = trace.columns("spans")
     thread, start = spans["thread"], spans["start_ns"]
     last = int(np.searchsorted(thread, thread[row] + 1))
-    end = int(start[row]) + int(spans["duration_ns"][row])
+    end = min(int(start[row]) + int(spans["duration_ns"][row]), np.iinfo(np.int64).max)
     return max(row + 1, row + int(np.searchsorted(start[row:last], end)))
 
 
