@@ -1,0 +1,145 @@
+"""A real Chromium, driven from Python, that notes whatever a page complains about or asks of other machines.
+
+Pages are visited one after the other in one browser; each visit has a profile of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Browser, BrowserContext, Page, Playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# No name is looked up, so that even a page that misbehaves reaches nobody.
+_OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+SCREEN = {"width": 1280, "height": 800}
+
+
+def browser_path() -> str | None:
+    """Where Chromium is, or None."""
+    return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+def what_is_missing() -> str | None:
+    """What has to be installed before a page can be tested, as one line; None where it is all there."""
+    if browser_path() is None:
+        return "needs Chromium; to enable: apt-get install chromium"
+    for package, install in (
+        ("playwright", "playwright"),
+        ("starlette", "kinetoscope[view]"),
+        ("uvicorn", "kinetoscope[view]"),
+    ):
+        if importlib.util.find_spec(package) is None:
+            return f'needs {package}; to enable: pip install "{install}"'
+    return None
+
+
+class Chromium:
+    """The browser; it runs from the first visit until `close`."""
+
+    def __init__(self) -> None:
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+
+    def visit(self, **options: Any) -> Visit:
+        """Begins a visit; the options are those of playwright's `new_context`."""
+        return Visit(self._started().new_context(**{"viewport": SCREEN, "color_scheme": "light"} | options))
+
+    def close(self) -> None:
+        """Ends the browser, and the event loop that playwright keeps running in this thread."""
+        if self._browser is not None:
+            self._browser.close()
+        if self._playwright is not None:
+            self._playwright.stop()
+        self._browser = self._playwright = None
+
+    def _started(self) -> Browser:
+        if self._browser is None:
+            from playwright.sync_api import sync_playwright
+
+            self._playwright = sync_playwright().start()
+            self._browser = self._playwright.chromium.launch(
+                executable_path=browser_path(), args=list(_OPTIONS)
+            )
+        return self._browser
+
+
+class Visit:
+    """A look at pages by somebody who was never there before.
+
+    Attributes:
+        page: Playwright's page.
+        complaints: What the pages wrote to the console as an error or a warning, and errors that nobody caught.
+        strayed: Addresses that were asked for and are neither part of a page nor its server's.
+    """
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.page: Page = context.new_page()
+        self.complaints: list[str] = []
+        self.strayed: list[str] = []
+        self._context = context
+        self._home = ""
+        self.page.on("console", lambda message: self._hear(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        context.on("request", lambda request: self._follow(request.url))
+        self.page.on("websocket", lambda socket: self._follow(socket.url))
+
+    def open(self, address: str, *, settled: bool = True) -> Page:
+        """Goes to an address of the viewer's and waits until its page shows what it has to show."""
+        self._home = _home(address)
+        # Where only what is behind # differs, the browser would keep the page as it is.
+        self.page.goto("about:blank")
+        self.page.goto(address)
+        if settled:
+            self.settle()
+        return self.page
+
+    def settle(self) -> None:
+        """Waits until nothing on the page is still being read."""
+        self.page.wait_for_function(
+            "() => document.querySelector('main')?.childElementCount > 0 && !document.querySelector('.waiting')"
+        )
+
+    def close(self) -> None:
+        """Ends the visit."""
+        self._context.close()
+
+    def _hear(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning", "assert"):
+            self.complaints.append(f"{kind}: {text}")
+
+    def _follow(self, address: str) -> None:
+        if address == "about:blank" or urlsplit(address).scheme in ("data", "blob"):
+            return
+        if _home(address) != self._home:
+            self.strayed.append(address)
+
+
+def _home(address: str) -> str:
+    """What may be asked for by a page: a server's own addresses; for a file, nothing but the file."""
+    parts = urlsplit(address)
+    return f"file:{parts.path}" if parts.scheme == "file" else f"{parts.scheme}://{parts.netloc}"
+
+
+def until(holds: Callable[[], bool], page: Page, *, tries: int = 200) -> None:
+    """Waits until something outside the page holds, while the page goes on; fails after some seconds."""
+    for _ in range(tries):
+        if holds():
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError("it never came to hold")
