@@ -2,6 +2,7 @@
 
 import { boxAt } from "./boxes";
 import { laneAt, rowAt } from "./layout";
+import { valueAt } from "./loader";
 import type { Move } from "./motion";
 import type { Hovered, Timeline } from "./timeline";
 import { clamped, panned, same, type View, zoomed } from "./view";
@@ -9,7 +10,7 @@ import { clamped, panned, same, type View, zoomed } from "./view";
 /** What is moved less than this was a click. */
 const CLICK_PX = 4;
 const REACH_PX = 3;
-const ZOOM_PER_PX = 0.0022;
+const ZOOM_PER_PX = 0.003;
 
 export const MOVES: Readonly<Record<string, Move>> = { w: "closer", s: "farther", a: "earlier", d: "later" };
 
@@ -58,9 +59,16 @@ export function point(timeline: Timeline): void {
   const before = timeline.hovered.peek();
   const keys = ["track", "row", "start", "label", "count", "x", "y"] as const;
   if (found ? keys.some((key) => found[key] !== before?.[key]) : before) timeline.hovered.value = found;
-  if (!at) return;
   const { start, end } = timeline.view.peek();
-  timeline.cursor.value = start + (at.x / timeline.width.peek()) * (end - start);
+  const time = start + ((at?.x ?? 0) / timeline.width.peek()) * (end - start);
+  const track = at && laneAt(timeline.layout.peek(), at.y + timeline.scroll.peek())?.track;
+  const curve = track?.sort === "counter" ? timeline.loader.counter(track.id).at(-1) : undefined;
+  const value = curve && valueAt(curve, time);
+  const reading = timeline.reading.peek();
+  if (value === undefined || !track) timeline.reading.value = null;
+  else if (reading?.track !== track.id || reading.value !== value)
+    timeline.reading.value = { track: track.id, value };
+  if (at) timeline.cursor.value = time;
 }
 
 /** Follow a pointer that was pressed until it is let go. */
@@ -209,9 +217,7 @@ export function onWhole(timeline: Timeline, element: HTMLElement): () => void {
     const at = start + ((event.clientX - box.left) / box.width) * (end - start);
     const view = timeline.view.peek();
     const around = at >= view.start && at <= view.end ? at : (view.start + view.end) / 2;
-    timeline.show(
-      zoomed(view, Math.exp(pixelsOf(event, event.deltaY) * ZOOM_PER_PX), around, timeline.whole),
-    );
+    timeline.show(zoomed(view, zoomOf(event), around, timeline.whole));
   };
   return listening(element, { pointerdown: down }, wheel);
 }
@@ -221,9 +227,7 @@ function onWheel(timeline: Timeline, element: HTMLElement, event: WheelEvent, zo
   if (event.ctrlKey || event.metaKey || event.altKey || (zooms && !event.shiftKey)) {
     event.preventDefault();
     timeline.motion.stop();
-    const factor = Math.exp(
-      pixelsOf(event, event.deltaY) * ZOOM_PER_PX * (event.ctrlKey && !event.deltaMode ? 1.6 : 1),
-    );
+    const factor = zoomOf(event);
     timeline.show(zoomed(view, factor, timeAt(timeline, element, event.clientX), timeline.whole));
     return;
   }
@@ -233,6 +237,12 @@ function onWheel(timeline: Timeline, element: HTMLElement, event: WheelEvent, zo
   timeline.motion.stop();
   const by = (pixelsOf(event, sideways) * (view.end - view.start)) / timeline.width.peek();
   timeline.show(panned(view, by, timeline.whole));
+}
+
+/** By how much a turn of the wheel zooms. Two fingers on a touchpad turn it in small steps. */
+function zoomOf(event: WheelEvent): number {
+  const turned = pixelsOf(event, event.deltaY);
+  return Math.exp(turned * ZOOM_PER_PX * (event.ctrlKey && Math.abs(turned) < 30 ? 4 : 1));
 }
 
 /** Some browsers count wheels in lines. */

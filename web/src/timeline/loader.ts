@@ -27,6 +27,18 @@ export interface Curve {
   readonly last: ArrayLike<number>;
 }
 
+/** The value of a counter at a time: the last one taken until then. */
+export function valueAt(curve: Curve, time: number): number | undefined {
+  let low = 0;
+  let high = curve.time.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((curve.time[middle] ?? 0) <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low ? curve.last[low - 1] : undefined;
+}
+
 /** How much beyond each side of the view is asked for, as a share of it: so that a pan finds it there. */
 const BEYOND = 0.35;
 /** An answer serves as long as its pixels are at most this much wider or thinner than those of the screen. */

@@ -13,6 +13,8 @@ export interface Sheet {
   readonly width: number;
   readonly height: number;
   readonly ratio: number;
+  /** How much larger text is than usual. */
+  readonly scale: number;
 }
 
 /** A span in its place. */
@@ -42,10 +44,10 @@ export function pixelOf(view: View, sheet: Sheet, time: number): number {
 
 /** The axis; returns where its labels count from, or null for the start of the trace. */
 export function paintAxis(sheet: Sheet, view: View, colours: Colours): number | null {
-  const { context, height, ratio } = sheet;
+  const { context, height, ratio, scale } = sheet;
   const marks = ticks(view, sheet.width / ratio);
   clear(sheet);
-  context.font = `${11 * ratio}px ${FONT}`;
+  context.font = `${11 * scale * ratio}px ${FONT}`;
   context.textBaseline = "alphabetic";
   context.textAlign = "left";
   context.fillStyle = colours("line");
@@ -112,6 +114,26 @@ export function paintBrush(sheet: Sheet, view: View, whole: View, colours: Colou
   context.strokeRect(left + ratio / 2, ratio / 2, Math.max(right - left - ratio, ratio), height - ratio);
 }
 
+/** Marks at times along the lower edge of the overview: where something was found or is chosen. */
+export function paintMarks(
+  sheet: Sheet,
+  whole: View,
+  times: ArrayLike<number>,
+  colour: string,
+  tall: boolean,
+): void {
+  const { context, height, ratio } = sheet;
+  context.fillStyle = colour;
+  const size = (tall ? 8 : 5) * ratio;
+  let last = Number.NEGATIVE_INFINITY;
+  for (let index = 0; index < times.length; index++) {
+    const x = Math.round(pixelOf(whole, sheet, times[index] ?? 0));
+    if (x - last < ratio) continue;
+    last = x;
+    context.fillRect(x - ratio / 2, height - size, (tall ? 2 : 1) * ratio, size);
+  }
+}
+
 /** The chosen stretch of time over the tracks. */
 export function paintRange(sheet: Sheet, view: View, range: View, colours: Colours): void {
   const { context, height, ratio } = sheet;
@@ -127,8 +149,8 @@ export function paintRange(sheet: Sheet, view: View, range: View, colours: Colou
 
 /** A small sign with a text, kept within the sheet. */
 export function paintSign(sheet: Sheet, text: string, x: number, top: number, colours: Colours): void {
-  const { context, width, ratio } = sheet;
-  context.font = `600 ${11 * ratio}px ${FONT}`;
+  const { context, width, ratio, scale } = sheet;
+  context.font = `600 ${11 * scale * ratio}px ${FONT}`;
   context.textBaseline = "middle";
   const room = context.measureText(text).width + 10 * ratio;
   const left = Math.min(Math.max(x - room / 2, 0), Math.max(width - room, 0));

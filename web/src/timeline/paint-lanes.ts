@@ -20,6 +20,8 @@ export interface Scene {
   scroll: number;
   /** Lower-case text; what does not hold it is faded. */
   find: string;
+  /** The colour of the text on faded boxes. */
+  faded: string;
 }
 
 export class LanePainter {
@@ -40,7 +42,7 @@ export class LanePainter {
   resize(width: number, ratio: number): void {
     this.width = width;
     this.ratio = ratio;
-    this.font = `${TEXT_PX * ratio}px ${FONT}`;
+    this.font = `${TEXT_PX * textScale() * ratio}px ${FONT}`;
     this.fitting = new Fitting((text) => this.context.measureText(text).width);
   }
 
@@ -146,8 +148,8 @@ export class LanePainter {
       const begin = Math.max(left, 0) + 4 * this.ratio;
       const text = this.fitting.fit(palette.text(label), Math.min(right, width) - begin - 3 * this.ratio);
       if (!text) continue;
-      context.fillStyle = palette.ink[label] ?? "";
-      context.globalAlpha = strength < 1 ? 0.45 : 1;
+      context.fillStyle = strength < 1 ? scene.faded : (palette.ink[label] ?? "");
+      context.globalAlpha = 1;
       context.fillText(text, begin, middle);
     }
     context.globalAlpha = 1;
@@ -215,4 +217,9 @@ export class LanePainter {
   private strength(label: number, find: string): number {
     return find === "" || this.palette.matches(label, find) ? 1 : 0.16;
   }
+}
+
+/** Text on a canvas grows with that of the page. */
+export function textScale(): number {
+  return Math.min(Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 14, 1.2);
 }

@@ -20,7 +20,11 @@ const ROLES: Readonly<Record<string, string>> = {
   collective: "collective",
 };
 
-export function roleOf(kind: string): string {
+/** Kernels that talk to other devices look like the collectives that started them. */
+const TALKING = /^(?:[nrhox]ccl|msccl|mscclpp|nvshmem)/i;
+
+export function roleOf(kind: string, name: string): string {
+  if (kind === "kernel" && TALKING.test(name)) return "collective";
   return ROLES[kind] ?? "runtime";
 }
 
@@ -102,7 +106,7 @@ export class Palette {
 
   private tint(label: number): void {
     const { kind, name } = this.shades[label] ?? { kind: "", name: "" };
-    const rgb = shaded(this.role(roleOf(kind)), kind === "step" ? parity(name) : hashed(name));
+    const rgb = shaded(this.role(roleOf(kind, name)), kind === "step" ? parity(name) : hashed(name));
     this.rgb[label] = rgb;
     this.fill[label] = `rgb(${rgb.join()})`;
     const [dark, light] = this.inks;

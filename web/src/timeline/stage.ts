@@ -15,6 +15,7 @@ import {
   paintBrush,
   paintCursor,
   paintGrid,
+  paintMarks,
   paintOutline,
   paintRange,
   paintSign,
@@ -22,7 +23,7 @@ import {
   pixelOf,
   type Sheet,
 } from "./paint-frame";
-import { LanePainter } from "./paint-lanes";
+import { LanePainter, textScale } from "./paint-lanes";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
 import { Whole } from "./whole";
@@ -78,7 +79,7 @@ export class Stage {
       effect(() => {
         const { view, scroll, layout, arrived, search, pointer, cursor, chosen, details, range, arrows } =
           timeline;
-        for (const one of [view, scroll, layout, arrived, search.text]) one.value;
+        for (const one of [view, scroll, layout, arrived, search.text, search.found]) one.value;
         for (const one of [pointer, cursor, chosen, details, range, arrows]) one.value;
         this.draw();
       }),
@@ -94,6 +95,7 @@ export class Stage {
   /** Take the sizes of the canvases from the page. */
   resize(): void {
     const ratio = devicePixelRatio || 1;
+    const scale = textScale();
     for (const name of Object.keys(this.canvases) as (keyof Canvases)[]) {
       const canvas = this.canvases[name];
       const box = canvas.getBoundingClientRect();
@@ -101,7 +103,7 @@ export class Stage {
       const height = Math.max(Math.round(box.height * ratio), 1);
       if (canvas.width !== width) canvas.width = width;
       if (canvas.height !== height) canvas.height = height;
-      this.sheets[name] = { context: this.sheets[name].context, width, height, ratio };
+      this.sheets[name] = { context: this.sheets[name].context, width, height, ratio, scale };
     }
     const { width, height } = this.sheets.lanes;
     this.painter.resize(width, ratio);
@@ -159,6 +161,7 @@ export class Stage {
       view: timeline.view.peek(),
       scroll,
       find: timeline.search.text.peek().trim().toLowerCase(),
+      faded: colours("faint"),
     };
     clear(sheet);
     paintGrid(sheet, scene.view, colours);
@@ -235,6 +238,10 @@ export class Stage {
     clear(whole);
     whole.context.drawImage(this.wholePicture, 0, 0);
     paintBrush(whole, view, timeline.whole, colours);
+    const found = timeline.search.found.peek();
+    if (found) paintMarks(whole, timeline.whole, found.numbers("start_ns"), colours("warn"), false);
+    const chosen = timeline.chosen.peek();
+    if (chosen) paintMarks(whole, timeline.whole, [chosen.start], colours("text"), true);
   }
 
   /** The overview is drawn once and kept. */
@@ -253,7 +260,7 @@ export class Stage {
 function sheetOf(canvas: HTMLCanvasElement): Sheet {
   const context = canvas.getContext("2d");
   if (!context) throw new Error("this browser cannot draw on a canvas");
-  return { context, width: 1, height: 1, ratio: 1 };
+  return { context, width: 1, height: 1, ratio: 1, scale: 1 };
 }
 
 /** The colours of the theme as it is now; reading them from the page each time would be slow. */

@@ -39,6 +39,8 @@ export class Timeline {
   /** The time under the pointer. */
   readonly cursor = signal<number | null>(null);
   readonly hovered = signal<Hovered | null>(null);
+  /** The value of the counter under the pointer. */
+  readonly reading = signal<{ track: number; value: number } | null>(null);
   readonly chosen = signal<Known | null>(null);
   readonly details = signal<Details | null>(null);
   readonly problem = signal("");
@@ -135,13 +137,15 @@ export class Timeline {
     change({ span: span === null ? undefined : String(span) }, !anew);
   }
 
-  /** Choose the box under the pointer, which is known already. */
+  /** Choose the box under the pointer, which is known already; of what is no span, the time it takes. */
   chooseBox(box: Hovered | null): void {
     if (box && box.span >= 0) {
       const { span, track, row, start, duration } = box;
       if (box.count === 1) this.chosen.value = { span, track, row, start, duration };
       this.choose(span, true);
-    } else this.choose(null, false);
+    } else if (box) this.chooseRange({ start: box.start, end: box.start + Math.max(box.duration, 1) });
+    else if (this.details.peek()) this.choose(null, false);
+    else this.chooseRange(null);
   }
 
   async chooseBeside(side: Side): Promise<void> {

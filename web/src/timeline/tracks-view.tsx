@@ -4,11 +4,11 @@ import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
-import { groupKey, type Lane, trackKey } from "./layout";
+import { groupKey, type Lane, laneOf, trackKey } from "./layout";
 import { plain } from "./names";
 import { Stage } from "./stage";
 import { moment } from "./ticks";
-import type { Timeline } from "./timeline";
+import type { Hovered, Timeline } from "./timeline";
 
 export function TracksView(props: { timeline: Timeline }) {
   const { timeline } = props;
@@ -32,7 +32,13 @@ export function TracksView(props: { timeline: Timeline }) {
         },
       },
     );
-    const watcher = new ResizeObserver(() => stage.resize());
+    const frame = scroller.current;
+    const fit = () => {
+      // The axis and the overview end where the tracks do, beside their scrollbar.
+      frame.parentElement?.style.setProperty("--tl-bar", `${frame.offsetWidth - frame.clientWidth}px`);
+      stage.resize();
+    };
+    const watcher = new ResizeObserver(fit);
     watcher.observe(area.current);
     const endings = [
       onTracks(timeline, area.current, scroller.current),
@@ -185,34 +191,57 @@ function Chevron(props: { open: boolean }) {
 /** What the pointer is at. */
 function Tip(props: { timeline: Timeline }) {
   const { timeline } = props;
-  const at = timeline.hovered.value;
-  if (!at) return null;
-  const { palette } = timeline;
-  const right = at.x > timeline.width.value * 0.6;
-  const low = at.y > timeline.height.value * 0.7;
+  const pointer = timeline.pointer.value;
+  const box = timeline.hovered.value;
+  const reading = timeline.reading.value;
+  if (!pointer || (!box && !reading)) return null;
+  const { width, height } = timeline;
+  const right = pointer.x > width.value * 0.6;
+  const low = pointer.y > height.value * 0.7;
   const style = {
-    [right ? "right" : "left"]: `${(right ? timeline.width.value - at.x : at.x) + 14}px`,
-    [low ? "bottom" : "top"]: `${(low ? timeline.height.value - at.y : at.y) + 14}px`,
+    [right ? "right" : "left"]: `${(right ? width.value - pointer.x : pointer.x) + 14}px`,
+    [low ? "bottom" : "top"]: `${(low ? height.value - pointer.y : pointer.y) + 14}px`,
   };
-  const end = at.start + at.duration;
   return (
     <div class="tl-tip" style={style} role="presentation">
+      {box ? <BoxTip box={box} timeline={timeline} /> : <CounterTip timeline={timeline} />}
+    </div>
+  );
+}
+
+function BoxTip(props: { box: Hovered; timeline: Timeline }) {
+  const { box, timeline } = props;
+  const { palette } = timeline;
+  return (
+    <>
       <div class="tl-tip-name">
-        <span class="swatch" style={{ background: palette.fill[at.label] }} />
-        {plain(palette.name(at.label))}
+        <span class="swatch" style={{ background: palette.fill[box.label] }} />
+        {plain(palette.name(box.label))}
       </div>
       <div class="muted">
-        {at.count === 1 ? (
+        {box.count === 1 ? (
           <>
-            <strong>{units.time(at.duration)}</strong> · {palette.kind(at.label).replaceAll("_", " ")}
+            <strong>{units.time(box.duration)}</strong> · {palette.kind(box.label).replaceAll("_", " ")}
           </>
         ) : (
           <>
-            the first of <strong>{units.count(at.count)}</strong>, busy {units.time(at.busy)} of{" "}
-            {units.time(end - at.start)} · zoom in to tell them apart
+            the first of <strong>{units.count(box.count)}</strong>, busy {units.time(box.busy)} of{" "}
+            {units.time(box.duration)} · zoom in to tell them apart
           </>
         )}
       </div>
-    </div>
+    </>
+  );
+}
+
+function CounterTip(props: { timeline: Timeline }) {
+  const reading = props.timeline.reading.value;
+  const lane = reading && laneOf(props.timeline.layout.value, reading.track);
+  if (!lane) return null;
+  return (
+    <>
+      <div>{plain(lane.track.label)}</div>
+      <strong>{quantity(reading.value, lane.track.unit ?? "")}</strong>
+    </>
   );
 }
