@@ -1,0 +1,174 @@
+"""Questions of the overview: what ran where, the numbers at its head, and what took most of the time.
+
+The steps' parts and the devices come from the tables `breakdown` and `devices` as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.tables._visible import host_spans
+from kinetoscope.tables.flops import covered_percent
+from kinetoscope.tables.memory_peak import peak
+from kinetoscope.tables.memory_timeline import device_names
+from kinetoscope.trace import SpanKind
+from kinetoscope.trace._device_time import works_on_device
+from kinetoscope.trace._shown import memory_recorded
+from kinetoscope.trace._steps import OPTIMIZER
+from kinetoscope.viewer._run_facts import ended, program, run_facts
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer._answers import Query
+
+REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("overview", {}),
+    ("overview/work", {}),
+    ("overview/memory", {}),
+    ("table/breakdown", {}),
+    ("table/devices", {}),
+    ("health", {}),
+    *((f"top/{name}", {"time": time}) for name in ("ops", "modules", "lines") for time in ("host", "device")),
+    ("top/kernels", {}),
+)
+"""What a report must answer of this."""
+
+
+def overview(trace: Trace, query: Query) -> dict[str, Any]:
+    """Answer `overview`: what ran where, how much of what there is, and how long the steps took."""
+    kind, began = trace.column("spans", "kind"), trace.info.get("start_realtime_ns")
+    of_kind = np.bincount(kind, minlength=len(SpanKind))
+    rows = {
+        name: len(trace.columns(name))
+        for name in ("threads", "modules", "stacks", "shapes", "allocations", "collectives", "counters")
+    }
+    return {
+        "program": program(trace.info),
+        "ended": ended(trace.info),
+        "start_realtime_ns": began if type(began) is int and 0 < began < 2**63 else None,
+        "duration_ns": trace.duration_ns,
+        "facts": run_facts(trace),
+        "processes": max(1, len(trace.columns("processes"))),
+        "spans": len(kind),
+        "operators": int(of_kind[SpanKind.OPERATOR] + of_kind[SpanKind.BACKWARD]),
+        "kernels": int(of_kind[SpanKind.KERNEL]),
+        "device_work": int(works_on_device(kind).sum()),
+        **rows,
+        "memory": memory_recorded(trace),
+        "steps": steps(trace),
+        "host": busiest_thread(trace),
+    }
+
+
+def steps(trace: Trace) -> dict[str, Any] | None:
+    """How long the steps took; None without any.
+
+    Where steps are told by the optimizer's calls, the first of a process holds all that came before the loop. It is not
+    counted where there are others.
+    """
+    own = trace.columns("steps")
+    if len(own) == 0:
+        return None
+    counted = np.ones(len(own), dtype=bool)
+    for process in np.unique(own["process_row"]).tolist():
+        mine = np.flatnonzero(own["process_row"] == process)
+        if len(mine) >= 3 and own["source"][mine[0]] == OPTIMIZER:
+            counted[mine[0]] = False
+    duration = own["duration_ns"][counted]
+    return {
+        "count": len(own),
+        "counted": int(counted.sum()),
+        "numbers": len(np.unique(own["number"])),
+        "median_ns": float(np.median(duration)),
+        "min_ns": int(duration.min()),
+        "max_ns": int(duration.max()),
+        "p95_ns": float(np.percentile(duration, 95)),
+        "found_by_optimizer": bool((own["source"] == OPTIMIZER).any()),
+    }
+
+
+def busiest_thread(trace: Trace) -> dict[str, Any] | None:
+    """The thread on which operators, ranges and calls took most time themselves; None without any of them."""
+    spans = trace.columns("spans")
+    work = host_spans(trace)
+    if not work.any():
+        return None
+    threads = trace.columns("threads")
+    by_thread = np.bincount(
+        spans["thread"], np.where(work & (spans["kind"] != SpanKind.STEP), spans["self_ns"], 0), len(threads)
+    )
+    busiest = int(by_thread.argmax())
+    return {
+        "thread": threads["name"][busiest],
+        "busy_ns": int(by_thread[busiest]),
+        "busy_percent": _share(by_thread[busiest], trace.duration_ns),
+        "threads": int((by_thread > 0).sum()),
+    }
+
+
+def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
+    """Answer `overview/work` and `overview/memory`, which take longer to find.
+
+    Raises:
+        LookupError: It is none of them.
+    """
+    if name == "work":
+        return work(trace)
+    if name == "memory":
+        return {"peaks": memory_peaks(trace)}
+    raise LookupError(name)
+
+
+def work(trace: Trace) -> dict[str, Any]:
+    """How many operations were counted, how fast, and how near to the peak of the devices.
+
+    With steps these are the numbers of the median step that has any, without them those of the whole trace.
+    """
+    if len(trace.columns("shapes")) == 0:
+        return dict.fromkeys(("flops", "flops_per_s", "mfu_percent", "covered_percent"))
+    flops = int(trace.column("spans", "flops").clip(0).sum())
+    table = trace.table("steps")
+    rates = [rate for rate in table["flops_per_s"].to_pylist() if rate is not None]
+    used = [mfu for mfu in table["mfu"].to_pylist() if mfu is not None]
+    of_trace = flops * 1e9 / trace.duration_ns if flops and trace.duration_ns else None
+    return {
+        "flops": flops,
+        "flops_per_s": float(np.median(rates)) if rates else of_trace,
+        "of_steps": bool(rates),
+        "mfu_percent": 100.0 * float(np.median(used)) if used else None,
+        "covered_percent": covered_percent(trace),
+    }
+
+
+def memory_peaks(trace: Trace) -> list[dict[str, Any]]:
+    """The most memory that was live on each device, the largest first, and which categories held it."""
+    if not memory_recorded(trace):
+        return []
+    listed = trace.table("devices").select(["device", "memory_bytes"]).to_pylist()
+    size = {row["device"]: row["memory_bytes"] for row in listed}
+    found = []
+    for device in device_names(trace):
+        top = peak(trace, device=device)
+        if top is None:
+            continue
+        held = trace.table("memory_peak", device=device).select(["category", "bytes"])
+        sums = held.group_by("category").aggregate([("bytes", "sum")]).to_pylist()
+        categories = [{"category": row["category"], "bytes": row["bytes_sum"]} for row in sums]
+        found.append({
+            "device": device,
+            "bytes": top.bytes,
+            "time_ns": max(0, top.time_ns),
+            "size_bytes": size.get(device),
+            "categories": sorted(categories, key=lambda row: (-row["bytes"], row["category"] or "")),
+        })  # fmt: skip
+    return sorted(found, key=lambda row: (-row["bytes"], row["device"]))
+
+
+def _share(part: float, whole: float) -> float | None:
+    """A share in percent; None where there is no whole."""
+    return 100.0 * float(part) / whole if whole else None

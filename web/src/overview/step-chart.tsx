@@ -1,0 +1,214 @@
+/** Many steps: a bar each, split into parts, with the distribution of their times at the same axis. */
+
+import { useMemo, useState } from "preact/hooks";
+import { address } from "../router";
+import * as units from "../units";
+import { axisTop, type Bar, barsOf, counted, marks, PARTS, quantile, type Step } from "./steps";
+import { sentence } from "./told";
+import { useWidth } from "./width";
+
+const HEIGHT = 236;
+const LEFT = 62;
+const TOP = 16;
+const BOTTOM = 24;
+const SPREAD = 92;
+const LEAST_PITCH = 5;
+const WIDEST_BAR = 40;
+const PLOT = HEIGHT - TOP - BOTTOM;
+const BINS = 60;
+
+export function StepChart(props: {
+  steps: readonly Step[];
+  /** The times of which the distribution is shown. */
+  times: readonly number[];
+  onPoint: (bar: Bar | null, event?: MouseEvent) => void;
+}) {
+  const [element, width] = useWidth<HTMLDivElement>();
+  const [chosen, choose] = useState<number | null>(null);
+  const room = Math.max(width - LEFT - SPREAD - 10, 10);
+  const bars = useMemo(() => barsOf(props.steps, room / LEAST_PITCH), [props.steps, room]);
+  const top = useMemo(() => axisTop(bars), [bars]);
+  const pitch = room / Math.max(bars.length, 1);
+  const thick = Math.min(Math.max(pitch - (pitch > 9 ? 3 : 1), 1), WIDEST_BAR);
+  const paths = useMemo(() => drawn(bars, top, pitch, thick), [bars, top, pitch, thick]);
+  const sorted = useMemo(() => [...props.times].sort((a, b) => a - b), [props.times]);
+  const median = quantile(sorted, 0.5);
+  const current = chosen === null ? undefined : bars[chosen];
+
+  const at = (event: MouseEvent): number | null => {
+    const box = (event.currentTarget as Element).getBoundingClientRect();
+    const index = Math.floor((event.clientX - box.left - LEFT) / pitch);
+    return index >= 0 && index < bars.length ? index : null;
+  };
+  const point = (index: number | null, event?: MouseEvent) => {
+    choose(index);
+    props.onPoint(index === null ? null : (bars[index] ?? null), event);
+  };
+  const open = (bar: Bar | undefined) => {
+    if (bar) location.hash = address("timeline", { start: String(bar.start), end: String(bar.end) });
+  };
+  const onKey = (event: KeyboardEvent) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+    if (step !== undefined) {
+      const next = Math.min(Math.max((chosen ?? (step > 0 ? -1 : bars.length)) + step, 0), bars.length - 1);
+      point(next);
+    } else if (event.key === "Home") point(0);
+    else if (event.key === "End") point(bars.length - 1);
+    else if (event.key === "Escape") point(null);
+    else if (event.key === "Enter" || event.key === " ") open(current);
+    else return;
+    event.preventDefault();
+  };
+
+  return (
+    <div
+      class="ov-chart"
+      ref={element}
+      style={{ height: `${HEIGHT}px` }}
+      role="slider"
+      aria-label="Steps. Arrows choose one, Enter shows it on the timeline."
+      aria-valuemin={0}
+      aria-valuemax={bars.length - 1}
+      aria-valuenow={chosen ?? 0}
+      aria-valuetext={current ? sentence(current) : "none chosen"}
+      tabIndex={0}
+      onKeyDown={onKey}
+      onBlur={() => point(null)}
+      onMouseMove={(event) => point(at(event), event)}
+      onMouseLeave={() => point(null)}
+      onClick={(event) => open(bars[at(event) ?? -1])}
+    >
+      {width > 0 && (
+        <svg width={width} height={HEIGHT} aria-hidden="true">
+          {marks(top, PLOT).map((value) => {
+            const y = TOP + PLOT * (1 - value / top);
+            return (
+              <g key={value}>
+                <line class="ov-grid" x1={LEFT} x2={width - 4} y1={y} y2={y} />
+                <text class="ov-label" x={LEFT - 8} y={y + 4} text-anchor="end">
+                  {units.time(value)}
+                </text>
+              </g>
+            );
+          })}
+          <g transform={`translate(${LEFT} ${TOP})`}>
+            {PARTS.map((part, index) => (
+              <path key={part.column} class={`ov-${part.colour}`} d={paths[index]} />
+            ))}
+            <Ranges bars={bars} top={top} pitch={pitch} />
+            <Cut bars={bars} top={top} pitch={pitch} thick={thick} />
+            {chosen !== null && <rect class="ov-chosen" x={chosen * pitch} y={0} width={pitch} height={PLOT} />}
+            <Numbers bars={bars} pitch={pitch} />
+          </g>
+          <g transform={`translate(${LEFT + room + 10} ${TOP})`}>
+            <Spread times={props.times} top={top} />
+          </g>
+          {sorted.length > 1 && median <= top && (
+            <g transform={`translate(0 ${TOP + PLOT * (1 - median / top)})`}>
+              <line class="ov-median" x1={LEFT} x2={width - 4} y1={0} y2={0} />
+              <text class="ov-median-label" x={width - 4} y={-5} text-anchor="end">
+                median {units.time(median)}
+              </text>
+            </g>
+          )}
+        </svg>
+      )}
+    </div>
+  );
+}
+
+/** A path for each part, through all bars. */
+function drawn(bars: readonly Bar[], top: number, pitch: number, thick: number): string[] {
+  const paths = PARTS.map(() => [] as string[]);
+  if (!(top > 0)) return paths.map(() => "");
+  bars.forEach((bar, index) => {
+    const x = (index * pitch + (pitch - thick) / 2).toFixed(2);
+    let below = 0;
+    bar.parts.forEach((value, part) => {
+      const low = Math.min(below / top, 1);
+      below += value;
+      const high = Math.min(below / top, 1);
+      if (high <= low) return;
+      const y = (PLOT * (1 - high)).toFixed(2);
+      paths[part]?.push(`M${x} ${y}h${thick.toFixed(2)}v${(PLOT * (high - low)).toFixed(2)}h-${thick.toFixed(2)}z`);
+    });
+  });
+  return paths.map((path) => path.join(""));
+}
+
+/** From the shortest to the longest step of each bar that stands for several. */
+function Ranges(props: { bars: readonly Bar[]; top: number; pitch: number }) {
+  const { bars, top, pitch } = props;
+  const lines = bars.map((bar, index) => {
+    if (bar.steps.length < 2 || bar.most - bar.least < top * 0.01) return "";
+    const x = ((index + 0.5) * pitch).toFixed(2);
+    return `M${x} ${y(bar.least, top)}V${y(bar.most, top)}`;
+  });
+  return <path class="ov-range" d={lines.join("")} />;
+}
+
+function y(value: number, top: number): string {
+  return (PLOT * (1 - Math.min(value / top, 1))).toFixed(2);
+}
+
+/** A gap through bars that reach beyond the axis, and what they come to where there is room to say it. */
+function Cut(props: { bars: readonly Bar[]; top: number; pitch: number; thick: number }) {
+  const { bars, top, pitch, thick } = props;
+  let free = Number.NEGATIVE_INFINITY;
+  return (
+    <>
+      {bars.map((bar, index) => {
+        if (bar.duration <= top) return null;
+        const middle = (index + 0.5) * pitch;
+        const shown = middle >= free;
+        if (shown) free = middle + 56;
+        const [left, right] = [middle - thick / 2 - 2, middle + thick / 2 + 2];
+        const start = index * pitch < 24;
+        return (
+          <g key={index}>
+            <path class="ov-gap" d={`M${left} 15L${right} 11v4L${left} 19z`} />
+            {shown && (
+              <text class="ov-label" x={start ? left : middle} y={-4} text-anchor={start ? "start" : "middle"}>
+                {units.time(bar.duration)}
+              </text>
+            )}
+          </g>
+        );
+      })}
+    </>
+  );
+}
+
+/** The numbers of some steps below their bars. */
+function Numbers(props: { bars: readonly Bar[]; pitch: number }) {
+  const { bars, pitch } = props;
+  const labels = [];
+  let free = Number.NEGATIVE_INFINITY;
+  let before: number | null = null;
+  for (const [index, bar] of bars.entries()) {
+    const number = bar.steps[0]?.number ?? null;
+    const middle = (index + 0.5) * pitch;
+    if (number === null || number === before || middle < free) continue;
+    labels.push(
+      <text key={index} class="ov-label" x={middle} y={PLOT + 17} text-anchor="middle">
+        {number}
+      </text>,
+    );
+    before = number;
+    free = middle + 18 + 8 * String(number).length;
+  }
+  return <>{labels}</>;
+}
+
+/** How many steps took how long, from the axis to the right. */
+function Spread(props: { times: readonly number[]; top: number }) {
+  const counts = counted(props.times, props.top, BINS);
+  const most = Math.max(1, ...counts);
+  const tall = PLOT / BINS;
+  const path = counts.map((count, bin) =>
+    count
+      ? `M0 ${(PLOT - (bin + 1) * tall).toFixed(2)}h${Math.max(1.5, (count / most) * (SPREAD - 12)).toFixed(1)}v${tall.toFixed(2)}H0z`
+      : "",
+  );
+  return <path class="ov-spread" d={path.join("")} />;
+}
