@@ -63,7 +63,9 @@ def _top(trace: Trace, name: str, time: str) -> Limited:
         # Steps enclose what is listed here.
         found = found.filter(pc.not_equal(found["kind"].cast(pa.string()), "step"))
     made: dict[str, Any] = {
-        column: found[columns[column]].cast(pa.string()) if column in columns else pa.nulls(len(found), pa.string())
+        column: found[columns[column]].cast(pa.string())
+        if column in columns
+        else pa.nulls(len(found), pa.string())
         for column in _TEXTS
     }
     made |= {

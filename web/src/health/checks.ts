@@ -90,7 +90,12 @@ function recording(health: Health): Check {
 function losses(health: Health): Check {
   const { kinds, count } = health.losses;
   return kinds === 0
-    ? { state: "good", title: "Losses", told: "Nothing was lost", meaning: "No record was dropped or damaged." }
+    ? {
+        state: "good",
+        title: "Losses",
+        told: "Nothing was lost",
+        meaning: "No record was dropped or damaged.",
+      }
     : {
         state: "warn",
         title: "Losses",
@@ -102,7 +107,12 @@ function losses(health: Health): Check {
 function ends(health: Health): Check {
   const { unfinished, spans } = health;
   return unfinished === 0
-    ? { state: "good", title: "Ends of spans", told: `All ${units.count(spans)} spans have an end`, meaning: "" }
+    ? {
+        state: "good",
+        title: "Ends of spans",
+        told: `All ${units.count(spans)} spans have an end`,
+        meaning: "",
+      }
     : {
         state: "note",
         title: "Ends of spans",
@@ -188,7 +198,8 @@ function processes(health: Health): Check | undefined {
         state: "warn",
         title: "Clocks of processes",
         told: `${units.count(unknown_clocks)} of ${units.count(count)} processes lie where nobody knows`,
-        meaning: "Nothing in the traces tells how their clocks stood to each other; they were begun together.",
+        meaning:
+          "Nothing in the traces tells how their clocks stood to each other; they were begun together.",
       }
     : {
         state: largest_error_ns > 1_000_000 ? "note" : "good",

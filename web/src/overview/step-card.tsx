@@ -8,7 +8,17 @@ import type { Columns } from "../source/source";
 import * as units from "../units";
 import { StepChart } from "./step-chart";
 import { StepRows } from "./step-rows";
-import { type Bar, PARTS, type Place, placesOf, placeTitle, quantile, type Step, stepsOf, summed } from "./steps";
+import {
+  type Bar,
+  PARTS,
+  type Place,
+  placesOf,
+  placeTitle,
+  quantile,
+  type Step,
+  stepsOf,
+  summed,
+} from "./steps";
 import { partTitle, Told } from "./told";
 
 /** Up to so many steps each has a row, with words in it; more are drawn side by side. */
@@ -45,7 +55,12 @@ function Steps(props: { table: Columns; foundByOptimizer: boolean }) {
   const point = (bar: Bar | null, event?: MouseEvent) => {
     const box = frame.current?.getBoundingClientRect();
     if (!bar || !box) setTold(null);
-    else setTold({ bar, x: event ? event.clientX - box.left : box.width / 3, y: event ? event.clientY - box.top : 40 });
+    else
+      setTold({
+        bar,
+        x: event ? event.clientX - box.left : box.width / 3,
+        y: event ? event.clientY - box.top : 40,
+      });
   };
   return (
     <>
@@ -53,9 +68,7 @@ function Steps(props: { table: Columns; foundByOptimizer: boolean }) {
         <h2>{noSteps ? "Where the time went" : "Step time"}</h2>
         {!noSteps && <Statistics times={times} left={shown.length - times.length} />}
         <div class="tools">
-          {places.length > 1 && (
-            <Choice places={places} chosen={place?.key ?? "all"} all={steps.length} />
-          )}
+          {places.length > 1 && <Choice places={places} chosen={place?.key ?? "all"} all={steps.length} />}
           <button
             type="button"
             aria-pressed={asTable}
@@ -97,7 +110,9 @@ function Steps(props: { table: Columns; foundByOptimizer: boolean }) {
         </p>
       )}
       {table.total > table.rows && (
-        <p class="muted ov-note">The first {units.count(table.rows)} of {units.count(table.total)} rows.</p>
+        <p class="muted ov-note">
+          The first {units.count(table.rows)} of {units.count(table.total)} rows.
+        </p>
       )}
     </>
   );
@@ -131,7 +146,9 @@ function Statistics(props: { times: readonly number[]; left: number }) {
   return (
     <dl
       class="ov-statistics"
-      title={props.left ? "The first step holds all that came before the loop and is not counted." : undefined}
+      title={
+        props.left ? "The first step holds all that came before the loop and is not counted." : undefined
+      }
     >
       {numbers.map(([name, value]) => (
         <div key={name}>

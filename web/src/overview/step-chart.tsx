@@ -97,7 +97,9 @@ export function StepChart(props: {
             ))}
             <Ranges bars={bars} top={top} pitch={pitch} />
             <Cut bars={bars} top={top} pitch={pitch} thick={thick} />
-            {chosen !== null && <rect class="ov-chosen" x={chosen * pitch} y={0} width={pitch} height={PLOT} />}
+            {chosen !== null && (
+              <rect class="ov-chosen" x={chosen * pitch} y={0} width={pitch} height={PLOT} />
+            )}
             <Numbers bars={bars} pitch={pitch} />
           </g>
           <g transform={`translate(${LEFT + room + 10} ${TOP})`}>
@@ -130,7 +132,9 @@ function drawn(bars: readonly Bar[], top: number, pitch: number, thick: number):
       const high = Math.min(below / top, 1);
       if (high <= low) return;
       const y = (PLOT * (1 - high)).toFixed(2);
-      paths[part]?.push(`M${x} ${y}h${thick.toFixed(2)}v${(PLOT * (high - low)).toFixed(2)}h-${thick.toFixed(2)}z`);
+      paths[part]?.push(
+        `M${x} ${y}h${thick.toFixed(2)}v${(PLOT * (high - low)).toFixed(2)}h-${thick.toFixed(2)}z`,
+      );
     });
   });
   return paths.map((path) => path.join(""));
@@ -168,7 +172,12 @@ function Cut(props: { bars: readonly Bar[]; top: number; pitch: number; thick: n
           <g key={index}>
             <path class="ov-gap" d={`M${left} 15L${right} 11v4L${left} 19z`} />
             {shown && (
-              <text class="ov-label" x={start ? left : middle} y={-4} text-anchor={start ? "start" : "middle"}>
+              <text
+                class="ov-label"
+                x={start ? left : middle}
+                y={-4}
+                text-anchor={start ? "start" : "middle"}
+              >
                 {units.time(bar.duration)}
               </text>
             )}

@@ -13,7 +13,11 @@ export function Tiles(props: { overview: Overview; peaks: Answer<{ peaks: Peak[]
       <Tile
         title="Recorded"
         value={units.time(overview.duration_ns)}
-        more={overview.processes > 1 ? `${units.count(overview.processes)} processes` : plural(overview.threads, "thread")}
+        more={
+          overview.processes > 1
+            ? `${units.count(overview.processes)} processes`
+            : plural(overview.threads, "thread")
+        }
       />
       <StepTile overview={overview} />
       <BusyTile overview={overview} />
@@ -21,7 +25,11 @@ export function Tiles(props: { overview: Overview; peaks: Answer<{ peaks: Peak[]
       <Tile
         title={overview.kernels ? "Kernels" : "Operators"}
         value={units.count(overview.kernels || overview.operators)}
-        more={overview.kernels ? `${units.count(overview.operators)} operators` : `${units.count(overview.spans)} spans`}
+        more={
+          overview.kernels
+            ? `${units.count(overview.operators)} operators`
+            : `${units.count(overview.spans)} spans`
+        }
       />
       {overview.shapes > 0 && <WorkTile />}
     </div>

@@ -40,7 +40,9 @@ export function TopCard(props: { kind: TopKind; time: "host" | "device"; nothing
         <a href={address(kind.page)}>{total ? `All ${units.count(total)} ${kind.noun}` : kind.noun}</a>
       </header>
       <Shown answer={answer}>
-        {(table) => (table.rows ? <Rows rows={rowsOf(table)} kind={kind} /> : <p class="nothing">{props.nothing}</p>)}
+        {(table) =>
+          table.rows ? <Rows rows={rowsOf(table)} kind={kind} /> : <p class="nothing">{props.nothing}</p>
+        }
       </Shown>
     </section>
   );
@@ -93,7 +95,12 @@ export function named(table: TopKind["table"], row: Row): [string, string] {
     const last = row.name.slice(row.name.lastIndexOf(".") + 1);
     return [plain(last), row.detail === row.name ? "" : plain(row.detail ?? "")];
   }
-  return [plain(row.name), row.kind === "operator" || row.kind === "backward" ? "" : (row.kind ?? "").replace("user_annotation", "range")];
+  return [
+    plain(row.name),
+    row.kind === "operator" || row.kind === "backward"
+      ? ""
+      : (row.kind ?? "").replace("user_annotation", "range"),
+  ];
 }
 
 /** The end of a path: the file and the folder it is in. */

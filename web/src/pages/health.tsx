@@ -15,7 +15,11 @@ const RECORDED: Readonly<Record<string, readonly [title: string, gives: string, 
   memory: ["Memory", "the curve of memory, its peak and who held it", "profile_memory=True, or --memory"],
   stacks: ["Stacks", "source lines and flame graphs", "with_stack=True, or --stacks"],
   modules: ["Modules", "time and memory of each layer", "with_modules=True, or --modules"],
-  python: ["Python calls", "calls of functions as spans of the timeline", "the Kineto engine with with_stack=True"],
+  python: [
+    "Python calls",
+    "calls of functions as spans of the timeline",
+    "the Kineto engine with with_stack=True",
+  ],
   collectives: ["Collectives", "size and speed of calls between ranks", "torch.distributed in the program"],
   counters: ["Counters", "samples over time", "a recording with counters"],
 };

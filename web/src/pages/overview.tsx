@@ -1,12 +1,12 @@
 /** What ran where, how long the steps took, and what took most of the time: the first look at a trace. */
 
-import { Shown, useJson } from "../parts/answer";
 import { type Health, type Judged, judged } from "../health/checks";
 import { moment, type Overview, type Peak } from "../overview/facts";
 import { MemoryCard, RunCard, UtilisationCard } from "../overview/side-cards";
 import { StepCard } from "../overview/step-card";
 import { Tiles } from "../overview/tiles";
 import { TopCard, type TopKind } from "../overview/top-card";
+import { Shown, useJson } from "../parts/answer";
 import { address, change, route } from "../router";
 import "../overview/overview.css";
 
@@ -139,4 +139,3 @@ function HealthLine(props: { health: Judged | undefined }) {
     </a>
   );
 }
-

@@ -1,7 +1,9 @@
 /** The pages in the order of the navigation. Ranks and Compare will follow Memory when there is something in them. */
 
 import type { ComponentType } from "preact";
+import { HealthPage } from "./health";
 import { Operators } from "./operators";
+import { OverviewPage } from "./overview";
 import { TimelinePage } from "./timeline";
 
 export interface Page {
@@ -16,6 +18,8 @@ export interface Page {
 }
 
 export const PAGES: readonly Page[] = [
+  { name: "overview", title: "Overview", full: false, show: OverviewPage, needs: "overview" },
   { name: "timeline", title: "Timeline", full: true, show: TimelinePage, needs: "tracks" },
   { name: "operators", title: "Operators", full: true, show: Operators, needs: "table/ops" },
+  { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
 ];
