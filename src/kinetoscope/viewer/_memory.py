@@ -177,7 +177,11 @@ def stacks(trace: Trace, query: Query) -> pyarrow.Table:
     found = np.flatnonzero(wanted[:-1])
     return to_arrow(
         _STACKS,
-        {"id": found.astype(np.int32), "parent": parent[found], "frame": Labels(frame[found], frame_texts(trace))},
+        {
+            "id": found.astype(np.int32),
+            "parent": parent[found],
+            "frame": Labels(frame[found], frame_texts(trace)),
+        },
     )
 
 

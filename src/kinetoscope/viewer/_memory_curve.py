@@ -52,7 +52,9 @@ def curve(trace: Trace, query: Query) -> pyarrow.Table:
         raise ArgumentError(f"by={by[:50]!r}: memory is divided by category or by module")
     start, end = number(query, "start", 0.0), number(query, "end", max(trace.duration_ns, 1))
     if not start < end:
-        raise ArgumentError(f"the window from {start:g} to {end:g} ns is empty; its end must lie after its start")
+        raise ArgumentError(
+            f"the window from {start:g} to {end:g} ns is empty; its end must lie after its start"
+        )
     labels, part = _parts(trace, place, by)
     found = moments(place, part, len(labels), start, end)
     held = held_after(place, part, len(labels), found.changes)
@@ -106,9 +108,13 @@ def moments(place: Place, part: NDArray[np.int8], parts: int, start_ns: float, e
         rows = first + np.unique(np.concatenate([*kept, _part_peaks(place, part, parts, window)]))
         of_told = slice(told_first, told_last)
         begins = _firsts(counts.time_ns[of_told], edges)
-        kept = [_highest(values[of_told], begins) for values in (counts.allocated_bytes, counts.reserved_bytes)]
+        kept = [
+            _highest(values[of_told], begins) for values in (counts.allocated_bytes, counts.reserved_bytes)
+        ]
         told = told_first + np.unique(np.concatenate(kept))
-    changes = np.concatenate([rows + 1, np.searchsorted(place.rank_of_change, counts.rank[told], side="right")])
+    changes = np.concatenate(
+        [rows + 1, np.searchsorted(place.rank_of_change, counts.rank[told], side="right")]
+    )
     rank = np.concatenate([place.rank_of_change[rows], counts.rank[told]])
     time = np.concatenate([place.time_ns[rows], counts.time_ns[told]])
     order = np.lexsort((rank, changes))

@@ -88,20 +88,20 @@ export function Chart(props: ChartProps) {
     const row = rowAt(time, props.cursor ?? 0) + by * (event.shiftKey ? 20 : 1);
     props.onCursor(time[Math.max(0, Math.min(time.length - 1, row))] ?? 0);
   };
-  const chooses = props.onCursor !== undefined;
+  if (!props.onCursor)
+    return <div class="chart" ref={host} style={{ height }} role="img" aria-label={props.label} />;
   return (
     <div
       class="chart"
       ref={host}
       style={{ height }}
-      role={chooses ? "slider" : "img"}
+      role="slider"
       aria-label={props.label}
-      aria-valuemin={chooses ? (time[0] ?? 0) : undefined}
-      aria-valuemax={chooses ? (time[time.length - 1] ?? 0) : undefined}
-      aria-valuenow={chooses ? (props.cursor ?? 0) : undefined}
-      aria-valuetext={chooses ? props.told : undefined}
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: it is a slider wherever it takes the focus
-      tabIndex={chooses ? 0 : undefined}
+      aria-valuemin={time[0] ?? 0}
+      aria-valuemax={time[time.length - 1] ?? 0}
+      aria-valuenow={props.cursor ?? 0}
+      aria-valuetext={props.told}
+      tabIndex={0}
       onKeyDown={move}
     />
   );
@@ -121,18 +121,24 @@ function data(props: ChartProps): uPlot.AlignedData {
 function options(element: HTMLElement, latest: { current: ChartProps }): uPlot.Options {
   const { layers = [], lines = [], unit, onRange } = latest.current;
   const paths = uPlot.paths.stepped?.({ align: 1 });
-  const surface = colour("surface");
   const series: uPlot.Series[] = [{}];
   for (const layer of [...layers].reverse()) {
     const fill = colour(layer.colour);
-    // A layer covers those drawn before it: first the surface, then the colour.
-    series.push({ label: layer.label, stroke: surface, width: 0.5, fill, points: { show: false }, ...(paths && { paths }) });
+    // The stroke keeps what is thinner than a pixel in sight.
+    series.push({
+      label: layer.label,
+      stroke: fill,
+      width: 1,
+      fill,
+      points: { show: false },
+      ...(paths && { paths }),
+    });
   }
   for (const line of lines)
     series.push({
       label: line.label,
       stroke: colour(line.colour),
-      width: 1.5,
+      width: layers.length ? 1 : 1.5,
       points: { show: false },
       ...(layers.length && { dash: [5, 3] }),
       ...(paths && { paths }),
@@ -162,7 +168,7 @@ function options(element: HTMLElement, latest: { current: ChartProps }): uPlot.O
       },
       {
         ...axis,
-        size: 76,
+        size: 62,
         splits: (self, _, low, high) => marks(low, high, Math.max(2, Math.floor(self.height / 42)), unit),
         values: (_, values) => labels(values, unit),
       },

@@ -1,0 +1,116 @@
+/** What the server says of the memories of a trace, and how the page colours them. */
+
+import type { Layer } from "../parts/chart";
+import type { Columns } from "../source/source";
+
+export interface Device {
+  /** What questions call it. */
+  key: string;
+  device: string;
+  process: number;
+  rank: number | null;
+  blocks: number;
+  peak_bytes: number;
+  peak_ns: number;
+  /** How much of the peak is of unknown category. */
+  unknown_percent: number;
+  end_bytes: number;
+  never_freed: number;
+  /** The highest that the allocator counted, null where it did not say. */
+  allocated_bytes: number | null;
+  reserved_bytes: number | null;
+  modules: boolean;
+  stacks: boolean;
+}
+
+export interface Memory {
+  recorded: boolean;
+  start_ns: number;
+  duration_ns: number;
+  /** The key of the device with the highest peak. */
+  highest: string | null;
+  devices: readonly Device[];
+}
+
+const CATEGORY_COLOURS: Readonly<Record<string, string>> = {
+  parameter: "compute",
+  "optimizer state": "communication",
+  input: "input",
+  gradient: "copy",
+  activation: "cpu",
+  "autograd detail": "sync",
+  unknown: "idle",
+  temporary: "step",
+};
+
+const MODULE_COLOURS = [
+  "compute",
+  "copy",
+  "input",
+  "communication",
+  "cpu",
+  "sync",
+  "annotation",
+  "backward",
+  "python",
+  "module",
+];
+const NO_MODULE = "idle";
+
+/** The parts of a curve from the bottom up. */
+export function partsOf(curve: Columns, by: string): Layer[] {
+  const parts = curve.facts.filter((column) => column.name.startsWith("part"));
+  return parts.map((column, index) => ({
+    label: column.meaning,
+    colour:
+      by === "category"
+        ? (CATEGORY_COLOURS[column.meaning] ?? NO_MODULE)
+        : isNoModule(column.meaning)
+          ? NO_MODULE
+          : (MODULE_COLOURS[index % MODULE_COLOURS.length] ?? NO_MODULE),
+    values: curve.numbers(column.name),
+  }));
+}
+
+function isNoModule(label: string): boolean {
+  return label === "no module" || label === "other modules and none";
+}
+
+/** What the allocator counted, where it did. */
+export function countsOf(curve: Columns): Layer[] {
+  return (
+    [
+      ["allocated", "muted"],
+      ["reserved", "bad"],
+    ] as const
+  )
+    .map(([name, colour]) => ({
+      label: name,
+      colour,
+      values: curve.values(name) as ArrayLike<number | null>,
+    }))
+    .filter((line) => Array.prototype.some.call(line.values, (value: number | null) => value !== null));
+}
+
+/** Beyond this many times the known peak, the allocator's lines would press the curve flat. */
+const FLATTENS = 8;
+
+export function countsFit(device: Device): boolean {
+  const most = Math.max(device.allocated_bytes ?? 0, device.reserved_bytes ?? 0);
+  return most > 0 && most <= FLATTENS * device.peak_bytes;
+}
+
+export function deviceTitle(device: Device, many: boolean): string {
+  if (!many) return device.device;
+  return `${device.device} · ${device.rank === null ? `process ${device.process}` : `rank ${device.rank}`}`;
+}
+
+/** The end of a long path, where the names differ. */
+export function tail(label: string, most = 22): string {
+  if (label.length <= most) return label;
+  const parts = label.split(".");
+  let kept = parts.pop() ?? "";
+  for (let part = parts.pop(); part !== undefined && kept.length + part.length < most; part = parts.pop())
+    kept = `${part}.${kept}`;
+  return kept === label ? label : `…${kept}`;
+}

@@ -1,0 +1,55 @@
+/** The Python stack behind a chosen row, innermost frame first. */
+
+import { useMemo } from "preact/hooks";
+import { Nothing, Shown, useColumns } from "../parts/answer";
+import type { Columns } from "../source/source";
+import type { Device } from "./facts";
+
+export function StackView(props: { device: Device; stack: number; onClose: () => void }) {
+  const answer = useColumns("memory/stacks", { device: props.device.key });
+  return (
+    <aside class="stack card" aria-label="Stack">
+      <header class="title">
+        <h2>Stack</h2>
+        <span class="tools">
+          <button type="button" class="plain" onClick={props.onClose}>
+            Close
+          </button>
+        </span>
+      </header>
+      <Shown answer={answer}>{(table) => <Frames table={table} stack={props.stack} />}</Shown>
+    </aside>
+  );
+}
+
+function Frames(props: { table: Columns; stack: number }) {
+  const { table, stack } = props;
+  const frames = useMemo(() => framesOf(table, stack), [table, stack]);
+  if (frames.length === 0) return <Nothing>Its stack was not recorded.</Nothing>;
+  return (
+    <ol class="mono">
+      {frames.map((frame, index) => (
+        <li key={index} class="name" title={frame.slice(0, 2000)}>
+          {frame}
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+/** The frames of a stack, innermost first. */
+function framesOf(table: Columns, stack: number): string[] {
+  const [ids, parents, frames] = [table.numbers("id"), table.values("parent"), table.texts("frame")];
+  const rows = new Map<number, number>();
+  for (let row = 0; row < ids.length; row++) rows.set(ids[row] ?? -1, row);
+  const found: string[] = [];
+  let row = rows.get(stack);
+  while (row !== undefined && found.length < 1000) {
+    found.push(frames[row] ?? "");
+    const parent = parents[row];
+    // Parents come first; anything else would be a circle.
+    const above = typeof parent === "number" ? rows.get(parent) : undefined;
+    row = above !== undefined && above < row ? above : undefined;
+  }
+  return found;
+}

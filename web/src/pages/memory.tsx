@@ -1,0 +1,156 @@
+/** Memory over time, who held it at the cursor and at the peak, and the blocks one by one. */
+
+import { useState } from "preact/hooks";
+import { BlocksView } from "../memory/blocks-view";
+import { CurveView } from "../memory/curve-view";
+import { countsFit, type Device, deviceTitle, type Memory } from "../memory/facts";
+import { LiveView } from "../memory/live-view";
+import { StackView } from "../memory/stack-view";
+import "../memory/memory.css";
+import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
+import { Choice } from "../parts/choice";
+import { change, route } from "../router";
+import * as units from "../units";
+
+const BY = [
+  ["category", "Category"],
+  ["module", "Module"],
+] as const;
+
+export function MemoryPage() {
+  const answer = useJson<Memory>("memory");
+  return (
+    <Shown answer={answer}>
+      {(memory) => {
+        const wanted = route.value.query["device"] ?? memory.highest;
+        const device = memory.devices.find((one) => one.key === wanted) ?? memory.devices[0];
+        return device ? <OfDevice memory={memory} device={device} /> : <Without recorded={memory.recorded} />;
+      }}
+    </Shown>
+  );
+}
+
+function Without(props: { recorded: boolean }) {
+  return (
+    <>
+      <header class="title">
+        <h1>Memory</h1>
+      </header>
+      <Nothing>
+        {props.recorded ? (
+          "Memory was recorded, and nothing was allocated or freed meanwhile."
+        ) : (
+          <>
+            Memory was not recorded. Record with <code>profile_memory=True</code>, or with{" "}
+            <code>--memory</code> from the command line; with <code>with_stack=True</code> the page says which
+            line allocated what, and with <code>with_modules=True</code> which module.
+          </>
+        )}
+      </Nothing>
+    </>
+  );
+}
+
+function OfDevice(props: { memory: Memory; device: Device }) {
+  const { memory, device } = props;
+  const query = route.value.query;
+  const source = useSource();
+  const [stack, setStack] = useState<number | undefined>();
+  const by = query["by"] === "module" && device.modules ? "module" : "category";
+  const time = numberOf(query["time"]);
+  const [start, end] = [numberOf(query["start"]), numberOf(query["end"])];
+  const part = start !== undefined && end !== undefined && start < end ? { start, end } : {};
+  const whole = { device: device.key, by };
+  const closer = source.has("memory/curve", { ...whole, start: 0, end: 1 });
+  const curve = useColumns("memory/curve", closer ? { ...whole, ...part } : whole);
+  const counted = device.allocated_bytes !== null || device.reserved_bytes !== null;
+  const counts = counted && (query["allocator"] ?? (countsFit(device) ? "1" : "0")) === "1";
+  return (
+    <>
+      <header class="title">
+        <h1>Memory</h1>
+        <span class="told">
+          {device.device} held {units.bytes(device.peak_bytes)} at its peak, {units.time(device.peak_ns)} from
+          the start
+        </span>
+        <span class="tools">
+          {"start" in part && (
+            <button type="button" onClick={() => change({ start: undefined, end: undefined })}>
+              Whole run
+            </button>
+          )}
+          {counted && (
+            <label title="What the allocator itself counted as handed out, and what it held of the device">
+              <input
+                type="checkbox"
+                checked={counts}
+                onChange={(event) => change({ allocator: event.currentTarget.checked ? "1" : "0" })}
+              />{" "}
+              Allocator
+            </label>
+          )}
+          {device.modules && (
+            <Choice label="Divided by" options={BY} chosen={by} onChoice={(value) => change({ by: value })} />
+          )}
+          {memory.devices.length > 1 && (
+            <select
+              aria-label="Device"
+              value={device.key}
+              onChange={(event) =>
+                change({
+                  device: event.currentTarget.value,
+                  time: undefined,
+                  start: undefined,
+                  end: undefined,
+                })
+              }
+            >
+              {memory.devices.map((one) => (
+                <option key={one.key} value={one.key}>
+                  {deviceTitle(one, severalProcesses(memory))} · {units.bytes(one.peak_bytes)}
+                </option>
+              ))}
+            </select>
+          )}
+        </span>
+      </header>
+      <div class="card">
+        <CurveView answer={curve} device={device} by={by} counts={counts} time={time} zooms={closer} />
+        <p class="muted">{told(device, closer)}</p>
+      </div>
+      <LiveView device={device} time={time} by={query["group"] ?? "all"} chosen={stack} onStack={setStack} />
+      <BlocksView device={device} order={query["blocks"] ?? "biggest"} chosen={stack} onStack={setStack} />
+      {stack !== undefined && <StackView device={device} stack={stack} onClose={() => setStack(undefined)} />}
+    </>
+  );
+}
+
+/** How to use the curve, and what the recording did not see. */
+function told(device: Device, closer: boolean): string {
+  const words = [
+    closer
+      ? "Click to see who held the memory then; drag to look closer."
+      : "Click to read the curve at another time.",
+  ];
+  const before = (device.allocated_bytes ?? 0) - device.peak_bytes;
+  if (before > 0.02 * device.peak_bytes)
+    words.push(
+      `The allocator counted up to ${units.bytes(device.allocated_bytes)}: the rest was allocated before the recording, and the trace does not say by whom.`,
+    );
+  if (device.unknown_percent > 20)
+    words.push(
+      `${units.percent(device.unknown_percent)} of the peak is of unknown use: Kinetoscope's own recorder sees the tensors of modules and optimizers, which tells.`,
+    );
+  if (!device.stacks) words.push("Stacks were not recorded (with_stack=True), so there are no lines.");
+  if (!device.modules) words.push("Modules were not recorded (with_modules=True).");
+  return words.join(" ");
+}
+
+function severalProcesses(memory: Memory): boolean {
+  return new Set(memory.devices.map((device) => device.process)).size > 1;
+}
+
+function numberOf(text: string | undefined): number | undefined {
+  const value = text === undefined ? Number.NaN : Number(text);
+  return Number.isFinite(value) ? value : undefined;
+}

@@ -1,0 +1,23 @@
+/** A choice of one of a few words, all of them in sight. */
+
+export function Choice(props: {
+  label: string;
+  options: readonly (readonly [value: string, title: string])[];
+  chosen: string;
+  onChoice: (value: string) => void;
+}) {
+  return (
+    <span class="choice" role="group" aria-label={props.label}>
+      {props.options.map(([value, title]) => (
+        <button
+          key={value}
+          type="button"
+          aria-pressed={value === props.chosen}
+          onClick={() => props.onChoice(value)}
+        >
+          {title}
+        </button>
+      ))}
+    </span>
+  );
+}
