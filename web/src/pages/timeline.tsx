@@ -14,24 +14,21 @@ import "../timeline/timeline.css";
 
 export function TimelinePage() {
   const tracks = useJson<Tracks>("tracks");
+  if (tracks.value?.groups.some((group) => group.tracks.length > 0)) return <Moving tracks={tracks.value} />;
   return (
-    <Shown answer={tracks}>
-      {(value) =>
-        value.groups.some((group) => group.tracks.length > 0) ? (
-          <Moving tracks={value} />
-        ) : (
-          <>
-            <header class="title">
-              <h1>Timeline</h1>
-            </header>
-            <Nothing>
-              The trace holds no spans. Record with <code>activities</code> switched on, while the program
-              runs.
-            </Nothing>
-          </>
-        )
-      }
-    </Shown>
+    <>
+      <header class="title">
+        <h1>Timeline</h1>
+      </header>
+      <Shown answer={tracks}>
+        {() => (
+          <Nothing>
+            The trace holds no spans and no counters: nothing ran while it was recorded.{" "}
+            <code>kinetoscope run PROGRAM</code> records a program from its first import of torch to its end.
+          </Nothing>
+        )}
+      </Shown>
+    </>
   );
 }
 

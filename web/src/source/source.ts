@@ -54,6 +54,19 @@ export class Columns {
     return values;
   }
 
+  /**
+   * A column of texts as it was sent: each text once, and for each row its place among them. Null where it was not
+   * sent that way. Much faster than `texts` for many rows.
+   */
+  coded(name: string): { codes: ArrayLike<number>; texts: readonly string[] } | null {
+    const parts = this.table.getChild(name)?.data ?? [];
+    const part = parts[0] as unknown as
+      | { values?: ArrayLike<number>; cache?: string[]; nullCount: number }
+      | undefined;
+    if (parts.length !== 1 || !part?.cache || !part.values || part.nullCount > 0) return null;
+    return { codes: part.values, texts: part.cache };
+  }
+
   numbers(name: string): ArrayLike<number> {
     return this.values(name) as ArrayLike<number>;
   }

@@ -35,76 +35,106 @@ export function split(
   pixel: number,
   labelOf: LabelOf,
 ): Map<number, Boxes> {
+  const size = answer.rows;
   const track = answer.numbers("track");
   const row = answer.numbers("row");
-  const places = new Map<number, number[]>(tracks.map((id) => [id, []]));
-  for (let index = 0; index < answer.rows; index++) places.get(track[index] ?? -1)?.push(index);
-  const labels = labelled(answer, labelOf);
-  const start = answer.numbers("start");
+  const start = floats(answer.numbers("start"), size);
+  const parts = {
+    start,
+    duration: floats(answer.numbers("duration"), size),
+    busy: floats(answer.numbers("busy"), size),
+    count: integers(answer.numbers("count"), size),
+    span: integers(answer.numbers("span"), size),
+    label: labelled(answer, labelOf),
+  };
   const made = new Map<number, Boxes>();
-  for (const [id, found] of places) {
-    found.sort((a, b) => (row[a] ?? 0) - (row[b] ?? 0) || (start[a] ?? 0) - (start[b] ?? 0));
-    made.set(id, gathered(answer, found, labels, view, pixel));
+  for (let first = 0; first < size; ) {
+    const id = track[first] ?? 0;
+    if (made.has(id)) throw new Error("the boxes of a track do not follow each other");
+    let last = first + 1;
+    while (last < size && track[last] === id) {
+      const back = (row[last] ?? 0) - (row[last - 1] ?? 0);
+      if (back < 0 || (back === 0 && (start[last] ?? 0) < (start[last - 1] ?? 0)))
+        throw new Error("the boxes of a track are not in order");
+      last += 1;
+    }
+    made.set(id, gathered(parts, row, first, last, view, pixel));
+    first = last;
   }
+  for (const id of tracks) if (!made.has(id)) made.set(id, gathered(parts, row, 0, 0, view, pixel));
   return made;
 }
 
+type Parts = Pick<Boxes, "start" | "duration" | "busy" | "count" | "span" | "label">;
+
+/** The boxes from one place of the answer up to another: one track's. */
+function gathered(
+  parts: Parts,
+  row: ArrayLike<number>,
+  first: number,
+  last: number,
+  view: View,
+  pixel: number,
+): Boxes {
+  const rows = new Int32Array(last > first ? (row[last - 1] ?? 0) + 2 : 1);
+  for (let index = 1, filled = first; index < rows.length; index++) {
+    while (filled < last && (row[filled] ?? 0) < index) filled += 1;
+    rows[index] = filled - first;
+  }
+  const count = parts.count.subarray(first, last);
+  return {
+    view,
+    pixel,
+    whole: count.every((one) => one === 1),
+    rows,
+    start: parts.start.subarray(first, last),
+    duration: parts.duration.subarray(first, last),
+    busy: parts.busy.subarray(first, last),
+    count,
+    span: parts.span.subarray(first, last),
+    label: parts.label.subarray(first, last),
+  };
+}
+
+/** The label of each row. Both texts have few values, so few pairs are looked up. */
 function labelled(answer: Columns, labelOf: LabelOf): Int32Array {
-  const names = answer.texts("name");
-  const kinds = answer.texts("kind");
-  // Neighbours often are alike, and both texts come from dictionaries: few pairs are looked up.
-  const known = new Map<string, Map<string, number>>();
+  const names = coded(answer, "name");
+  const kinds = coded(answer, "kind");
+  const known = new Int32Array(names.texts.length * kinds.texts.length).fill(-1);
   const labels = new Int32Array(answer.rows);
   for (let index = 0; index < answer.rows; index++) {
-    const kind = kinds[index] ?? "";
-    const name = names[index] ?? "";
-    let ofKind = known.get(kind);
-    if (!ofKind) {
-      ofKind = new Map();
-      known.set(kind, ofKind);
-    }
-    let label = ofKind.get(name);
-    if (label === undefined) {
-      label = labelOf(kind, name);
-      ofKind.set(name, label);
+    const name = names.codes[index] ?? 0;
+    const kind = kinds.codes[index] ?? 0;
+    const pair = kind * names.texts.length + name;
+    let label = known[pair] ?? -1;
+    if (label < 0) {
+      label = labelOf(kinds.texts[kind] ?? "", names.texts[name] ?? "");
+      known[pair] = label;
     }
     labels[index] = label;
   }
   return labels;
 }
 
-function gathered(
-  answer: Columns,
-  places: readonly number[],
-  labels: Int32Array,
-  view: View,
-  pixel: number,
-): Boxes {
-  const row = answer.numbers("row");
-  const size = places.length;
-  const last = size ? (row[places[size - 1] ?? 0] ?? 0) : -1;
-  const rows = new Int32Array(last + 2);
-  for (let index = 0, filled = 0; index <= last + 1; index++) {
-    while (filled < size && (row[places[filled] ?? 0] ?? 0) < index) filled += 1;
-    rows[index] = filled;
-  }
-  const taken = <Kind extends Float64Array | Int32Array>(made: Kind, values: ArrayLike<number>): Kind => {
-    for (let index = 0; index < size; index++) made[index] = values[places[index] ?? 0] ?? 0;
-    return made;
-  };
-  const count = taken(new Int32Array(size), answer.numbers("count"));
-  return {
-    view,
-    pixel,
-    whole: count.every((one) => one === 1),
-    rows,
-    start: taken(new Float64Array(size), answer.numbers("start")),
-    duration: taken(new Float64Array(size), answer.numbers("duration")),
-    busy: taken(new Float64Array(size), answer.numbers("busy")),
-    count,
-    span: taken(new Int32Array(size), answer.numbers("span")),
-    label: taken(new Int32Array(size), labels),
-  };
+function coded(answer: Columns, name: string): { codes: ArrayLike<number>; texts: readonly string[] } {
+  const found = answer.coded(name);
+  if (found) return found;
+  const places = new Map<string, number>();
+  const codes = Int32Array.from({ length: answer.rows }, (_, index) => {
+    const text = answer.texts(name)[index] ?? "";
+    const place = places.get(text) ?? places.size;
+    places.set(text, place);
+    return place;
+  });
+  return { codes, texts: [...places.keys()] };
+}
+
+function floats(values: ArrayLike<number>, size: number): Float64Array {
+  return values instanceof Float64Array ? values.subarray(0, size) : Float64Array.from(values);
+}
+
+function integers(values: ArrayLike<number>, size: number): Int32Array {
+  return values instanceof Int32Array ? values.subarray(0, size) : Int32Array.from(values);
 }
 
 /** The boxes of a row that reach into a stretch of time: from the first up to, not including, the second number. */

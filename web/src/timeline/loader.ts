@@ -40,7 +40,7 @@ export function valueAt(curve: Curve, time: number): number | undefined {
 }
 
 /** How much beyond each side of the view is asked for, as a share of it: so that a pan finds it there. */
-const BEYOND = 0.35;
+const BEYOND = 0.25;
 /** An answer serves as long as its pixels are at most this much wider or thinner than those of the screen. */
 const COARSER = 1.25;
 const FINER = 5;

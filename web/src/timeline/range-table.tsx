@@ -1,6 +1,6 @@
 /** What ran in the chosen stretch of time, or in all that is in view while nothing is chosen. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem, Shown, useColumns } from "../parts/answer";
 import { Table } from "../parts/table";
 import { change, route } from "../router";
@@ -11,7 +11,9 @@ import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
 import { same, type View } from "./view";
 
+/** What is in view is counted when the view has not moved this long, or three times as long as counting took. */
 const REST_MS = 350;
+const MOST_REST_MS = 3000;
 
 const PARTS: readonly { key: string; title: string; sorts: readonly Sort[] }[] = [
   { key: "", title: "Threads and streams", sorts: ["thread", "stream"] },
@@ -23,7 +25,8 @@ const PARTS: readonly { key: string; title: string; sorts: readonly Sort[] }[] =
 
 export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   const { timeline, range } = props;
-  const inView = useRested(timeline);
+  const took = useRef(0);
+  const inView = useRested(timeline, took);
   const view = range ?? inView;
   const all = timeline.tracks.groups.flatMap((group) => group.tracks);
   const parts = PARTS.filter((part) => tracksOf(all, part.sorts).length > 0);
@@ -32,8 +35,13 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   const start = Math.floor(view.start);
   const end = Math.max(Math.ceil(view.end), start + 1);
   const query = { start, end, tracks };
-  const can = timeline.source.has("range", query);
+  const can = timeline.source.has("range");
   const answer = useColumns(tracks && can ? "range" : null, query);
+  const since = useRef(0);
+  useEffect(() => {
+    if (answer.waiting) since.current = performance.now();
+    else if (since.current) took.current = performance.now() - since.current;
+  }, [answer.waiting]);
   const resolution = (end - start) / 1000;
   return (
     <div class="tl-range">
@@ -101,19 +109,20 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
 }
 
 /** The view, once it has not moved for a while: a table that changes with every frame could not be read. */
-function useRested(timeline: Timeline): View {
+function useRested(timeline: Timeline, took: { readonly current: number }): View {
   const [view, setView] = useState(timeline.view.peek());
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const end = timeline.view.subscribe((now) => {
       clearTimeout(timer);
-      timer = setTimeout(() => setView((before) => (same(before, now) ? before : now)), REST_MS);
+      const rest = Math.min(Math.max(took.current * 3, REST_MS), MOST_REST_MS);
+      timer = setTimeout(() => setView((before) => (same(before, now) ? before : now)), rest);
     });
     return () => {
       clearTimeout(timer);
       end();
     };
-  }, [timeline]);
+  }, [timeline, took]);
   return view;
 }
 

@@ -56,6 +56,7 @@ export class Timeline {
   readonly motion: Motion;
   readonly search: Search;
   readonly whole: View;
+  readonly tracks: Tracks;
   private readonly endings: (() => void)[] = [];
   private resting: ReturnType<typeof setTimeout> | undefined;
   private written: string | undefined;
@@ -63,10 +64,12 @@ export class Timeline {
 
   constructor(
     readonly source: Source,
-    readonly tracks: Tracks,
+    given: Tracks,
     colour: (name: string) => string,
     still: () => boolean,
   ) {
+    const tracks = source.has("counter") ? given : withoutCounters(given);
+    this.tracks = tracks;
     const first = tracks.start_ns ?? 0;
     this.whole = { start: first, end: Math.max(tracks.duration_ns, first + 1) };
     this.palette = new Palette(colour);
@@ -291,4 +294,13 @@ export class Timeline {
       },
     );
   }
+}
+
+/** A report that holds no counters shows none. */
+function withoutCounters(tracks: Tracks): Tracks {
+  const groups = tracks.groups.map((group) => ({
+    ...group,
+    tracks: group.tracks.filter((track) => track.sort !== "counter"),
+  }));
+  return { ...tracks, groups };
 }

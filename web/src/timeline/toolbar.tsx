@@ -16,19 +16,21 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
   return (
     <header class="title tl-title">
       <h1>Timeline</h1>
-      <SearchBox timeline={timeline} />
+      {timeline.source.has("search") ? <SearchBox timeline={timeline} /> : null}
       <div class="tools">
-        <label
-          class="tl-switch"
-          title="Draw a line from every launch to what it started, and from forward to backward"
-        >
-          <input
-            type="checkbox"
-            checked={timeline.allArrows.value}
-            onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
-          />
-          All arrows
-        </label>
+        {timeline.source.has("arrows") && (
+          <label
+            class="tl-switch"
+            title="Draw a line from every launch to what it started, and from forward to backward"
+          >
+            <input
+              type="checkbox"
+              checked={timeline.allArrows.value}
+              onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
+            />
+            All arrows
+          </label>
+        )}
         <span class="choice">
           <button type="button" title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
             −

@@ -31,13 +31,13 @@ function only(rows: readonly Row[]): Boxes {
   return boxes;
 }
 
-test("an answer is split by track and row, in order of time", () => {
+test("an answer is split by track and row", () => {
   const parts = split(
     answer([
+      [2, 0, 0, 20, 1],
+      [2, 0, 30, 5, 4],
       [2, 1, 50, 5, 1],
       [1, 0, 10, 100, 1],
-      [2, 0, 30, 5, 4],
-      [2, 0, 0, 20, 1],
     ]),
     [1, 2, 3],
     VIEW,
@@ -46,10 +46,38 @@ test("an answer is split by track and row, in order of time", () => {
   );
   expect([...(parts.get(2)?.rows ?? [])]).toEqual([0, 2, 3]);
   expect([...(parts.get(2)?.start ?? [])]).toEqual([0, 30, 50]);
-  expect([...(parts.get(2)?.span ?? [])]).toEqual([3, 2, 0]);
+  expect([...(parts.get(1)?.span ?? [])]).toEqual([3]);
   expect(parts.get(1)?.whole).toBe(true);
   expect(parts.get(2)?.whole).toBe(false);
   expect([...(parts.get(3)?.rows ?? [])]).toEqual([0]);
+  expect(palette.name(parts.get(1)?.label[0] ?? -1)).toBe("name 10");
+});
+
+test.each([
+  [
+    [
+      [1, 0, 5, 1, 1],
+      [2, 0, 0, 1, 1],
+      [1, 0, 9, 1, 1],
+    ],
+    "follow each other",
+  ],
+  [
+    [
+      [1, 0, 5, 1, 1],
+      [1, 0, 0, 1, 1],
+    ],
+    "in order",
+  ],
+  [
+    [
+      [1, 1, 5, 1, 1],
+      [1, 0, 9, 1, 1],
+    ],
+    "in order",
+  ],
+] as [Row[], string][])("an answer in another order is told, not drawn wrongly", (rows, told) => {
+  expect(() => split(answer(rows), [1, 2], VIEW, 1, palette.label)).toThrow(told);
 });
 
 test("a row without boxes between others is empty", () => {
