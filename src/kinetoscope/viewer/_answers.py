@@ -37,6 +37,8 @@ ANSWERS: dict[str, str] = {
     "memory/curve": "kinetoscope.viewer._memory_curve:curve",
     "memory/live": "kinetoscope.viewer._memory:live",
     "memory/stacks": "kinetoscope.viewer._memory:stacks",
+    "overview": "kinetoscope.viewer._overview:overview",
+    "overview/": "kinetoscope.viewer._overview:part",
     "range": "kinetoscope.viewer._range:within",
     "search": "kinetoscope.viewer._search:search",
     "tracks": "kinetoscope.viewer._timeline:tracks",

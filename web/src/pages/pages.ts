@@ -1,6 +1,7 @@
 /** The pages in the order of the navigation. Ranks and Compare will follow Memory when there is something in them. */
 
 import type { ComponentType } from "preact";
+import { HealthPage } from "./health";
 import { MemoryPage } from "./memory";
 import { Operators } from "./operators";
 import { OverviewPage } from "./overview";
@@ -22,4 +23,5 @@ export const PAGES: readonly Page[] = [
   { name: "timeline", title: "Timeline", full: true, show: TimelinePage, needs: "tracks" },
   { name: "operators", title: "Operators", full: true, show: Operators, needs: "table/ops" },
   { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
+  { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
 ];
