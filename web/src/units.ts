@@ -75,7 +75,8 @@ export function shown(value: unknown, unit: string, name = ""): string {
     if (unit === "ns") return time(value);
     if (unit === "bytes") return bytes(value);
     if (unit === "%") return percent(value);
-    if (unit === "FLOP/s" || unit === "GB/s" || unit === "FLOP/byte") return scaled(value, unit);
+    if (unit === "GB/s") return scaled(value * 1e9, "B/s");
+    if (unit === "FLOP/s" || unit === "FLOP/byte") return scaled(value, unit);
     if (name.endsWith("flops")) return scaled(value, "FLOP");
     return unit === "" ? count(value) : String(value);
   }

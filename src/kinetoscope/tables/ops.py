@@ -57,10 +57,24 @@ def ops(trace: Trace) -> pyarrow.Table:
     Returns:
         The table; the meaning of its columns is in `OPS_SCHEMA`.
     """
-    spans = trace.columns("spans")
-    keys = operator_keys(trace)
-    others = elsewhere(trace)
+    keys, others = operator_keys(trace), elsewhere(trace)
     group_of, first = _core.group([keys], None if others is None else ~others)
+    columns = added_up(trace, keys, group_of, first)
+    return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-columns["self_ns"], kind="stable"))
+
+
+def added_up(
+    trace: Trace, keys: NDArray[np.int32], group_of: NDArray[np.int32], first: NDArray[np.int32]
+) -> dict[str, Any]:
+    """The columns of `ops` for groups of spans.
+
+    Args:
+        trace: The trace.
+        keys: A number for each span. Where it is that of a span around it, its time is already in the total of the other.
+        group_of: The group of each span, below 0 for none; of one group are only spans of one name and kind.
+        first: The first span of each group.
+    """
+    spans = trace.columns("spans")
     groups = len(first)
     inner = _core.descends_from_same(spans["parent"], keys)
     duration = spans["duration_ns"]
@@ -90,7 +104,7 @@ def ops(trace: Trace) -> pyarrow.Table:
     if memory_recorded(trace):
         columns["self_bytes"] = _core.group_sums(group_of, groups, spans["self_bytes"])
         columns["bytes"] = _core.group_sums(group_of, groups, spans["bytes"], inner)
-    return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-own, kind="stable"))
+    return columns
 
 
 def _rates(trace: Trace, group_of: NDArray[np.int32], groups: int) -> dict[str, Any]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ANSWERS: dict[str, str] = {
     "table/": "kinetoscope.viewer._tables:table",
     "arrows": "kinetoscope.viewer._arrows:arrows",
+    "chosen": "kinetoscope.viewer._chosen:chosen",
+    "copies": "kinetoscope.viewer._kernels:copies",
     "counter": "kinetoscope.viewer._counters:counter",
     "health": "kinetoscope.viewer._health:health",
     "histogram": "kinetoscope.viewer._instances:histogram",
@@ -39,6 +41,8 @@ ANSWERS: dict[str, str] = {
     "memory/stacks": "kinetoscope.viewer._memory:stacks",
     "overview": "kinetoscope.viewer._overview:overview",
     "overview/": "kinetoscope.viewer._overview:part",
+    "kernels": "kinetoscope.viewer._kernels:kernels",
+    "operators": "kinetoscope.viewer._operators:operators",
     "range": "kinetoscope.viewer._range:within",
     "search": "kinetoscope.viewer._search:search",
     "tracks": "kinetoscope.viewer._timeline:tracks",

@@ -12,7 +12,8 @@ from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._schema import KIND_NAMES
 from kinetoscope.trace._text import to_utf8
-from kinetoscope.viewer._answers import Limited, whole_number
+from kinetoscope.viewer._answers import Limited, number, whole_number
+from kinetoscope.viewer._operators import in_place
 from kinetoscope.viewer._rows import span_tracks
 
 if TYPE_CHECKING:
@@ -47,13 +48,18 @@ INSTANCES_SCHEMA = Table(
 
 
 def instances(trace: Trace, query: Query) -> Limited:
-    """Answer `instances`: the longest `limit` spans of a `name` and `kind`.
+    """Answer `instances`: the longest `limit` spans of a `name` and `kind`, of those from `from_ns` to below `below_ns`.
 
     Raises:
         ArgumentError: An option that cannot be used.
     """
     limit, rows = whole_number(query, "limit", _MOST), named(trace, query)
-    spans, total = trace.columns("spans"), len(rows)
+    spans = trace.columns("spans")
+    if "from_ns" in query or "below_ns" in query:
+        shortest, longer = number(query, "from_ns", 0), number(query, "below_ns", 2.0**63)
+        duration = spans["duration_ns"][rows]
+        rows = rows[(duration >= shortest) & (duration < longer)]
+    total = len(rows)
     if total > limit:
         rows = rows[np.argpartition(-spans["duration_ns"][rows], limit)[:limit]]
     rows = rows[np.lexsort((rows, -spans["duration_ns"][rows]))]
@@ -92,7 +98,7 @@ def histogram(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def named(trace: Trace, query: Query) -> NDArray[np.int64]:
-    """The spans of the name and kind that a question is about; all kinds without `kind`.
+    """The spans of the name and kind that a question is about, and of its place; all kinds without `kind`.
 
     Raises:
         ArgumentError: There is no name, or no such kind.
@@ -112,6 +118,8 @@ def named(trace: Trace, query: Query) -> NDArray[np.int64]:
         found = wanted[spans["name"]]
     if kind is not None:
         found &= spans["kind"] == KIND_NAMES.index(kind)
+    if "by" in query:
+        found &= in_place(trace, query)
     return np.flatnonzero(found)
 
 

@@ -1,32 +1,233 @@
-/** Operators, backward functions and ranges by name. */
+/** Operators, backward functions, ranges, calls of the runtime and of Python: by name, and further by place. */
 
-import { Shown, useColumns } from "../parts/answer";
-import { Table } from "../parts/table";
+import { useEffect, useMemo } from "preact/hooks";
+import { Choice } from "../operators/choice";
+import { facts, rowOf, rowsWhere, says } from "../operators/find";
+import { CATEGORIES, frames, isCall, kindColour, kindWord, lineName } from "../operators/kinds";
+import { close, Panel } from "../operators/panel";
+import "../operators/operators.css";
+import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
+import { type ShownColumn, Table } from "../parts/table";
+import { change, route } from "../router";
+import type { Columns, Query } from "../source/source";
+
+const WAYS = [
+  { key: "name", title: "Name", hint: "All calls of one name together" },
+  { key: "shape", title: "Shape", hint: "Apart by the sizes of their inputs" },
+  { key: "line", title: "Line", hint: "Apart by the line of your code that ran them" },
+  { key: "stack", title: "Stack", hint: "Apart by the whole stack of your code" },
+  { key: "module", title: "Module", hint: "Apart by the module they ran in" },
+] as const;
+
+const NONE: Readonly<Record<string, string>> = {
+  shape:
+    "No shapes were recorded: record with record_shapes=True to tell calls apart by the sizes of their inputs.",
+  line: "No stacks were recorded, so no lines are known: record with with_stack=True.",
+  stack: "No stacks were recorded: record with with_stack=True.",
+  module: "No modules were recorded: record with with_modules=True, and run a torch.nn.Module.",
+};
+
+const FACTS: Readonly<Record<string, string>> = {
+  count: "Calls",
+  self_ns: "Self",
+  total_ns: "Total",
+  self_percent: "Self share",
+  mean_ns: "Mean",
+  min_ns: "Shortest",
+  max_ns: "Longest",
+  device_self_ns: "Device self",
+  device_ns: "Device total",
+  self_bytes: "Memory self",
+  bytes: "Memory",
+  flops: "Operations",
+  flops_per_s: "Speed",
+  bytes_moved: "Bytes moved",
+  arithmetic_intensity: "Intensity",
+};
 
 export function Operators() {
-  const ops = useColumns("table/ops");
+  const { query } = route.value;
+  const source = useSource();
+  const category =
+    CATEGORIES.find((one) => one.key === (query["what"] ?? (isCall(query["kind"]) ? "python" : ""))) ??
+    CATEGORIES[0];
+  const of = category?.key === "python" ? "calls" : undefined;
+  const ways = WAYS.filter((way) => source.has("operators", asking(way.key, of)));
+  const way = ways.find((one) => one.key === query["by"])?.key ?? "name";
+  const answer = useColumns("operators", asking(way, of));
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.key === "Escape" && !(event.target instanceof HTMLInputElement)) close();
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
   return (
     <>
       <header class="title">
         <h1>Operators</h1>
-      </header>
-      <Shown answer={ops}>
-        {(table) => (
-          <Table
-            table={table}
-            id="ops"
-            order="-self_ns"
-            columns={[
-              { name: "name", width: "minmax(14rem, 4fr)" },
-              { name: "kind", width: "8rem" },
-              { name: "count" },
-              { name: "self_ns", bar: true },
-              { name: "total_ns", bar: true },
-              { name: "mean_ns" },
-            ]}
+        <div class="tools">
+          <Choice
+            label="What"
+            options={CATEGORIES.filter(
+              (one) => one.key !== "python" || source.has("operators", asking("name", "calls")),
+            )}
+            value={category?.key ?? ""}
+            onChoose={(key) => change({ what: key || undefined, ...nothingChosen })}
           />
-        )}
+          {ways.length > 1 && (
+            <Choice
+              label="Added up by"
+              options={ways}
+              value={way}
+              onChoose={(key) => change({ by: key === "name" ? undefined : key, place: undefined })}
+            />
+          )}
+        </div>
+      </header>
+      <Shown answer={answer}>
+        {(table) => <Rows table={table} way={way} kinds={category?.kinds ?? []} calls={of !== undefined} waiting={answer.waiting} />}
       </Shown>
     </>
   );
+}
+
+const nothingChosen = { name: undefined, kind: undefined, place: undefined, bar: undefined };
+
+function asking(way: string, of: string | undefined): Query {
+  return { by: way === "name" ? undefined : way, of };
+}
+
+function Rows(props: { table: Columns; way: string; kinds: readonly string[]; calls: boolean; waiting: boolean }) {
+  const { table, way, kinds, calls } = props;
+  const { query } = route.value;
+  const names = table.texts("name");
+  const allKinds = table.texts("kind");
+  const places = table.texts("place");
+  const rows = useMemo(
+    () =>
+      kinds.length === 0 || calls
+        ? undefined
+        : rowsWhere(table, (row) => kinds.includes(allKinds[row] ?? "")),
+    [table, kinds, calls],
+  );
+  const columns = useMemo(() => columnsOf(table, way), [table, way]);
+  const name = query["name"];
+  const place = way === "name" ? undefined : (query["place"] ?? null);
+  const chosen = name === undefined ? -1 : rowOf(table, name, query["kind"], place);
+  if (table.rows === 0)
+    return (
+      <Nothing>
+        {calls
+          ? "No calls of Python functions or modules were recorded: record with python_calls=True or module_spans=True."
+          : "The trace holds nothing that ran on the host. Record with the CPU's activity switched on, while the program runs."}
+      </Nothing>
+    );
+  const placeless = way !== "name" && !props.waiting && !says(table, "place");
+  return (
+    <>
+      {placeless && <p class="op-note">{NONE[way]}</p>}
+      <div class="op-split" data-open={name === undefined ? undefined : ""}>
+        <Table
+          key={`${way} ${calls}`}
+          table={table}
+          rows={rows}
+          id={calls ? "calls_of_python" : "operators"}
+          order="-self_ns"
+          columns={columns}
+          onRow={(row) =>
+            row === chosen
+              ? close()
+              : change({
+                  name: names[row] ?? "",
+                  kind: allKinds[row] ?? "",
+                  place: way === "name" ? undefined : (places[row] ?? undefined),
+                  bar: undefined,
+                })
+          }
+          selected={(row) => row === chosen}
+        />
+        {name !== undefined &&
+          (chosen < 0 ? (
+            <aside class="op-panel">
+              <Nothing>
+                The trace has no “{name.slice(0, 200)}”{way === "name" ? "" : " of this place"} here.{" "}
+                <button type="button" onClick={close}>
+                  Close
+                </button>
+              </Nothing>
+            </aside>
+          ) : (
+            <Panel
+              name={name}
+              kind={allKinds[chosen] ?? ""}
+              what={kindWord(allKinds[chosen] ?? "")}
+              place={way === "name" ? undefined : { by: way, value: places[chosen] ?? null }}
+              facts={facts(table, chosen, FACTS)}
+            />
+          ))}
+      </div>
+    </>
+  );
+}
+
+const PLACES: Readonly<Record<string, string>> = {
+  shape: "Shapes",
+  line: "Line",
+  stack: "Stack",
+  module: "Module",
+};
+
+function placeText(way: string, place: string | null): string {
+  if (place === null) return "–";
+  return way === "line" || way === "stack" ? frames(place).join(" ← ") : place.slice(0, 500);
+}
+
+function columnsOf(table: Columns, way: string): ShownColumn[] {
+  const kinds = table.texts("kind");
+  const names = table.texts("name");
+  const places = table.texts("place");
+  const device = says(table, "device_ns");
+  const shown: ShownColumn[] = [
+    {
+      name: "name",
+      width: "minmax(13rem, 4fr)",
+      cell: (row) => lineName(kinds[row] ?? "", names[row] ?? ""),
+    },
+    ...(way === "name"
+      ? []
+      : [{
+            name: "place",
+            title: PLACES[way] ?? "",
+            width: "minmax(13rem, 5fr)",
+            cell: (row) => placeText(way, places[row] ?? null),
+          } satisfies ShownColumn]),
+    {
+      name: "kind",
+      width: "7rem",
+      cell: (row) => (
+        <>
+          <span class="swatch" style={{ background: kindColour(kinds[row] ?? "") }} />
+          {kindWord(kinds[row] ?? "")}
+        </>
+      ),
+    },
+    { name: "count", title: "Calls", width: "minmax(4.6rem, 1fr)" },
+    { name: "self_ns", bar: true },
+    { name: "total_ns", bar: true },
+    { name: "mean_ns", width: "minmax(5rem, 1fr)" },
+  ];
+  if (device)
+    shown.push(
+      { name: "device_self_ns", title: "Device self", bar: true, width: "minmax(6.6rem, 1fr)" },
+      { name: "device_ns", title: "Device total", bar: true, width: "minmax(6.6rem, 1fr)" },
+    );
+  if (says(table, "self_bytes"))
+    shown.push({ name: "self_bytes", title: "Memory self", width: "minmax(7rem, 1fr)" });
+  if (says(table, "flops"))
+    shown.push(
+      { name: "flops", title: "Operations", width: "minmax(6.6rem, 1fr)" },
+      { name: "flops_per_s", title: "Speed", width: "minmax(6.6rem, 1fr)" },
+    );
+  return shown;
 }

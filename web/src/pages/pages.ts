@@ -3,6 +3,7 @@
 import type { ComponentType } from "preact";
 import { HealthPage } from "./health";
 import { MemoryPage } from "./memory";
+import { Kernels } from "./kernels";
 import { Operators } from "./operators";
 import { OverviewPage } from "./overview";
 import { TimelinePage } from "./timeline";
@@ -24,4 +25,6 @@ export const PAGES: readonly Page[] = [
   { name: "operators", title: "Operators", full: true, show: Operators, needs: "table/ops" },
   { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
   { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
+  { name: "operators", title: "Operators", full: true, show: Operators, needs: "operators" },
+  { name: "kernels", title: "Kernels", full: true, show: Kernels, needs: "kernels" },
 ];

@@ -3,9 +3,14 @@
 import type { Columns, Value } from "../source/source";
 
 /** The rows in which one of the columns holds the text, whatever its case; all rows for an empty text. */
-export function filtered(table: Columns, names: readonly string[], text: string): Int32Array {
+export function filtered(
+  table: Columns,
+  names: readonly string[],
+  text: string,
+  from?: Int32Array,
+): Int32Array {
   const wanted = text.trim().toLowerCase();
-  const all = Int32Array.from({ length: table.rows }, (_, row) => row);
+  const all = from ?? Int32Array.from({ length: table.rows }, (_, row) => row);
   if (!wanted) return all;
   const columns = names.filter((name) => table.has(name)).map((name) => table.values(name));
   // Many rows share a text: each distinct one is looked at once.

@@ -25,6 +25,8 @@ export interface TableProps {
   columns: readonly ShownColumn[];
   /** What the exported file is called, and the prefix of the table's keys in the address (`ops.sort`). */
   id: string;
+  /** The rows that may be shown, all where left out; kept the same while they are the same. */
+  rows?: Int32Array | undefined;
   /** The column of the first order, `-` in front for the largest first. */
   order?: string;
   /** Columns in which the filter looks; those with text, where left out. */
@@ -51,7 +53,10 @@ export function Table(props: TableProps) {
   const searched =
     props.searched ?? table.facts.filter((column) => !column.numeric).map((column) => column.name);
 
-  const kept = useMemo(() => filtered(table, searched, text), [table, text, searched.join()]);
+  const kept = useMemo(
+    () => filtered(table, searched, text, props.rows),
+    [table, text, searched.join(), props.rows],
+  );
   const rows = useMemo(() => sorted(table, kept, sortName, descending), [table, kept, sortName, descending]);
   const largest = useMemo(
     () =>

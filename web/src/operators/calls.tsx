@@ -1,0 +1,76 @@
+/** The calls of what is chosen, longest first; each leads to its place on the timeline. */
+
+import { useMemo } from "preact/hooks";
+import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
+import { Table } from "../parts/table";
+import { address, go } from "../router";
+import type { Columns, Query } from "../source/source";
+import * as units from "../units";
+import type { Bar } from "./bars";
+
+const MOST = 1000;
+
+export function Calls(props: { asked: Query; bar: Bar | undefined }) {
+  const { asked, bar } = props;
+  const source = useSource();
+  const narrowed = bar ? { ...asked, from_ns: bar.low, below_ns: bar.high } : asked;
+  const all = useColumns(source.has("instances", asked) ? "instances" : null, asked);
+  // Where all calls have come, those of a bar are among them; a report can answer no other way.
+  const inPage = !bar || (all.value !== undefined && all.value.total <= all.value.rows);
+  const some = useColumns(!inPage && source.has("instances", narrowed) ? "instances" : null, narrowed);
+  if (!source.has("instances", asked)) return <Nothing>A report does not carry these calls.</Nothing>;
+  return (
+    <Shown answer={bar && !inPage ? some : all}>
+      {(table) => <CallsTable table={table} bar={inPage ? bar : undefined} />}
+    </Shown>
+  );
+}
+
+function CallsTable(props: { table: Columns; bar: Bar | undefined }) {
+  const { table, bar } = props;
+  const rows = useMemo(() => {
+    if (!bar) return undefined;
+    const durations = table.numbers("duration_ns");
+    const all = Int32Array.from({ length: table.rows }, (_, row) => row);
+    return all.filter((row) => (durations[row] ?? 0) >= bar.low && (durations[row] ?? 0) < bar.high);
+  }, [table, bar?.low, bar?.high]);
+  const spans = table.numbers("span");
+  const starts = table.numbers("start_ns");
+  return (
+    <Table
+      table={table}
+      rows={rows}
+      id="calls"
+      order="-duration_ns"
+      columns={[
+        {
+          name: "start_ns",
+          title: "At",
+          width: "minmax(5.5rem, 1fr)",
+          cell: (row) => (
+            <a
+              href={address("timeline", { span: String(spans[row]) })}
+              title="Show it on the timeline"
+              onClick={(event) => event.stopPropagation()}
+            >
+              {units.time(starts[row])}
+            </a>
+          ),
+        },
+        { name: "duration_ns", title: "Duration", bar: true, width: "minmax(5.5rem, 1fr)" },
+        { name: "self_ns", title: "Self", width: "minmax(5rem, 1fr)" },
+        ...(known(table, "step") ? [{ name: "step", width: "minmax(3.5rem, 0.5fr)" }] : []),
+        ...(known(table, "shapes") ? [{ name: "shapes", width: "minmax(9rem, 3fr)" }] : []),
+        ...(known(table, "module") ? [{ name: "module", width: "minmax(9rem, 3fr)" }] : []),
+      ]}
+      onRow={(row) => go("timeline", { span: String(spans[row]) })}
+      height={`${Math.min(Math.max(rows?.length ?? table.rows, 3), MOST) * 1.9 + 2.4}rem`}
+    />
+  );
+}
+
+function known(table: Columns, name: string): boolean {
+  const values = table.values(name);
+  for (let row = 0; row < values.length; row++) if (values[row] !== null) return true;
+  return false;
+}

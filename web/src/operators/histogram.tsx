@@ -1,0 +1,147 @@
+/** How long the calls of one name took: bars on a logarithmic axis, each of which can be chosen. */
+
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import * as units from "../units";
+import { type Bar, bars, type Durations, marks, nameOf, place, told } from "./bars";
+
+const HEIGHT = 92;
+const AXIS = 18;
+const TOP = 14;
+const LABEL_ROOM = 58;
+
+export function Histogram(props: {
+  durations: Durations;
+  chosen: string | undefined;
+  onBar: (bar: Bar | undefined) => void;
+}) {
+  const { durations, chosen, onBar } = props;
+  const frame = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(360);
+  useLayoutEffect(() => {
+    const measure = () => frame.current && setWidth(Math.max(160, frame.current.clientWidth));
+    measure();
+    const watcher = new ResizeObserver(measure);
+    if (frame.current) watcher.observe(frame.current);
+    return () => watcher.disconnect();
+  }, []);
+  const found = bars(durations);
+  const filled = found.filter((bar) => bar.count > 0);
+  const current = filled.find((bar) => nameOf(bar) === chosen);
+  const [pointed, setPointed] = useState<Bar | undefined>();
+  const shown = pointed ?? current;
+  const x = (share: number) => share * (width - 2) + 1;
+  // One call, or all of one length: a bar in the middle.
+  const wide = (bar: Bar) => (found.length === 1 ? 24 : Math.max(2, x(bar.right) - x(bar.left) - 1));
+  const left = (bar: Bar) => (found.length === 1 ? x(0.5) - 12 : x(bar.left));
+  const under = (event: MouseEvent) => {
+    const at = event.clientX - (event.currentTarget as HTMLElement).getBoundingClientRect().left;
+    return filled.find((bar) => at >= left(bar) && at <= left(bar) + wide(bar) + 1);
+  };
+  const onKey = (event: KeyboardEvent) => {
+    const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (event.key === "Escape" && current) {
+      event.stopPropagation();
+      onBar(undefined);
+    }
+    if (!by) return;
+    event.preventDefault();
+    const at = current ? filled.indexOf(current) + by : by > 0 ? 0 : filled.length - 1;
+    const next = filled[Math.min(Math.max(at, 0), filled.length - 1)];
+    if (next) onBar(next);
+  };
+  return (
+    <div class="op-histogram" ref={frame}>
+      <p class="op-histogram-told" aria-live="polite">
+        {shown ? (
+          <>
+            {told(shown)} · {units.percent((100 * shown.count) / Math.max(1, durations.calls))} of them
+          </>
+        ) : (
+          "Choose a bar to list its calls"
+        )}
+        {current && (
+          <button type="button" class="plain" onClick={() => onBar(undefined)}>
+            All calls
+          </button>
+        )}
+      </p>
+      <div
+        class="op-histogram-bars"
+        role="slider"
+        aria-label="Durations of the calls; the arrow keys choose a bar"
+        aria-valuenow={current ? filled.indexOf(current) + 1 : 0}
+        aria-valuemin={0}
+        aria-valuemax={filled.length}
+        aria-valuetext={current ? told(current) : "no bar is chosen"}
+        tabIndex={0}
+        onKeyDown={onKey}
+        onPointerMove={(event) => setPointed(under(event))}
+        onPointerLeave={() => setPointed(undefined)}
+        onClick={(event) => {
+          const bar = under(event);
+          onBar(bar === current ? undefined : bar);
+        }}
+      >
+        <svg width={width} height={TOP + HEIGHT + AXIS} aria-hidden="true">
+          <line class="op-axis" x1={0} x2={width} y1={TOP + HEIGHT + 0.5} y2={TOP + HEIGHT + 0.5} />
+          {filled.map((bar) => {
+            const high = Math.max(1.5, bar.height * HEIGHT);
+            return (
+              <g
+                key={bar.low}
+                class="op-bar"
+                data-chosen={bar === current ? "" : undefined}
+                data-pointed={bar === pointed ? "" : undefined}
+              >
+                <rect class="op-bar-room" x={left(bar)} y={0} width={wide(bar) + 1} height={TOP + HEIGHT} />
+                <rect
+                  class="op-bar-fill"
+                  x={left(bar)}
+                  y={TOP + HEIGHT - high}
+                  width={wide(bar)}
+                  height={high}
+                />
+              </g>
+            );
+          })}
+          <Line durations={durations} width={width} ns={durations.median_ns} text="median" />
+          <Line durations={durations} width={width} ns={durations.p95_ns} text="95 %" />
+          {marks(durations, LABEL_ROOM / width).map((mark) => (
+            <text
+              key={mark.text}
+              class="op-mark"
+              x={x(mark.at)}
+              y={TOP + HEIGHT + 13}
+              text-anchor={mark.at < 0.06 ? "start" : mark.at > 0.94 ? "end" : "middle"}
+            >
+              {mark.text}
+            </text>
+          ))}
+          {found.length === 1 && (
+            <text class="op-mark" x={x(0.5)} y={TOP + HEIGHT + 13} text-anchor="middle">
+              {units.time(durations.min_ns)}
+            </text>
+          )}
+        </svg>
+      </div>
+    </div>
+  );
+}
+
+function Line(props: { durations: Durations; width: number; ns: number | null; text: string }) {
+  const { durations, width, ns, text } = props;
+  if (ns === null || durations.counts.length < 3) return null;
+  const at = place(durations, ns);
+  const x = at * (width - 2) + 1;
+  // The median is written to the left of its line and the other to the right, so that they do not meet.
+  const before = text === "median" ? at > 0.15 : at > 0.9;
+  return (
+    <g class="op-line">
+      <title>{`${text}: ${units.time(ns)}`}</title>
+      <line x1={x} x2={x} y1={2} y2={TOP + HEIGHT} />
+      <text x={before ? x - 3 : x + 3} y={10} text-anchor={before ? "end" : "start"}>
+        {text}
+      </text>
+    </g>
+  );
+}

@@ -1,0 +1,71 @@
+/** What runs on the host, in the groups in which the page offers it. */
+
+import { plain, pythonName } from "../timeline/names";
+
+export interface Category {
+  key: string;
+  title: string;
+  /** The kinds of spans in it; all of what is asked for, where there are none. */
+  kinds: readonly string[];
+}
+
+export const CATEGORIES: readonly Category[] = [
+  { key: "", title: "All", kinds: [] },
+  { key: "operators", title: "Operators", kinds: ["operator", "backward"] },
+  { key: "ranges", title: "Ranges", kinds: ["user_annotation", "step"] },
+  { key: "collectives", title: "Collectives", kinds: ["collective"] },
+  { key: "runtime", title: "Runtime", kinds: ["runtime", "driver", "sync", "overhead"] },
+  { key: "python", title: "Python", kinds: ["python", "module"] },
+];
+
+/** Calls of Python come from a question of their own: they enclose work and are none. */
+export function isCall(kind: string | undefined): boolean {
+  return kind === "python" || kind === "module";
+}
+
+const WORDS: Readonly<Record<string, string>> = {
+  user_annotation: "range",
+  sync: "wait",
+  python: "Python",
+};
+
+export function kindWord(kind: string): string {
+  return WORDS[kind] ?? kind.replaceAll("_", " ");
+}
+
+/** The colour of a kind, by its variable in the theme. */
+export function kindColour(kind: string): string {
+  const name = kind === "user_annotation" ? "annotation" : kind === "driver" ? "runtime" : kind;
+  return `var(--${name})`;
+}
+
+/** A name as a line of a table has room for it; the whole is in the title of the cell. */
+export function lineName(kind: string, name: string): string {
+  if (isCall(kind)) return pythonName(plain(name));
+  return kind === "kernel" ? kernelLine(name) : plain(name);
+}
+
+/** What a compiler wrote without what is the same in all of it: `vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>`. */
+export function kernelLine(name: string): string {
+  const text = plain(name)
+    .replace(/^void /, "")
+    .replace(/\(anonymous namespace\)::|at::native::|c10::|std::/g, "");
+  return withoutArguments(text) || text;
+}
+
+/** Without the list of parameters, which is the last thing in round brackets outside of sharp ones. */
+function withoutArguments(text: string): string {
+  let depth = 0;
+  for (let at = 0; at < text.length; at++) {
+    const letter = text[at];
+    if (letter === "<") depth++;
+    else if (letter === ">" && text[at - 1] !== "-") depth--;
+    else if (letter === "(" && depth <= 0 && at > 0) return text.slice(0, at);
+  }
+  return text;
+}
+
+/** The frames of a place in the user's code, the innermost first, each as a line of a table has room for it. */
+export function frames(place: string): string[] {
+  return place.split(" ← ").map((frame) => pythonName(plain(frame)));
+}

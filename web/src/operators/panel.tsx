@@ -1,0 +1,131 @@
+/** Beside the table: all about the row that is chosen in it. */
+
+import type { ComponentChildren } from "preact";
+import { Shown, useJson, useSource } from "../parts/answer";
+import { address, change, route } from "../router";
+import type { Query } from "../source/source";
+import * as units from "../units";
+import { barOf, bars, type Durations, nameOf } from "./bars";
+import { Calls } from "./calls";
+import { Histogram } from "./histogram";
+import { frames, lineName } from "./kinds";
+import { type Part, Parts } from "./parts";
+
+interface Chosen {
+  count: number;
+  total_ns: number;
+  self_ns: number;
+  device_ns: number | null;
+  parts: Record<string, Part[]>;
+}
+
+export interface Fact {
+  label: string;
+  value: string;
+  /** The number in full, and what it means. */
+  title?: string | undefined;
+}
+
+const ON_DEVICE = new Set(["kernel", "memcpy", "memset"]);
+
+export function Panel(props: {
+  name: string;
+  kind: string;
+  /** What it is called beside the name. */
+  what: string;
+  /** The place in common, where rows are told apart by one. */
+  place?: { by: string; value: string | null } | undefined;
+  facts: readonly Fact[];
+  children?: ComponentChildren;
+}) {
+  const { name, kind, place } = props;
+  const source = useSource();
+  const whole: Query = { name, kind };
+  // Options that are left out say that there is no place, which is what the server takes it for.
+  const asked: Query = place ? { ...whole, by: place.by, place: place.value ?? undefined } : whole;
+  const about = useJson<Chosen>(source.has("chosen", asked) ? "chosen" : null, asked);
+  const durations = useJson<Durations>(source.has("histogram", asked) ? "histogram" : null, asked);
+  const found = durations.value ? bars(durations.value) : [];
+  const bar = barOf(found, route.value.query["bar"]);
+  return (
+    <aside class="op-panel" aria-label={`About ${name.slice(0, 100)}`}>
+      <header>
+        <h2 class="op-name" title={name.slice(0, 2000)}>
+          {lineName(kind, name)}
+        </h2>
+        <span class="muted">{props.what}</span>
+        <button type="button" class="plain" aria-label="Close" title="Close (Esc)" onClick={close}>
+          ✕
+        </button>
+      </header>
+      <div class="op-inside">
+        {place && (
+          <p class="op-place" title={place.value?.slice(0, 2000)}>
+            {place.value === null
+              ? "where none is known"
+              : (place.by === "line" || place.by === "stack" ? frames(place.value) : [place.value]).map(
+                  (frame, index) => (
+                    <span key={index} class="name">
+                      {frame}
+                    </span>
+                  ),
+                )}
+          </p>
+        )}
+        <dl class="op-facts">
+          {props.facts.map((fact) => (
+            <div key={fact.label} title={fact.title}>
+              <dt>{fact.label}</dt>
+              <dd>{fact.value}</dd>
+            </div>
+          ))}
+        </dl>
+        {props.children}
+        {source.has("histogram", asked) && (
+          <>
+            <h3>Durations of its calls</h3>
+            <div class="op-room">
+              <Shown answer={durations}>
+                {(value) => (
+                  <Histogram
+                    durations={value}
+                    chosen={bar && nameOf(bar)}
+                    onBar={(next) => change({ bar: next && nameOf(next) }, true)}
+                  />
+                )}
+              </Shown>
+            </div>
+          </>
+        )}
+        {source.has("chosen", asked) && (
+          <Shown answer={about}>
+            {(value) => (
+              <Parts
+                parts={value.parts}
+                totalNs={value.total_ns}
+                selfNs={value.self_ns}
+                deviceNs={value.device_ns}
+                to={leadsTo}
+              />
+            )}
+          </Shown>
+        )}
+        <h3>{bar ? `Calls of ${units.time(bar.low)} to ${units.time(bar.high)}` : "Its calls"}</h3>
+        <Calls asked={asked} bar={bar} />
+      </div>
+    </aside>
+  );
+}
+
+/** The page that tells more of a part, or null. */
+function leadsTo(part: Part): string | null {
+  if (part.name === undefined || part.kind === undefined) return null;
+  if (part.kind === "kernel") return address("kernels", { name: part.name });
+  if (ON_DEVICE.has(part.kind)) return address("kernels", { tab: "copies" });
+  return address("operators", { name: part.name, kind: part.kind });
+}
+
+/** Choose nothing. */
+export function close(): void {
+  change({ name: undefined, kind: undefined, place: undefined, bar: undefined, part: undefined });
+}
