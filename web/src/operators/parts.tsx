@@ -86,7 +86,14 @@ export function Parts(props: {
   );
 }
 
-function Row(props: { row: Part; whole: number; measure: string; none: string; code: boolean; to: string | null }) {
+function Row(props: {
+  row: Part;
+  whole: number;
+  measure: string;
+  none: string;
+  code: boolean;
+  to: string | null;
+}) {
   const { row, whole, to } = props;
   const share = whole > 0 ? Math.min(100, (100 * row.total_ns) / whole) : null;
   const text = row.others

@@ -82,15 +82,7 @@ export function Kernels() {
           <code>activities=["cpu", "cuda"]</code>).
         </Nothing>
       ) : (
-        <Shown answer={answer}>
-          {(table) =>
-            tab === "" ? (
-              <KernelRows table={table} way={way} />
-            ) : (
-              <CopyRows key={way} table={table} way={way} />
-            )
-          }
-        </Shown>
+        <Listed key={`${tab} ${way}`} tab={tab} way={way} />
       )}
     </>
   );

@@ -52,7 +52,10 @@ export function Operators() {
     CATEGORIES.find((one) => one.key === (query["what"] ?? (isCall(query["kind"]) ? "python" : ""))) ??
     CATEGORIES[0];
   const of = category?.key === "python" ? "calls" : undefined;
-  const ways = WAYS.filter((way) => source.has("operators", asking(way.key, of)));
+  // A call of Python is at its own line already.
+  const ways = WAYS.filter(
+    (way) => (way.key === "name" || !of) && source.has("operators", asking(way.key, of)),
+  );
   const way = ways.find((one) => one.key === query["by"])?.key ?? "name";
   const answer = useColumns("operators", asking(way, of));
   useEffect(() => {
@@ -86,7 +89,15 @@ export function Operators() {
         </div>
       </header>
       <Shown answer={answer}>
-        {(table) => <Rows table={table} way={way} kinds={category?.kinds ?? []} calls={of !== undefined} waiting={answer.waiting} />}
+        {(table) => (
+          <Rows
+            table={table}
+            way={way}
+            kinds={category?.kinds ?? []}
+            calls={of !== undefined}
+            waiting={answer.waiting}
+          />
+        )}
       </Shown>
     </>
   );
@@ -98,7 +109,13 @@ function asking(way: string, of: string | undefined): Query {
   return { by: way === "name" ? undefined : way, of };
 }
 
-function Rows(props: { table: Columns; way: string; kinds: readonly string[]; calls: boolean; waiting: boolean }) {
+function Rows(props: {
+  table: Columns;
+  way: string;
+  kinds: readonly string[];
+  calls: boolean;
+  waiting: boolean;
+}) {
   const { table, way, kinds, calls } = props;
   const { query } = route.value;
   const names = table.texts("name");
@@ -196,12 +213,14 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     },
     ...(way === "name"
       ? []
-      : [{
+      : [
+          {
             name: "place",
             title: PLACES[way] ?? "",
             width: "minmax(13rem, 5fr)",
             cell: (row) => placeText(way, places[row] ?? null),
-          } satisfies ShownColumn]),
+          } satisfies ShownColumn,
+        ]),
     {
       name: "kind",
       width: "7rem",
