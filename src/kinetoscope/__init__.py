@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
+    from kinetoscope.viewer._view import view
 
 __version__ = "0.1.0"
 
@@ -72,6 +73,7 @@ __all__ = [
     "tensorboard_trace_handler",
     "uninstall",
     "unregister_flops",
+    "view",
 ]
 
 _HOMES = {
@@ -97,6 +99,7 @@ _HOMES = {
     "tensorboard_trace_handler": "kinetoscope.collect",
     "uninstall": "kinetoscope.collect",
     "unregister_flops": "kinetoscope.tables.costs",
+    "view": "kinetoscope.viewer._view",
 }
 
 # Modules that are reached like the names above, without an import of their own.

@@ -5,7 +5,7 @@ import { PAGES } from "./pages/pages";
 import { Problem, SourceContext, version } from "./parts/answer";
 import { Mark } from "./parts/mark";
 import { theme, turnTheme } from "./parts/theme";
-import { address, change, route } from "./router";
+import { address, go, route } from "./router";
 import type { Source } from "./source/source";
 
 /** One of the traces that can be looked at. */
@@ -13,10 +13,24 @@ export interface Offered {
   name: string;
   /** True while the trace is still being written. */
   live: boolean;
+  /** Counts the readings of it. */
+  version?: number;
+  /** False where it could not be read at all. */
+  readable?: boolean;
+  /** Why it cannot be read, or not again since its file changed. */
+  problem?: string | null;
 }
 
-export function App(props: { offered: readonly Offered[]; chosen: number; source: Source; told: string }) {
+export function App(props: {
+  offered: readonly Offered[];
+  chosen: number;
+  source: Source;
+  told: string;
+  /** True while the server does not answer. */
+  gone?: boolean;
+}) {
   const { offered, chosen, source } = props;
+  const { live = false, problem = null, readable = true } = offered[chosen] ?? {};
   const pages = PAGES.filter((page) => source.has(page.needs));
   const page = pages.find((page) => page.name === route.value.page) ?? pages[0];
   const name = offered[chosen]?.name ?? "";
@@ -36,10 +50,10 @@ export function App(props: { offered: readonly Offered[]; chosen: number; source
             <select
               aria-label="Trace"
               value={String(chosen)}
-              onChange={(event) => change({ trace: event.currentTarget.value })}
+              onChange={(event) => go(route.value.page, { trace: event.currentTarget.value })}
             >
               {offered.map((one, index) => (
-                <option key={one.name} value={String(index)}>
+                <option key={index} value={String(index)}>
                   {one.name}
                 </option>
               ))}
@@ -47,11 +61,7 @@ export function App(props: { offered: readonly Offered[]; chosen: number; source
           ) : null}
           <nav aria-label="Pages">
             {pages.map((one) => (
-              <a
-                key={one.name}
-                href={address(one.name, { trace: route.value.query["trace"] })}
-                aria-current={one === page ? "page" : undefined}
-              >
+              <a key={one.name} href={address(one.name)} aria-current={one === page ? "page" : undefined}>
                 {one.title}
               </a>
             ))}
@@ -60,14 +70,26 @@ export function App(props: { offered: readonly Offered[]; chosen: number; source
             <span class="name" title={name}>
               {name}
             </span>
-            {offered[chosen]?.live && <span class="warn">still being written</span>}
+            {live && <span class="warn">still being written</span>}
+            {problem && readable && (
+              <span class="warn" title={problem.slice(0, 2000)}>
+                The file has changed and cannot be read now; this is what it held before.
+              </span>
+            )}
+            {props.gone && <span class="warn">The server has ended: nothing more can be asked.</span>}
             <button type="button" onClick={turnTheme}>
               {theme.value === "dark" ? "Light" : "Dark"}
             </button>
           </div>
         </aside>
         <main class={page?.full ? "page full" : "page"} key={`${chosen}:${version.value === -1}`}>
-          {page ? <page.show /> : <Problem>{props.told}</Problem>}
+          {problem && !readable ? (
+            <Problem>{problem}</Problem>
+          ) : page ? (
+            <page.show />
+          ) : (
+            <Problem>{props.told}</Problem>
+          )}
         </main>
       </div>
     </SourceContext.Provider>

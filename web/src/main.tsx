@@ -1,5 +1,5 @@
 import "./theme.css";
-import { effect } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { render } from "preact";
 import { App, type Offered } from "./app";
 import { version } from "./parts/answer";
@@ -11,31 +11,45 @@ const LOOK_AGAIN_MS = 2000;
 async function start(): Promise<void> {
   const root = document.getElementById("app");
   if (!root) throw new Error("the page has no place for the app");
-  let offered: Offered[] = await traces();
-  const sources = offered.map((_, index) => new HttpSource(index));
-  const told = "The server was given no trace.";
+  const [first, options] = await Promise.all([asked<Offered[]>("api/traces"), asked<Options>("api/options")]);
+  const offered = signal(first);
+  const gone = signal(false);
+  const sources = first.map((_, index) => new HttpSource(index, options.perfetto_ui));
 
-  effect(() => {
+  const chosen = () => {
     const wanted = Number(route.value.query["trace"] ?? 0);
-    const chosen = sources[wanted] ? wanted : 0;
-    const source = sources[chosen];
-    version.value;
-    if (source) render(<App offered={offered} chosen={chosen} source={source} told={told} />, root);
+    return sources[wanted] ? wanted : 0;
+  };
+  effect(() => {
+    const source = sources[chosen()];
+    const told = "The server was given no trace.";
+    if (source)
+      render(
+        <App offered={offered.value} chosen={chosen()} source={source} told={told} gone={gone.value} />,
+        root,
+      );
   });
 
-  if (offered.some((trace) => trace.live)) {
-    setInterval(async () => {
-      const before = JSON.stringify(offered);
-      offered = await traces().catch(() => offered);
-      if (JSON.stringify(offered) !== before) version.value += 1;
-    }, LOOK_AGAIN_MS);
-  }
+  setInterval(async () => {
+    // A page that nobody sees asks when it is seen again.
+    if (document.visibilityState === "hidden") return;
+    const now = await asked<Offered[]>("api/traces").catch(() => undefined);
+    gone.value = now === undefined;
+    if (!now || JSON.stringify(now) === JSON.stringify(offered.peek())) return;
+    const before = offered.peek()[chosen()]?.version;
+    offered.value = now;
+    if (now[chosen()]?.version !== before) version.value += 1;
+  }, LOOK_AGAIN_MS);
 }
 
-async function traces(): Promise<Offered[]> {
-  const response = await fetch("api/traces");
-  if (!response.ok) throw new Error(`the server answered ${response.status}`);
-  return (await response.json()) as Offered[];
+interface Options {
+  perfetto_ui?: string;
+}
+
+async function asked<T>(path: string): Promise<T> {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error(`the server answered ${response.status}: ${await response.text()}`);
+  return (await response.json()) as T;
 }
 
 start().catch((error: unknown) => {

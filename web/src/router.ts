@@ -20,8 +20,10 @@ export function parsed(hash: string): Route {
   return { page: path || "overview", query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
+/** The address of a page of the trace that is looked at. */
 export function address(page: string, query: Readonly<Record<string, string | undefined>> = {}): string {
-  const kept = Object.entries(query).filter((pair): pair is [string, string] => Boolean(pair[1]));
+  const whole = { trace: route.value.query["trace"], ...query };
+  const kept = Object.entries(whole).filter((pair): pair is [string, string] => Boolean(pair[1]));
   const text = new URLSearchParams(kept).toString();
   return `#/${page}${text ? `?${text}` : ""}`;
 }

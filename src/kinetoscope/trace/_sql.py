@@ -46,10 +46,8 @@ def run_query(trace: Trace, query: str) -> pyarrow.Table:
             "trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"
         ) from error
 
-    words = {word.lower() for word in _WORD.findall(query)}
-    wanted = [name for name in trace.table_names if name in words or words & _LISTING]
     with duckdb.connect(":memory:") as connection:
-        for name in wanted:
+        for name in tables_named(trace, query):
             connection.register(name, trace.table(name))
         try:
             result = connection.sql(query)
@@ -64,3 +62,9 @@ def run_query(trace: Trace, query: str) -> pyarrow.Table:
         except duckdb.Error as error:
             raise ArgumentError(f"DuckDB could not run the query: {error}") from error
         return found
+
+
+def tables_named(trace: Trace, query: str) -> list[str]:
+    """The tables of a trace that a query may be about: those whose names are words of it."""
+    words = {word.lower() for word in _WORD.findall(query)}
+    return [name for name in trace.table_names if name in words or words & _LISTING]

@@ -14,13 +14,14 @@ from kinetoscope._errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import IO
 
     import pyarrow
 
     from kinetoscope.trace import Trace
 
     Query: TypeAlias = Mapping[str, str]
-    Answer: TypeAlias = "pyarrow.Table | Limited | dict[str, Any] | list[Any]"
+    Answer: TypeAlias = "pyarrow.Table | Limited | MadeFile | dict[str, Any] | list[Any]"
 
 
 # Path -> function (Trace, query) -> answer. A path that ends in `/` stands for all that begin with it: the rest is
@@ -48,6 +49,10 @@ ANSWERS: dict[str, str] = {
     "tracks": "kinetoscope.viewer._timeline:tracks",
     "top/": "kinetoscope.viewer._top:top",
     "span/": "kinetoscope.viewer._span:span",
+    "sql": "kinetoscope.viewer._sql:rows",
+    "sql/about": "kinetoscope.viewer._sql:about",
+    "sql/csv": "kinetoscope.viewer._sql:csv",
+    "sql/stop": "kinetoscope.viewer._sql:stop",
     "window": "kinetoscope.viewer._window:window",
 }
 
@@ -62,6 +67,16 @@ class Limited:
         """Keep both."""
         self.table = table
         self.total = total
+
+
+class MadeFile:
+    """A file that was made for the person at the page."""
+
+    def __init__(self, file: IO[bytes], name: str, type: str) -> None:  # noqa: A002  (as HTTP calls it)
+        """Keep the open file, the name to save it under, and what kind of file it is."""
+        self.file = file
+        self.name = name
+        self.type = type
 
 
 def answer(trace: Trace, path: str, query: Query) -> Answer:

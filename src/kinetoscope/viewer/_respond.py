@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.viewer._answers import Limited, answer
+from kinetoscope.viewer._answers import Limited, MadeFile, answer
+from kinetoscope.viewer._given import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import IO
 
     import pyarrow
 
@@ -26,52 +29,98 @@ if TYPE_CHECKING:
 ARROW = "application/vnd.apache.arrow.stream"
 
 
+# What no page of ours needs is refused to whatever a browser may take an answer for.
+_INERT = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox"}
+
+
 @dataclass(frozen=True)
 class Response:
-    """A status, the headers and the body of an answer."""
+    """A status, the headers and the body of an answer.
+
+    Attributes:
+        file: What is sent in the place of the body, and closed then.
+    """
 
     status: int
     body: bytes
     type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=lambda: _INERT)
+    file: IO[bytes] | None = None
 
 
-def respond(traces: Sequence[tuple[str, Trace]], path: str, query: Mapping[str, str]) -> Response:
+def respond(
+    traces: Sequence[Offer | tuple[str, Trace]],
+    path: str,
+    query: Mapping[str, str],
+    options: Mapping[str, str] | None = None,
+) -> Response:
     """Answer a request of the viewer.
 
     Args:
         traces: The traces that may be looked at, each with its name. Nothing else can be reached.
         path: The path of the request behind the token, without a slash in front.
         query: Its options.
+        options: What the page is told of how the server was started.
 
     Returns:
         The page for an empty path, the answer of `api/N/...`, or an error as JSON with one sentence in `error`.
     """
+    offers = [Offer(*one) for one in traces]
     if path == "":
         return _page()
+    if path == "api/options":
+        return _json(dict(options or {}))
     if path == "api/traces":
-        return _json([{"name": name, "live": not trace.info.get("complete", True)} for name, trace in traces])
-    match = re.fullmatch(r"api/(\d{1,6})/(.+)", path)
-    if match is None or int(match[1]) >= len(traces):
+        return _json(
+            [
+                {
+                    "name": one.name,
+                    "live": one.live,
+                    "version": one.version,
+                    "readable": one.trace is not None,
+                    "problem": one.problem,
+                }
+                for one in offers
+            ]
+        )
+    match = re.fullmatch(r"api/([0-9]{1,6})/(.+)", path)
+    if match is None or int(match[1]) >= len(offers):
         return _error(404, "There is nothing at this address.")
+    trace, problem = offers[int(match[1])][1:3]
+    if trace is None:
+        return _error(409, problem or "There is no such trace.")
     try:
-        return encoded(answer(traces[int(match[1])][1], match[2], query))
-    except LookupError:
+        return encoded(answer(trace, match[2], query))
+    except LookupError as error:
+        if isinstance(error, KeyError | IndexError):
+            raise  # a mistake of ours
         return _error(404, "The viewer of this version does not know this question.")
     except ArgumentError as error:
         return _error(400, str(error))
     except KinetoscopeError as error:
         return _error(409, str(error))
+    except OSError as error:
+        return _error(500, f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
 def encoded(found: Answer) -> Response:
-    """Write an answer as bytes: tables as a stream of Arrow's, everything else as JSON."""
+    """Write an answer as bytes: tables as a stream of Arrow's, files as they are, everything else as JSON."""
+    if isinstance(found, MadeFile):
+        headers = {"Content-Disposition": disposition(found.name)}
+        return Response(200, b"", found.type, _INERT | headers, found.file)
     if isinstance(found, Limited):
         headers = {"X-Total-Rows": str(found.total)}
-        return Response(200, _arrow(found.table), ARROW, headers)
+        return Response(200, _arrow(found.table), ARROW, _INERT | headers)
     if isinstance(found, dict | list):
         return _json(found)
     return Response(200, _arrow(found), ARROW)
+
+
+def disposition(name: str) -> str:
+    """The header that has a browser save an answer under a name, whatever stands in that."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".") or "trace"
+    whole = quote(name.encode("utf-8", "replace"), safe="")
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{whole}"
 
 
 def _arrow(table: pyarrow.Table) -> bytes:
@@ -121,4 +170,9 @@ def _page() -> Response:
     """The app, allowed to ask its own server and nobody else."""
     page = page_text()
     policy = content_policy(page, "connect-src 'self'; ") + "; frame-ancestors 'none'"
-    return Response(200, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": policy})
+    headers = {
+        "Content-Security-Policy": policy,
+        # Nobody who opens the page keeps a hand on it; it keeps one on Perfetto's page, to hand a window over.
+        "Cross-Origin-Opener-Policy": "same-origin-allow-popups",
+    }
+    return Response(200, page.encode(), "text/html; charset=utf-8", headers)

@@ -6,6 +6,7 @@ import { MemoryPage } from "./memory";
 import { Kernels } from "./kernels";
 import { Operators } from "./operators";
 import { OverviewPage } from "./overview";
+import { Sql } from "./sql";
 import { TimelinePage } from "./timeline";
 
 export interface Page {
@@ -27,4 +28,5 @@ export const PAGES: readonly Page[] = [
   { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
   { name: "operators", title: "Operators", full: true, show: Operators, needs: "operators" },
   { name: "kernels", title: "Kernels", full: true, show: Kernels, needs: "kernels" },
+  { name: "sql", title: "SQL", full: true, show: Sql, needs: "sql/about" },
 ];

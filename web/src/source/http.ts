@@ -6,7 +6,10 @@ export class HttpSource implements Source {
   readonly served = true;
 
   /** `trace` is the number of the trace among those the server was given. */
-  constructor(private readonly trace: number) {}
+  constructor(
+    private readonly trace: number,
+    readonly perfettoUi?: string,
+  ) {}
 
   async json<T>(path: string, query?: Query): Promise<T> {
     return (await (await this.answer(path, query)).json()) as T;

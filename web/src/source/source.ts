@@ -23,6 +23,8 @@ export class Columns {
   readonly facts: readonly ColumnFacts[];
   /** How many rows there are where this table is only the first of them. */
   readonly total: number;
+  /** What else the answer says of the table. */
+  readonly told: ReadonlyMap<string, string>;
   private readonly kept = new Map<string, ArrayLike<Value>>();
   private readonly table: ReturnType<typeof tableFromIPC>;
 
@@ -30,6 +32,7 @@ export class Columns {
     this.table = tableFromIPC(bytes);
     this.rows = this.table.numRows;
     this.total = total ?? this.rows;
+    this.told = this.table.schema.metadata ?? new Map();
     this.facts = this.table.schema.fields.map((field) => ({
       name: field.name,
       unit: field.metadata?.get("unit") ?? "",
@@ -89,6 +92,8 @@ export class AnswerError extends Error {}
 export interface Source {
   /** True where a server answers: every query can be asked, files can be exported, a live trace is refreshed. */
   readonly served: boolean;
+  /** Where Perfetto's page is, to which a window can be handed over; nothing where none can be made. */
+  readonly perfettoUi?: string | undefined;
   /** A JSON answer. */
   json<T>(path: string, query?: Query): Promise<T>;
   /** A table. */

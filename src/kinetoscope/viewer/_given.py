@@ -1,0 +1,235 @@
+"""The traces that a server was given: opened once, and read again when what is in their file has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+import time
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.trace import Trace
+from kinetoscope.trace import open as open_any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    Source = Trace | str | os.PathLike[str]
+
+LOOK_EVERY_S = 2.0
+"""A file is looked at no more often than this."""
+REST_FOR_READING = 4.0
+"""A file whose reading takes long is left alone this many times as long before it is read again."""
+
+# As native/core/recording_format.h has it: magic, version, bytes of a chunk, state.
+_HEAD = struct.Struct("<8sIII")
+_HEAD_BYTES, _CHUNK_HEAD_BYTES = 8192, 64
+_MAGIC = b"KSCOPE\r\n"
+
+
+class Offer(NamedTuple):
+    """One of the traces that can be looked at.
+
+    Attributes:
+        name: What people know it by.
+        trace: The newest reading of it; None where it could not be read.
+        problem: Why it could not be read, or not again since it changed.
+        version: Counts the readings, so that a page knows when to ask again.
+        live: Whether it is still being written.
+    """
+
+    name: str
+    trace: Trace | None = None
+    problem: str | None = None
+    version: int = 1
+    live: bool = False
+
+
+class Given:
+    """A source of a trace, and the newest reading of it.
+
+    Attributes:
+        offer: What can be looked at now.
+        error: What went wrong when it was read first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        open_trace: Callable[[str], Trace] = open_any,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read it for the first time."""
+        self.error: Exception | None = None
+        self._open, self._clock = open_trace, clock
+        self._one_at_a_time = threading.Lock()
+        self._closed = False
+        self._path: str | None = None
+        if isinstance(source, Trace):
+            self.offer = Offer(name, source, live=False)
+            return
+        self._path = os.fspath(source)
+        self._stamp = self._seen = stamp(self._path)
+        began = clock()
+        try:
+            trace = open_trace(self._path)
+        except Exception as error:  # noqa: BLE001  (whatever it was, the other traces can be looked at)
+            self.error = error
+            self.offer = Offer(name, problem=words(error))
+        else:
+            self.offer = Offer(name, trace, live=is_running(trace))
+        self._rest(began)
+
+    def look_again(self) -> None:
+        """Read the file anew if it has changed since, and is not looked at by somebody else at this moment."""
+        if self._path is None or "://" in self._path or self._clock() < self._next:
+            return
+        if not self._one_at_a_time.acquire(blocking=False):
+            return
+        try:
+            self._read_if_changed(self._path)
+        finally:
+            self._one_at_a_time.release()
+
+    def close(self) -> None:
+        """Let go of the trace, unless it belongs to whoever gave it."""
+        with self._one_at_a_time:
+            self._closed = True
+            if self._path is not None and self.offer.trace is not None:
+                self.offer.trace.close()
+
+    def _read_if_changed(self, path: str) -> None:
+        """Look at the file, and replace the offer where there is something new."""
+        before, began, offer = self._seen, self._clock(), self.offer
+        self._seen = now = stamp(path)
+        self._next = began + LOOK_EVERY_S
+        running = offer.trace is not None and is_running(offer.trace)
+        if now == self._stamp or now is None:
+            self.offer = offer._replace(live=offer.live and running)
+            return
+        if now != before and not running:
+            return  # Who writes it may not be done: only a recording can be read at any moment.
+        self._stamp = now
+        try:
+            trace = self._open(path)
+        except Exception as error:  # noqa: BLE001  (what was read before can still be looked at)
+            self.offer = offer._replace(problem=words(error), version=offer.version + 1, live=False)
+        else:
+            # Questions about the reading before may still be being answered, so it is not closed.
+            self.offer = Offer(offer.name, trace, None, offer.version + 1, is_running(trace))
+            if self._closed:
+                trace.close()
+        self._rest(began)
+
+    def _rest(self, began: float) -> None:
+        """Look at the file again when there was time for other things."""
+        now = self._clock()
+        self._next = now + max(LOOK_EVERY_S, REST_FOR_READING * (now - began))
+
+
+def given(sources: Sequence[Source], open_trace: Callable[[str], Trace] = open_any) -> list[Given]:
+    """Read all sources.
+
+    Args:
+        sources: Paths, URLs, traces, or finished sessions, which have a `trace`.
+        open_trace: Opens one.
+
+    Returns:
+        For each the newest reading. Where some can be read, what is wrong with the others is said in their offers.
+
+    Raises:
+        ArgumentError: There is none, or one is something else.
+        Exception: None of them can be read: what is wrong with the first.
+    """
+    plain = [_plain(source) for source in sources]
+    if not plain:
+        raise ArgumentError("there is nothing to look at: give a trace, or the path of one")
+    found = [Given(name, source, open_trace) for name, source in zip(names_of(plain), plain, strict=True)]
+    first = found[0].error
+    if first is not None and all(one.error is not None for one in found):
+        raise first
+    return found
+
+
+def names_of(sources: Sequence[Source]) -> list[str]:
+    """Short names: the last part of each path, and as many before it as tell it from the others."""
+    parts = [_parts(source) for source in sources]
+    names = []
+    for place, one in enumerate(parts):
+        others = parts[:place] + parts[place + 1 :]
+        count = next(
+            (some for some in range(1, len(one)) if all(one[-some:] != other[-some:] for other in others)),
+            len(one),
+        )
+        twice = parts[:place].count(one)
+        names.append("/".join(one[-count:]) + (f" ({twice + 1})" if twice else ""))
+    return names
+
+
+def stamp(path: str) -> Hashable:
+    """What changes when a file does; None where there is none to look at.
+
+    A recording grows in pages that its process shares with the file, of which the file system knows nothing: how far
+    each part of it is filled stands at its beginning.
+    """
+    try:
+        found = Path(path).stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino, _filled(path)
+    except OSError:
+        return None
+
+
+def is_running(trace: Trace) -> bool:
+    """Whether the process that writes the file is still at it, as far as this machine can tell."""
+    process = trace.info.get("process")
+    if trace.info.get("complete", True) or type(process) is not int or process <= 0:
+        return False
+    boot = trace.info.get("boot_id")
+    here = Path("/proc/sys/kernel/random/boot_id")
+    if boot and here.exists() and here.read_text().strip() != boot:
+        return False
+    return Path(f"/proc/{process}").exists()
+
+
+def words(error: Exception) -> str:
+    """One sentence for the person at the page."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) if isinstance(error, KinetoscopeError | OSError) else f"it could not be read: {error!r}"
+
+
+def _plain(source: Any) -> Source:
+    """A path or a trace; a session stands for its trace."""
+    if isinstance(source, str | os.PathLike | Trace):
+        return source
+    trace = getattr(source, "trace", None)
+    if isinstance(trace, Trace):
+        return trace
+    raise ArgumentError(f"{source!r} cannot be looked at: give a trace, or the path or URL of one")
+
+
+def _parts(source: Source) -> tuple[str, ...]:
+    """The parts of a path."""
+    path = source.path if isinstance(source, Trace) else os.fspath(source)
+    return PurePath(path).parts[-8:] or ("trace",) if path is not None else ("trace",)
+
+
+def _filled(path: str) -> str | None:
+    """How far each part of a recording that was not stopped is filled, as a checksum; None for other files."""
+    if not Path(path).is_file():
+        return None
+    with Path(path).open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        if len(head) < _HEAD.size:
+            return None
+        magic, _, chunk_bytes, state = _HEAD.unpack_from(head)
+        if magic != _MAGIC or state != 0 or chunk_bytes < _CHUNK_HEAD_BYTES:
+            return None
+        sums = hashlib.blake2b(head)
+        for start in range(_HEAD_BYTES, os.fstat(file.fileno()).st_size, chunk_bytes):
+            sums.update(os.pread(file.fileno(), _CHUNK_HEAD_BYTES, start))
+        return sums.hexdigest()

@@ -1,0 +1,266 @@
+"""The process that runs queries for a page: takes limits upon itself, then answers one query after the other.
+
+It is started by `_sql` and talks to it through its standard input and output: a line of JSON for each query, and a
+line of JSON with the result behind it. It imports nothing else of this package.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow
+
+# What the limit leaves for the process itself: stacks of threads, and memory that allocators keep.
+_ROOM_BYTES = 384 << 20
+_RESULT_BYTES = 192 << 20
+_PAGE_BYTES = 48 << 20
+_COUNTING_S = 2.0
+_GRACE_S = 3.0
+_THREADS = 4
+_SAFE_INTEGER = (1 << 53) - 1
+_UNITS = (
+    (re.compile(r"(?:^|_)ns$"), "ns"),
+    (re.compile(r"(?:^|_)bytes$"), "bytes"),
+    (re.compile(r"_percent$"), "%"),
+)
+_ONLY_QUESTIONS = (
+    "Only questions can be asked: select, with, from, describe, show, summarize or explain, one at a time."
+)
+_TOO_MUCH = (
+    "The query took more memory than the {:.2g} GiB that it may: "
+    "ask for fewer rows or columns, or add them up first."
+)
+
+# Each is set where this version of DuckDB has it; `True` for those without which nothing is run.
+_SETTINGS = (
+    ("temp_directory", "''", False),
+    ("enable_external_access", "false", True),
+    ("autoinstall_known_extensions", "false", False),
+    ("autoload_known_extensions", "false", False),
+    ("allow_community_extensions", "false", False),
+    ("allow_persistent_secrets", "false", False),
+    ("python_enable_replacements", "false", False),
+    ("python_scan_all_frames", "false", False),
+    ("enable_progress_bar", "false", False),
+)
+
+
+def main(memory_bytes: int, time_s: float) -> None:
+    """Answer queries until standard input ends.
+
+    Args:
+        memory_bytes: How much memory queries may take.
+        time_s: How long each may take.
+    """
+    # What anything prints must not come between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        import duckdb
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.csv
+    except ImportError as error:
+        _write(answers, {"error": f"The process that runs queries cannot import {error.name}: {error}"})
+        return
+    del pyarrow, duckdb
+    _limit(memory_bytes)
+    _write(answers, {"ready": True})
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        # Should whoever asked be gone, the kernel ends a query that does not.
+        signal.setitimer(signal.ITIMER_REAL, time_s + _GRACE_S)
+        told, body = _answered(asked, memory_bytes)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _write(answers, told, body)
+        if told.get("last"):
+            return  # What the allocators keep after this much would be missing from the next query.
+
+
+def _answered(asked: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any], bytes]:
+    """What there is to say of a result, and the result; or what is wrong with the query."""
+    import duckdb
+
+    began = time.monotonic()
+    try:
+        with duckdb.connect(":memory:") as connection:
+            found, told = _result(connection, asked, memory_bytes)
+            body = as_csv(found) if asked["form"] == "csv" else _as_stream(found)
+    except (MemoryError, duckdb.OutOfMemoryException):
+        return {"error": _TOO_MUCH.format(memory_bytes / (1 << 30)), "last": True}, b""
+    except (duckdb.Error, ValueError) as error:
+        return {"error": str(error)}, b""
+    told["elapsed_ms"] = round((time.monotonic() - began) * 1e3)
+    return told, body
+
+
+def _result(
+    connection: duckdb.DuckDBPyConnection, asked: dict[str, Any], memory_bytes: int
+) -> tuple[pyarrow.Table, dict[str, Any]]:
+    """The first rows of a result, and how many there are as far as they can be counted soon."""
+    import duckdb
+    import pyarrow as pa
+
+    for name, path in asked["tables"].items():
+        connection.register(name, pa.ipc.open_file(pa.memory_map(path)).read_all())
+    _shut(connection, memory_bytes)
+    statements = connection.extract_statements(asked["query"])
+    kinds = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
+    if len(statements) != 1 or statements[0].type not in kinds:
+        raise ValueError(_ONLY_QUESTIONS)
+    result = connection.sql(asked["query"])
+    # The newer name first: the older one is going. Either makes rows while they are read, not all at once.
+    reading = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
+    reader = reading(1 << 14)
+    most_bytes = _RESULT_BYTES if asked["form"] == "csv" else _PAGE_BYTES
+    kept, rows, total, size, until = [], 0, 0, 0, float("inf")
+    complete = True
+    for batch in reader:
+        if rows < asked["rows"] and size < most_bytes:
+            kept.append(batch.slice(0, asked["rows"] - rows))
+            rows += kept[-1].num_rows
+            size += kept[-1].nbytes
+        total += batch.num_rows
+        if total > rows and until == float("inf"):
+            until = time.monotonic() + _COUNTING_S
+        if time.monotonic() > until:
+            complete = False
+            break
+    found = shown(pa.Table.from_batches(kept, reader.schema))
+    return found, {"total": total, "all": complete, "cut": total > rows}
+
+
+def _shut(connection: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
+    """Keep a query from files, the network, extensions and settings."""
+    import duckdb
+
+    settings = [
+        *_SETTINGS,
+        ("memory_limit", f"'{memory_bytes // 1024}KiB'", True),
+        ("threads", str(min(_THREADS, os.cpu_count() or 1)), True),
+        ("lock_configuration", "true", True),
+    ]
+    for name, value, needed in settings:
+        try:
+            connection.execute(f"set {name} = {value}")
+        except duckdb.Error:
+            if needed:
+                raise
+
+
+def shown(table: pyarrow.Table) -> pyarrow.Table:
+    """The same rows in columns that a page can show: numbers that it can hold exactly, truth values, texts."""
+    import pyarrow as pa
+
+    arrays, fields, taken = [], [], set()
+    for place, column in enumerate(table.columns):
+        plain = _plain(column)
+        name = table.column_names[place]
+        while name in taken:
+            name = f"{name}_{place + 1}"
+        taken.add(name)
+        number = pa.types.is_integer(plain.type) or pa.types.is_floating(plain.type)
+        unit = next((unit for pattern, unit in _UNITS if pattern.search(name)), "") if number else ""
+        arrays.append(plain)
+        fields.append(pa.field(name, plain.type, metadata={"unit": unit} if unit else None))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _plain(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """One such column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types = pa.types
+    of = column.type
+    if types.is_dictionary(of):
+        column = column.cast(of.value_type)
+        of = column.type
+    if types.is_boolean(of) or types.is_float32(of) or types.is_float64(of):
+        return column
+    if types.is_null(of):
+        return column.cast(pa.string())
+    if types.is_float16(of):
+        return column.cast(pa.float64())
+    if types.is_decimal(of):
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64() if of.scale == 0 else pa.float64())
+            of = column.type
+    if types.is_float64(of):
+        return column
+    if types.is_integer(of):
+        if of.bit_width < 64:
+            return column.cast(pa.int64())
+        ends = pc.min_max(column).as_py()
+        if ends["min"] is None or (ends["min"] >= -_SAFE_INTEGER and ends["max"] <= _SAFE_INTEGER):
+            return column.cast(pa.int64())
+        return column.cast(pa.string())
+    if types.is_string(of):
+        return column
+    if types.is_large_string(of) or types.is_string_view(of) or types.is_decimal(of):
+        return column.cast(pa.string())
+    return pa.chunked_array(
+        [pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())]
+    )
+
+
+def as_csv(table: pyarrow.Table) -> bytes:
+    """Rows as comma-separated values; a text that a spreadsheet would take for a formula is told from one by a quote."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
+
+    columns = []
+    for column in table.columns:
+        if pa.types.is_string(column.type):
+            risky = pc.match_substring_regex(column, "^[=+\\-@\\t\\r]")
+            column = pc.if_else(risky, pc.binary_join_element_wise("'", column, ""), column)
+        columns.append(column)
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(pa.Table.from_arrays(columns, table.column_names), sink)
+    return sink.getvalue()
+
+
+def _as_stream(table: pyarrow.Table) -> bytes:
+    """Rows as an Arrow stream."""
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue()
+
+
+def _limit(memory_bytes: int) -> None:
+    """Let the kernel refuse this process more memory, and any file; and let it be the first to go where memory is short."""
+    import resource
+
+    taken = 0
+    with suppress(OSError):
+        # Pages that are only this process's own; what it maps of files does not count.
+        found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        taken = int(found[1]) << 10 if found else 0
+    most = taken + memory_bytes + _ROOM_BYTES
+    for which, limit in ((resource.RLIMIT_DATA, most), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(which, (limit, limit))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _write(answers: IO[bytes], told: dict[str, Any], body: bytes = b"") -> None:
+    """Say something to whoever asked."""
+    answers.write(json.dumps({**told, "bytes": len(body)}).encode() + b"\n" + body)
+    answers.flush()
