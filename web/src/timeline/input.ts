@@ -10,6 +10,7 @@ import { clamped, panned, same, type View, zoomed } from "./view";
 /** What is moved less than this was a click. */
 const CLICK_PX = 4;
 const REACH_PX = 3;
+const EDGE_PX = 6;
 const ZOOM_PER_PX = 0.003;
 
 export const MOVES: Readonly<Record<string, Move>> = { w: "closer", s: "farther", a: "earlier", d: "later" };
@@ -100,8 +101,8 @@ function drag(
 
 /** Choose a stretch of time by dragging. */
 function dragRange(timeline: Timeline, event: PointerEvent, element: HTMLElement): void {
-  const from = timeAt(timeline, element, event.clientX);
   const before = timeline.range.peek();
+  const from = otherEnd(timeline, before, timeAt(timeline, element, event.clientX));
   timeline.pointer.value = null;
   timeline.cursor.value = null;
   drag(
@@ -117,6 +118,15 @@ function dragRange(timeline: Timeline, event: PointerEvent, element: HTMLElement
       else if (before) timeline.chooseRange(null);
     },
   );
+}
+
+/** Where a drag that begins at a time holds on: at that time, or at the far end of the range whose end it takes. */
+function otherEnd(timeline: Timeline, range: View | null, time: number): number {
+  const { start, end } = timeline.view.peek();
+  const near = ((end - start) / timeline.width.peek()) * EDGE_PX;
+  if (range && Math.abs(time - range.start) <= near) return range.end;
+  if (range && Math.abs(time - range.end) <= near) return range.start;
+  return time;
 }
 
 /** Pan, zoom, choose and point on the area of the tracks; `scroller` is what scrolls them. */

@@ -1,5 +1,6 @@
 /** The keys of the timeline, wherever on the page the focus is, except in a field. */
 
+import { change } from "../router";
 import { MOVES } from "./input";
 import type { Timeline } from "./timeline";
 import { isTyping } from "./toolbar";
@@ -76,6 +77,7 @@ function done(timeline: Timeline, event: KeyboardEvent, help: () => void): boole
     case "Escape":
       if (timeline.details.peek()) timeline.choose(null, false);
       else if (timeline.range.peek()) timeline.chooseRange(null);
+      else if (timeline.pinned.peek() !== null) change({ time: undefined }, true);
       else return false;
       return true;
     default:

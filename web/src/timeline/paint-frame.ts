@@ -169,6 +169,14 @@ export function paintCursor(sheet: Sheet, x: number, colours: Colours): void {
   sheet.context.globalAlpha = 1;
 }
 
+/** The moment that another page points to. */
+export function paintPin(sheet: Sheet, x: number, colours: Colours): void {
+  const { context, height, ratio } = sheet;
+  context.fillStyle = colours("accent");
+  for (let y = 0; y < height; y += 7 * ratio)
+    context.fillRect(Math.round(x) - ratio / 2, y, 1.5 * ratio, 4 * ratio);
+}
+
 /** An outline around a span; `strong` for the chosen one. */
 export function paintOutline(
   sheet: Sheet,

@@ -9,6 +9,7 @@ import { plain } from "./names";
 import { RangeTable } from "./range-table";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
+import "./panel.css";
 
 const LEAST_REM = 4;
 const FIRST_REM = 15;

@@ -17,6 +17,7 @@ import {
   paintGrid,
   paintMarks,
   paintOutline,
+  paintPin,
   paintRange,
   paintSign,
   paintWhole,
@@ -77,10 +78,22 @@ export class Stage {
         this.draw();
       }),
       effect(() => {
-        const { view, scroll, layout, arrived, search, pointer, cursor, chosen, details, range, arrows } =
-          timeline;
+        const {
+          view,
+          scroll,
+          layout,
+          arrived,
+          search,
+          pointer,
+          cursor,
+          chosen,
+          details,
+          range,
+          pinned,
+          arrows,
+        } = timeline;
         for (const one of [view, scroll, layout, arrived, search.text, search.found]) one.value;
-        for (const one of [pointer, cursor, chosen, details, range, arrows]) one.value;
+        for (const one of [pointer, cursor, chosen, details, range, pinned, arrows]) one.value;
         this.draw();
       }),
     );
@@ -192,6 +205,8 @@ export class Stage {
     clear(sheet);
     const range = timeline.range.peek();
     if (range) paintRange(sheet, view, range, colours);
+    const pinned = timeline.pinned.peek();
+    if (pinned !== null) paintPin(sheet, pixelOf(view, sheet, pinned), colours);
     const cursor = timeline.cursor.peek();
     if (cursor !== null) paintCursor(sheet, pixelOf(view, sheet, cursor), colours);
     const where = (place: Place): number | null => {
@@ -228,9 +243,12 @@ export class Stage {
       if (range.end > view.start && range.start < view.end)
         paintSign(axis, time(range.end - range.start), middle, axis.ratio, colours);
     }
+    const resolution = (view.end - view.start) / (axis.width / axis.ratio);
+    const pinned = timeline.pinned.peek();
+    if (pinned !== null && pinned >= view.start && pinned <= view.end)
+      paintSign(axis, moment(pinned, resolution), pixelOf(view, axis, pinned), axis.ratio, colours);
     const cursor = timeline.cursor.peek();
     if (cursor !== null) {
-      const resolution = (view.end - view.start) / (axis.width / axis.ratio);
       paintSign(axis, moment(cursor, resolution), pixelOf(view, axis, cursor), axis.ratio, colours);
     }
     const whole = this.sheets.whole;

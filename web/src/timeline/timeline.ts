@@ -15,6 +15,8 @@ import { Search } from "./search";
 import { clamped, fitted, parsedView, revealed, same, type View } from "./view";
 
 const REST_MS = 250;
+/** Around a moment that is pointed to, this part of the trace is shown. */
+const PINNED_PART = 40;
 const MOST_ARROWS = 400;
 
 /** A box under the pointer. */
@@ -45,6 +47,8 @@ export class Timeline {
   readonly details = signal<Details | null>(null);
   readonly problem = signal("");
   readonly range = signal<View | null>(null);
+  /** A moment that another page points to. */
+  readonly pinned = signal<number | null>(null);
   readonly turned = signal<ReadonlySet<string>>(new Set());
   readonly layout: ReadonlySignal<Layout>;
   readonly allArrows = signal(false);
@@ -202,6 +206,7 @@ export class Timeline {
     if ([...this.turned.peek()].join(".") !== turned)
       this.turned.value = new Set(turned.split(".").filter(Boolean));
     this.allArrows.value = query["arrows"] === "all";
+    this.pin(query["time"]);
     this.search.follow(query["find"] ?? "");
     const span = query["span"] === undefined || query["span"] === "" ? null : Number(query["span"]);
     const held = this.details.peek()?.id ?? null;
@@ -210,6 +215,18 @@ export class Timeline {
       this.details.value = null;
     } else if (span !== held) this.load(span);
     queueMicrotask(() => this.lookForArrows());
+  }
+
+  private pin(text: string | undefined): void {
+    const time = text ? Number(text) : Number.NaN;
+    if (!Number.isFinite(time)) this.pinned.value = null;
+    else if (time !== this.pinned.peek()) {
+      this.pinned.value = time;
+      const { start, end } = this.view.peek();
+      const near = (this.whole.end - this.whole.start) / PINNED_PART;
+      const seen = time > start && time < end && end - start <= near;
+      if (!seen) queueMicrotask(() => this.glide({ start: time - near / 2, end: time + near / 2 }));
+    }
   }
 
   private load(span: number): void {

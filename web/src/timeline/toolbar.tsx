@@ -126,7 +126,7 @@ function Told(props: { timeline: Timeline }) {
   const { search, chosen } = props.timeline;
   if (search.problem.value) return <span class="warn">{search.problem.value}</span>;
   if (!search.text.value.trim())
-    return <span class="faint">drag pans · Ctrl+wheel zooms · Shift+drag measures</span>;
+    return <span class="faint">Ctrl+wheel zooms · Shift+drag measures · ? helps</span>;
   const found = search.found.value;
   if (!found) return <>{search.waiting.value ? "Searching…" : ""}</>;
   if (found.rows === 0) return <>no span holds it</>;
