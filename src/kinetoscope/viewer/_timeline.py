@@ -83,7 +83,7 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
 
     threads, told = trace.columns("threads"), processes(trace).to_pylist()
     groups: list[dict[str, Any]] = [
-        {"label": _process_label(row), "process": row["process"], "rank": row["rank"], "tracks": []}
+        {"label": process_label(row), "process": row["process"], "rank": row["rank"], "tracks": []}
         for row in told
     ]
     for track in timeline(trace).tracks:
@@ -199,7 +199,7 @@ def _thread_labels(trace: Trace) -> dict[int, str]:
     return trace.cached("viewer: thread_labels", make)
 
 
-def _process_label(row: dict[str, Any]) -> str:
+def process_label(row: dict[str, Any]) -> str:
     """What a process is called."""
     parts = [] if row["rank"] is None else [f"rank {row['rank']}"]
     parts.append(row["name"] or "process")

@@ -2,11 +2,13 @@
 
 import type { ComponentType } from "preact";
 import { HealthPage } from "./health";
-import { MemoryPage } from "./memory";
 import { Kernels } from "./kernels";
+import { MemoryPage } from "./memory";
+import { Modules } from "./modules";
 import { Operators } from "./operators";
 import { OverviewPage } from "./overview";
 import { Sql } from "./sql";
+import { Stacks } from "./stacks";
 import { TimelinePage } from "./timeline";
 
 export interface Page {
@@ -23,10 +25,11 @@ export interface Page {
 export const PAGES: readonly Page[] = [
   { name: "overview", title: "Overview", full: false, show: OverviewPage, needs: "overview" },
   { name: "timeline", title: "Timeline", full: true, show: TimelinePage, needs: "tracks" },
-  { name: "operators", title: "Operators", full: true, show: Operators, needs: "table/ops" },
-  { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
-  { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
   { name: "operators", title: "Operators", full: true, show: Operators, needs: "operators" },
   { name: "kernels", title: "Kernels", full: true, show: Kernels, needs: "kernels" },
+  { name: "modules", title: "Modules", full: true, show: Modules, needs: "modules" },
+  { name: "stacks", title: "Stacks", full: true, show: Stacks, needs: "flame_choices" },
+  { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
+  { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
   { name: "sql", title: "SQL", full: true, show: Sql, needs: "sql/about" },
 ];

@@ -17,7 +17,7 @@ export interface ColumnFacts {
 
 export type Value = number | string | boolean | null;
 
-/** A table that came as Arrow: columns by name, all of one length. */
+/** A table: columns by name, all of one length. */
 export class Columns {
   readonly rows: number;
   readonly facts: readonly ColumnFacts[];
@@ -26,19 +26,27 @@ export class Columns {
   /** What else the answer says of the table. */
   readonly told: ReadonlyMap<string, string>;
   private readonly kept = new Map<string, ArrayLike<Value>>();
-  private readonly table: ReturnType<typeof tableFromIPC>;
+  private readonly table: ReturnType<typeof tableFromIPC> | null = null;
 
-  constructor(bytes: Uint8Array, total?: number) {
-    this.table = tableFromIPC(bytes);
-    this.rows = this.table.numRows;
+  /** From a table that came as Arrow, or from columns that were made in the page. */
+  constructor(from: Uint8Array | ReadonlyMap<ColumnFacts, ArrayLike<Value>>, total?: number) {
+    if (from instanceof Uint8Array) {
+      this.table = tableFromIPC(from);
+      this.told = this.table.schema.metadata ?? new Map();
+      this.rows = this.table.numRows;
+      this.facts = this.table.schema.fields.map((field) => ({
+        name: field.name,
+        unit: field.metadata?.get("unit") ?? "",
+        meaning: field.metadata?.get("meaning") ?? "",
+        numeric: isNumeric(field.type),
+      }));
+    } else {
+      this.told = new Map();
+      this.facts = [...from.keys()];
+      for (const [facts, values] of from) this.kept.set(facts.name, values);
+      this.rows = Math.max(0, ...[...from.values()].map((values) => values.length));
+    }
     this.total = total ?? this.rows;
-    this.told = this.table.schema.metadata ?? new Map();
-    this.facts = this.table.schema.fields.map((field) => ({
-      name: field.name,
-      unit: field.metadata?.get("unit") ?? "",
-      meaning: field.metadata?.get("meaning") ?? "",
-      numeric: isNumeric(field.type),
-    }));
   }
 
   has(name: string): boolean {
@@ -49,7 +57,7 @@ export class Columns {
   values(name: string): ArrayLike<Value> {
     let values = this.kept.get(name);
     if (!values) {
-      const column = this.table.getChild(name);
+      const column = this.table?.getChild(name);
       if (!column) throw new Error(`the table has no column ${name}`);
       values = column.toArray() as ArrayLike<Value>;
       this.kept.set(name, values);
@@ -62,12 +70,23 @@ export class Columns {
    * sent that way. Much faster than `texts` for many rows.
    */
   coded(name: string): { codes: ArrayLike<number>; texts: readonly string[] } | null {
-    const parts = this.table.getChild(name)?.data ?? [];
+    const parts = this.table?.getChild(name)?.data ?? [];
     const part = parts[0] as unknown as
       | { values?: ArrayLike<number>; cache?: string[]; nullCount: number }
       | undefined;
     if (parts.length !== 1 || !part?.cache || !part.values || part.nullCount > 0) return null;
     return { codes: part.values, texts: part.cache };
+  }
+
+  /** The rows that are chosen. */
+  where(chosen: (row: number) => boolean): Columns {
+    const rows: number[] = [];
+    for (let row = 0; row < this.rows; row++) if (chosen(row)) rows.push(row);
+    const made = this.facts.map((facts): [ColumnFacts, Value[]] => {
+      const values = this.values(facts.name);
+      return [facts, rows.map((row) => values[row] ?? null)];
+    });
+    return new Columns(new Map(made));
   }
 
   numbers(name: string): ArrayLike<number> {

@@ -158,7 +158,7 @@ function parity(name: string): number {
 }
 
 /** The relative luminance of WCAG. */
-function luminance(rgb: Rgb): number {
+export function luminance(rgb: Rgb): number {
   const [red, green, blue] = rgb.map(toLinear) as unknown as Rgb;
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }

@@ -1,0 +1,119 @@
+/** What ran in the chosen module and in those that it holds, by name. */
+
+import { useMemo } from "preact/hooks";
+import { Shown, useColumns, useSource } from "../parts/answer";
+import { summed } from "../parts/summed";
+import { Table } from "../parts/table";
+import { address, change, route } from "../router";
+import type { Columns } from "../source/source";
+import { plain } from "../timeline/names";
+import * as units from "../units";
+import { rowsAround, type Tree } from "./tree";
+
+export function Inside(props: { table: Columns; tree: Tree; chosen: number }) {
+  const { table, tree, chosen } = props;
+  const source = useSource();
+  const can = source.has("module_operators");
+  const answer = useColumns(can ? "module_operators" : null);
+  if (!can) return null;
+  const span = chosen < 0 ? null : table.values("span")[chosen];
+  const path = plain(table.texts("path")[chosen] ?? "");
+  return (
+    <div class="modules-inside">
+      <header class="modules-chosen">
+        <h2 class="name" title={path}>
+          {chosen < 0 ? "All modules" : path}
+        </h2>
+        <span class="muted">
+          {chosen >= 0 && `${units.time(table.numbers("total_ns")[chosen])} on the CPU`}
+        </span>
+        <div class="tools">
+          {typeof span === "number" && (
+            <a
+              class="button"
+              title="Its first call, or the first operator in it"
+              href={address("timeline", { span: String(span) })}
+            >
+              On the timeline
+            </a>
+          )}
+          {chosen >= 0 && (
+            <button
+              type="button"
+              onClick={() =>
+                change({
+                  zoom:
+                    route.value.query["zoom"] === String(tree.ids[chosen])
+                      ? undefined
+                      : String(tree.ids[chosen]),
+                })
+              }
+            >
+              {route.value.query["zoom"] === String(tree.ids[chosen]) ? "Show all" : "Go into it"}
+            </button>
+          )}
+        </div>
+      </header>
+      <Shown answer={answer}>
+        {(operators) => <Operators operators={operators} table={table} tree={tree} chosen={chosen} />}
+      </Shown>
+    </div>
+  );
+}
+
+function Operators(props: { operators: Columns; table: Columns; tree: Tree; chosen: number }) {
+  const { operators, tree, chosen } = props;
+  const rows = useMemo(() => {
+    const modules = operators.numbers("module");
+    const known = new Map<number, boolean>();
+    const inside = (row: number) => {
+      const id = modules[row] ?? -1;
+      let found = known.get(id);
+      if (found === undefined) {
+        const place = tree.places.get(id) ?? -1;
+        found = place >= 0 && (chosen < 0 || rowsAround(tree, place).includes(chosen));
+        known.set(id, found);
+      }
+      return found;
+    };
+    const sums = ["self_ns", "device_self_ns", "count"];
+    return summed(operators, ["name", "kind"], sums, inside, "self_ns", ["span"]);
+  }, [operators, tree, chosen]);
+  const [names, kinds, spans] = [rows.texts("name"), rows.texts("kind"), rows.values("span")];
+  const onDevice = Array.from(rows.numbers("device_self_ns")).some((value) => value > 0);
+  return (
+    <Table
+      table={rows}
+      id="inside"
+      order="-self_ns"
+      columns={[
+        {
+          name: "name",
+          width: "minmax(11rem, 4fr)",
+          cell: (row) => {
+            const [name, kind] = [names[row] ?? "", kinds[row] ?? ""];
+            return (
+              <a href={address("operators", { name, kind })} title={name.slice(0, 2000)}>
+                {name}
+              </a>
+            );
+          },
+        },
+        { name: "kind", width: "7.5rem" },
+        { name: "self_ns", title: "CPU self", bar: true, width: "7rem" },
+        { name: "share", width: "5.5rem" },
+        ...(onDevice ? [{ name: "device_self_ns", title: "Device", bar: true, width: "7rem" }] : []),
+        { name: "count", width: "5rem" },
+        {
+          name: "span",
+          title: "Longest",
+          width: "6rem",
+          cell: (row: number) =>
+            typeof spans[row] === "number" ? (
+              <a href={address("timeline", { span: String(spans[row]) })}>timeline</a>
+            ) : null,
+        },
+      ]}
+    />
+  );
+}

@@ -1,0 +1,234 @@
+/** The tree of modules: what ran in each, forward and backward, on the host and on devices. */
+
+import { useMemo } from "preact/hooks";
+import { Inside } from "../modules/inside";
+import { Outline, type OutlineColumn } from "../modules/outline";
+import { shortPath, type Tree, treeOf } from "../modules/tree";
+import { Nothing, Shown, useColumns } from "../parts/answer";
+import { Icicle } from "../parts/icicle";
+import type { Look } from "../parts/icicle-paint";
+import { laidOut } from "../parts/icicle-rows";
+import { change, route } from "../router";
+import type { Columns } from "../source/source";
+import { plain } from "../timeline/names";
+import * as units from "../units";
+import "../modules/modules.css";
+
+const MEASURES = [
+  { by: "total_ns", title: "CPU time" },
+  { by: "device_ns", title: "Device time" },
+  { by: "flops", title: "FLOPs" },
+] as const;
+
+const COLUMNS: readonly OutlineColumn[] = [
+  { name: "calls", title: "Calls", width: "5rem" },
+  { name: "total_ns", title: "CPU total", width: "7rem", bar: true },
+  { name: "self_ns", title: "Self", width: "6rem" },
+  { name: "forward_ns", title: "Forward", width: "6rem" },
+  { name: "backward_ns", title: "Backward", width: "6rem" },
+  { name: "recompute_ns", title: "Recompute", width: "6.5rem" },
+  { name: "device_ns", title: "Device", width: "7rem", bar: true },
+  { name: "flops", title: "FLOPs", width: "7rem", bar: true },
+  { name: "bytes", title: "Memory", width: "6rem" },
+];
+
+export function Modules() {
+  const answer = useColumns("modules");
+  return (
+    <Shown answer={answer}>
+      {(table) =>
+        table.rows > 0 ? (
+          <Whole table={table} />
+        ) : (
+          <>
+            <header class="title">
+              <h1>Modules</h1>
+            </header>
+            <Nothing>
+              No <code>nn.Module</code> was recorded. Record with <code>with_modules=True</code>; with{" "}
+              <code>kinetoscope run</code> modules are recorded unless you say <code>--no-modules</code>.
+            </Nothing>
+          </>
+        )
+      }
+    </Shown>
+  );
+}
+
+function Whole(props: { table: Columns }) {
+  const { table } = props;
+  const query = route.value.query;
+  const ranks = useMemo(() => processesOf(table), [table]);
+  const rank = ranks.find((one) => one.key === query["process"]);
+  const part = useMemo(() => (rank ? ofProcess(table, rank.key) : table), [table, rank]);
+  const tree = useMemo(() => treeOf(part), [part]);
+  const columns = useMemo(() => COLUMNS.filter((column) => holdsAny(part, column.name)), [part]);
+  const measures = MEASURES.filter((one) => holdsAny(part, one.by));
+  const measure = measures.find((one) => one.by === query["by"]) ?? measures[0] ?? MEASURES[0];
+  const chosen = tree.places.get(Number(query["module"] ?? -1)) ?? -1;
+  const choose = (row: number, byKey: boolean) =>
+    change({ module: row < 0 ? undefined : String(tree.ids[row]) }, byKey);
+  return (
+    <>
+      <header class="title modules-title">
+        <h1>Modules</h1>
+        {measures.length > 1 && (
+          <div class="choice" role="group" aria-label="What the picture shows">
+            {measures.map((one) => (
+              <button
+                key={one.by}
+                type="button"
+                aria-pressed={one === measure}
+                onClick={() => change({ by: one.by })}
+              >
+                {one.title}
+              </button>
+            ))}
+          </div>
+        )}
+        {ranks.length > 1 && (
+          <select
+            aria-label="Process"
+            value={rank?.key ?? ""}
+            onChange={(event) =>
+              change({ process: event.currentTarget.value || undefined, module: undefined })
+            }
+          >
+            <option value="">all processes</option>
+            {ranks.map((one) => (
+              <option key={one.key} value={one.key}>
+                {one.label}
+              </option>
+            ))}
+          </select>
+        )}
+      </header>
+      <Picture
+        table={part}
+        tree={tree}
+        by={measure.by}
+        title={measure.title}
+        chosen={chosen}
+        onChoose={choose}
+      />
+      <div class="modules-parts">
+        <Outline table={part} tree={tree} columns={columns} chosen={chosen} onChoose={choose} />
+        <Inside table={part} tree={tree} chosen={chosen} />
+      </div>
+    </>
+  );
+}
+
+/** The icicle above the tree. */
+function Picture(props: {
+  table: Columns;
+  tree: Tree;
+  by: string;
+  title: string;
+  chosen: number;
+  onChoose: (row: number, byKey: boolean) => void;
+}) {
+  const { table, tree, by, title, chosen, onChoose } = props;
+  const { rows, boxes, looks, places, weights } = useMemo(() => drawn(table, tree, by), [table, tree, by]);
+  const zoom = places.get(tree.places.get(Number(route.value.query["zoom"] ?? -1)) ?? -1) ?? -1;
+  const unit = table.facts.find((column) => column.name === by)?.unit ?? "";
+  const paths = table.texts("path");
+  const classes = table.texts("class");
+  const percent = (index: number) => units.percent((100 * (weights[index] ?? 0)) / (boxes.whole || 1));
+  return (
+    <Icicle
+      boxes={boxes}
+      looks={looks}
+      label={`${title} by module`}
+      zoom={zoom}
+      chosen={places.get(chosen) ?? -1}
+      onChoose={(index, byKey) => onChoose(index < 0 ? -1 : (rows[index] ?? -1), byKey)}
+      onZoom={(index) => {
+        const row = index < 0 ? -1 : (rows[index] ?? -1);
+        const id = row < 0 ? undefined : String(tree.ids[row]);
+        change({ zoom: id, module: id ?? route.value.query["module"] });
+      }}
+      said={(index) =>
+        `${plain(paths[rows[index] ?? 0] ?? "")}, ${units.shown(weights[index] ?? 0, unit, by)}, ${percent(index)}`
+      }
+      tip={(index) => {
+        const row = rows[index] ?? 0;
+        const value = (name: string) => (table.has(name) ? table.numbers(name)[row] : null);
+        return (
+          <>
+            <strong>{plain(paths[row] ?? "")}</strong>
+            <div class="muted">{plain(classes[row] ?? "")}</div>
+            <div>
+              <strong>{units.shown(weights[index] ?? 0, unit, by)}</strong> · {percent(index)} of all modules
+            </div>
+            {by === "total_ns" && (
+              <div class="muted">
+                forward {units.time(value("forward_ns"))} · backward {units.time(value("backward_ns"))}
+                {Boolean(value("recompute_ns")) && ` · recomputed ${units.time(value("recompute_ns"))}`}
+              </div>
+            )}
+          </>
+        );
+      }}
+    />
+  );
+}
+
+/** The modules that weigh something as boxes, and which box is of which row. */
+function drawn(table: Columns, tree: Tree, by: string) {
+  const all = table.values(by);
+  const paths = table.texts("path");
+  const classes = table.texts("class");
+  const rows: number[] = [];
+  const places = new Map<number, number>();
+  for (let row = 0; row < table.rows; row++) {
+    if (Number(all[row] ?? 0) <= 0) continue;
+    places.set(row, rows.length);
+    rows.push(row);
+  }
+  const weights = rows.map((row) => Number(all[row] ?? 0));
+  const boxes = laidOut(
+    rows.map((row) => places.get(tree.parent[row] ?? -1) ?? -1),
+    weights,
+  );
+  const looks: Look[] = rows.map((row) => {
+    const path = plain(paths[row] ?? "");
+    const type = plain(classes[row] ?? "");
+    const name = (tree.depth[row] ?? 0) > 0 ? shortPath(path) : path;
+    return { text: type && type !== name ? `${name}  ${type}` : name, role: "module", shade: type };
+  });
+  return { rows, boxes, looks, places, weights };
+}
+
+/** Whether a column says anything: it is there, and not all of it is nothing. */
+function holdsAny(table: Columns, name: string): boolean {
+  if (!table.has(name)) return false;
+  const values = table.values(name);
+  for (let row = 0; row < values.length; row++) if (values[row]) return true;
+  return name === "total_ns";
+}
+
+interface Process {
+  key: string;
+  label: string;
+}
+
+/** The processes that the modules are of. */
+function processesOf(table: Columns): Process[] {
+  const found = new Map<string, Process>();
+  const [processes, ranks] = [table.values("process"), table.values("rank")];
+  for (let row = 0; row < table.rows; row++) {
+    const [process, rank] = [processes[row] ?? null, ranks[row] ?? null];
+    const key = `${rank ?? ""}.${process ?? ""}`;
+    if (found.has(key)) continue;
+    const words = [rank === null ? "" : `rank ${rank}`, process === null ? "" : `process ${process}`];
+    found.set(key, { key, label: words.filter(Boolean).join(" · ") || "unknown" });
+  }
+  return [...found.values()].sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }));
+}
+
+/** The rows of one process. */
+function ofProcess(table: Columns, key: string): Columns {
+  const [processes, ranks] = [table.values("process"), table.values("rank")];
+  return table.where((row) => `${ranks[row] ?? ""}.${processes[row] ?? ""}` === key);
+}

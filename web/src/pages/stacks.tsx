@@ -1,0 +1,193 @@
+/** Flame graphs of the Python stacks: where time went, on the host and on devices, and where memory was allocated. */
+
+import { useMemo } from "preact/hooks";
+import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
+import { change, route } from "../router";
+import type { Columns } from "../source/source";
+import { Flame } from "../stacks/flame";
+import { FlameView } from "../stacks/flame-view";
+import { Operators } from "../stacks/operators";
+import * as units from "../units";
+import "../stacks/stacks.css";
+
+interface Measure {
+  by: string;
+  unit: string;
+  /** What weighs in all and, after it, in each process. */
+  total: number[];
+  /** The part of it that has a stack. */
+  known: number[];
+}
+
+interface Choices {
+  stacks: number;
+  /** Whether there are frames of torch. */
+  library: boolean;
+  measures: Measure[];
+  processes: string[];
+}
+
+const MEASURES: Readonly<Record<string, { title: string; none: string; of: string }>> = {
+  cpu: { title: "CPU time", none: "No time was spent with a stack.", of: "the time on the CPU" },
+  device: {
+    title: "Device time",
+    none: "No work of a device is tied to a stack: record on a device, with stacks.",
+    of: "the time on devices",
+  },
+  bytes: {
+    title: "Allocated",
+    none: "No allocation has a stack: record with profile_memory=True and with_stack=True.",
+    of: "the memory allocated",
+  },
+};
+
+const ORDERS = [
+  {
+    order: "callees",
+    title: "Flame graph",
+    about: "From the program down: each frame in the one that called it",
+  },
+  {
+    order: "callers",
+    title: "Callers",
+    about: "From where it was spent up: each frame in the one that it called",
+  },
+] as const;
+
+export function Stacks() {
+  const choices = useJson<Choices>("flame_choices");
+  return (
+    <Shown answer={choices}>
+      {(value) =>
+        value.measures.some((measure) => (measure.known[0] ?? 0) > 0) ? (
+          <Graph choices={value} />
+        ) : (
+          <>
+            <header class="title">
+              <h1>Stacks</h1>
+            </header>
+            <Nothing>
+              {value.stacks > 0 ? (
+                "Stacks were recorded, but nothing was spent in any of them."
+              ) : (
+                <>
+                  No Python stacks were recorded. Record with <code>with_stack=True</code>; with{" "}
+                  <code>kinetoscope run</code> they are recorded unless you say <code>--no-stack</code>.
+                </>
+              )}
+            </Nothing>
+          </>
+        )
+      }
+    </Shown>
+  );
+}
+
+function Graph(props: { choices: Choices }) {
+  const { choices } = props;
+  const source = useSource();
+  const asked = route.value.query;
+  const process = Number(asked["process"] ?? -1);
+  const at = process >= 0 && process < choices.processes.length ? process + 1 : 0;
+  const measure =
+    choices.measures.find((one) => one.by === asked["by"] && (one.known[at] ?? 0) > 0) ??
+    choices.measures.find((one) => (one.known[at] ?? 0) > 0) ??
+    choices.measures[0];
+  const order = ORDERS.find((one) => one.order === asked["order"]) ?? ORDERS[0];
+  const hide = choices.library && asked["library"] === "hide";
+  const query = {
+    by: measure?.by,
+    order: order.order,
+    library: hide ? "hide" : undefined,
+    process: at > 0 ? at - 1 : undefined,
+  };
+  const can = (changed: Record<string, string | number | undefined>) =>
+    source.has("flame", { ...query, ...changed });
+  const answer = useColumns("flame", query);
+  const known = measure?.known[at] ?? 0;
+  const total = measure?.total[at] ?? 0;
+  const words = MEASURES[measure?.by ?? ""];
+  const processes = choices.processes.filter((_, row) => can({ process: row }));
+
+  return (
+    <>
+      <header class="title stacks-title">
+        <h1>Stacks</h1>
+        <div class="choice" role="group" aria-label="What is shown">
+          {choices.measures.map((one) => {
+            const there = (one.known[at] ?? 0) > 0 && can({ by: one.by });
+            return (
+              <button
+                key={one.by}
+                type="button"
+                aria-pressed={one === measure}
+                disabled={!there}
+                title={there ? undefined : MEASURES[one.by]?.none}
+                onClick={() => change({ by: one.by })}
+              >
+                {MEASURES[one.by]?.title ?? one.by}
+              </button>
+            );
+          })}
+        </div>
+        <div class="choice" role="group" aria-label="Which way">
+          {ORDERS.filter((one) => can({ order: one.order })).map((one) => (
+            <button
+              key={one.order}
+              type="button"
+              aria-pressed={one === order}
+              title={one.about}
+              onClick={() => change({ order: one.order, at: undefined, zoom: undefined })}
+            >
+              {one.title}
+            </button>
+          ))}
+        </div>
+        {choices.library && can({ library: hide ? undefined : "hide" }) && (
+          <label class="stacks-switch" title="Leave out the frames of torch and of this package">
+            <input
+              type="checkbox"
+              checked={hide}
+              onChange={() => change({ library: hide ? undefined : "hide", at: undefined, zoom: undefined })}
+            />
+            hide torch's own
+          </label>
+        )}
+        {processes.length > 0 && (
+          <select
+            aria-label="Process"
+            value={at > 0 ? String(at - 1) : ""}
+            onChange={(event) => change({ process: event.currentTarget.value || undefined })}
+          >
+            <option value="">all processes</option>
+            {choices.processes.map((label, row) => (
+              <option key={`${row}${label}`} value={String(row)}>
+                {label.slice(0, 200)}
+              </option>
+            ))}
+          </select>
+        )}
+        <div class="tools told">
+          {units.shown(known, measure?.unit ?? "")}
+          {known < total && ` of ${units.shown(total, measure?.unit ?? "")}`}
+          <span class="faint" title="What has no stack ran where none was recorded">
+            {known < total ? " has a stack" : ` is all of ${words?.of ?? ""}`}
+          </span>
+        </div>
+      </header>
+      <Shown answer={answer}>
+        {(table) => <Drawn table={table} query={query} title={words?.title ?? ""} />}
+      </Shown>
+    </>
+  );
+}
+
+function Drawn(props: { table: Columns; query: Record<string, string | number | undefined>; title: string }) {
+  const flame = useMemo(() => new Flame(props.table), [props.table]);
+  return (
+    <>
+      <FlameView flame={flame} title={props.title} />
+      <Operators flame={flame} query={props.query} title={props.title} />
+    </>
+  );
+}

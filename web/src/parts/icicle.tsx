@@ -1,0 +1,239 @@
+/** Boxes within boxes on a canvas: a flame graph, a tree of modules. Arrow keys walk, Enter goes into a box. */
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { IciclePainter, type Look, type Picture, type Sight } from "./icicle-paint";
+import { type Boxes, boxAt, neighbour } from "./icicle-rows";
+import { colour, theme } from "./theme";
+import "./icicle.css";
+
+export interface IcicleProps {
+  boxes: Boxes;
+  looks: readonly Look[];
+  /** What is shown, for those who cannot see it. */
+  label: string;
+  /** The box that fills the width, -1 for all. */
+  zoom: number;
+  /** The box that is chosen, -1 for none. */
+  chosen: number;
+  /** Which boxes are searched for; the others are faded. */
+  found?: Uint8Array | null;
+  /** What is said of a box beside the pointer. */
+  tip: (index: number) => ComponentChildren;
+  /** A box in one line of plain text. */
+  said: (index: number) => string;
+  /** `byKey` is true while arrow keys walk: then the back button need not stop at each box. */
+  onChoose: (index: number, byKey: boolean) => void;
+  onZoom: (index: number) => void;
+}
+
+const ROW_REM = 1.45;
+const GLIDE_MS = 160;
+
+interface Hovered {
+  index: number;
+  x: number;
+  y: number;
+}
+
+export function Icicle(props: IcicleProps) {
+  const { boxes, zoom, chosen } = props;
+  const scroller = useRef<HTMLDivElement>(null);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [hovered, setHovered] = useState<Hovered | null>(null);
+  const drawing = useMemo(() => new Drawing(), []);
+  const rowHeight = Math.round(ROW_REM * rem());
+  const shade = theme.value;
+
+  useLayoutEffect(() => {
+    const element = canvas.current;
+    const around = scroller.current;
+    if (!element || !around) return;
+    drawing.begin(element, around);
+    const watcher = new ResizeObserver(() => drawing.draw());
+    watcher.observe(around);
+    return () => {
+      watcher.disconnect();
+      drawing.end();
+    };
+  }, [drawing]);
+  // The attribute with the theme is set by an effect of its own, which runs first.
+  useEffect(() => drawing.renew(), [drawing, shade]);
+  useLayoutEffect(() => {
+    const sight = {
+      start: zoom < 0 ? 0 : (boxes.start[zoom] ?? 0),
+      end: zoom < 0 ? boxes.whole : (boxes.end[zoom] ?? 0),
+    };
+    drawing.show({
+      boxes,
+      looks: props.looks,
+      found: props.found ?? null,
+      zoom,
+      chosen,
+      hovered: hovered?.index ?? -1,
+      rowHeight,
+      sight,
+    });
+  }, [drawing, boxes, props.looks, props.found, zoom, chosen, hovered?.index, rowHeight]);
+  // A box that keys lead to is scrolled into sight.
+  useEffect(() => {
+    const around = scroller.current;
+    if (!around || chosen < 0) return;
+    const top = (boxes.row[chosen] ?? 0) * rowHeight;
+    if (top < around.scrollTop) around.scrollTop = top;
+    else if (top + rowHeight > around.scrollTop + around.clientHeight)
+      around.scrollTop = top + rowHeight - around.clientHeight;
+  }, [boxes, chosen, rowHeight]);
+
+  const at = (event: MouseEvent): Hovered | null => {
+    const place = scroller.current?.getBoundingClientRect();
+    if (!place) return null;
+    const [x, y] = [event.clientX - place.left, event.clientY - place.top];
+    const row = Math.floor((y + (scroller.current?.scrollTop ?? 0)) / rowHeight);
+    const { start, end } = drawing.sight;
+    const index = boxAt(boxes, row, start + (x / Math.max(drawing.width, 1)) * (end - start));
+    return index < 0 ? null : { index, x, y };
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key.startsWith("Arrow")) props.onChoose(neighbour(boxes, chosen, event.key), true);
+    else if (event.key === "Enter" && chosen >= 0) props.onZoom(chosen);
+    else if (event.key === "Backspace" && zoom >= 0) props.onZoom(boxes.parent[zoom] ?? -1);
+    else if (event.key === "Escape" && zoom >= 0) props.onZoom(-1);
+    else if (event.key === "Escape" && chosen >= 0) props.onChoose(-1, true);
+    else return;
+    event.preventDefault();
+  };
+
+  return (
+    <div class="icicle">
+      <div
+        class="icicle-scroll"
+        ref={scroller}
+        role="application"
+        aria-roledescription="boxes within boxes"
+        aria-label={`${props.label}. Arrow keys walk, Enter goes into a box, Backspace out of it.`}
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: keys walk through it
+        tabIndex={0}
+        onScroll={() => drawing.draw()}
+        onKeyDown={onKeyDown}
+        onPointerMove={(event) => setHovered(at(event))}
+        onPointerLeave={() => setHovered(null)}
+        onClick={(event) => {
+          const found = at(event);
+          if (event.detail < 2) props.onChoose(found?.index ?? -1, false);
+        }}
+        onDblClick={(event) => {
+          const found = at(event);
+          if (found) props.onZoom(found.index);
+        }}
+      >
+        <canvas ref={canvas} />
+        <div style={{ height: `${boxes.rows * rowHeight}px` }} />
+      </div>
+      {hovered && hovered.index < boxes.row.length && (
+        <div class="icicle-tip" style={beside(hovered, scroller.current)} role="presentation">
+          {props.tip(hovered.index)}
+        </div>
+      )}
+      <p class="icicle-said" aria-live="polite">
+        {chosen >= 0 ? props.said(chosen) : ""}
+      </p>
+    </div>
+  );
+}
+
+/** Where the words beside the pointer stand, so that they stay within the picture. */
+function beside(hovered: Hovered, around: HTMLElement | null): Record<string, string> {
+  const width = around?.clientWidth ?? 0;
+  const right = hovered.x > width * 0.55;
+  return {
+    [right ? "right" : "left"]: `${(right ? width - hovered.x : hovered.x) + 14}px`,
+    top: `${hovered.y + 16}px`,
+  };
+}
+
+function rem(): number {
+  return Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
+}
+
+/** The canvas: it fills what is in sight of the scroller, and glides where another part is to be shown. */
+class Drawing {
+  sight: Sight = { start: 0, end: 1 };
+  width = 0;
+  private canvas: HTMLCanvasElement | null = null;
+  private scroller: HTMLElement | null = null;
+  private painter: IciclePainter | null = null;
+  private shown: Omit<Picture, "scroll" | "width" | "height" | "ratio"> | null = null;
+  private from: Sight = this.sight;
+  private since = 0;
+  private frame = 0;
+
+  begin(canvas: HTMLCanvasElement, scroller: HTMLElement): void {
+    const context = canvas.getContext("2d");
+    if (!context) return;
+    this.canvas = canvas;
+    this.scroller = scroller;
+    this.painter = new IciclePainter(context, colour);
+  }
+
+  end(): void {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.painter = null;
+  }
+
+  renew(): void {
+    this.painter?.renew(colour);
+    this.draw();
+  }
+
+  show(next: Omit<Picture, "scroll" | "width" | "height" | "ratio">): void {
+    const same = this.shown?.boxes === next.boxes;
+    if (!same || matchMedia("(prefers-reduced-motion: reduce)").matches) this.sight = next.sight;
+    else if (this.shown?.zoom !== next.zoom) {
+      this.from = this.sight;
+      this.since = performance.now();
+    }
+    this.shown = next;
+    this.draw();
+  }
+
+  draw(): void {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame((now) => {
+      this.frame = 0;
+      this.glide(now);
+      this.paint();
+    });
+  }
+
+  private glide(now: number): void {
+    const { shown } = this;
+    if (!shown) return;
+    const past = Math.min(Math.max((now - this.since) / GLIDE_MS, 0), 1);
+    const way = past * (2 - past);
+    this.sight = {
+      start: this.from.start + (shown.sight.start - this.from.start) * way,
+      end: this.from.end + (shown.sight.end - this.from.end) * way,
+    };
+    if (past < 1) this.draw();
+    else this.sight = this.from = shown.sight;
+  }
+
+  private paint(): void {
+    const { canvas, scroller, painter, shown } = this;
+    if (!canvas || !scroller || !painter || !shown) return;
+    const ratio = devicePixelRatio || 1;
+    const [width, height] = [scroller.clientWidth, scroller.clientHeight];
+    this.width = width;
+    const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
+    if (canvas.width !== across || canvas.height !== down) {
+      canvas.width = across;
+      canvas.height = down;
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    painter.paint({ ...shown, sight: this.sight, scroll: scroller.scrollTop, width, height, ratio });
+  }
+}

@@ -1,0 +1,125 @@
+/** The picture of a flame graph with its search and the way to what is shown. */
+
+import { useMemo } from "preact/hooks";
+import { Icicle } from "../parts/icicle";
+import { pathTo } from "../parts/icicle-rows";
+import { change, route } from "../router";
+import { plain } from "../timeline/names";
+import * as units from "../units";
+import { type Flame, type Frame, frameText } from "./flame";
+
+export function FlameView(props: { flame: Flame; title: string }) {
+  const { flame, title } = props;
+  const query = route.value.query;
+  const zoom = flame.place(query["zoom"]);
+  const chosen = flame.place(query["at"]);
+  const text = query["find"] ?? "";
+  const found = useMemo(() => flame.search(text, zoom), [flame, text, zoom]);
+  const shown = (value: number | undefined) => units.shown(value ?? 0, flame.unit);
+  const percent = (index: number) =>
+    flame.whole > 0 ? units.percent((100 * (flame.total[index] ?? 0)) / flame.whole) : "–";
+  return (
+    <>
+      <div class="stacks-bar">
+        <Way flame={flame} zoom={zoom} />
+        <div class="stacks-search">
+          <span class={found && found.frames === 0 ? "warn" : "muted"} aria-live="polite">
+            {found &&
+              (found.frames > 0
+                ? `${units.count(found.frames)} frames · ${shown(found.weight)} · ${units.percent(found.percent)}`
+                : "no such frame")}
+          </span>
+          <input
+            type="search"
+            placeholder="Search function or file"
+            aria-label="Search frames"
+            value={text}
+            onInput={(event) => change({ find: event.currentTarget.value || undefined }, true)}
+          />
+        </div>
+      </div>
+      <Icicle
+        boxes={flame.boxes}
+        looks={flame.looks}
+        label={`${title} by Python stack`}
+        zoom={zoom}
+        chosen={chosen}
+        found={found?.mask ?? null}
+        onChoose={(index, byKey) => change({ at: flame.key(index) }, byKey)}
+        onZoom={(index) => change({ zoom: flame.key(index), at: flame.key(index) ?? query["at"] })}
+        said={(index) => {
+          const frame = flame.frames[index];
+          return frame ? `${frameText(frame)}, ${shown(flame.total[index])}, ${percent(index)}` : "";
+        }}
+        tip={(index) => {
+          const frame = flame.frames[index];
+          if (!frame) return null;
+          const own = flame.own[index] ?? 0;
+          return (
+            <>
+              <strong>{heading(frame)}</strong>
+              {frame.file && (
+                <div class="muted">
+                  {plain(frame.file)}
+                  {frame.line === null ? "" : `:${frame.line}`}
+                </div>
+              )}
+              <div>
+                <strong>{shown(flame.total[index])}</strong> · {percent(index)}
+                {own > 0 && own < (flame.total[index] ?? 0) && ` · ${shown(own)} in itself`}
+              </div>
+              <div class="muted">
+                {units.count(flame.count[index])} {flame.unit === "bytes" ? "allocations" : "spans"}
+                {frame.rest === 0 && " · double-click to go into it"}
+              </div>
+            </>
+          );
+        }}
+      />
+    </>
+  );
+}
+
+function heading(frame: Frame): string {
+  if (frame.rest > 0) return `${units.count(frame.rest)} more, each below 0.1 % of all`;
+  return plain(frame.function) || frameText(frame);
+}
+
+/** The frames around the part that is shown, each a way back. */
+function Way(props: { flame: Flame; zoom: number }) {
+  const { flame, zoom } = props;
+  const path = pathTo(flame.boxes, zoom);
+  // A long way is told by its ends.
+  const kept = path.length > 7 ? [...path.slice(0, 2), -1, ...path.slice(-4)] : path;
+  return (
+    <nav class="stacks-way" aria-label="What is shown">
+      <button type="button" class="plain" disabled={zoom < 0} onClick={() => change({ zoom: undefined })}>
+        all
+      </button>
+      {kept.map((index) => {
+        if (index < 0)
+          return (
+            <span key="…" class="faint">
+              › …
+            </span>
+          );
+        const frame = flame.frames[index];
+        const name = frame ? plain(frame.function) || frameText(frame) : "";
+        return (
+          <span key={index} class="stacks-step">
+            <span class="faint">›</span>
+            <button
+              type="button"
+              class="plain name"
+              title={frame && frameText(frame)}
+              disabled={index === zoom}
+              onClick={() => change({ zoom: flame.key(index) })}
+            >
+              {name}
+            </button>
+          </span>
+        );
+      })}
+    </nav>
+  );
+}

@@ -1,0 +1,140 @@
+/** A flame graph as it came: its boxes, what they are called, and which are searched for. */
+
+import type { Look } from "../parts/icicle-paint";
+import { type Boxes, beyond, laidOut } from "../parts/icicle-rows";
+import type { Columns } from "../source/source";
+import { plain } from "../timeline/names";
+
+export interface Frame {
+  function: string;
+  file: string;
+  line: number | null;
+  /** Whether it is the program's own, neither torch's nor ours. */
+  user: boolean;
+  /** How many small frames it stands for, 0 for a frame of its own. */
+  rest: number;
+}
+
+export class Flame {
+  readonly boxes: Boxes;
+  readonly looks: readonly Look[];
+  readonly frames: readonly Frame[];
+  readonly total: ArrayLike<number>;
+  readonly own: ArrayLike<number>;
+  readonly count: ArrayLike<number>;
+  readonly unit: string;
+  /** A short name of each box that depends on its path only: the same in another flame graph of the trace. */
+  private readonly keys: readonly string[];
+  private readonly places: ReadonlyMap<string, number>;
+
+  constructor(table: Columns) {
+    const parent = Array.from(table.values("parent"), (value) => (typeof value === "number" ? value : -1));
+    this.total = table.numbers("total");
+    this.own = table.numbers("own");
+    this.count = table.numbers("count");
+    this.unit = table.facts.find((column) => column.name === "total")?.unit ?? "";
+    this.boxes = laidOut(parent, this.total);
+    const [functions, files] = [table.texts("function"), table.texts("file")];
+    const [lines, users, rests] = [table.values("line"), table.values("user"), table.numbers("rest")];
+    this.frames = parent.map((_, index) => ({
+      function: functions[index] ?? "",
+      file: files[index] ?? "",
+      line: typeof lines[index] === "number" ? (lines[index] as number) : null,
+      user: users[index] === true,
+      rest: rests[index] ?? 0,
+    }));
+    this.looks = this.frames.map(look);
+    const keys: string[] = [];
+    this.frames.forEach((frame, index) => {
+      keys.push(hash(`${keys[parent[index] ?? -1] ?? ""}\n${frame.rest ? "\n" : called(frame)}`));
+    });
+    this.keys = keys;
+    this.places = new Map(keys.map((key, index) => [key, index]));
+  }
+
+  get whole(): number {
+    return this.boxes.whole;
+  }
+
+  key(index: number): string | undefined {
+    return this.keys[index];
+  }
+
+  /** The box of a key, -1 where there is none. */
+  place(key: string | undefined): number {
+    return key === undefined ? -1 : (this.places.get(key) ?? -1);
+  }
+
+  /** Which boxes hold a text, and what they weigh together, each thing counted once. Null for an empty text. */
+  search(text: string, around: number): Found | null {
+    const wanted = text.trim().toLowerCase();
+    if (!wanted) return null;
+    const mask = new Uint8Array(this.frames.length);
+    const [first, last] = this.within(around);
+    let [frames, weight, counted] = [0, 0, 0];
+    for (let index = 0; index < this.frames.length; index++) {
+      const frame = this.frames[index];
+      if (!frame || frame.rest > 0 || !called(frame).toLowerCase().includes(wanted)) continue;
+      mask[index] = 1;
+      if (index < first || index >= last) continue;
+      frames++;
+      // What is within a box that was counted is counted with it.
+      if (index < counted) continue;
+      counted = beyond(this.boxes, index);
+      weight += this.total[index] ?? 0;
+    }
+    const whole = around < 0 ? this.whole : (this.total[around] ?? 0);
+    return { mask, frames, weight, percent: whole > 0 ? (100 * weight) / whole : 0 };
+  }
+
+  /** A box and what is within it: from the first to before the second. All for -1. */
+  within(index: number): [first: number, last: number] {
+    return index < 0 ? [0, this.frames.length] : [index, beyond(this.boxes, index)];
+  }
+}
+
+export interface Found {
+  mask: Uint8Array;
+  frames: number;
+  weight: number;
+  percent: number;
+}
+
+/** The name of a file without its folders. */
+export function fileName(file: string): string {
+  return file.slice(Math.max(file.lastIndexOf("/"), file.lastIndexOf("\\")) + 1);
+}
+
+/** A frame in words: `forward  model.py:12`. */
+export function frameText(frame: Frame): string {
+  if (frame.rest > 0) return `${frame.rest} more`;
+  if (!frame.function && !frame.file) return "no frame outside torch";
+  const where = frame.file ? `  ${fileName(frame.file)}${frame.line === null ? "" : `:${frame.line}`}` : "";
+  return plain(`${frame.function}${where}`);
+}
+
+/** The whole of a frame, by which it is searched for. */
+function called(frame: Frame): string {
+  return `${frame.function} ${frame.file}:${frame.line ?? ""}`;
+}
+
+function look(frame: Frame): Look {
+  const text = frameText(frame);
+  if (frame.rest > 0 || (!frame.function && !frame.file)) return { text, role: "idle", shade: "" };
+  return frame.user
+    ? { text, role: "python", shade: frame.function }
+    : { text, role: "runtime", shade: frame.function };
+}
+
+/** 53 bits of a text as letters and digits: enough to tell all frames of a trace apart. */
+function hash(text: string): string {
+  let [one, two] = [0xdeadbeef, 0x41c6ce57];
+  for (let index = 0; index < text.length; index++) {
+    const code = text.charCodeAt(index);
+    one = Math.imul(one ^ code, 0x85ebca6b);
+    two = Math.imul(two ^ code, 0xc2b2ae35);
+  }
+  one ^= Math.imul(one ^ (two >>> 15), 0x735a2d97);
+  two ^= Math.imul(two ^ (one >>> 15), 0xcaf649a9);
+  return (2 ** 32 * (2097151 & (two >>> 0)) + (one >>> 0)).toString(36);
+}
