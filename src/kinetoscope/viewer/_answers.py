@@ -39,6 +39,7 @@ ANSWERS: dict[str, str] = {
     "instances": "kinetoscope.viewer._instances:instances",
     "kernels": "kinetoscope.viewer._kernels:kernels",
     "memory": "kinetoscope.viewer._memory:memory",
+    "memory/at": "kinetoscope.viewer._memory_curve:at",
     "memory/blocks": "kinetoscope.viewer._memory:blocks",
     "memory/curve": "kinetoscope.viewer._memory_curve:curve",
     "memory/live": "kinetoscope.viewer._memory:live",

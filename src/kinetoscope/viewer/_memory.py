@@ -84,6 +84,7 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     for place in places(trace):
         of = {"device": place.key}
         asked += [("memory/curve", of | {"by": by}) for by in BY]
+        asked += [("memory/at", of | {"by": by}) for by in BY]
         asked += [("memory/live", of | {"by": by}) for by in GROUPINGS]
         asked += [("memory/blocks", of | {"order": order}) for order in ORDERS]
         asked.append(("memory/stacks", of))

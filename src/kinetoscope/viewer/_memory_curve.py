@@ -46,25 +46,29 @@ def curve(trace: Trace, query: Query) -> pyarrow.Table:
     Raises:
         ArgumentError: No such device, way to divide it, or window.
     """
-    place = chosen(trace, query)
-    by = query.get("by", BY[0])
-    if by not in BY:
-        raise ArgumentError(f"by={by[:50]!r}: memory is divided by category or by module")
+    place, labels, part = _divided(trace, query)
     start, end = number(query, "start", 0.0), number(query, "end", max(trace.duration_ns, 1))
     if not start < end:
         raise ArgumentError(
             f"the window from {start:g} to {end:g} ns is empty; its end must lie after its start"
         )
-    labels, part = _parts(trace, place, by)
     found = moments(place, part, len(labels), start, end)
-    held = held_after(place, part, len(labels), found.changes)
-    columns: dict[str, Any] = {"time_ns": found.time_ns, "total": held.sum(axis=1)}
-    columns |= {f"part{row}": held[:, row] for row in range(len(labels))}
-    columns |= {
-        name: _told(place.counts.rank, getattr(place.counts, f"{name}_bytes"), found.rank)
-        for name in ("allocated", "reserved")
-    }
-    return to_arrow(_schema(labels), columns)
+    return _table(place, labels, part, found)
+
+
+def at(trace: Trace, query: Query) -> pyarrow.Table:
+    """Answer `memory/at?device=&by=[&time=]`: the one row of a curve at a time, at the peak without one.
+
+    Raises:
+        ArgumentError: No such device, way to divide it, or time.
+    """
+    place, labels, part = _divided(trace, query)
+    row = place.peak_row
+    if "time" in query:
+        row = int(np.searchsorted(place.time_ns, number(query, "time"), side="right")) - 1
+    rank = int(place.rank_of_change[row]) if row >= 0 else -2
+    time = number(query, "time", float(place.time_ns[row]))
+    return _table(place, labels, part, Moments(np.array([row + 1]), np.array([rank]), np.array([time])))
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,28 @@ def held_after(place: Place, part: NDArray[np.int8], parts: int, changes: Rows) 
     change = np.bincount(
         segment * parts + part[:last], weights=place.change_bytes[:last], minlength=len(changes) * parts
     )
-    held: Rows = np.cumsum(change.reshape(len(changes), parts).astype(np.int64), axis=0)
+    held: Rows = change.astype(np.int64).reshape(len(changes), parts).cumsum(axis=0)
     return held
+
+
+def _divided(trace: Trace, query: Query) -> tuple[Place, list[str], NDArray[np.int8]]:
+    """The memory that is asked about, what its parts are called, and the part of each change."""
+    place, by = chosen(trace, query), query.get("by", BY[0])
+    if by not in BY:
+        raise ArgumentError(f"by={by[:50]!r}: memory is divided by category or by module")
+    return place, *_parts(trace, place, by)
+
+
+def _table(place: Place, labels: list[str], part: NDArray[np.int8], found: Moments) -> pyarrow.Table:
+    """What was live at some moments."""
+    held = held_after(place, part, len(labels), found.changes)
+    columns: dict[str, Any] = {"time_ns": found.time_ns, "total": held.sum(axis=1)}
+    columns |= {f"part{row}": held[:, row] for row in range(len(labels))}
+    columns |= {
+        name: _told(place.counts.rank, getattr(place.counts, f"{name}_bytes"), found.rank)
+        for name in ("allocated", "reserved")
+    }
+    return to_arrow(_schema(labels), columns)
 
 
 def _parts(trace: Trace, place: Place, by: str) -> tuple[list[str], NDArray[np.int8]]:
@@ -192,7 +216,8 @@ def _highest(value: Rows, first: Rows) -> Rows:
     top = np.maximum.reduceat(value, start)
     rows = np.flatnonzero(value == np.repeat(top, np.diff(np.append(start, len(value)))))
     group = np.searchsorted(start, rows, side="right")
-    return first[0] + rows[np.append(True, group[1:] > group[:-1])]
+    found: Rows = first[0] + rows[np.append(True, group[1:] > group[:-1])]
+    return found
 
 
 def _told(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import { Table } from "../parts/table";
 import { address, change } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
-import type { Device } from "./facts";
+import { type Device, shortFrame, stackOf, tail } from "./facts";
 
 const ORDERS = [
   ["biggest", "Biggest"],
@@ -24,10 +24,10 @@ const FIRST: Readonly<Record<string, string>> = { longest: "-lifetime_ns" };
 export function BlocksView(props: {
   device: Device;
   order: string;
-  chosen: number | undefined;
-  onStack: (stack: number | undefined) => void;
+  /** The chosen stack. */
+  chosen: string | undefined;
 }) {
-  const { device, chosen, onStack } = props;
+  const { device, chosen } = props;
   const order = ORDERS.some(([name]) => name === props.order) ? props.order : "biggest";
   const answer = useColumns("memory/blocks", { device: device.key, order });
   return (
@@ -61,15 +61,20 @@ export function BlocksView(props: {
                 { name: "bytes", title: "Size", width: "6.5rem", bar: true },
                 { name: "lifetime_ns", title: "Lived", width: "7rem", cell: (row) => lived(table, row) },
                 { name: "category", width: "minmax(7rem, 1fr)" },
-                { name: "module", width: "minmax(7rem, 2fr)" },
+                {
+                  name: "module",
+                  width: "minmax(7rem, 2fr)",
+                  cell: (row) => tail(table.texts("module")[row] ?? "–"),
+                },
                 { name: "operator", width: "minmax(8rem, 2fr)" },
-                { name: "line", width: "minmax(9rem, 3fr)" },
+                {
+                  name: "line",
+                  width: "minmax(9rem, 3fr)",
+                  cell: (row) => shortFrame(table.texts("line")[row] ?? "–"),
+                },
               ]}
-              onRow={(row) => {
-                const stack = table.values("stack")[row];
-                onStack(typeof stack === "number" ? stack : undefined);
-              }}
-              selected={(row) => chosen !== undefined && table.values("stack")[row] === chosen}
+              onRow={(row) => change({ stack: stackOf(table, row) })}
+              selected={(row) => chosen !== undefined && stackOf(table, row) === chosen}
             />
           )
         }

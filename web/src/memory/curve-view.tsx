@@ -1,9 +1,9 @@
 /** The memory of one device over time, with what each part holds where the pointer or the cursor is. */
 
 import { useMemo, useState } from "preact/hooks";
-import { type Answer, Shown } from "../parts/answer";
+import { type Answer, Shown, useColumns, useSource } from "../parts/answer";
 import { Chart, type Layer } from "../parts/chart";
-import { rowAt } from "../parts/chart-scale";
+import { rowAt, timeReading } from "../parts/chart-scale";
 import { change } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
@@ -36,14 +36,21 @@ function Drawn(props: {
 }) {
   const { curve, device, by, counts, time: chosen } = props;
   const [hovered, setHovered] = useState<number | null>(null);
+  const source = useSource();
   const layers = useMemo(() => partsOf(curve, by), [curve, by]);
   const lines = useMemo(() => countsOf(curve), [curve]);
   const marks = useMemo(() => [{ time: device.peak_ns, label: "peak" }], [device]);
   const time = curve.numbers("time_ns");
+  const span = Math.max((time[time.length - 1] ?? 0) - (time[0] ?? 0), 1);
   const cursor = chosen ?? device.peak_ns;
-  const row = hovered !== null && hovered < time.length ? hovered : rowAt(time, cursor);
-  const at = hovered === null ? cursor : (time[row] ?? 0);
-  const total = curve.numbers("total")[row];
+  const query = { device: device.key, by, time: chosen };
+  const exact = useColumns(source.has("memory/at", query) ? "memory/at" : null, query).value;
+  const pointed = hovered !== null && hovered < time.length ? hovered : null;
+  // The curve is reduced to what a screen shows: at the cursor its values are asked for by themselves.
+  const read = pointed === null && exact ? exact : curve;
+  const row = pointed ?? (read === curve ? rowAt(time, cursor) : 0);
+  const told = `${units.time(cursor)}: ${units.bytes(read.numbers("total")[row])} live`;
+  const when = pointed !== null ? "At" : chosen === undefined ? "At the peak," : "At the cursor,";
   return (
     <>
       <Chart
@@ -55,7 +62,7 @@ function Drawn(props: {
         height="19rem"
         cursor={cursor}
         marks={marks}
-        told={`${units.time(cursor)}: ${units.bytes(curve.numbers("total")[rowAt(time, cursor)])}`}
+        told={told}
         onHover={setHovered}
         onCursor={(time) => change({ time: time === device.peak_ns ? undefined : String(time) })}
         {...(props.zooms && {
@@ -65,19 +72,18 @@ function Drawn(props: {
       />
       <table class="readings">
         <caption>
-          {hovered === null ? (chosen === undefined ? "At the peak, " : "At the cursor, ") : "At "}
-          {units.time(at)}
+          {when} {timeReading(pointed === null ? cursor : (time[pointed] ?? 0), span / 500)}
         </caption>
         <tbody>
-          {[...layers].reverse().map((layer) => (
-            <Reading key={layer.label} layer={layer} row={row} />
+          {[...layers.keys()].reverse().map((index) => (
+            <Reading key={index} layer={layers[index]} value={read.numbers(`part${index}`)[row]} />
           ))}
           <tr class="sum">
             <th>live</th>
-            <td>{units.bytes(total)}</td>
+            <td>{units.bytes(read.numbers("total")[row])}</td>
           </tr>
           {lines.map((line) => (
-            <Reading key={line.label} layer={line} row={row} line={counts} />
+            <Reading key={line.label} layer={line} value={read.numbers(line.label)[row]} line={counts} />
           ))}
         </tbody>
       </table>
@@ -87,18 +93,17 @@ function Drawn(props: {
 
 const NONE: readonly Layer[] = [];
 
-function Reading(props: { layer: Layer; row: number; line?: boolean }) {
-  const { layer, row, line } = props;
-  const value = layer.values[row];
+function Reading(props: { layer: Layer | undefined; value: number | undefined; line?: boolean }) {
+  const { layer, value, line } = props;
+  if (!layer) return null;
+  const painted = `var(--${layer.colour})`;
   return (
     <tr class={value === 0 ? "none" : ""}>
       <th title={layer.label.slice(0, 2000)}>
         {line !== false && (
           <span
             class={line ? "swatch dashed" : "swatch"}
-            style={
-              line ? { borderColor: `var(--${layer.colour})` } : { background: `var(--${layer.colour})` }
-            }
+            style={line ? { borderColor: painted } : { background: painted }}
           />
         )}
         <span class="name">{tail(layer.label)}</span>

@@ -106,11 +106,24 @@ export function deviceTitle(device: Device, many: boolean): string {
 }
 
 /** The end of a long path, where the names differ. */
-export function tail(label: string, most = 22): string {
+export function tail(label: string, most = 24): string {
   if (label.length <= most) return label;
   const parts = label.split(".");
   let kept = parts.pop() ?? "";
   for (let part = parts.pop(); part !== undefined && kept.length + part.length < most; part = parts.pop())
     kept = `${part}.${kept}`;
   return kept === label ? label : `…${kept}`;
+}
+
+/** A frame without the folders of its file: `train.py(41): forward`. */
+export function shortFrame(frame: string): string {
+  const end = frame.indexOf("(");
+  const slash = Math.max(frame.lastIndexOf("/", end), frame.lastIndexOf("\\", end));
+  return end > 0 && slash > 0 ? frame.slice(slash + 1) : frame;
+}
+
+/** The stack of a row as an address spells it; `none` where it was not recorded. */
+export function stackOf(table: Columns, row: number): string {
+  const stack = table.values("stack")[row];
+  return typeof stack === "number" ? String(stack) : "none";
 }

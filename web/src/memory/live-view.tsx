@@ -1,11 +1,11 @@
 /** Who held the memory at the cursor or, without one, at the peak. */
 
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
+import { timeReading } from "../parts/chart-scale";
 import { Choice } from "../parts/choice";
 import { Table } from "../parts/table";
 import { address, change } from "../router";
-import * as units from "../units";
-import type { Device } from "./facts";
+import { type Device, shortFrame, stackOf, tail } from "./facts";
 
 const GROUPINGS = [
   ["all", "All"],
@@ -20,10 +20,12 @@ export function LiveView(props: {
   /** The chosen time, undefined for the peak. */
   time: number | undefined;
   by: string;
-  chosen: number | undefined;
-  onStack: (stack: number | undefined) => void;
+  /** How much time the curve shows. */
+  shown: number;
+  /** The chosen stack. */
+  chosen: string | undefined;
 }) {
-  const { device, time, chosen, onStack } = props;
+  const { device, time, chosen } = props;
   const by = GROUPINGS.some(([name]) => name === props.by) ? props.by : "all";
   const source = useSource();
   const query = { device: device.key, by, time };
@@ -34,7 +36,8 @@ export function LiveView(props: {
     <section class="part">
       <header class="title">
         <h2>
-          Live {shownTime === device.peak_ns ? "at the peak" : "at the cursor"}, {units.time(shownTime)}
+          Live {shownTime === device.peak_ns ? "at the peak" : "at the cursor"},{" "}
+          {timeReading(shownTime, props.shown / 500)}
         </h2>
         {!can && (
           <span class="told">A report knows who held memory at the peak alone; the viewer at any time.</span>
@@ -45,7 +48,7 @@ export function LiveView(props: {
               Go to the peak
             </button>
           )}
-          <a class="button" href={address("timeline", { time: String(shownTime) })}>
+          <a class="button" href={address("timeline", around(shownTime, props.shown))}>
             Show on the timeline
           </a>
           <Choice
@@ -71,12 +74,20 @@ export function LiveView(props: {
                 { name: "percent", title: "Share", width: "5.5rem" },
                 { name: "blocks", width: "5rem" },
                 { name: "category", width: "minmax(7rem, 1fr)" },
-                { name: "module", width: "minmax(8rem, 2fr)" },
+                {
+                  name: "module",
+                  width: "minmax(8rem, 2fr)",
+                  cell: (row) => tail(table.texts("module")[row] ?? "–"),
+                },
                 { name: "operator", width: "minmax(9rem, 2fr)" },
-                { name: "line", width: "minmax(10rem, 3fr)" },
+                {
+                  name: "line",
+                  width: "minmax(10rem, 3fr)",
+                  cell: (row) => shortFrame(table.texts("line")[row] ?? "–"),
+                },
               ]}
-              onRow={(row) => onStack(stackOf(table.values("stack")[row]))}
-              selected={(row) => chosen !== undefined && table.values("stack")[row] === chosen}
+              onRow={(row) => change({ stack: stackOf(table, row) })}
+              selected={(row) => chosen !== undefined && stackOf(table, row) === chosen}
             />
           )
         }
@@ -85,6 +96,8 @@ export function LiveView(props: {
   );
 }
 
-function stackOf(value: unknown): number | undefined {
-  return typeof value === "number" ? value : undefined;
+/** A hundredth of what the curve shows, with the time in its middle. */
+function around(time: number, shown: number): Record<string, string> {
+  const half = Math.max(shown / 200, 1000);
+  return { start: String(Math.max(0, Math.round(time - half))), end: String(Math.round(time + half)) };
 }

@@ -1,18 +1,26 @@
 /** The Python stack behind a chosen row, innermost frame first. */
 
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { Nothing, Shown, useColumns } from "../parts/answer";
+import { change } from "../router";
 import type { Columns } from "../source/source";
-import type { Device } from "./facts";
+import { type Device, shortFrame } from "./facts";
 
-export function StackView(props: { device: Device; stack: number; onClose: () => void }) {
+export function StackView(props: { device: Device; stack: number }) {
   const answer = useColumns("memory/stacks", { device: props.device.key });
+  const end = () => change({ stack: undefined });
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => event.key === "Escape" && end();
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
   return (
-    <aside class="stack card" aria-label="Stack">
+    <aside class="stack" aria-label="Stack">
       <header class="title">
-        <h2>Stack</h2>
+        <h2>Allocated from</h2>
+        <span class="told">innermost frame first</span>
         <span class="tools">
-          <button type="button" class="plain" onClick={props.onClose}>
+          <button type="button" title="Close (Esc)" onClick={end}>
             Close
           </button>
         </span>
@@ -29,8 +37,9 @@ function Frames(props: { table: Columns; stack: number }) {
   return (
     <ol class="mono">
       {frames.map((frame, index) => (
-        <li key={index} class="name" title={frame.slice(0, 2000)}>
-          {frame}
+        <li key={index} title={frame.slice(0, 2000)}>
+          <span>{shortFrame(frame)}</span>
+          <span class="faint name">{folderOf(frame)}</span>
         </li>
       ))}
     </ol>
@@ -52,4 +61,10 @@ function framesOf(table: Columns, stack: number): string[] {
     row = above !== undefined && above < row ? above : undefined;
   }
   return found;
+}
+
+/** The file of a frame with its folders; empty where it has none. */
+function folderOf(frame: string): string {
+  const short = shortFrame(frame);
+  return short === frame ? "" : frame.slice(0, frame.length - short.length + short.indexOf("("));
 }

@@ -1,6 +1,5 @@
 /** Memory over time, who held it at the cursor and at the peak, and the blocks one by one. */
 
-import { useState } from "preact/hooks";
 import { BlocksView } from "../memory/blocks-view";
 import { CurveView } from "../memory/curve-view";
 import { countsFit, type Device, deviceTitle, type Memory } from "../memory/facts";
@@ -55,11 +54,12 @@ function OfDevice(props: { memory: Memory; device: Device }) {
   const { memory, device } = props;
   const query = route.value.query;
   const source = useSource();
-  const [stack, setStack] = useState<number | undefined>();
+  const stack = query["stack"];
   const by = query["by"] === "module" && device.modules ? "module" : "category";
   const time = numberOf(query["time"]);
   const [start, end] = [numberOf(query["start"]), numberOf(query["end"])];
-  const part = start !== undefined && end !== undefined && start < end ? { start, end } : {};
+  const part: { start: number; end: number } | { start?: undefined } =
+    start !== undefined && end !== undefined && start < end ? { start, end } : {};
   const whole = { device: device.key, by };
   const closer = source.has("memory/curve", { ...whole, start: 0, end: 1 });
   const curve = useColumns("memory/curve", closer ? { ...whole, ...part } : whole);
@@ -74,7 +74,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
           the start
         </span>
         <span class="tools">
-          {"start" in part && (
+          {part.start !== undefined && (
             <button type="button" onClick={() => change({ start: undefined, end: undefined })}>
               Whole run
             </button>
@@ -118,9 +118,15 @@ function OfDevice(props: { memory: Memory; device: Device }) {
         <CurveView answer={curve} device={device} by={by} counts={counts} time={time} zooms={closer} />
         <p class="muted">{told(device, closer)}</p>
       </div>
-      <LiveView device={device} time={time} by={query["group"] ?? "all"} chosen={stack} onStack={setStack} />
-      <BlocksView device={device} order={query["blocks"] ?? "biggest"} chosen={stack} onStack={setStack} />
-      {stack !== undefined && <StackView device={device} stack={stack} onClose={() => setStack(undefined)} />}
+      <LiveView
+        device={device}
+        time={time}
+        by={query["group"] ?? "all"}
+        shown={part.start === undefined ? memory.duration_ns : part.end - part.start}
+        chosen={stack}
+      />
+      <BlocksView device={device} order={query["blocks"] ?? "biggest"} chosen={stack} />
+      {stack !== undefined && <StackView device={device} stack={Number(stack)} />}
     </>
   );
 }

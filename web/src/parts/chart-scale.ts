@@ -1,42 +1,117 @@
-/** Where the lines of a chart's axes lie, and what stands at them. */
+/** Where values and times of a chart lie, its marks, and what stands at them. */
 
 import * as units from "../units";
 
-const TIME_STEPS = [1, 2, 5];
+/** The room of a chart in CSS pixels: all of it, and the part between the axes. */
+export interface Room {
+  width: number;
+  height: number;
+  left: number;
+  right: number;
+  top: number;
+  bottom: number;
+}
 
-/** Marks of a scale at round values of its unit: bytes in powers of two, everything else in tens. */
+/** What a chart shows: from the first to the last time, from the lowest to the highest value. */
+export interface Extent {
+  start: number;
+  end: number;
+  low: number;
+  high: number;
+}
+
+const MARGIN = { left: 62, right: 14, top: 10, bottom: 26 };
+
+export function room(width: number, height: number): Room {
+  const { left, right, top, bottom } = MARGIN;
+  return {
+    width,
+    height,
+    left,
+    right: Math.max(left + 1, width - right),
+    top,
+    bottom: Math.max(top + 1, height - bottom),
+  };
+}
+
+/** Of all values, zero among them; `reach` is shown in any case. */
+export function extent(
+  time: ArrayLike<number>,
+  series: readonly ArrayLike<number | null>[],
+  reach: number,
+): Extent {
+  let [low, high] = [0, reach];
+  for (const values of series)
+    for (let row = 0; row < values.length; row++) {
+      const value = values[row] ?? 0;
+      if (value > high) high = value;
+      if (value < low) low = value;
+    }
+  const start = time[0] ?? 0;
+  // A little air above the highest, unless the scale ends there by its nature.
+  return {
+    start,
+    end: Math.max(time[time.length - 1] ?? 0, start + 1),
+    low: low < 0 ? low * 1.04 : 0,
+    high: high === reach && reach > 0 ? high : high * 1.04 || 1,
+  };
+}
+
+export function xOf(time: number, room: Room, extent: Extent): number {
+  return room.left + ((time - extent.start) / (extent.end - extent.start)) * (room.right - room.left);
+}
+
+export function timeAt(x: number, room: Room, extent: Extent): number {
+  const share = Math.max(0, Math.min(1, (x - room.left) / (room.right - room.left)));
+  return extent.start + share * (extent.end - extent.start);
+}
+
+export function yOf(value: number, room: Room, extent: Extent): number {
+  return room.bottom - ((value - extent.low) / (extent.high - extent.low)) * (room.bottom - room.top);
+}
+
+/** At most so many round values of a scale: bytes in powers of two, everything else in tens. */
 export function marks(low: number, high: number, most: number, unit: string): number[] {
   if (!(high > low) || most < 1) return [];
-  const step = unit === "bytes" ? byteStep((high - low) / most) : tenStep((high - low) / most);
-  const found: number[] = [];
-  for (let value = Math.ceil(low / step) * step; value <= high && found.length < 100; value += step)
-    found.push(value);
-  return found;
+  const least = (high - low) / most;
+  const step = unit.startsWith("bytes") ? byteStep(least) : tenStep(least);
+  const first = Math.ceil(low / step);
+  const found = Array.from({ length: Math.floor(high / step) - first + 1 }, (_, row) => (first + row) * step);
+  return found.slice(0, most + 1);
 }
 
+/** 1, 2 or 5 times a power of ten. */
 function tenStep(least: number): number {
   const ten = 10 ** Math.floor(Math.log10(least));
-  return (TIME_STEPS.find((factor) => factor * ten >= least) ?? 10) * ten;
+  return ([1, 2, 5].find((factor) => factor * ten >= least * 0.999_999) ?? 10) * ten;
 }
 
-/** 1, 2, 5, 10, 20 ... 500 of a unit, then 1 of the next. */
+/** 1, 2, 5, 10 ... 500 of a unit, then 1 of the next. */
 function byteStep(least: number): number {
   const unit = 1024 ** Math.max(0, Math.floor(Math.log2(Math.max(least, 1)) / 10));
   const step = tenStep(Math.max(least / unit, 1));
   return step >= 1000 ? unit * 1024 : step * unit;
 }
 
-/** Values at the marks: all of one unit, so that they can be compared at a glance. */
-export function labels(values: readonly number[], unit: string): string[] {
-  const step = values.length > 1 ? Math.abs((values[1] ?? 0) - (values[0] ?? 0)) : 0;
-  if (unit === "ns") return values.map((value) => units.time(value));
-  if (unit === "bytes") return values.map((value) => units.bytes(value));
-  if (unit === "%") return values.map((value) => units.percent(value));
-  const decimals = step > 0 && step < 1 ? Math.min(6, Math.ceil(-Math.log10(step))) : 0;
-  return values.map((value) => (value >= 10_000 ? units.scaled(value) : value.toFixed(decimals)));
+/** A time of which `apart` still matters: `604.85 ms` where the next mark is 10 µs away. */
+export function timeReading(ns: number, apart: number): string {
+  const [unit, name] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  if (ns === 0) return "0";
+  const decimals = Math.max(0, Math.min(9, Math.ceil(-Math.log10(apart / unit) - 1e-9)));
+  return `${(ns / unit).toFixed(unit === 1 ? 0 : decimals)} ${name}`;
 }
 
-/** Each layer on top of those before it: what uPlot draws as lines whose gaps are filled. */
+/** What stands at a mark, and what is read where the pointer is. */
+export function reading(value: number | null | undefined, unit: string): string {
+  if (unit === "ns") return units.time(value);
+  if (unit === "bytes") return units.bytes(value);
+  if (unit === "bytes/s") return value || value === 0 ? `${units.bytes(value)}/s` : units.bytes(value);
+  if (unit === "%") return units.percent(value);
+  const text = Math.abs(value ?? 0) >= 10_000 ? units.scaled(value) : units.count(value);
+  return unit ? `${text} ${unit}` : text;
+}
+
+/** Each layer on top of those before it. */
 export function stacked(layers: readonly ArrayLike<number | null>[], length: number): Float64Array[] {
   const below = new Float64Array(length);
   return layers.map((layer) => {
@@ -60,12 +135,14 @@ export function rowAt(time: ArrayLike<number>, at: number): number {
 /** The row with the highest value among those within `around` of a time; the one that holds then, if there is none. */
 export function highestNear(
   time: ArrayLike<number>,
-  value: ArrayLike<number>,
+  value: ArrayLike<number | null>,
   at: number,
   around: number,
 ): number {
-  let best = rowAt(time, at);
-  for (let row = rowAt(time, at - around); row < time.length && (time[row] ?? 0) <= at + around; row++)
-    if ((time[row] ?? 0) >= at - around && (value[row] ?? 0) > (value[best] ?? 0)) best = row;
-  return best;
+  let best = -1;
+  for (let row = rowAt(time, at - around); row < time.length && (time[row] ?? 0) <= at + around; row++) {
+    if ((time[row] ?? 0) < at - around) continue;
+    if (best < 0 || (value[row] ?? 0) > (value[best] ?? 0)) best = row;
+  }
+  return best < 0 ? rowAt(time, at) : best;
 }
