@@ -14,6 +14,7 @@ from kinetoscope.trace import SpanKind
 from kinetoscope.trace._device_time import calls_runtime
 from kinetoscope.trace._schema import FLAG_UNFINISHED
 from kinetoscope.trace._shown import memory_recorded
+from kinetoscope.viewer._checks import RECORDED, judged
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -35,7 +36,13 @@ _CLOCK_FACTS = (
 
 
 def health(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `health`: the numbers by which one can judge how far the trace holds what happened."""
+    """Answer `health`: how far the trace holds what happened, and what was recorded."""
+    found = trace.cached("viewer: health", lambda: numbers(trace))
+    return {**found, **judged(found), "recorded": recorded(trace)}
+
+
+def numbers(trace: Trace) -> dict[str, Any]:
+    """The numbers by which one can judge how far the trace holds what happened."""
     spans, losses = trace.columns("spans"), trace.columns("losses")
     processes = trace.columns("processes")
     errors = processes["error_ns"]
@@ -54,7 +61,6 @@ def health(trace: Trace, query: Query) -> dict[str, Any]:
         },
         "overhead": overhead(trace),
         "covered_percent": covered_percent(trace) if len(trace.columns("shapes")) else None,
-        "recorded": recorded(trace),
     }
 
 
@@ -121,7 +127,13 @@ def recorded(trace: Trace) -> list[dict[str, Any]]:
         "counters": (len(trace.columns("counters")), None),
     }
     return [
-        {"what": what, "rows": count, "asked": None if asked is None else bool(asked)}
+        {
+            "title": RECORDED[what][0],
+            "gives": RECORDED[what][1],
+            "how": RECORDED[what][2],
+            "rows": count,
+            "asked": None if asked is None else bool(asked),
+        }
         for what, (count, asked) in rows.items()
     ]
 

@@ -15,14 +15,12 @@ from kinetoscope.tables.memory_peak import peak
 from kinetoscope.tables.memory_timeline import device_names
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._device_time import works_on_device
+from kinetoscope.trace._processes import of_processes
 from kinetoscope.trace._shown import memory_recorded
 from kinetoscope.trace._steps import OPTIMIZER
 from kinetoscope.viewer._run_facts import ended, program, run_facts
 
 if TYPE_CHECKING:
-    import pyarrow
-    from numpy.typing import NDArray
-
     from kinetoscope.trace import Trace
     from kinetoscope.viewer._answers import Query
 
@@ -68,8 +66,8 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
 def steps(trace: Trace) -> dict[str, Any] | None:
     """How long the steps took; None without any.
 
-    Where steps are told by the optimizer's calls, the first of a process holds all that came before the loop. It is not
-    counted where there are others.
+    Where steps are told by the optimizer's calls, the first of a process holds all that came before the loop. Where there are
+    others it does not count, and `left_out` names it by rank and start.
     """
     own = trace.columns("steps")
     if len(own) == 0:
@@ -77,18 +75,23 @@ def steps(trace: Trace) -> dict[str, Any] | None:
     counted = np.ones(len(own), dtype=bool)
     for process in np.unique(own["process_row"]).tolist():
         mine = np.flatnonzero(own["process_row"] == process)
-        if len(mine) >= 3 and own["source"][mine[0]] == OPTIMIZER:
-            counted[mine[0]] = False
+        first = mine[np.argmin(own["start_ns"][mine])]
+        if len(mine) >= 3 and own["source"][first] == OPTIMIZER:
+            counted[first] = False
+    ranks = of_processes(trace, own["process_row"])["rank"].tolist()
     duration = own["duration_ns"][counted]
     return {
         "count": len(own),
-        "counted": int(counted.sum()),
         "numbers": len(np.unique(own["number"])),
+        "processes": len(np.unique(own["process_row"])),
         "median_ns": float(np.median(duration)),
         "min_ns": int(duration.min()),
         "max_ns": int(duration.max()),
         "p95_ns": float(np.percentile(duration, 95)),
-        "found_by_optimizer": bool((own["source"] == OPTIMIZER).any()),
+        "left_out": [
+            [None if ranks[row] < 0 else ranks[row], int(own["start_ns"][row])]
+            for row in np.flatnonzero(~counted).tolist()
+        ],
     }
 
 
@@ -139,7 +142,6 @@ def work(trace: Trace) -> dict[str, Any]:
     return {
         "flops": flops,
         "flops_per_s": float(np.median(rates)) if rates else of_trace,
-        "of_steps": bool(rates),
         "mfu_percent": 100.0 * float(np.median(used)) if used else None,
         "covered_percent": covered_percent(trace),
     }

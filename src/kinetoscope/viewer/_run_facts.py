@@ -64,8 +64,8 @@ def run_facts(trace: Trace) -> list[dict[str, str]]:
         ("NCCL", _each(known, lambda info: _of_job(info, "nccl_version"))),
         ("Trainer", _each(known, lambda info: _text(info.get("trainer")))),
         ("Engine", _each(known, lambda info: _text(info.get("engine")))),
-        ("Recorded with", ", ".join(word for key, word in _SWITCHES.items() if trace.info.get(key))),
-        ("Matrix products", _each(known, lambda info: _text(info.get("float32_matmul_precision")))),
+        ("Options", ", ".join(word for key, word in _SWITCHES.items() if trace.info.get(key))),
+        ("float32 matmul", _each(known, lambda info: _text(info.get("float32_matmul_precision")))),
     ]
     return [{"label": label, "value": value} for label, value in facts if value]
 

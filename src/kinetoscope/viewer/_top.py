@@ -59,6 +59,7 @@ def _top(trace: Trace, name: str, time: str) -> Limited:
     """Put the rows together."""
     times, columns = _COLUMNS[name]
     found = trace.table(name)
+    total = len(found)
     if name == "ops":
         # Steps enclose what is listed here.
         found = found.filter(pc.not_equal(found["kind"].cast(pa.string()), "step"))
@@ -82,7 +83,7 @@ def _top(trace: Trace, name: str, time: str) -> Limited:
     order = pc.sort_indices(table["time_ns"], sort_keys=[("", "descending")])[:MOST]
     if name == "modules":
         order = pc.take(order, pc.sort_indices(order))
-    return Limited(table.take(order), len(table))
+    return Limited(table.take(order), total)
 
 
 def _all_ns(trace: Trace, time: str) -> int:

@@ -1,5 +1,7 @@
 /** What the server says of a trace as a whole. */
 
+import type { LeftOut } from "./steps";
+
 export interface Overview {
   program: string | null;
   ended: string | null;
@@ -25,19 +27,19 @@ export interface Overview {
 
 export interface StepFacts {
   count: number;
-  counted: number;
   numbers: number;
+  processes: number;
   median_ns: number;
   min_ns: number;
   max_ns: number;
   p95_ns: number;
-  found_by_optimizer: boolean;
+  /** First steps that hold what came before the loop, by rank and start: the numbers above leave them out. */
+  left_out: LeftOut[];
 }
 
 export interface Work {
   flops: number | null;
   flops_per_s: number | null;
-  of_steps?: boolean;
   mfu_percent: number | null;
   covered_percent: number | null;
 }
@@ -50,7 +52,7 @@ export interface Peak {
   categories: { category: string | null; bytes: number }[];
 }
 
-/** `21 Nov 2026, 14:03:22`, in the time of the person who looks. */
+/** `2026-11-21 14:03:22`, in the time of the person who looks. */
 export function moment(ns: number | null): string {
   if (ns === null) return "";
   const date = new Date(ns / 1e6);

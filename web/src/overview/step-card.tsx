@@ -1,7 +1,7 @@
 /** How long the steps took, and where their time went. */
 
 import { useMemo, useRef, useState } from "preact/hooks";
-import { Shown, useColumns } from "../parts/answer";
+import { type Answer, Shown } from "../parts/answer";
 import { Table } from "../parts/table";
 import { change, go, route } from "../router";
 import type { Columns } from "../source/source";
@@ -10,65 +10,60 @@ import { StepChart } from "./step-chart";
 import { StepRows } from "./step-rows";
 import {
   type Bar,
+  compared,
+  type LeftOut,
   PARTS,
   type Place,
   placesOf,
-  placeTitle,
   quantile,
   type Step,
   stepsOf,
   summed,
 } from "./steps";
-import { partTitle, Told } from "./told";
+import { partTitle, share, Told } from "./told";
 
 /** Up to so many steps each has a row, with words in it; more are drawn side by side. */
 const MOST_ROWS = 12;
 /** With more than so many in all, one device is shown before all of them. */
 const MOST_OF_ALL = 64;
 
-export function StepCard(props: { foundByOptimizer: boolean }) {
-  const answer = useColumns("table/breakdown");
+export function StepCard(props: {
+  answer: Answer<Columns>;
+  leftOut: readonly LeftOut[];
+  /** About how many rows there will be. */
+  expected: number;
+}) {
   return (
-    <section class="card ov-steps" aria-label="Steps">
-      <Shown answer={answer}>
-        {(table) => <Steps table={table} foundByOptimizer={props.foundByOptimizer} />}
-      </Shown>
+    <section
+      class="card ov-steps"
+      aria-label="Steps"
+      style={{ minHeight: props.expected > MOST_ROWS ? "24.4rem" : `${6.4 + 1.79 * props.expected}rem` }}
+    >
+      <Shown answer={props.answer}>{(table) => <Steps table={table} leftOut={props.leftOut} />}</Shown>
     </section>
   );
 }
 
-function Steps(props: { table: Columns; foundByOptimizer: boolean }) {
+function Steps(props: { table: Columns; leftOut: readonly LeftOut[] }) {
   const { table } = props;
-  const steps = useMemo(() => stepsOf(table), [table]);
-  const places = useMemo(() => placesOf(steps), [steps]);
-  const [told, setTold] = useState<{ bar: Bar; x: number; y: number } | null>(null);
-  const frame = useRef<HTMLDivElement>(null);
+  const places = useMemo(() => placesOf(stepsOf(table)), [table]);
   const wanted = route.value.query["of"];
   const place =
     places.find((one) => one.key === wanted) ??
-    (places.length === 1 || (wanted !== "all" && steps.length > MOST_OF_ALL) ? places[0] : undefined);
-  const shown = place?.steps ?? steps;
+    (places.length === 1 || (wanted !== "all" && table.rows > MOST_OF_ALL) ? places[0] : undefined);
+  const shown = useMemo(() => place?.steps ?? together(places), [place, places]);
+  const judged = useMemo(() => compared(shown, props.leftOut), [shown, props.leftOut]);
+  const times = useMemo(() => judged.map((step) => step.duration), [judged]);
   const asTable = route.value.query["steps"] === "table";
   const noSteps = shown.every((step) => step.number === null);
-  const times = useMemo(() => timed(shown, props.foundByOptimizer), [shown, props.foundByOptimizer]);
-
-  const point = (bar: Bar | null, event?: MouseEvent) => {
-    const box = frame.current?.getBoundingClientRect();
-    if (!bar || !box) setTold(null);
-    else
-      setTold({
-        bar,
-        x: event ? event.clientX - box.left : box.width / 3,
-        y: event ? event.clientY - box.top : 40,
-      });
-  };
+  const [first] = props.leftOut.length && judged.length < shown.length ? shown : [];
   return (
     <>
       <header class="ov-head">
         <h2>{noSteps ? "Where the time went" : "Step time"}</h2>
-        {!noSteps && <Statistics times={times} left={shown.length - times.length} />}
+        {!noSteps && <Statistics times={times} />}
         <div class="tools">
-          {places.length > 1 && <Choice places={places} chosen={place?.key ?? "all"} all={steps.length} />}
+          {places.length > 1 && <Choice places={places} chosen={place?.key ?? "all"} />}
           <button
             type="button"
             aria-pressed={asTable}
@@ -78,35 +73,17 @@ function Steps(props: { table: Columns; foundByOptimizer: boolean }) {
           </button>
         </div>
       </header>
-      <Legend steps={shown} />
-      {asTable ? (
-        <AsTable table={table} />
-      ) : (
-        // The pointer only shows here what the rows and the chart also say to a keyboard.
-        <div class="ov-plot" ref={frame}>
-          {shown.length <= MOST_ROWS ? (
-            <StepRows steps={shown} onPoint={point} />
-          ) : (
-            <StepChart steps={shown} times={times} onPoint={point} />
-          )}
-          {told && (
-            <div
-              class="ov-told"
-              style={{
-                top: `${told.y + 16}px`,
-                ...(told.x > (frame.current?.clientWidth ?? 0) / 2
-                  ? { right: `${(frame.current?.clientWidth ?? 0) - told.x + 12}px` }
-                  : { left: `${told.x + 12}px` }),
-              }}
-            >
-              <Told bar={told.bar} />
-            </div>
-          )}
-        </div>
+      <Legend steps={judged} />
+      {asTable ? <AsTable table={table} /> : <Plot steps={shown} times={times} />}
+      {first && (
+        <p class="muted ov-note">
+          Step {first.number} ({units.time(first.duration)}) holds what came before the loop: no number here
+          counts it.
+        </p>
       )}
       {noSteps && (
         <p class="muted ov-note">
-          The trace has no steps. Call <code>prof.step()</code> in the loop, or use an optimizer of torch.
+          The trace has no steps: call <code>prof.step()</code> in the loop to have them.
         </p>
       )}
       {table.total > table.rows && (
@@ -118,38 +95,59 @@ function Steps(props: { table: Columns; foundByOptimizer: boolean }) {
   );
 }
 
-/** The times that are compared: without first steps that hold all that came before the loop. */
-function timed(steps: readonly Step[], foundByOptimizer: boolean): number[] {
-  if (!foundByOptimizer) return steps.map((step) => step.duration);
-  const seen = new Map<string, number>();
-  for (const step of steps) seen.set(placeTitle(step), (seen.get(placeTitle(step)) ?? 0) + 1);
-  const begun = new Set<string>();
-  return steps
-    .filter((step) => {
-      const title = placeTitle(step);
-      const first = !begun.has(title);
-      begun.add(title);
-      return !first || (seen.get(title) ?? 0) < 3;
-    })
-    .map((step) => step.duration);
+/** The steps of all devices, those of one number beside each other. */
+function together(places: readonly Place[]): Step[] {
+  return places.flatMap((place) => place.steps).sort((a, b) => (a.number ?? 0) - (b.number ?? 0));
 }
 
-function Statistics(props: { times: readonly number[]; left: number }) {
+/** A row or a bar for each step, and what is told of the one under the pointer. */
+function Plot(props: { steps: readonly Step[]; times: readonly number[] }) {
+  const [told, setTold] = useState<{ bar: Bar; x: number; y: number } | null>(null);
+  const frame = useRef<HTMLDivElement>(null);
+  const point = (bar: Bar | null, event?: MouseEvent) => {
+    const box = frame.current?.getBoundingClientRect();
+    if (!bar || !box) setTold(null);
+    else
+      setTold({
+        bar,
+        x: event ? event.clientX - box.left : box.width / 3,
+        y: event ? event.clientY - box.top : 40,
+      });
+  };
+  const width = frame.current?.clientWidth ?? 0;
+  return (
+    <div class="ov-plot" ref={frame}>
+      {props.steps.length <= MOST_ROWS ? (
+        <StepRows steps={props.steps} onPoint={point} />
+      ) : (
+        <StepChart steps={props.steps} times={props.times} onPoint={point} />
+      )}
+      {told && (
+        <div
+          class="ov-told"
+          style={{
+            top: `${told.y + 16}px`,
+            left: told.x > width / 2 ? "auto" : `${told.x + 12}px`,
+            right: told.x > width / 2 ? `${width - told.x + 12}px` : "auto",
+          }}
+        >
+          <Told bar={told.bar} />
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Statistics(props: { times: readonly number[] }) {
   const sorted = useMemo(() => [...props.times].sort((a, b) => a - b), [props.times]);
   if (sorted.length < 2) return null;
   const numbers = [
     ["min", sorted[0]],
     ["median", quantile(sorted, 0.5)],
-    ["95 %", quantile(sorted, 0.95)],
     ["max", sorted[sorted.length - 1]],
   ] as const;
   return (
-    <dl
-      class="ov-statistics"
-      title={
-        props.left ? "The first step holds all that came before the loop and is not counted." : undefined
-      }
-    >
+    <dl class="ov-statistics">
       {numbers.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
@@ -160,7 +158,7 @@ function Statistics(props: { times: readonly number[]; left: number }) {
   );
 }
 
-function Choice(props: { places: readonly Place[]; chosen: string; all: number }) {
+function Choice(props: { places: readonly Place[]; chosen: string }) {
   return (
     <select
       aria-label="Device"
@@ -185,11 +183,11 @@ function Legend(props: { steps: readonly Step[] }) {
     <ul class="ov-legend">
       {PARTS.map((part, index) => {
         const value = sum.parts[index] ?? 0;
-        return (
-          <li key={part.column} class={value ? "" : "none"}>
+        return value === 0 ? null : (
+          <li key={part.column}>
             <span class={`swatch ov-${part.colour}`} />
             <span>{partTitle(index, onHost)}</span>
-            <strong>{units.percent(sum.duration > 0 ? (100 * value) / sum.duration : null)}</strong>
+            <strong>{share(sum.duration > 0 ? (100 * value) / sum.duration : null)}</strong>
           </li>
         );
       })}

@@ -3,7 +3,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { address } from "../router";
 import * as units from "../units";
-import { axisTop, type Bar, barsOf, counted, marks, PARTS, quantile, type Step } from "./steps";
+import { axisTop, type Bar, barsOf, counted, marks, PARTS, quantile, roundUp, type Step } from "./steps";
 import { sentence } from "./told";
 import { useWidth } from "./width";
 
@@ -12,7 +12,7 @@ const LEFT = 62;
 const TOP = 16;
 const BOTTOM = 24;
 const SPREAD = 92;
-const LEAST_PITCH = 5;
+const LEAST_PITCH = 3;
 const WIDEST_BAR = 40;
 const PLOT = HEIGHT - TOP - BOTTOM;
 const BINS = 60;
@@ -29,7 +29,8 @@ export function StepChart(props: {
   const bars = useMemo(() => barsOf(props.steps, room / LEAST_PITCH), [props.steps, room]);
   const top = useMemo(() => axisTop(bars), [bars]);
   const pitch = room / Math.max(bars.length, 1);
-  const thick = Math.min(Math.max(pitch - (pitch > 9 ? 3 : 1), 1), WIDEST_BAR);
+  // Thin bars touch, so that they read as one shape.
+  const thick = Math.min(pitch - (pitch > 9 ? 3 : pitch > 5 ? 1 : 0), WIDEST_BAR);
   const paths = useMemo(() => drawn(bars, top, pitch, thick), [bars, top, pitch, thick]);
   const sorted = useMemo(() => [...props.times].sort((a, b) => a - b), [props.times]);
   const median = quantile(sorted, 0.5);
@@ -104,13 +105,15 @@ export function StepChart(props: {
           </g>
           <g transform={`translate(${LEFT + room + 10} ${TOP})`}>
             <Spread times={props.times} top={top} />
+            {(bars[0]?.steps.length ?? 0) > 1 && (
+              <text class="ov-label" x={SPREAD - 4} y={PLOT + 17} text-anchor="end">
+                means of {bars[0]?.steps.length}
+              </text>
+            )}
           </g>
           {sorted.length > 1 && median <= top && (
             <g transform={`translate(0 ${TOP + PLOT * (1 - median / top)})`}>
               <line class="ov-median" x1={LEFT} x2={width - 4} y1={0} y2={0} />
-              <text class="ov-median-label" x={width - 4} y={-5} text-anchor="end">
-                median {units.time(median)}
-              </text>
             </g>
           )}
         </svg>
@@ -140,13 +143,13 @@ function drawn(bars: readonly Bar[], top: number, pitch: number, thick: number):
   return paths.map((path) => path.join(""));
 }
 
-/** From the shortest to the longest step of each bar that stands for several. */
+/** From the mean up to the longest step of each bar that stands for several. */
 function Ranges(props: { bars: readonly Bar[]; top: number; pitch: number }) {
   const { bars, top, pitch } = props;
   const lines = bars.map((bar, index) => {
-    if (bar.steps.length < 2 || bar.most - bar.least < top * 0.01) return "";
+    if (bar.steps.length < 2 || bar.most - bar.duration < top * 0.01) return "";
     const x = ((index + 0.5) * pitch).toFixed(2);
-    return `M${x} ${y(bar.least, top)}V${y(bar.most, top)}`;
+    return `M${x} ${y(bar.duration, top)}V${y(bar.most, top)}`;
   });
   return <path class="ov-range" d={lines.join("")} />;
 }
@@ -188,25 +191,34 @@ function Cut(props: { bars: readonly Bar[]; top: number; pitch: number; thick: n
   );
 }
 
-/** The numbers of some steps below their bars. */
+/** The numbers of some steps below their bars, round ones where there are such. */
 function Numbers(props: { bars: readonly Bar[]; pitch: number }) {
   const { bars, pitch } = props;
-  const labels = [];
-  let free = Number.NEGATIVE_INFINITY;
-  let before: number | null = null;
-  for (const [index, bar] of bars.entries()) {
-    const number = bar.steps[0]?.number ?? null;
-    const middle = (index + 0.5) * pitch;
-    if (number === null || number === before || middle < free) continue;
-    labels.push(
-      <text key={index} class="ov-label" x={middle} y={PLOT + 17} text-anchor="middle">
-        {number}
-      </text>,
-    );
-    before = number;
-    free = middle + 18 + 8 * String(number).length;
-  }
-  return <>{labels}</>;
+  const numbers = bars.map((bar) => bar.steps[0]?.number ?? null);
+  const widest = 20 + 7 * String(numbers[numbers.length - 1] ?? "").length;
+  const each = roundUp(widest / pitch);
+  const between = each * (bars[0]?.steps.length ?? 1);
+  const first = Math.max(
+    numbers.findIndex((number) => number !== null && number % between === 0),
+    0,
+  );
+  return (
+    <>
+      {numbers.map((number, index) =>
+        number !== null &&
+        index >= first &&
+        (index - first) % each === 0 &&
+        number !== numbers[index - each] ? (
+          <text key={index} class="ov-label" x={(index + 0.5) * pitch} y={PLOT + 17} text-anchor="middle">
+            {number}
+          </text>
+        ) : null,
+      )}
+      <text class="ov-label" x={-8} y={PLOT + 17} text-anchor="end">
+        step
+      </text>
+    </>
+  );
 }
 
 /** How many steps took how long, from the axis to the right. */

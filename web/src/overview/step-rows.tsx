@@ -4,17 +4,20 @@ import { address } from "../router";
 import * as units from "../units";
 import { type Bar, barOf, barTitle, PARTS, placeTitle, type Step } from "./steps";
 import { partTitle, sentence } from "./told";
+import { useWidth } from "./width";
 
 export function StepRows(props: {
   steps: readonly Step[];
   onPoint: (bar: Bar | null, event?: MouseEvent) => void;
 }) {
+  const several = new Set(props.steps.map(placeTitle)).size > 1;
+  const [list, width] = useWidth<HTMLOListElement>();
+  const track = width - (several ? 270 : 200);
   const bars = props.steps.map((step) => barOf([step]));
   const longest = Math.max(1, ...bars.map((bar) => bar.duration));
-  const several = new Set(props.steps.map(placeTitle)).size > 1;
   const oneStep = new Set(props.steps.map((step) => step.number)).size === 1;
   return (
-    <ol class={several && !oneStep ? "ov-rows wide" : "ov-rows"}>
+    <ol ref={list} class={several ? "ov-rows wide" : "ov-rows"}>
       {bars.map((bar, index) => {
         const step = props.steps[index];
         const title = step
@@ -39,11 +42,13 @@ export function StepRows(props: {
                     const ofTrack = (share * bar.duration) / longest;
                     return share > 0 ? (
                       <span key={part.column} class={`ov-${part.colour}`} style={{ width: `${share}%` }}>
-                        {ofTrack > 22
-                          ? `${partTitle(place, onHost)} ${units.time(bar.parts[place])}`
-                          : ofTrack > 9
-                            ? units.time(bar.parts[place])
-                            : ""}
+                        {fitting(
+                          [
+                            `${partTitle(place, onHost)} ${units.time(bar.parts[place])}`,
+                            units.time(bar.parts[place]),
+                          ],
+                          (track * ofTrack) / 100,
+                        )}
                       </span>
                     ) : null;
                   })}
@@ -56,4 +61,9 @@ export function StepRows(props: {
       })}
     </ol>
   );
+}
+
+/** The first of some texts that a place of a width has room for. */
+function fitting(texts: readonly string[], pixels: number): string {
+  return texts.find((text) => text.length * 6.6 + 10 <= pixels) ?? "";
 }

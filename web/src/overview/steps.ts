@@ -23,7 +23,7 @@ export const PARTS: readonly Part[] = [
   },
   { column: "copy_ns", colour: "copy", title: "Copies", onHost: "Copies" },
   { column: "input_wait_ns", colour: "input", title: "Waiting for data", onHost: "Waiting for data" },
-  { column: "cpu_bound_ns", colour: "cpu", title: "Waiting for the CPU", onHost: "Python and other" },
+  { column: "cpu_bound_ns", colour: "cpu", title: "Waiting for CPU", onHost: "Python and other" },
   { column: "idle_ns", colour: "idle", title: "Idle", onHost: "Idle" },
 ];
 
@@ -85,6 +85,14 @@ export function placesOf(steps: readonly Step[]): Place[] {
     (a, b) => (a.rank ?? -1) - (b.rank ?? -1) || a.device.localeCompare(b.device, "en", { numeric: true }),
   );
 }
+
+/** The steps that are compared: `leftOut` names others by rank and start, which hold what came before the loop. */
+export function compared(steps: readonly Step[], leftOut: readonly LeftOut[]): Step[] {
+  const keys = new Set(leftOut.map(([rank, start]) => `${rank}/${start}`));
+  return keys.size ? steps.filter((step) => !keys.has(`${step.rank}/${step.start}`)) : [...steps];
+}
+
+export type LeftOut = readonly [rank: number | null, start: number];
 
 export function placeTitle(step: { rank: number | null; device: string }): string {
   return step.rank === null ? step.device : `rank ${step.rank} · ${step.device}`;
@@ -162,21 +170,15 @@ export function barsOf(steps: readonly Step[], room: number): Bar[] {
 
 /** The next of 1, 2, 5, 10, 20, 50 ... */
 export function roundUp(value: number): number {
-  if (value <= 1) return 1;
-  const scale = 10 ** Math.floor(Math.log10(value));
-  const found = [1, 2, 5, 10].find((times) => times * scale >= value * (1 - 1e-9)) ?? 10;
-  return found * scale;
+  return value <= 1 ? 1 : rounded(value);
 }
 
-/** The top of the axis. A few bars far above all others, such as a first step with its set-up, are cut there. */
+/** The top of the axis. A few bars far above all others are cut there. */
 export function axisTop(bars: readonly Bar[]): number {
-  const values = bars.map((bar) => bar.duration).sort((a, b) => a - b);
+  const values = bars.map((bar) => bar.most).sort((a, b) => a - b);
   const largest = values[values.length - 1] ?? 0;
-  if (values.length < 8) return largest * 1.05;
-  const common = quantile(values, 0.9);
-  const limit = common * 2.5;
-  if (largest <= limit) return largest * 1.05;
-  return Math.max(...values.filter((value) => value <= limit)) * 1.18;
+  const limit = values.length < 8 ? largest : quantile(values, 0.9) * 2.5;
+  return largest <= limit ? largest * 1.05 : Math.max(...values.filter((value) => value <= limit)) * 1.15;
 }
 
 /** The value below which a share of ascending values lies; between two it is taken in proportion. */
@@ -191,11 +193,11 @@ export function quantile(ascending: readonly number[], share: number): number {
 /** Round values from 0 up to the top, about one for each `least` of `pixels`. */
 export function marks(top: number, pixels: number, least = 44): number[] {
   if (!(top > 0)) return [];
-  const step = roundTo125((top * least) / Math.max(pixels, 1));
+  const step = rounded((top * least) / Math.max(pixels, 1));
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
 }
 
-function roundTo125(value: number): number {
+function rounded(value: number): number {
   const scale = 10 ** Math.floor(Math.log10(value));
   return ([1, 2, 5, 10].find((times) => times * scale >= value * (1 - 1e-9)) ?? 10) * scale;
 }

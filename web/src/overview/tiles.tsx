@@ -1,12 +1,21 @@
 /** The numbers at the head of the overview. */
 
 import { useMemo } from "preact/hooks";
-import { type Answer, useColumns, useJson } from "../parts/answer";
+import { type Answer, useJson } from "../parts/answer";
+import type { Columns } from "../source/source";
 import * as units from "../units";
 import type { Overview, Peak, Work } from "./facts";
-import { placesOf, stepsOf, summed, working } from "./steps";
+import { compared, placesOf, stepsOf, summed, working } from "./steps";
+import { share } from "./told";
 
-export function Tiles(props: { overview: Overview; peaks: Answer<{ peaks: Peak[] }> }) {
+/** Keeps the place of a number that is on its way. */
+const NOT_YET = "\u2007";
+
+export function Tiles(props: {
+  overview: Overview;
+  breakdown: Answer<Columns>;
+  peaks: Answer<{ peaks: Peak[] }>;
+}) {
   const { overview } = props;
   return (
     <div class="ov-tiles">
@@ -14,13 +23,11 @@ export function Tiles(props: { overview: Overview; peaks: Answer<{ peaks: Peak[]
         title="Recorded"
         value={units.time(overview.duration_ns)}
         more={
-          overview.processes > 1
-            ? `${units.count(overview.processes)} processes`
-            : plural(overview.threads, "thread")
+          overview.processes > 1 ? plural(overview.processes, "process") : plural(overview.threads, "thread")
         }
       />
       <StepTile overview={overview} />
-      <BusyTile overview={overview} />
+      <BusyTile overview={overview} breakdown={props.breakdown} />
       {overview.memory && <MemoryTile peaks={props.peaks} />}
       <Tile
         title={overview.kernels ? "Kernels" : "Operators"}
@@ -55,42 +62,43 @@ function StepTile(props: { overview: Overview }) {
       title={one ? "Step" : "Median step"}
       value={units.time(steps.median_ns)}
       more={
-        one
-          ? "one step"
-          : steps.numbers < steps.count
-            ? `${plural(steps.numbers, "step")} · ${steps.count} over all ranks`
-            : `${plural(steps.count, "step")} · 95 % within ${units.time(steps.p95_ns)}`
+        steps.numbers < steps.count
+          ? `${plural(steps.numbers, "step")} on ${plural(steps.processes, "process")}`
+          : one
+            ? "the only one"
+            : `${plural(steps.count, "step")}, 95 % ≤ ${units.time(steps.p95_ns)}`
       }
       hint={
-        steps.counted < steps.count
-          ? "The first step of each process holds all that came before the loop and is not counted here."
+        steps.left_out.length
+          ? "The first step holds what came before the loop and is not counted here."
           : undefined
       }
     />
   );
 }
 
-function BusyTile(props: { overview: Overview }) {
-  const table = useColumns("table/breakdown").value;
+function BusyTile(props: { overview: Overview; breakdown: Answer<Columns> }) {
+  const table = props.breakdown.value;
+  const leftOut = props.overview.steps?.left_out ?? [];
   const places = useMemo(() => (table ? placesOf(stepsOf(table)) : []), [table]);
+  const sums = places.map((place) => summed(compared(place.steps, leftOut)));
+  const shares = sums.map(working).filter((share) => share !== null);
+  const whole = sums.reduce((sum, one) => sum + one.duration, 0);
+  const all = whole
+    ? sums.reduce((sum, one, place) => sum + one.duration * (shares[place] ?? 0), 0) / whole
+    : null;
   const onHost = props.overview.device_work === 0;
-  const shares = places.map((place) => working(summed(place.steps))).filter((share) => share !== null);
-  const all = working(summed(places.flatMap((place) => place.steps)));
-  const whole = places.every((place) => place.steps.every((step) => step.number === null));
-  const of = whole ? "of the whole trace" : "of step time";
-  const more =
-    shares.length > 1
-      ? `${of} · ${shares.length} ${onHost ? "ranks" : "devices"}, ${Math.min(...shares).toFixed(0)} to ${Math.max(...shares).toFixed(0)} %`
-      : `${of}${places[0] && !onHost ? ` · ${places[0].device}` : ""}`;
+  const of = props.overview.steps ? "of step time" : "of the trace";
+  const range = `${shares.length} ${onHost ? "ranks" : "devices"}, ${Math.min(...shares).toFixed(0)} to ${Math.max(...shares).toFixed(0)} %`;
   return (
     <Tile
       title={onHost ? "In operators" : "Device busy"}
-      value={table ? units.percent(all) : " "}
-      more={table ? more : undefined}
+      value={table ? share(all) : NOT_YET}
+      more={table ? (shares.length > 1 ? range : of) : undefined}
       hint={
         onHost
-          ? "The share of time in which an operator or backward function ran."
-          : "The share of time in which the device computed, communicated or copied."
+          ? `The share ${of} in which an operator or backward function ran.`
+          : `The share ${of} in which the device computed, communicated or copied.`
       }
     />
   );
@@ -102,7 +110,7 @@ function MemoryTile(props: { peaks: Answer<{ peaks: Peak[] }> }) {
   return (
     <Tile
       title="Memory peak"
-      value={value ? units.bytes(peak?.bytes ?? null) : " "}
+      value={value ? units.bytes(peak?.bytes ?? null) : NOT_YET}
       more={
         peak
           ? peak.size_bytes
@@ -126,16 +134,16 @@ function WorkTile() {
       value={
         value
           ? value.mfu_percent != null
-            ? fine(value.mfu_percent)
+            ? share(value.mfu_percent)
             : units.scaled(speed, "FLOP/s")
           : error
             ? "–"
-            : " "
+            : NOT_YET
       }
       more={
         value
           ? value.mfu_percent != null
-            ? `${units.scaled(speed, "FLOP/s")}${value.of_steps ? " in the median step" : ""}`
+            ? units.scaled(speed, "FLOP/s")
             : `${units.scaled(value.flops, "FLOP")} in all`
           : undefined
       }
@@ -152,11 +160,6 @@ function WorkTile() {
   );
 }
 
-/** A share that may be far below a percent. */
-function fine(value: number): string {
-  return value > 0 && value < 0.1 ? "< 0.1 %" : units.percent(value);
-}
-
 export function plural(value: number, noun: string): string {
-  return `${units.count(value)} ${noun}${value === 1 ? "" : "s"}`;
+  return `${units.count(value)} ${noun}${value === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
 }

@@ -5,6 +5,7 @@ import { address } from "../router";
 import type { Columns } from "../source/source";
 import { boxName, plain } from "../timeline/names";
 import * as units from "../units";
+import { share } from "./told";
 
 export interface TopKind {
   /** The table it is the head of. */
@@ -37,7 +38,9 @@ export function TopCard(props: { kind: TopKind; time: "host" | "device"; nothing
     <section class="card ov-top" aria-label={kind.title}>
       <header class="ov-head">
         <h2>{kind.title}</h2>
-        <a href={address(kind.page)}>{total ? `All ${units.count(total)} ${kind.noun}` : kind.noun}</a>
+        <a href={address(kind.page)}>
+          {total && total > 1 ? `All ${units.count(total)} ${kind.noun}` : `More of ${kind.noun}`}
+        </a>
       </header>
       <Shown answer={answer}>
         {(table) =>
@@ -78,7 +81,7 @@ function Rows(props: { rows: readonly Row[]; kind: TopKind }) {
                 {beside && <span class="muted"> {beside}</span>}
               </span>
               <span class="ov-time">{units.time(row.time)}</span>
-              <span class="ov-share">{units.percent(row.share)}</span>
+              <span class="ov-share">{share(row.share)}</span>
             </a>
           </li>
         );
@@ -89,8 +92,8 @@ function Rows(props: { rows: readonly Row[]; kind: TopKind }) {
 
 /** The name as it is shown, and what stands beside it. */
 export function named(table: TopKind["table"], row: Row): [string, string] {
-  if (table === "kernels") return [boxName("kernel", row.name), row.detail ? plain(row.detail) : ""];
-  if (table === "lines") return [`${lastFolders(plain(row.name))}:${row.key}`, plain(row.detail ?? "")];
+  if (table === "kernels") return kernel(boxName("kernel", row.name), plain(row.detail ?? ""));
+  if (table === "lines") return [`${fileOf(plain(row.name))}:${row.key}`, plain(row.detail ?? "")];
   if (table === "modules") {
     const last = row.name.slice(row.name.lastIndexOf(".") + 1);
     return [plain(last), row.detail === row.name ? "" : plain(row.detail ?? "")];
@@ -103,7 +106,14 @@ export function named(table: TopKind["table"], row: Row): [string, string] {
   ];
 }
 
-/** The end of a path: the file and the folder it is in. */
-export function lastFolders(path: string): string {
-  return path.split(/[\\/]/).slice(-2).join("/");
+/** Kernels that apply an operation to elements are all called alike: the operation comes first. */
+function kernel(name: string, operator: string): [string, string] {
+  const [, base, inner] = /^(\w*elementwise\w*) ‹(.+)›$/.exec(name) ?? [];
+  return base && inner ? [inner, base] : [name, operator];
+}
+
+/** The name of a file, with the folder where every folder has such a file. */
+function fileOf(path: string): string {
+  const parts = path.split(/[\\/]/);
+  return parts.slice(parts[parts.length - 1]?.startsWith("__") ? -2 : -1).join("/");
 }

@@ -1,28 +1,33 @@
 /** How far the trace can be trusted, and what was recorded. */
 
-import { type Check, type Health, judged } from "../health/checks";
+import { type Check, type Health, type Recorded, SIGNS, sentence } from "../health/health";
 import { Shown, useColumns, useJson } from "../parts/answer";
-import { Table } from "../parts/table";
+import { type ShownColumn, Table } from "../parts/table";
 import * as units from "../units";
 import "../health/health.css";
 
-/** What can be recorded: what it is called, what it gives, and how to have it. */
-const RECORDED: Readonly<Record<string, readonly [title: string, gives: string, how: string]>> = {
-  operators: ["Operators", "times of operators and backward functions", "activities=[ProfilerActivity.CPU]"],
-  steps: ["Steps", "times and parts of each step", "prof.step() in the loop, or an optimizer of torch"],
-  devices: ["Devices", "kernels, copies, utilisation", "activities=[..., ProfilerActivity.CUDA]"],
-  shapes: ["Shapes", "FLOPs, bytes moved, operators by their inputs", "record_shapes=True, or --shapes"],
-  memory: ["Memory", "the curve of memory, its peak and who held it", "profile_memory=True, or --memory"],
-  stacks: ["Stacks", "source lines and flame graphs", "with_stack=True, or --stacks"],
-  modules: ["Modules", "time and memory of each layer", "with_modules=True, or --modules"],
-  python: [
-    "Python calls",
-    "calls of functions as spans of the timeline",
-    "the Kineto engine with with_stack=True",
-  ],
-  collectives: ["Collectives", "size and speed of calls between ranks", "torch.distributed in the program"],
-  counters: ["Counters", "samples over time", "a recording with counters"],
-};
+const LOSSES: readonly ShownColumn[] = [
+  { name: "what", width: "minmax(12rem, 2fr)" },
+  { name: "count", width: "7rem" },
+  { name: "where", width: "minmax(7rem, 1fr)" },
+  { name: "why", width: "minmax(16rem, 5fr)" },
+];
+const PROCESSES: readonly ShownColumn[] = [
+  { name: "process", width: "6rem" },
+  { name: "rank", width: "5rem" },
+  { name: "name", width: "minmax(8rem, 2fr)" },
+  { name: "host", width: "minmax(6rem, 1fr)" },
+  { name: "start_ns" },
+  { name: "duration_ns" },
+  { name: "clock", width: "8rem" },
+  { name: "error_ns", title: "Clock error" },
+  { name: "threads" },
+  { name: "spans", bar: true },
+];
+const INFO: readonly ShownColumn[] = [
+  { name: "key", width: "minmax(12rem, 1fr)" },
+  { name: "value", width: "minmax(20rem, 4fr)" },
+];
 
 export function HealthPage() {
   const answer = useJson<Health>("health");
@@ -32,159 +37,101 @@ export function HealthPage() {
         <h1>Trace health</h1>
       </header>
       <Shown answer={answer}>
-        {(health) => {
-          const { state, line, checks } = judged(health);
-          return (
-            <div class="he">
-              <p class={`he-verdict ${state}`}>
-                <span aria-hidden="true">{state === "good" ? "✓" : "▲"}</span>
-                {line}
-              </p>
+        {(health) => (
+          <div class="he">
+            <p class={`he-verdict ${health.state}`}>
+              <span aria-hidden="true">{SIGNS[health.state]}</span>
+              {sentence(health.line)}
+            </p>
+            <div class="he-both">
               <section class="card" aria-label="Checks">
                 <h2>Checks</h2>
-                <ul class="he-checks">
-                  {checks.map((check) => (
+                <ul>
+                  {health.checks.map((check) => (
                     <Line key={check.title} check={check} />
                   ))}
                 </ul>
               </section>
               <section class="card" aria-label="What was recorded">
                 <h2>What was recorded</h2>
-                <ul class="he-recorded">
+                <ul>
                   {health.recorded.map((one) => (
-                    <Recorded key={one.what} {...one} />
+                    <Kind key={one.title} one={one} />
                   ))}
                 </ul>
               </section>
-              {health.losses.kinds > 0 && <Losses />}
-              {health.processes.count > 1 && <Processes />}
-              <Facts />
             </div>
-          );
-        }}
+            {health.losses.kinds > 0 && (
+              <Listed name="losses" title="What is missing" order="-count" columns={LOSSES} />
+            )}
+            {health.processes.count > 1 && (
+              <Listed name="processes" title="Processes" order="rank" columns={PROCESSES} />
+            )}
+            <Listed name="info" title="All that the trace says of its run" order="key" columns={INFO} />
+          </div>
+        )}
       </Shown>
     </>
   );
 }
 
-const SIGNS = { good: "✓", note: "●", warn: "▲" } as const;
-const SAID = { good: "good", note: "note", warn: "warning" } as const;
-
 function Line(props: { check: Check }) {
   const { check } = props;
+  const meaning = sentence(check.meaning);
   return (
     <li class={check.state}>
-      <span class="he-sign" title={SAID[check.state]}>
-        <span aria-hidden="true">{SIGNS[check.state]}</span>
-        <span class="he-said">{SAID[check.state]}</span>
+      <span class="he-sign" role="img" aria-label={check.state}>
+        {SIGNS[check.state]}
       </span>
       <span class="he-title">{check.title}</span>
       <span>
-        {check.told}
-        {check.meaning && <span class="muted he-meaning">{check.meaning}</span>}
+        {sentence(check.told)}
+        {meaning && <span class="muted he-meaning">{meaning}</span>}
       </span>
     </li>
   );
 }
 
-function Recorded(props: { what: string; rows: number; asked: boolean | null }) {
-  const [title, gives, how] = RECORDED[props.what] ?? [props.what, "", ""];
-  const there = props.rows > 0;
+function Kind(props: { one: Recorded }) {
+  const { one } = props;
+  const there = one.rows > 0;
   return (
-    <li class={there ? "there" : "absent"}>
-      <span class="he-sign" aria-hidden="true">
-        {there ? "✓" : "–"}
+    <li class={there ? "good" : "absent"}>
+      <span class="he-sign" role="img" aria-label={there ? "recorded" : "not recorded"}>
+        {there ? SIGNS.good : "–"}
       </span>
-      <span class="he-title">{title}</span>
-      <span class="he-rows">{there ? units.count(props.rows) : props.asked ? "none seen" : ""}</span>
-      <span class="muted">
-        {there ? gives : `${gives}: `}
-        {!there && <code>{how}</code>}
+      <span class="he-title">{one.title}</span>
+      <span>
+        {there ? units.count(one.rows) : one.asked ? "none seen" : "none"}
+        <span class="muted he-meaning">
+          {one.gives}
+          {!there && (
+            <>
+              ; to have them: <code>{one.how}</code>
+            </>
+          )}
+        </span>
       </span>
     </li>
   );
 }
 
-function Losses() {
-  const answer = useColumns("table/losses");
+function Listed(props: { name: string; title: string; order: string; columns: readonly ShownColumn[] }) {
+  const answer = useColumns(`table/${props.name}`);
   return (
-    <section aria-label="Losses">
-      <h2>Losses</h2>
+    <section aria-label={props.title}>
+      <h2>{props.title}</h2>
       <Shown answer={answer}>
         {(table) => (
           <Table
             table={table}
-            id="losses"
-            order="-count"
-            height="20rem"
-            columns={[
-              { name: "what", width: "minmax(12rem, 2fr)" },
-              { name: "count", width: "7rem" },
-              { name: "where", width: "minmax(7rem, 1fr)" },
-              { name: "why", width: "minmax(16rem, 5fr)" },
-            ]}
+            id={props.name}
+            order={props.order}
+            height="min(28rem, 70vh)"
+            columns={props.columns}
           />
         )}
       </Shown>
     </section>
   );
-}
-
-function Processes() {
-  const answer = useColumns("table/processes");
-  return (
-    <section aria-label="Processes">
-      <h2>Processes</h2>
-      <Shown answer={answer}>
-        {(table) => (
-          <Table
-            table={table}
-            id="processes"
-            order="rank"
-            height="20rem"
-            columns={[
-              { name: "process", width: "6rem" },
-              { name: "rank", width: "5rem" },
-              { name: "name", width: "minmax(8rem, 2fr)" },
-              { name: "host", width: "minmax(6rem, 1fr)" },
-              { name: "start_ns" },
-              { name: "duration_ns" },
-              { name: "clock", width: "8rem" },
-              { name: "error_ns", title: "Clock error" },
-              { name: "threads" },
-              { name: "spans", bar: true },
-            ]}
-          />
-        )}
-      </Shown>
-    </section>
-  );
-}
-
-function Facts() {
-  const answer = useColumns("table/info");
-  return (
-    <section aria-label="All that is known of the run">
-      <h2>All that is known of the run</h2>
-      <Shown answer={answer}>
-        {(table) => (
-          <Table
-            table={table}
-            id="info"
-            order="key"
-            height="30rem"
-            columns={[
-              { name: "key", width: "minmax(12rem, 1fr)" },
-              { name: "value", width: "minmax(20rem, 4fr)", cell: (row) => cut(table.texts("value")[row]) },
-            ]}
-          />
-        )}
-      </Shown>
-    </section>
-  );
-}
-
-function cut(text: string | null | undefined): string {
-  if (!text) return "";
-  return text.length > 400 ? `${text.slice(0, 400)}…` : text;
 }

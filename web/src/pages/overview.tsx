@@ -1,14 +1,16 @@
 /** What ran where, how long the steps took, and what took most of the time: the first look at a trace. */
 
-import { type Health, type Judged, judged } from "../health/checks";
+import { type Health, SIGNS, sentence } from "../health/health";
 import { moment, type Overview, type Peak } from "../overview/facts";
 import { MemoryCard, RunCard, UtilisationCard } from "../overview/side-cards";
 import { StepCard } from "../overview/step-card";
 import { Tiles } from "../overview/tiles";
 import { TopCard, type TopKind } from "../overview/top-card";
-import { Shown, useJson } from "../parts/answer";
+import { Nothing, Shown, useColumns, useJson } from "../parts/answer";
 import { address, change, route } from "../router";
 import "../overview/overview.css";
+
+const NONE: never[] = [];
 
 const TOPS: Readonly<Record<TopKind["table"], TopKind>> = {
   kernels: {
@@ -48,7 +50,9 @@ export function OverviewPage() {
 
 function Whole(props: { overview: Overview }) {
   const { overview } = props;
+  const empty = overview.spans === 0;
   const peaks = useJson<{ peaks: Peak[] }>(overview.memory ? "overview/memory" : null);
+  const breakdown = useColumns("table/breakdown");
   const health = useJson<Health>("health");
   const onDevice = overview.device_work > 0;
   const time = onDevice && route.value.query["time"] !== "host" ? "device" : "host";
@@ -61,13 +65,27 @@ function Whole(props: { overview: Overview }) {
         <span class="told">
           {[moment(overview.start_realtime_ns), overview.ended].filter(Boolean).join(" · ")}
         </span>
-        <HealthLine health={health.value && judged(health.value)} />
+        <HealthLine health={health.value} />
       </header>
-      <Tiles overview={overview} peaks={peaks} />
+      <Tiles overview={overview} breakdown={breakdown} peaks={peaks} />
       <div class="ov-body">
         <div class="ov-main">
-          <StepCard foundByOptimizer={overview.steps?.found_by_optimizer ?? false} />
-          <header class="ov-head ov-section">
+          {empty && (
+            <section class="card">
+              <Nothing>
+                The trace holds no spans: nothing ran while it recorded. Record while the program runs, with{" "}
+                <code>activities=[ProfilerActivity.CPU]</code> and that of your device.
+              </Nothing>
+            </section>
+          )}
+          {!empty && (
+            <StepCard
+              answer={breakdown}
+              leftOut={overview.steps?.left_out ?? NONE}
+              expected={overview.steps?.count ?? 1}
+            />
+          )}
+          <header class="ov-head ov-section" hidden={empty}>
             <h2>What took the time</h2>
             {onDevice && (
               <span class="choice">
@@ -84,7 +102,7 @@ function Whole(props: { overview: Overview }) {
               </span>
             )}
           </header>
-          <div class="ov-tops">
+          <div class="ov-tops" hidden={empty}>
             {onDevice && time === "device" && (
               <TopCard kind={TOPS.kernels} time={time} nothing="No kernel ran." />
             )}
@@ -108,7 +126,7 @@ function Whole(props: { overview: Overview }) {
         </div>
         <aside class="ov-side">
           <RunCard overview={overview} />
-          <UtilisationCard overview={overview} />
+          {!empty && <UtilisationCard overview={overview} />}
           {overview.memory && <MemoryCard peaks={peaks} />}
         </aside>
       </div>
@@ -116,9 +134,11 @@ function Whole(props: { overview: Overview }) {
   );
 }
 
+/** What ran or, where nobody says it, on what. */
 function titled(overview: Overview): string {
-  const words = overview.program?.replace(/^python /, "");
-  return words ? words.slice(0, 2000) : "Overview";
+  const ran = overview.program?.replace(/^python (-m )?/, "");
+  const devices = overview.facts.find((fact) => fact.label === "Devices");
+  return (ran || (devices ? `On ${devices.value}` : "Overview")).slice(0, 2000);
 }
 
 function missing(overview: Overview): string {
@@ -129,13 +149,13 @@ function missing(overview: Overview): string {
     : "Source lines are missing here: record with_stack=True to have them.";
 }
 
-function HealthLine(props: { health: Judged | undefined }) {
+function HealthLine(props: { health: Health | undefined }) {
   const { health } = props;
   if (!health) return <span class="ov-health" />;
   return (
     <a class={`ov-health ${health.state}`} href={address("health")}>
-      <span aria-hidden="true">{health.state === "good" ? "✓" : "▲"}</span>
-      {health.line}
+      <span aria-hidden="true">{SIGNS[health.state]}</span>
+      {sentence(health.line)}
     </a>
   );
 }
