@@ -26,8 +26,21 @@ const KEYS: readonly (readonly [readonly string[], string])[] = [
   [["?"], "this help"],
 ];
 
-/** What can be done here, where nothing is chosen yet. */
-export function Keys() {
+const COLOURS: readonly (readonly [string, string])[] = [
+  ["operator", "operators"],
+  ["backward", "backward functions"],
+  ["annotation", "ranges of the program"],
+  ["python", "Python calls"],
+  ["module", "modules"],
+  ["runtime", "calls of the runtime and the driver"],
+  ["sync", "waits for a device"],
+  ["kernel", "kernels"],
+  ["memcpy", "copies and fills of memory"],
+  ["collective", "collectives and their kernels"],
+  ["overhead", "overhead of profiling"],
+];
+
+function Keys() {
   return (
     <div class="tl-keys">
       <div>
@@ -74,6 +87,14 @@ export function Help(props: { onClose: () => void }) {
         </button>
       </form>
       <Keys />
+      <p class="legend tl-colours">
+        {COLOURS.map(([role, what]) => (
+          <span key={role}>
+            <span class="swatch" style={{ background: `var(--${role})` }} />
+            {what}
+          </span>
+        ))}
+      </p>
     </dialog>
   );
 }
