@@ -4,6 +4,7 @@ import { useEffect } from "preact/hooks";
 import { PAGES } from "./pages/pages";
 import { Problem, SourceContext, version } from "./parts/answer";
 import { Mark } from "./parts/mark";
+import { Share } from "./parts/share";
 import { theme, turnTheme } from "./parts/theme";
 import { address, go, route } from "./router";
 import type { Source } from "./source/source";
@@ -77,9 +78,12 @@ export function App(props: {
               </span>
             )}
             {props.gone && <span class="warn">The server has ended: nothing more can be asked.</span>}
-            <button type="button" onClick={turnTheme}>
-              {theme.value === "dark" ? "Light" : "Dark"}
-            </button>
+            <div class="pair">
+              <Share />
+              <button type="button" onClick={turnTheme}>
+                {theme.value === "dark" ? "Light" : "Dark"}
+              </button>
+            </div>
           </div>
         </aside>
         <main class={page?.full ? "page full" : "page"} key={`${chosen}:${version.value === -1}`}>

@@ -35,6 +35,8 @@ ANSWERS: dict[str, str] = {
     "flame_choices": "kinetoscope.viewer._stacks:flame_choices",
     "flame_operators": "kinetoscope.viewer._stacks:flame_operators",
     "health": "kinetoscope.viewer._health:health",
+    "export/": "kinetoscope.viewer._export:export",
+    "export/about": "kinetoscope.viewer._export:about",
     "histogram": "kinetoscope.viewer._instances:histogram",
     "instances": "kinetoscope.viewer._instances:instances",
     "kernels": "kinetoscope.viewer._kernels:kernels",

@@ -150,6 +150,8 @@ def application(answer: Answering, token: str, port: int) -> Starlette:
         found = await run_in_threadpool(answer, path, dict(request.query_params))
         headers = {**_HEADERS, **found.headers}
         if found.file is not None:
+            headers["Content-Length"] = str(found.file.seek(0, 2))
+            found.file.seek(0)
             return StreamingResponse(_blocks(found.file), found.status, headers, found.type)
         return Whole(found.body, found.status, headers, found.type)
 

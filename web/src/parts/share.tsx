@@ -1,0 +1,264 @@
+/**
+ * What can be taken away: a link to what is shown, files of the trace or of a part of it, and a window for Perfetto.
+ * Any page can show it; which part is meant stands in the address.
+ */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { route } from "../router";
+import type { Query, Source } from "../source/source";
+import * as units from "../units";
+import { useJson, useSource, words } from "./answer";
+import { handOver } from "./perfetto";
+import "./share.css";
+
+const FORMATS = [
+  { form: "ktrace", title: "Kinetoscope", told: ".ktrace: keeps everything, and is small" },
+  { form: "json", title: "Chrome JSON", told: ".json.gz: for what reads torch.profiler's traces" },
+  { form: "perfetto", title: "Perfetto", told: ".pftrace: for ui.perfetto.dev and its trace processor" },
+  { form: "speedscope", title: "speedscope", told: ".speedscope.json: drop it on speedscope.app" },
+] as const;
+
+/** A part of the trace that can be taken. */
+interface Part {
+  key: string;
+  title: string;
+  query: Query;
+}
+
+interface About {
+  slices: number;
+  most_slices: number;
+  steps: [number, number] | null;
+}
+
+export function Share(props: { label?: string }) {
+  const source = useSource();
+  const [open, setOpen] = useState(false);
+  const button = useRef<HTMLButtonElement>(null);
+  const close = () => {
+    setOpen(false);
+    button.current?.focus();
+  };
+  return (
+    <>
+      <button
+        type="button"
+        ref={button}
+        aria-expanded={open}
+        aria-haspopup="dialog"
+        title={source.served ? "Save, share, or open elsewhere" : "Share what is shown"}
+        onClick={() => setOpen(!open)}
+      >
+        {props.label ?? "Export"}
+      </button>
+      {open && <Panel at={button.current} onClose={close} />}
+    </>
+  );
+}
+
+function Panel(props: { at: HTMLElement | null; onClose: () => void }) {
+  const source = useSource();
+  const panel = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    panel.current?.focus();
+    const away = (event: PointerEvent) => {
+      const inside = event.target instanceof Node && panel.current?.contains(event.target);
+      if (!inside && !(event.target instanceof Node && props.at?.contains(event.target))) props.onClose();
+    };
+    const keys = (event: KeyboardEvent) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      props.onClose();
+    };
+    addEventListener("pointerdown", away);
+    addEventListener("keydown", keys, true);
+    return () => {
+      removeEventListener("pointerdown", away);
+      removeEventListener("keydown", keys, true);
+    };
+  }, []);
+  return (
+    <div class="share" ref={panel} role="dialog" aria-label="Export" tabIndex={-1} style={place(props.at)}>
+      <Link />
+      {source.served && <Files source={source} />}
+    </div>
+  );
+}
+
+function Link() {
+  const [copied, setCopied] = useState(false);
+  return (
+    <div class="share-row">
+      <button
+        type="button"
+        onClick={() =>
+          navigator.clipboard?.writeText(location.href).then(
+            () => setCopied(true),
+            () => prompt("Copy:", location.href),
+          )
+        }
+      >
+        Copy link to this view
+      </button>
+      <span class="muted" role="status">
+        {copied ? "Copied." : ""}
+      </span>
+    </div>
+  );
+}
+
+function Files(props: { source: Source }) {
+  const { source } = props;
+  const parts = partsOf(route.value.query);
+  const [key, setKey] = useState(parts[0]?.key ?? "all");
+  const [steps, setSteps] = useState("");
+  const [told, setTold] = useState("");
+  const [working, setWorking] = useState(false);
+  const part = parts.find((one) => one.key === key);
+  const query: Query | null = part ? part.query : steps.trim() ? { steps: steps.trim() } : null;
+  const about = useJson<About>(query && "export/about", query ?? {});
+  const known = useJson<About>("export/about");
+  const tooMany = about.value !== undefined && about.value.slices > about.value.most_slices;
+
+  const perfetto = async () => {
+    const address = source.perfettoUi;
+    const from = query && source.download("export/perfetto", { ...query, most: about.value?.most_slices });
+    if (!address || !from) return;
+    // Only a window that opens in the very moment of a click is let through.
+    const beside = open(address, "_blank");
+    if (!beside) {
+      setTold("The browser let no window open: allow it for this page, then try again.");
+      return;
+    }
+    setWorking(true);
+    setTold("Making the file…");
+    try {
+      const response = await fetch(from);
+      if (!response.ok) throw new Error(((await response.json()) as { error: string }).error);
+      const buffer = await response.arrayBuffer();
+      setTold("Handing it over…");
+      const title = document.title;
+      await handOver(beside, address, { buffer, title, fileName: "kinetoscope.pftrace" });
+      setTold("Perfetto has it.");
+    } catch (error) {
+      beside.close();
+      setTold(error instanceof Error ? error.message : words(error));
+    } finally {
+      setWorking(false);
+    }
+  };
+
+  return (
+    <>
+      <fieldset class="share-parts">
+        <legend>What</legend>
+        {parts.map((one) => (
+          <label key={one.key}>
+            <input
+              type="radio"
+              name="share-part"
+              checked={key === one.key}
+              onChange={() => setKey(one.key)}
+            />
+            {one.title}
+          </label>
+        ))}
+        {known.value?.steps && (
+          <label>
+            <input
+              type="radio"
+              name="share-part"
+              checked={key === "steps"}
+              onChange={() => setKey("steps")}
+            />
+            Steps
+            <input
+              type="text"
+              aria-label="Numbers of steps"
+              placeholder={`${known.value.steps[0]}-${known.value.steps[1]}`}
+              value={steps}
+              onFocus={() => setKey("steps")}
+              onInput={(event) => setSteps(event.currentTarget.value)}
+            />
+          </label>
+        )}
+        <p class={about.error === undefined ? "muted" : "warn"} role="status">
+          {about.error ?? (query && about.value ? `${units.count(about.value.slices)} spans` : "\u00a0")}
+        </p>
+      </fieldset>
+      <ul>
+        {FORMATS.map((format) => (
+          <li key={format.form}>
+            <Save
+              href={query && !about.error ? source.download(`export/${format.form}`, query) : null}
+              title={format.title}
+            />
+            <span class="muted">{format.told}</span>
+          </li>
+        ))}
+      </ul>
+      {source.perfettoUi && (
+        <div class="share-perfetto">
+          <div class="share-row">
+            <button
+              type="button"
+              disabled={!query || working || tooMany || about.error !== undefined}
+              onClick={perfetto}
+            >
+              Open in Perfetto
+            </button>
+            <span class="muted" role="status">
+              {told}
+            </span>
+          </div>
+          <p class="muted">
+            {tooMany
+              ? `A page of Perfetto has room for about ${units.count(about.value?.most_slices)} spans: choose a shorter part.`
+              : `Opens ${new URL(source.perfettoUi).host} in a new window. The trace stays in this browser.`}
+          </p>
+        </div>
+      )}
+    </>
+  );
+}
+
+function Save(props: { href: string | null; title: string }) {
+  return props.href === null ? (
+    <button type="button" disabled>
+      {props.title}
+    </button>
+  ) : (
+    <a class="button" download href={props.href}>
+      {props.title}
+    </a>
+  );
+}
+
+/** What the address says is looked at, the closest first; the whole trace last. */
+export function partsOf(query: Readonly<Record<string, string>>): Part[] {
+  const parts: Part[] = [];
+  const [from, to] = (query["range"] ?? "").split("-").map(Number);
+  const add = (key: string, title: string, start: number | undefined, end: number | undefined) => {
+    if (start === undefined || end === undefined || !(end > start && end > 0)) return;
+    const whole = { start: Math.max(0, Math.floor(start)), end: Math.ceil(end) };
+    parts.push({
+      key,
+      title: `${title}: ${units.time(whole.end - whole.start)} from ${units.time(whole.start)}`,
+      query: whole,
+    });
+  };
+  add("range", "The selected range", from, to);
+  if (query["start"] !== undefined)
+    add("view", "What is in view", Number(query["start"]), Number(query["end"]));
+  parts.push({ key: "all", title: "The whole trace", query: {} });
+  return parts;
+}
+
+/** Beside the button, on the side where there is more room. */
+function place(at: HTMLElement | null): Record<string, string> {
+  if (!at) return {};
+  const { left, right, top, bottom } = at.getBoundingClientRect();
+  const across = left > innerWidth / 2 ? { right: `${innerWidth - right}px` } : { left: `${left}px` };
+  const along = top > innerHeight / 2 ? { bottom: `${innerHeight - top + 6}px` } : { top: `${bottom + 6}px` };
+  return { ...across, ...along } as Record<string, string>;
+}
