@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from kinetoscope.trace._processes import thread_processes
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.trace._columns import Columns
 
 EVERY = slice(None)
 BEFORE_NS = -1
 NEVER_NS = np.iinfo(np.int64).max
+# An odd number with bits all over: addresses of several processes then meet no more often than random ones.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _NEVER_RANK = np.iinfo(np.int64).max
 
 
@@ -88,21 +89,36 @@ class Blocks:
         return 2 * len(self.event_times_ns) + 3
 
 
-def keys_of(
-    columns: Mapping[str, Any] | Columns, rows: slice | NDArray[np.intp] = EVERY
-) -> NDArray[np.uint64]:
-    """Addresses that tell the host's memory and that of each device apart.
+def keys_of(trace: Trace, table: str, rows: slice | NDArray[Any] = EVERY) -> NDArray[np.uint64]:
+    """Addresses that tell the host's memory, that of each device, and that of each process apart.
 
     Args:
-        columns: A table with `address`, `device_type` and `device_index`.
+        trace: The trace.
+        table: A table with `address`, `device_type` and `device_index`: `allocations`, `operands` or `storages`.
         rows: Which rows of it.
     """
+    columns = trace.columns(table)
     kind = columns["device_type"][rows].astype(np.uint64)
     index = columns["device_index"][rows].view(np.uint8).astype(np.uint64)
     # Addresses are shorter than 48 bits; the host's stay as they are.
     device = np.where(kind == 0, np.uint64(0), kind * np.uint64(256) + index)
     keys: NDArray[np.uint64] = columns["address"][rows] ^ (device << np.uint64(48))
+    if len(trace.columns("processes")) > 1:
+        keys = keys ^ (processes_of(trace, table, rows).astype(np.uint64) * _SPREAD)
     return keys
+
+
+def processes_of(trace: Trace, table: str, rows: slice | NDArray[Any] = EVERY) -> NDArray[np.int32]:
+    """The row of `processes` of each row of a table that has addresses; 0 where nobody's is known."""
+    columns, of_thread = trace.columns(table), thread_processes(trace)
+    if table == "storages":
+        found = columns["process_row"][rows]
+    elif table == "operands":
+        found = of_thread[trace.column("spans", "thread")[columns["span"][rows]]]
+    else:
+        found = of_thread[columns["thread"][rows]]
+    owner: NDArray[np.int32] = np.maximum(found, 0).astype(np.int32)
+    return owner
 
 
 def blocks_of(trace: Trace) -> Blocks:
@@ -114,7 +130,7 @@ def _find(trace: Trace) -> Blocks:
     """Put the recorded blocks and those from before together."""
     events = trace.columns("allocations")
     times, size = events["time_ns"], events["bytes"]
-    key = keys_of(events)
+    key = keys_of(trace, "allocations")
     numbers, devices = _device_numbers(events["device_type"], events["device_index"])
     made = np.flatnonzero(size > 0)
     end = _ends(made, key, events["match"])
@@ -178,7 +194,7 @@ def _unrecorded(
     events, spans = trace.columns("allocations"), trace.columns("spans")
     held, given = trace.columns("storages"), trace.columns("operands")
     given_from = spans["start_ns"][given["span"]]
-    key = np.concatenate([keys_of(held), keys_of(given)])
+    key = np.concatenate([keys_of(trace, "storages"), keys_of(trace, "operands")])
     size = np.concatenate([held["bytes"], given["bytes"]])
     device_type = np.concatenate([held["device_type"], given["device_type"]])
     index = np.concatenate([held["device_index"], given["device_index"]])

@@ -64,6 +64,7 @@ class _Inquiry:
     """One look at a trace's spans, operands and storages; every array has an entry a block or a span."""
 
     def __init__(self, trace: Trace) -> None:
+        self.trace = trace
         self.spans: Columns = trace.columns("spans")
         self.operands: Columns = trace.columns("operands")
         self.storages: Columns = trace.columns("storages")
@@ -159,7 +160,7 @@ class _Inquiry:
         held = self.storages
         role = np.full(len(self.blocks), NO_ROLE, dtype=np.uint8)
         module = np.full(len(self.blocks), -1, dtype=np.int32)
-        block = self.blocks.at(keys_of(held), held["time_ns"])
+        block = self.blocks.at(keys_of(self.trace, "storages"), held["time_ns"])
         for weight in _BY_WEIGHT:
             rows = np.flatnonzero((block >= 0) & (held["role"] == weight))
             role[block[rows]] = weight
@@ -198,7 +199,9 @@ class _Inquiry:
     def _given(self, rows: NDArray[np.intp]) -> Rows:
         """The blocks that operands lie in."""
         given = self.operands
-        return self.blocks.at(keys_of(given, rows), self.spans["start_ns"][given["span"][rows]])
+        return self.blocks.at(
+            keys_of(self.trace, "operands", rows), self.spans["start_ns"][given["span"][rows]]
+        )
 
     def _differentiated(self) -> Flags:
         """Mark the outermost operators of forward that backward came back to."""
@@ -253,7 +256,7 @@ class _Inquiry:
         source = self._given(rows)
         operator, source = span_outer[rows[source >= 0]], source[source >= 0]
         computed = _reached(made_by_model, source, operator, outer, asked, len(spans))
-        keys = keys_of(given)
+        keys = keys_of(self.trace, "operands")
         known = np.unique(self.blocks.key[asked])
         rows = np.flatnonzero(of_model[given["span"]] & (given["argument"] >= 0) & np.isin(keys, known))
         block = self._given(rows)

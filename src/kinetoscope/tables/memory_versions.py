@@ -33,7 +33,7 @@ def content_changes(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int32]]
     span = given["span"]
     rows = np.flatnonzero((given["argument"] == 0) & (in_place & ~nested)[span])
     times = spans["start_ns"][span[rows]]
-    block = blocks_of(trace).at(keys_of(given, rows), times)
+    block = blocks_of(trace).at(keys_of(trace, "operands", rows), times)
     known = np.flatnonzero(block >= 0)
     known = known[np.argsort(times[known], kind="stable")]
     return times[known], block[known]

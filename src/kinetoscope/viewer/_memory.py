@@ -20,7 +20,7 @@ from kinetoscope.trace._naming import frame_texts
 from kinetoscope.trace._shown import memory_recorded
 from kinetoscope.viewer._answers import Limited, number
 from kinetoscope.viewer._memory_curve import BY
-from kinetoscope.viewer._memory_places import chosen, highest, places
+from kinetoscope.viewer._memory_places import chosen, highest, lasting_ns, places
 
 if TYPE_CHECKING:
     import pyarrow
@@ -97,7 +97,7 @@ def memory(trace: Trace, query: Query) -> dict[str, Any]:
     return {
         "recorded": memory_recorded(trace),
         "start_ns": 0,
-        "duration_ns": max(trace.duration_ns, 1),
+        "duration_ns": lasting_ns(trace),
         "highest": highest(known).key if known else None,
         "devices": [_described(trace, place) for place in known],
     }

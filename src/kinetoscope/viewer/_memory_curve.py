@@ -14,7 +14,7 @@ from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import to_arrow
 from kinetoscope.viewer._answers import number
 from kinetoscope.viewer._memory_modules import module_parts
-from kinetoscope.viewer._memory_places import chosen
+from kinetoscope.viewer._memory_places import chosen, lasting_ns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -47,7 +47,7 @@ def curve(trace: Trace, query: Query) -> pyarrow.Table:
         ArgumentError: No such device, way to divide it, or window.
     """
     place, labels, part = _divided(trace, query)
-    start, end = number(query, "start", 0.0), number(query, "end", max(trace.duration_ns, 1))
+    start, end = number(query, "start", 0.0), number(query, "end", lasting_ns(trace))
     if not start < end:
         raise ArgumentError(
             f"the window from {start:g} to {end:g} ns is empty; its end must lie after its start"
@@ -101,12 +101,14 @@ def moments(place: Place, part: NDArray[np.int8], parts: int, start_ns: float, e
         end_ns: Where it ends.
     """
     counts = place.counts
-    first, last = (int(row) for row in np.searchsorted(place.time_ns, [start_ns, end_ns]))
-    told_first, told_last = (int(row) for row in np.searchsorted(counts.time_ns, [start_ns, end_ns]))
+    # What happens at the very end of a window is still within.
+    past = np.nextafter(end_ns, np.inf)
+    first, last = (int(row) for row in np.searchsorted(place.time_ns, [start_ns, past]))
+    told_first, told_last = (int(row) for row in np.searchsorted(counts.time_ns, [start_ns, past]))
     rows, told = np.arange(first, last), np.arange(told_first, told_last)
     if len(rows) + len(told) > MOST_POINTS - 2:
         columns = (MOST_POINTS - 2 - parts) // (5 if len(told) else 3)
-        edges = np.linspace(start_ns, end_ns, columns + 1)
+        edges = np.append(np.linspace(start_ns, end_ns, columns + 1)[:-1], past)
         window = slice(first, last)
         kept = chosen_rows(place.time_ns[window], place.total_bytes[window], edges)
         rows = first + np.unique(np.concatenate([*kept, _part_peaks(place, part, parts, window)]))

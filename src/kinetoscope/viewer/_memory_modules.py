@@ -47,7 +47,7 @@ def module_parts(trace: Trace, place: Place, judged: Judged) -> tuple[list[str],
         of_module[row] = place_of.get(row, int(of_module[above]) if above >= 0 else len(shown))
     part = of_module[own]
     there = np.bincount(part[place.block], minlength=len(shown) + 1) > 0
-    labels = [f"{paths[row]} (the rest)" if row in opened else paths[row] for row in shown]
+    labels = [f"{paths[row]} (rest)" if row in opened else paths[row] for row in shown]
     labels.append("other modules and none" if _left_out(children, shown) else "no module")
     renumbered = np.cumsum(there) - 1
     return [label for label, used_one in zip(labels, there.tolist(), strict=True) if used_one], renumbered[

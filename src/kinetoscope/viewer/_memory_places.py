@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables.memory_blocks import blocks_of, keys_of
+from kinetoscope.tables.memory_blocks import blocks_of, keys_of, processes_of
 from kinetoscope.tables.memory_timeline import changes_of, device_names
 from kinetoscope.trace._processes import infos, rank_of, thread_processes
 
@@ -101,7 +101,7 @@ def places(trace: Trace) -> list[Place]:
         blocks, names = blocks_of(trace), device_names(trace)
         processes = infos(trace)
         many = len(processes) > 1
-        owner = _processes_of(trace, blocks) if many else np.zeros(len(blocks), np.int32)
+        owner = _owners(trace, blocks) if many else np.zeros(len(blocks), np.int32)
         found = []
         for process, info in enumerate(processes):
             for number, name in enumerate(names):
@@ -136,6 +136,11 @@ def chosen(trace: Trace, query: Query) -> Place:
 def highest(known: list[Place]) -> Place:
     """The memory with the highest peak."""
     return max(known, key=lambda place: int(place.total_bytes[place.peak_row]))
+
+
+def lasting_ns(trace: Trace) -> int:
+    """How long the trace lasts, all that happened to memory included."""
+    return max([trace.duration_ns, 1, *(int(place.time_ns[-1]) for place in places(trace))])
 
 
 def _place(
@@ -187,18 +192,15 @@ def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Count
     )
 
 
-def _processes_of(trace: Trace, blocks: Blocks) -> NDArray[np.int32]:
+def _owners(trace: Trace, blocks: Blocks) -> NDArray[np.int32]:
     """The process of each block: of the thread that allocated it, else of what was seen to use it."""
-    of_thread = thread_processes(trace)
     recorded = blocks.allocation >= 0
-    thread = trace.column("allocations", "thread")
     owner = np.zeros(len(blocks), np.int32)
-    owner[recorded] = of_thread[thread[blocks.allocation[recorded]]]
-    held, given, spans = trace.columns("storages"), trace.columns("operands"), trace.columns("spans")
-    key = np.concatenate([keys_of(held), keys_of(given)])
-    users = np.concatenate([held["process_row"], of_thread[spans["thread"][given["span"]]]])
-    if len(key):
-        known, first = np.unique(key, return_index=True)
+    owner[recorded] = processes_of(trace, "allocations", blocks.allocation[recorded])
+    users = ("storages", "operands")
+    known, first = np.unique(np.concatenate([keys_of(trace, name) for name in users]), return_index=True)
+    if len(known):
+        of_user = np.concatenate([processes_of(trace, name) for name in users])
         at = np.minimum(np.searchsorted(known, blocks.key[~recorded]), len(known) - 1)
-        owner[~recorded] = users[first][at]
-    return np.maximum(owner, 0)
+        owner[~recorded] = of_user[first][at]
+    return owner

@@ -3,9 +3,10 @@
 import { useMemo, useState } from "preact/hooks";
 import { type Answer, Shown, useColumns, useSource } from "../parts/answer";
 import { Chart, type Layer } from "../parts/chart";
-import { rowAt, timeReading } from "../parts/chart-scale";
+import { rowAt } from "../parts/chart-scale";
 import { change } from "../router";
 import type { Columns } from "../source/source";
+import { moment } from "../timeline/ticks";
 import * as units from "../units";
 import { countsOf, type Device, partsOf, tail } from "./facts";
 
@@ -72,7 +73,7 @@ function Drawn(props: {
       />
       <table class="readings">
         <caption>
-          {when} {timeReading(pointed === null ? cursor : (time[pointed] ?? 0), span / 500)}
+          {when} {moment(pointed === null ? cursor : (time[pointed] ?? 0), span / 500)}
         </caption>
         <tbody>
           {[...layers.keys()].reverse().map((index) => (
@@ -106,7 +107,7 @@ function Reading(props: { layer: Layer | undefined; value: number | undefined; l
             style={line ? { borderColor: painted } : { background: painted }}
           />
         )}
-        <span class="name">{tail(layer.label)}</span>
+        <span class="name">{tail(layer.label, 20)}</span>
       </th>
       <td>{units.bytes(value)}</td>
     </tr>

@@ -1,10 +1,10 @@
 /** Who held the memory at the cursor or, without one, at the peak. */
 
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
-import { timeReading } from "../parts/chart-scale";
 import { Choice } from "../parts/choice";
 import { Table } from "../parts/table";
 import { address, change } from "../router";
+import { moment } from "../timeline/ticks";
 import { type Device, shortFrame, stackOf, tail } from "./facts";
 
 const GROUPINGS = [
@@ -37,7 +37,7 @@ export function LiveView(props: {
       <header class="title">
         <h2>
           Live {shownTime === device.peak_ns ? "at the peak" : "at the cursor"},{" "}
-          {timeReading(shownTime, props.shown / 500)}
+          {moment(shownTime, props.shown / 500)}
         </h2>
         {!can && (
           <span class="told">A report knows who held memory at the peak alone; the viewer at any time.</span>

@@ -1,7 +1,8 @@
 /** Draws a chart on its canvas. */
 
+import { moment, ticks } from "../timeline/ticks";
 import type { ChartProps } from "./chart";
-import { type Extent, marks, type Room, reading, timeReading, xOf, yOf } from "./chart-scale";
+import { type Extent, marks, type Room, reading, xOf, yOf } from "./chart-scale";
 import { colour } from "./theme";
 
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
@@ -93,13 +94,15 @@ function axes(ctx: CanvasRenderingContext2D, unit: string, room: Room, extent: E
   }
   ctx.textBaseline = "top";
   ctx.textAlign = "center";
-  const along = Math.max(2, Math.floor((room.right - room.left) / APART.x));
-  const times = marks(extent.start, extent.end, along, "ns");
-  const apart = (times[1] ?? 0) - (times[0] ?? 0) || 1;
-  for (const time of times) {
+  const along = ticks(extent, room.right - room.left, APART.x);
+  for (const { time, label } of along.major) {
     const x = Math.round(xOf(time, room, extent)) + 0.5;
     segment(ctx, x, room.top, x, room.bottom);
-    ctx.fillText(timeReading(time, apart), x, room.bottom + 8);
+    ctx.fillText(label, Math.min(x, room.width - ctx.measureText(label).width / 2), room.bottom + 8);
+  }
+  if (along.base !== null) {
+    ctx.textAlign = "left";
+    ctx.fillText(moment(along.base, along.step), 0, room.bottom + 8);
   }
 }
 

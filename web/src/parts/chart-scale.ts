@@ -93,17 +93,8 @@ function byteStep(least: number): number {
   return step >= 1000 ? unit * 1024 : step * unit;
 }
 
-/** A time of which `apart` still matters: `604.85 ms` where the next mark is 10 µs away. */
-export function timeReading(ns: number, apart: number): string {
-  const [unit, name] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-  if (ns === 0) return "0";
-  const decimals = Math.max(0, Math.min(9, Math.ceil(-Math.log10(apart / unit) - 1e-9)));
-  return `${(ns / unit).toFixed(unit === 1 ? 0 : decimals)} ${name}`;
-}
-
 /** What stands at a mark, and what is read where the pointer is. */
 export function reading(value: number | null | undefined, unit: string): string {
-  if (unit === "ns") return units.time(value);
   if (unit === "bytes") return units.bytes(value);
   if (unit === "bytes/s") return value || value === 0 ? `${units.bytes(value)}/s` : units.bytes(value);
   if (unit === "%") return units.percent(value);
