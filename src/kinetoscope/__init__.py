@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
+    from kinetoscope.viewer._report import report
     from kinetoscope.viewer._view import view
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ __all__ = [
     "record_function",
     "register_flops",
     "register_peak_flops",
+    "report",
     "schedule",
     "steps",
     "supported_activities",
@@ -93,6 +95,7 @@ _HOMES = {
     "record_function": "kinetoscope.collect",
     "register_flops": "kinetoscope.tables.costs",
     "register_peak_flops": "kinetoscope.tables.costs",
+    "report": "kinetoscope.viewer._report",
     "schedule": "kinetoscope.collect",
     "steps": "kinetoscope.collect",
     "supported_activities": "kinetoscope.collect",

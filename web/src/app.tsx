@@ -77,6 +77,7 @@ export function App(props: {
                 The file has changed and cannot be read now; this is what it held before.
               </span>
             )}
+            {source.lacks && <span class="warn">{source.lacks}</span>}
             {props.gone && <span class="warn">The server has ended: nothing more can be asked.</span>}
             <div class="pair">
               <Share />

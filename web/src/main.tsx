@@ -4,6 +4,7 @@ import { render } from "preact";
 import { App, type Offered } from "./app";
 import { version } from "./parts/answer";
 import { route } from "./router";
+import { embedded } from "./source/embedded";
 import { HttpSource } from "./source/http";
 
 const LOOK_AGAIN_MS = 2000;
@@ -11,6 +12,12 @@ const LOOK_AGAIN_MS = 2000;
 async function start(): Promise<void> {
   const root = document.getElementById("app");
   if (!root) throw new Error("the page has no place for the app");
+  const report = embedded();
+  if (report) {
+    const offered = [{ name: report.name, live: false }];
+    render(<App offered={offered} chosen={0} source={report.source} told="The report is empty." />, root);
+    return;
+  }
   const [first, options] = await Promise.all([asked<Offered[]>("api/traces"), asked<Options>("api/options")]);
   const offered = signal(first);
   const gone = signal(false);

@@ -21,6 +21,7 @@ COMMANDS = {
     "info": "Say what a trace is and whether it is complete.",
     "table": "Print a table of a trace.",
     "view": "Look at traces in a browser.",
+    "report": "Write a page with a trace that opens without a server, or print a summary.",
     "convert": "Write a trace, or a part of it, in other formats.",
     "sql": "Ask a trace a question in SQL.",
     "doctor": "Say which engine records on this machine, and why.",

@@ -108,6 +108,8 @@ class Finished:
         files: The files written, the trace first.
         overhead: What recording cost, or None where that was not measured.
         engine: The engine that recorded.
+        notes: What else there is to say.
+        here: Whether this process recorded it; what is known of this process then belongs to the run.
     """
 
     trace: Trace
@@ -118,6 +120,7 @@ class Finished:
     engine: str
     overhead: Overhead | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
+    here: bool = True
 
 
 class ProgramRecording:

@@ -41,6 +41,8 @@ class Facts:
         by_process: The processes of a trace of several, as `process_tree` has them, with `operators` and `self_ns`, the part
             of `all_ns` that is theirs.
         steps_of: Whose steps they are, where the trace is of several processes.
+        by_kernel: The first rows of the table `kernels`.
+        devices: The table `devices`, those that ran something.
         peak: The moment at which tensors held most memory; None when that was not recorded.
     """
 
@@ -58,6 +60,8 @@ class Facts:
     flops: int | None
     covered_percent: float | None
     peak: Peak | None
+    by_kernel: tuple[Row, ...] = ()
+    devices: tuple[Row, ...] = ()
     by_process: tuple[Row, ...] = ()
     steps_of: str = ""
 
@@ -97,6 +101,12 @@ def gather(trace: Trace, rows: int) -> Facts:
         flops=int(spans["flops"].clip(0).sum()) if counted else None,
         covered_percent=covered_percent(trace) if counted else None,
         peak=max(peaks, key=lambda found: found.bytes, default=None),
+        by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "calls", "mean_ns"]),
+        devices=tuple(
+            row
+            for row in _first(trace, "devices", None, ["device", "model", "busy_percent", "work_ns"])
+            if row["work_ns"]
+        ),
         by_process=by_process,
         steps_of=stepping,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def links_of(trace: Trace, row: int) -> list[dict[str, Any]]:
         found.append(("launched", launched(trace).of(row, _beyond(trace, row)).tolist()))
     found.append(("forward", [int(spans["forward"][row])]))
     found.append(("backward", backward(trace).of(row, row + 1).tolist()))
-    for label, other in _collectives(trace).get(row, ()):
+    for label, other in carried_out(trace).get(row, ()):
         found.append((label, [other]))
     pairs = [(label, other) for label, others in found for other in others[:MOST_LINKS] if other >= 0]
     pairs = list(dict.fromkeys(pairs))
@@ -102,6 +103,19 @@ def _beyond(trace: Trace, row: int) -> int:
     return max(row + 1, row + int(np.searchsorted(start[row:last], end)))
 
 
+def beyond(trace: Trace) -> NDArray[np.int64]:
+    """For every span what `_beyond` says of one."""
+    spans = trace.columns("spans")
+    thread, start, rows = spans["thread"], spans["start_ns"], np.arange(len(spans))
+    found = rows + 1
+    edges = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
+    for first, last in pairwise(edges.tolist()):
+        begin = start[first:last]
+        lasts = np.minimum(spans["duration_ns"][first:last], np.iinfo(np.int64).max - np.maximum(begin, 0))
+        found[first:last] = first + np.searchsorted(begin, begin + lasts)
+    return np.maximum(found, rows + 1)
+
+
 def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
     """Pairs in the order of their sources, of equal ones in that of time."""
     known = np.flatnonzero((source >= 0) & (target >= 0))
@@ -110,7 +124,7 @@ def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
     return Pairs(source[order], target[order])
 
 
-def _collectives(trace: Trace) -> dict[int, list[tuple[str, int]]]:
+def carried_out(trace: Trace) -> dict[int, list[tuple[str, int]]]:
     """For each call between ranks what carried it out, and the other way round."""
 
     def make() -> dict[int, list[tuple[str, int]]]:

@@ -112,9 +112,9 @@ def times_within(
     known = spans[cut]
     laid = span_tracks(trace)
     ran = running(laid.rows, 0, len(laid.rows.edges) - 1, start_ns, end_ns)
-    for around in _around(trace, ran):
-        place = np.minimum(np.searchsorted(known, around), len(known) - 1)
-        held = np.flatnonzero(known[place] == around)
+    for outer in outer_spans(trace, ran):
+        place = np.minimum(np.searchsorted(known, outer), len(known) - 1)
+        held = np.flatnonzero(known[place] == outer)
         np.subtract.at(own, cut[place[held]], _inside(columns, ran[held], start_ns, end_ns))
     return total, own
 
@@ -126,7 +126,7 @@ def _inside(columns: Columns, spans: NDArray[np.int32], start_ns: int, end_ns: i
     return inside
 
 
-def _around(trace: Trace, spans: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+def outer_spans(trace: Trace, spans: NDArray[np.int32]) -> list[NDArray[np.int32]]:
     """For some spans those whose own time theirs is not, -1 for none: as `self_ns` of the whole trace has it."""
     columns = trace.columns("spans")
     parent: NDArray[np.int32] = columns["parent"][spans]

@@ -10,7 +10,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats._chrome_facts import described_arguments
-from kinetoscope.tables._copy_facts import direction_of
+from kinetoscope.tables._copy_facts import Direction, direction_of
 from kinetoscope.tables._device_work import Device, thread_ranks
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._naming import frame_texts, module_classes, stack_frames
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 # The largest whole number that a page's numbers can tell from its neighbours.
 _LARGEST = 2**53
-_ON_HOST = (
+ON_HOST = (
     SpanKind.OPERATOR,
     SpanKind.BACKWARD,
     SpanKind.USER_ANNOTATION,
     SpanKind.STEP,
     SpanKind.COLLECTIVE,
 )
-_FLAGS = (
+FLAGS = (
     (FLAG_ASYNC, "may end on another thread than it began on"),
     (FLAG_UNFINISHED, "still ran when the recording ended: it is cut there"),
     (FLAG_BEGUN_BEFORE, "began before the recording or the part that was taken: it is cut there"),
@@ -95,31 +95,37 @@ def plain(value: Any) -> Any:
     return value
 
 
-_Fact = tuple[str, Any, str]
+Fact = tuple[str, Any, str]
 
 
-def _facts(trace: Trace, row: int) -> list[_Fact]:
+def _facts(trace: Trace, row: int) -> list[Fact]:
     """Everything with a label and a unit, in the order in which people ask for it."""
     spans = trace.columns("spans")
-    on_host = int(spans["kind"][row]) in _ON_HOST
-    found: list[_Fact] = []
+    on_host = int(spans["kind"][row]) in ON_HOST
+    found: list[Fact] = []
     overload = int(spans["overload"][row])
     found.append(("Overload", trace.strings[overload] if overload > 0 else None, ""))
     category = int(spans["category"][row])
     found.append(("Category of the source", trace.strings[category] if category > 0 else None, ""))
-    found += _where(trace, row)
+    thread, stream, step = (int(spans[name][row]) for name in ("thread", "stream", "step"))
+    found += place_facts(trace, thread, stream)
+    if step >= 0:
+        found.append(("Step", int(trace.column("steps", "number")[step]), ""))
+    if stream < 0:
+        found += phase_facts(int(spans["phase"][row]), recompute=bool(spans["recompute"][row]))
     if on_host and (started := launches_within(trace, row)):
         found.append(("Device time", int(spans["device_ns"][row]), "ns"))
         found.append(("Device time of its own launches", int(spans["device_self_ns"][row]), "ns"))
         found.append(("Launches", started, ""))
-    found += _module(trace, row)
-    found += _inputs(trace, row)
+    found += module_facts(trace, int(spans["module"][row]))
+    found += shape_facts(trace, int(spans["shapes"][row]))
     if on_host:
         for label, name, unit in (("FLOPs", "flops", "FLOP"), ("Bytes moved", "bytes_moved", "bytes")):
             value = int(spans[name][row])
             found.append((label, value if value > 0 else None, unit))
         found += _memory(trace, row)
-    found += _launch(trace, row)
+    if (kernel := _row_of(trace, "kernels", row)) >= 0:
+        found += launch_facts(trace, kernel)
     found += _copy(trace, row)
     for label, name in (
         ("Sequence number", "sequence"),
@@ -130,14 +136,12 @@ def _facts(trace: Trace, row: int) -> list[_Fact]:
         value = int(spans[name][row])
         found.append((label, value if value >= 0 else None, ""))
     flags = int(spans["flags"][row])
-    return found + [("Note", text, "") for flag, text in _FLAGS if flags & flag]
+    return found + [("Note", text, "") for flag, text in FLAGS if flags & flag]
 
 
-def _where(trace: Trace, row: int) -> list[_Fact]:
-    """The thread or stream, the process, the step and the phase."""
-    spans = trace.columns("spans")
-    thread, stream, step = (int(spans[name][row]) for name in ("thread", "stream", "step"))
-    found: list[_Fact] = []
+def place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
+    """The thread or stream, and the process."""
+    found: list[Fact] = []
     if stream >= 0:
         streams = trace.columns("streams")
         kind, index = int(streams["device_type"][stream]), int(streams["device_index"][stream])
@@ -150,18 +154,17 @@ def _where(trace: Trace, row: int) -> list[_Fact]:
     process, rank = int(processes(trace)[thread]), int(ranks(trace)[thread])
     found.append(("Process", str(process) if process >= 0 else None, ""))
     found.append(("Rank", rank if rank >= 0 else None, ""))
-    if step >= 0:
-        found.append(("Step", int(trace.column("steps", "number")[step]), ""))
-    if stream < 0:
-        found.append(("Phase", PHASE_NAMES[int(spans["phase"][row])], ""))
-        again = "runs the forward pass again, for backward" if spans["recompute"][row] else None
-        found.append(("Recomputation", again, ""))
     return found
 
 
-def _module(trace: Trace, row: int) -> list[_Fact]:
-    """The module it ran in."""
-    module = int(trace.column("spans", "module")[row])
+def phase_facts(phase: int, *, recompute: bool) -> list[Fact]:
+    """The part of the training step."""
+    again = "runs the forward pass again, for backward" if recompute else None
+    return [("Phase", PHASE_NAMES[phase], ""), ("Recomputation", again, "")]
+
+
+def module_facts(trace: Trace, module: int) -> list[Fact]:
+    """A module; nothing for -1."""
     if module < 0:
         return []
     return [
@@ -171,9 +174,8 @@ def _module(trace: Trace, row: int) -> list[_Fact]:
     ]
 
 
-def _inputs(trace: Trace, row: int) -> list[_Fact]:
-    """The inputs as they were recorded."""
-    shape = int(trace.column("spans", "shapes")[row])
+def shape_facts(trace: Trace, shape: int) -> list[Fact]:
+    """Inputs as they were recorded; nothing for -1."""
     if shape < 0:
         return []
     shapes = trace.columns("shapes")
@@ -186,7 +188,7 @@ def _inputs(trace: Trace, row: int) -> list[_Fact]:
     return [(label, text, "") for label, name in labels if (text := shapes[name][shape]) not in ("", "[]")]
 
 
-def _memory(trace: Trace, row: int) -> list[_Fact]:
+def _memory(trace: Trace, row: int) -> list[Fact]:
     """Memory allocated minus freed, where it was recorded."""
     if len(trace.columns("allocations")) == 0:
         return []
@@ -200,31 +202,36 @@ def _memory(trace: Trace, row: int) -> list[_Fact]:
     return [(label, int(value), "bytes") for label, name in labels if (value := spans[name][row])]
 
 
-def _launch(trace: Trace, row: int) -> list[_Fact]:
-    """How a kernel was launched."""
+_SIZES = (("Grid", "grid"), ("Block", "block"))
+_LAUNCH = (
+    ("Registers of a thread", "registers", ""),
+    ("Shared memory of a block", "shared_bytes", "bytes"),
+    ("Blocks for each multiprocessor", "blocks_per_sm", ""),
+    ("Warps for each multiprocessor", "warps_per_sm", ""),
+    ("Occupancy, estimated", "occupancy_percent", "%"),
+    ("Graph", "graph", ""),
+    ("Node of the graph", "graph_node", ""),
+)
+LAUNCH_COLUMNS = (
+    *(f"{part}_{axis}" for _, part in _SIZES for axis in "xyz"),
+    *(name for _, name, _ in _LAUNCH),
+)
+
+
+def launch_facts(trace: Trace, row: int) -> list[Fact]:
+    """How a row of `kernels` was launched."""
     kernels = trace.columns("kernels")
-    at = _row_of(trace, "kernels", row)
-    if at < 0:
-        return []
-    found: list[_Fact] = []
-    for label, part in (("Grid", "grid"), ("Block", "block")):
-        sizes = [int(kernels[f"{part}_{axis}"][at]) for axis in "xyz"]
+    found: list[Fact] = []
+    for label, part in _SIZES:
+        sizes = [int(kernels[f"{part}_{axis}"][row]) for axis in "xyz"]
         found.append((label, " × ".join(map(str, sizes)) if min(sizes) >= 0 else None, ""))
-    for label, name, unit in (
-        ("Registers of a thread", "registers", ""),
-        ("Shared memory of a block", "shared_bytes", "bytes"),
-        ("Blocks for each multiprocessor", "blocks_per_sm", ""),
-        ("Warps for each multiprocessor", "warps_per_sm", ""),
-        ("Occupancy, estimated", "occupancy_percent", "%"),
-        ("Graph", "graph", ""),
-        ("Node of the graph", "graph_node", ""),
-    ):
-        value = kernels[name][at].item()
+    for label, name, unit in _LAUNCH:
+        value = kernels[name][row].item()
         found.append((label, value if value >= 0 else None, unit))
     return found
 
 
-def _copy(trace: Trace, row: int) -> list[_Fact]:
+def _copy(trace: Trace, row: int) -> list[Fact]:
     """What a copy moved, and how fast."""
     at = _row_of(trace, "copies", row)
     if at < 0:
@@ -235,12 +242,17 @@ def _copy(trace: Trace, row: int) -> list[_Fact]:
     text = trace.columns("arguments")["json"][arguments] if arguments >= 0 else ""
     fills = int(spans["kind"][row]) == SpanKind.MEMSET
     direction = direction_of(trace.strings[int(spans["name"][row])], text, fills=fills)
-    between = " to ".join(filter(None, (direction.source, direction.target)))
     return [
         ("Size", size if size >= 0 else None, "bytes"),
-        ("Direction", " ".join(filter(None, (direction.name, between and f"({between})"))), ""),
+        ("Direction", direction_text(direction), ""),
         ("Bandwidth", size / duration_ns if size > 0 and duration_ns > 0 else None, "GB/s"),
     ]
+
+
+def direction_text(direction: Direction) -> str:
+    """From where to where a copy goes, in words."""
+    between = " to ".join(filter(None, (direction.source, direction.target)))
+    return " ".join(filter(None, (direction.name, between and f"({between})")))
 
 
 def _row_of(trace: Trace, table: str, span: int) -> int:
@@ -257,9 +269,14 @@ def _arguments(trace: Trace, row: int) -> dict[str, Any]:
     column, texts = trace.cached("viewer: described_arguments", lambda: described_arguments(trace))
     if column is None or column[row] < 0:
         return {}
+    return told_arguments(texts[int(column[row])])
+
+
+def told_arguments(text: str) -> dict[str, Any]:
+    """Arguments by name, from their JSON."""
     try:
-        told = json.loads(texts[int(column[row])])
+        told = json.loads(text)
     except (ValueError, RecursionError):
-        return {"text": texts[int(column[row])]}
+        return {"text": text}
     found: dict[str, Any] = plain(told) if isinstance(told, dict) else {"value": plain(told)}
     return found

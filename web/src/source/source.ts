@@ -17,6 +17,12 @@ export interface ColumnFacts {
 
 export type Value = number | string | boolean | null;
 
+/** A column of texts: each text once, and for each row its place among them. */
+export interface Coded {
+  codes: ArrayLike<number>;
+  texts: readonly string[];
+}
+
 /** A table: columns by name, all of one length. */
 export class Columns {
   readonly rows: number;
@@ -26,10 +32,11 @@ export class Columns {
   /** What else the answer says of the table. */
   readonly told: ReadonlyMap<string, string>;
   private readonly kept = new Map<string, ArrayLike<Value>>();
+  private readonly texted = new Map<string, Coded>();
   private readonly table: ReturnType<typeof tableFromIPC> | null = null;
 
   /** From a table that came as Arrow, or from columns that were made in the page. */
-  constructor(from: Uint8Array | ReadonlyMap<ColumnFacts, ArrayLike<Value>>, total?: number) {
+  constructor(from: Uint8Array | ReadonlyMap<ColumnFacts, ArrayLike<Value> | Coded>, total?: number) {
     if (from instanceof Uint8Array) {
       this.table = tableFromIPC(from);
       this.told = this.table.schema.metadata ?? new Map();
@@ -43,8 +50,12 @@ export class Columns {
     } else {
       this.told = new Map();
       this.facts = [...from.keys()];
-      for (const [facts, values] of from) this.kept.set(facts.name, values);
-      this.rows = Math.max(0, ...[...from.values()].map((values) => values.length));
+      const sizes = [...from].map(([{ name }, values]) => {
+        if ("codes" in values) this.texted.set(name, values);
+        else this.kept.set(name, values);
+        return "codes" in values ? values.codes.length : values.length;
+      });
+      this.rows = Math.max(0, ...sizes);
     }
     this.total = total ?? this.rows;
   }
@@ -57,9 +68,12 @@ export class Columns {
   values(name: string): ArrayLike<Value> {
     let values = this.kept.get(name);
     if (!values) {
-      const column = this.table?.getChild(name);
+      const coded = this.texted.get(name);
+      const column = coded ?? this.table?.getChild(name);
       if (!column) throw new Error(`the table has no column ${name}`);
-      values = column.toArray() as ArrayLike<Value>;
+      values = coded
+        ? Array.from(coded.codes, (code) => coded.texts[code] ?? null)
+        : ((column as { toArray(): unknown }).toArray() as ArrayLike<Value>);
       this.kept.set(name, values);
     }
     return values;
@@ -69,7 +83,9 @@ export class Columns {
    * A column of texts as it was sent: each text once, and for each row its place among them. Null where it was not
    * sent that way. Much faster than `texts` for many rows.
    */
-  coded(name: string): { codes: ArrayLike<number>; texts: readonly string[] } | null {
+  coded(name: string): Coded | null {
+    const texted = this.texted.get(name);
+    if (texted) return texted;
     const parts = this.table?.getChild(name)?.data ?? [];
     const part = parts[0] as unknown as
       | { values?: ArrayLike<number>; cache?: string[]; nullCount: number }
@@ -111,6 +127,8 @@ export class AnswerError extends Error {}
 export interface Source {
   /** True where a server answers: every query can be asked, files can be exported, a live trace is refreshed. */
   readonly served: boolean;
+  /** What this source does not hold of the trace, as one sentence; undefined where it holds all. */
+  readonly lacks?: string | undefined;
   /** Where Perfetto's page is, to which a window can be handed over; nothing where none can be made. */
   readonly perfettoUi?: string | undefined;
   /** A JSON answer. */

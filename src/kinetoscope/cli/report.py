@@ -1,0 +1,40 @@
+"""`kinetoscope report`: a trace as one page that opens without a server, or as text on the terminal."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("report")
+@click.argument("path", metavar="TRACE")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="The file to write; named after the trace, in this folder, if not given.",
+)
+@click.option("--text", "as_text", is_flag=True, help="Print a summary on the terminal instead.")
+def command(path: str, *, output: str | None, as_text: bool) -> None:
+    """Write the viewer with a trace as one file, which opens by double click, without a server or the internet.
+
+    TRACE is a path or a URL of whatever `kinetoscope info` reads. With --text nothing is written: where the time went
+    is printed, as at the end of `kinetoscope run`.
+    """
+    from pathlib import Path, PurePath
+
+    from kinetoscope.cli import _units
+    from kinetoscope.cli._opening import open_trace
+
+    if as_text:
+        from kinetoscope.cli._summary import print_trace
+
+        with open_trace(path) as trace:
+            print_trace(trace, path)
+        return
+    from kinetoscope.viewer._report import write_report
+
+    name = PurePath(path).name
+    target = Path(output or f"{name.partition('.')[0] or 'report'}.html")
+    with open_trace(path) as trace:
+        write_report(trace, name, target)
+    click.echo(f"{target}  {_units.size(target.stat().st_size)}")

@@ -1,0 +1,80 @@
+/** Numbers and texts as a report packs them; the other half of `viewer/_packed.py`. */
+
+import { decompress } from "fzstd";
+
+/** `[at, length]` of bytes; `[at, rows, bytes, rising, wide]` of integers. */
+export type Directory = Readonly<Record<string, readonly number[]>>;
+
+export type Integers = Int32Array | Float64Array;
+
+/** Letters as they stand in the page, unpacked. */
+export function unpacked(letters: string): Uint8Array {
+  // A view of the decompressor's own buffer may begin anywhere; Arrow wants its columns at multiples of eight.
+  return decompress(bytesOf(letters)).slice();
+}
+
+function bytesOf(letters: string): Uint8Array {
+  const made = Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array };
+  if (made.fromBase64) return made.fromBase64(letters);
+  const text = atob(letters);
+  const bytes = new Uint8Array(text.length);
+  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
+  return bytes;
+}
+
+export class Pack {
+  constructor(
+    private readonly body: Uint8Array,
+    private readonly directory: Directory,
+  ) {}
+
+  has(name: string): boolean {
+    return name in this.directory;
+  }
+
+  bytes(name: string): Uint8Array {
+    const [at = 0, length = 0] = this.directory[name] ?? [];
+    return this.body.slice(at, at + length);
+  }
+
+  json<T>(name: string): T {
+    return JSON.parse(new TextDecoder().decode(this.bytes(name))) as T;
+  }
+
+  integers(name: string): Integers {
+    const [at = 0, rows = 0, bytes = 0, rising = 0, wide = 0] = this.directory[name] ?? [];
+    const values = wide || (rising && bytes > 4) ? new Float64Array(rows) : new Int32Array(rows);
+    const { body } = this;
+    if (bytes <= 3) {
+      const middle = bytes > 1 ? rows : 0;
+      const high = bytes > 2 ? 2 * rows : 0;
+      for (let row = 0; row < rows; row++) {
+        const place = at + row;
+        let folded = body[place] as number;
+        if (middle) folded |= (body[place + middle] as number) << 8;
+        if (high) folded |= (body[place + high] as number) << 16;
+        values[row] = (folded >>> 1) ^ -(folded & 1);
+      }
+    } else {
+      for (let row = 0; row < rows; row++) {
+        let folded = 0;
+        for (let byte = bytes - 1; byte >= 0; byte--)
+          folded = folded * 256 + (body[at + byte * rows + row] as number);
+        values[row] = folded % 2 ? -(folded + 1) / 2 : folded / 2;
+      }
+    }
+    if (rising) {
+      let sum = 0;
+      for (let row = 0; row < rows; row++) {
+        sum += values[row] as number;
+        values[row] = sum;
+      }
+    }
+    return values;
+  }
+
+  floats(name: string): Float64Array {
+    const values = this.integers(name);
+    return values instanceof Float64Array ? values : Float64Array.from(values);
+  }
+}

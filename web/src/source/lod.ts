@@ -1,0 +1,146 @@
+/**
+ * What is seen of rows through a window at the level of detail of a screen: the same as in `viewer/_window.py`, step by
+ * step, so that a report shows what a server would.
+ */
+
+/** Items by row and then by start; those of one row never overlap. */
+export interface Rows {
+  /** Where each row begins in the other columns, and where the last one ends. */
+  readonly edges: Int32Array;
+  readonly start: Float64Array;
+  readonly duration: Float64Array;
+  /** The durations of all items of the same row before each. */
+  readonly before: Float64Array;
+}
+
+/** Items in order of their rows, and in which order that is. */
+export interface Laid extends Rows {
+  readonly order: Int32Array;
+}
+
+/** What is seen: the row of each thing, its first item, and how many items it stands for. */
+export interface Seen {
+  readonly row: number[];
+  readonly item: number[];
+  readonly count: number[];
+}
+
+export function rowsOf(row: ArrayLike<number>, start: Float64Array, duration: Float64Array): Laid {
+  const size = start.length;
+  let rows = 0;
+  for (let item = 0; item < size; item++) rows = Math.max(rows, (row[item] as number) + 1);
+  const edges = new Int32Array(rows + 1);
+  for (let item = 0; item < size; item++) (edges[(row[item] as number) + 1] as number)++;
+  for (let index = 0; index < rows; index++)
+    edges[index + 1] = (edges[index] as number) + (edges[index + 1] as number);
+  const order = new Int32Array(size);
+  const next = edges.slice();
+  for (let item = 0; item < size; item++) {
+    const at = next[row[item] as number] as number;
+    order[at] = item;
+    next[row[item] as number] = at + 1;
+  }
+  for (let index = 0; index < rows; index++)
+    inOrder(order.subarray(edges[index], edges[index + 1]), start, duration);
+  const laid = { edges, order, start: new Float64Array(size), duration: new Float64Array(size) };
+  const before = new Float64Array(size);
+  for (let index = 0; index < rows; index++) {
+    let sum = 0;
+    for (let at = edges[index] as number; at < (edges[index + 1] as number); at++) {
+      const item = order[at] as number;
+      laid.start[at] = start[item] as number;
+      laid.duration[at] = duration[item] as number;
+      before[at] = sum;
+      sum += duration[item] as number;
+    }
+  }
+  return { ...laid, before };
+}
+
+/** Sort a row by start, of equal ones the longer first; nearly all rows stand so already. */
+function inOrder(order: Int32Array, start: Float64Array, duration: Float64Array): void {
+  const after = (a: number, b: number) =>
+    (start[a] as number) - (start[b] as number) || (duration[b] as number) - (duration[a] as number) || a - b;
+  for (let at = 1; at < order.length; at++) {
+    if (after(order[at] as number, order[at - 1] as number) < 0) {
+      order.sort(after);
+      return;
+    }
+  }
+}
+
+/** The first whole nanosecond of each pixel of a window, and of what comes after the last one. */
+export function pixelEdges(start: number, end: number, width: number): Float64Array {
+  const edges = new Float64Array(width + 1);
+  for (let pixel = 0; pixel <= width; pixel++)
+    edges[pixel] = Math.ceil(start + (pixel * (end - start)) / width);
+  return edges;
+}
+
+/** The first place from `from` up to `to` whose value is not below `value`. */
+export function lowest(values: ArrayLike<number>, from: number, to: number, value: number): number {
+  let low = from;
+  let high = to;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((values[middle] as number) < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/**
+ * Items that begin in the same pixel of a row are seen as one, but the last of them by itself where it is wider than a
+ * pixel. What begins before the window and reaches into it is seen too.
+ */
+export function look(
+  rows: Rows,
+  first: number,
+  count: number,
+  start: number,
+  end: number,
+  width: number,
+): Seen {
+  const pixels = pixelEdges(start, end, width);
+  const wide = (end - start) / width;
+  const seen: Seen = { row: [], item: [], count: [] };
+  const add = (row: number, item: number, many: number) => {
+    seen.row.push(row);
+    seen.item.push(item);
+    seen.count.push(many);
+  };
+  for (let row = first; row < first + count; row++) {
+    const low = rows.edges[row];
+    const high = rows.edges[row + 1];
+    if (low === undefined || high === undefined || low === high) continue;
+    if ((rows.start[low] as number) >= (pixels[width] as number)) continue;
+    let place = lowest(rows.start, low, high, pixels[0] as number);
+    const before = place - 1;
+    if (before >= low && (rows.start[before] as number) + (rows.duration[before] as number) > start)
+      add(row, before, 1);
+    while (place < high) {
+      const pixel = pixelOf(pixels, rows.start[place] as number);
+      if (pixel >= width) break;
+      const beyond = lowest(rows.start, place, high, pixels[pixel + 1] as number);
+      const many = beyond - place;
+      if (many > 1 && (rows.duration[beyond - 1] as number) > wide) {
+        add(row, place, many - 1);
+        add(row, beyond - 1, 1);
+      } else add(row, place, many);
+      place = beyond;
+    }
+  }
+  return seen;
+}
+
+/** The pixel in which a moment is. */
+function pixelOf(pixels: Float64Array, time: number): number {
+  let low = 0;
+  let high = pixels.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((pixels[middle] as number) <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
