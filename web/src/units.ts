@@ -59,6 +59,7 @@ export function count(value: number | null | undefined): string {
 /** `1.23 G` for 1_230_000_000, with a unit behind it such as `FLOP`. */
 export function scaled(value: number | null | undefined, unit = ""): string {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (value === 0) return "0";
   const [scale, name] = COUNT_UNITS.find(([scale]) => Math.abs(value) >= scale * 0.9995) ?? [1, ""];
   return `${digits(value / scale)} ${name}${unit}`.trimEnd();
 }

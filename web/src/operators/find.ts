@@ -1,5 +1,6 @@
 /** Rows of a table by what they are, and which of its columns say anything. */
 
+import { says } from "../parts/table-columns";
 import type { Columns } from "../source/source";
 import * as units from "../units";
 import type { Fact } from "./panel";
@@ -14,17 +15,6 @@ export function rowOf(table: Columns, name: string, kind?: string, place?: strin
     if (place === undefined || !places || (places[row] ?? null) === place) return row;
   }
   return -1;
-}
-
-/** Whether a column has a value that is neither null nor zero. */
-export function says(table: Columns, name: string): boolean {
-  if (!table.has(name)) return false;
-  const values = table.values(name);
-  for (let row = 0; row < table.rows; row++) {
-    const value = values[row];
-    if (value !== null && value !== undefined && value !== 0) return true;
-  }
-  return false;
 }
 
 /** The named columns of a row as facts; those without a value are left out. */

@@ -8,6 +8,7 @@ const HEIGHT = 92;
 const AXIS = 18;
 const TOP = 14;
 const LABEL_ROOM = 58;
+const WORD_ROOM = 46;
 
 export function Histogram(props: {
   durations: Durations;
@@ -104,8 +105,17 @@ export function Histogram(props: {
               </g>
             );
           })}
-          <Line durations={durations} width={width} ns={durations.median_ns} text="median" />
-          <Line durations={durations} width={width} ns={durations.p95_ns} text="95 %" />
+          {lines(durations, width).map((line) => (
+            <g key={line.text} class="op-line">
+              <title>{line.told}</title>
+              <line x1={line.x} x2={line.x} y1={2} y2={TOP + HEIGHT} />
+              {line.side !== 0 && (
+                <text x={line.x + 3 * line.side} y={10} text-anchor={line.side < 0 ? "end" : "start"}>
+                  {line.text}
+                </text>
+              )}
+            </g>
+          ))}
           {marks(durations, LABEL_ROOM / width).map((mark) => (
             <text
               key={mark.text}
@@ -128,20 +138,26 @@ export function Histogram(props: {
   );
 }
 
-function Line(props: { durations: Durations; width: number; ns: number | null; text: string }) {
-  const { durations, width, ns, text } = props;
-  if (ns === null || durations.counts.length < 3) return null;
-  const at = place(durations, ns);
-  const x = at * (width - 2) + 1;
-  // The median is written to the left of its line and the other to the right, so that they do not meet.
-  const before = text === "median" ? at > 0.15 : at > 0.9;
-  return (
-    <g class="op-line">
-      <title>{`${text}: ${units.time(ns)}`}</title>
-      <line x1={x} x2={x} y1={2} y2={TOP + HEIGHT} />
-      <text x={before ? x - 3 : x + 3} y={10} text-anchor={before ? "end" : "start"}>
-        {text}
-      </text>
-    </g>
-  );
+/** The lines of the median and of the longest twentieth, and on which side of them their words have room: 0 for none. */
+function lines(durations: Durations, width: number) {
+  const { median_ns, p95_ns } = durations;
+  if (median_ns === null || p95_ns === null || durations.counts.length < 3) return [];
+  const [median, most] = [median_ns, p95_ns].map((ns) => place(durations, ns) * (width - 2) + 1) as [
+    number,
+    number,
+  ];
+  const before = median > WORD_ROOM;
+  const after = width - most > WORD_ROOM;
+  const between = most - median;
+  const side = before ? -1 : between > WORD_ROOM ? 1 : 0;
+  const free = between > WORD_ROOM * (side > 0 ? 2 : 1);
+  return [
+    { text: "median", x: median, side, told: `median: ${units.time(median_ns)}` },
+    {
+      text: "95 %",
+      x: most,
+      side: after ? 1 : free ? -1 : 0,
+      told: `95 % of the calls take no longer than ${units.time(p95_ns)}`,
+    },
+  ];
 }

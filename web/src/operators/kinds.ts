@@ -50,7 +50,15 @@ export function kernelLine(name: string): string {
   const text = plain(name)
     .replace(/^void /, "")
     .replace(/\(anonymous namespace\)::|at::native::|c10::|std::/g, "");
-  return withoutArguments(text) || text;
+  const line = withoutArguments(text) || text;
+  // CUTLASS gives all its kernels one name; what tells them apart is the argument of the template.
+  return /^cutlass\w*::Kernel\d*<([^<>]+)>$/.exec(line)?.[1] ?? line;
+}
+
+/** `…layers.0.self_attn`: the end of a path tells most. */
+export function pathEnd(path: string): string {
+  const parts = plain(path).split(".");
+  return parts.length > 4 ? `…${parts.slice(-3).join(".")}` : parts.join(".");
 }
 
 /** Without the list of parameters, which is the last thing in round brackets outside of sharp ones. */

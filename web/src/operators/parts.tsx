@@ -3,7 +3,7 @@
 import { change, route } from "../router";
 import { plain, pythonName } from "../timeline/names";
 import * as units from "../units";
-import { lineName } from "./kinds";
+import { lineName, pathEnd } from "./kinds";
 
 export interface Part {
   /** Null for what belongs to none, and for all that is beyond the longest rows. */
@@ -77,7 +77,7 @@ export function Parts(props: {
             whole={whole}
             measure={chosen.whole}
             none={chosen.none}
-            code={chosen.key === "line"}
+            part={chosen.key}
             to={props.to(row)}
           />
         ))}
@@ -86,12 +86,18 @@ export function Parts(props: {
   );
 }
 
+/** How the labels of a part are cut to what tells most. */
+const SHORT: Readonly<Record<string, (label: string) => string>> = {
+  line: (label) => pythonName(plain(label)),
+  module: pathEnd,
+};
+
 function Row(props: {
   row: Part;
   whole: number;
   measure: string;
   none: string;
-  code: boolean;
+  part: string;
   to: string | null;
 }) {
   const { row, whole, to } = props;
@@ -102,9 +108,7 @@ function Row(props: {
       ? launch(row)
       : row.label === null
         ? props.none
-        : props.code
-          ? pythonName(plain(row.label))
-          : lineName(row.kind ?? "", row.label);
+        : (SHORT[props.part]?.(row.label) ?? lineName(row.kind ?? "", row.label));
   const calls = row.count ? `${units.count(row.count)} ×` : "";
   return (
     <li

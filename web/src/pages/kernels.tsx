@@ -1,14 +1,15 @@
 /** What ran on devices: kernels by name or launch, and copies by direction. */
 
 import { useEffect, useMemo } from "preact/hooks";
-import { Choice } from "../operators/choice";
-import { facts, rowOf, rowsWhere, says } from "../operators/find";
+import { facts, rowOf, rowsWhere } from "../operators/find";
 import { kernelLine } from "../operators/kinds";
 import { close, Panel } from "../operators/panel";
 import { size } from "../operators/parts";
 import "../operators/operators.css";
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
+import { Choice } from "../parts/choice";
 import { type ShownColumn, Table } from "../parts/table";
+import { says } from "../parts/table-columns";
 import { address, change, go, route } from "../router";
 import type { Columns, Query } from "../source/source";
 
@@ -60,16 +61,16 @@ export function Kernels() {
           <div class="tools">
             <Choice
               label="What"
-              options={TABS}
-              value={tab}
-              onChoose={(key) => change({ tab: key || undefined, by: undefined, ...nothingChosen })}
+              options={TABS.map((one) => [one.key, one.title] as const)}
+              chosen={tab}
+              onChoice={(key) => change({ tab: key || undefined, by: undefined, ...nothingChosen })}
             />
             {ways.length > 1 && (
               <Choice
                 label="Added up by"
-                options={ways}
-                value={way}
-                onChoose={(key) => change({ by: key === ways[0]?.key ? undefined : key })}
+                options={ways.map((one) => [one.key, one.title, one.hint] as const)}
+                chosen={way}
+                onChoice={(key) => change({ by: key === ways[0]?.key ? undefined : key })}
               />
             )}
           </div>
@@ -133,6 +134,7 @@ function KernelRows(props: { table: Columns; way: string }) {
         key={way}
         table={table}
         id="kernels"
+        hidden={HIDDEN}
         order="-total_ns"
         columns={columns}
         onRow={(row) => (names[row] === name ? close() : change({ name: names[row] ?? "", bar: undefined }))}
@@ -173,6 +175,9 @@ function ChosenKernel(props: { name: string; table: Columns; row: number; way: s
   return <Panel name={name} kind="kernel" what={`kernel, ${sort ?? ""}`} facts={told} />;
 }
 
+/** They are shown with those in x. */
+const HIDDEN = ["grid_y", "grid_z", "block_y", "block_z"];
+
 function kernelColumns(table: Columns): ShownColumn[] {
   const names = table.texts("name");
   const cores = table.values("tensor_cores");
@@ -180,13 +185,16 @@ function kernelColumns(table: Columns): ShownColumn[] {
   const at = (column: string, row: number) => table.numbers(column)[row];
   const shown: ShownColumn[] = [
     { name: "name", width: "minmax(16rem, 5fr)", cell: (row) => kernelLine(names[row] ?? "") },
-    { name: "calls", width: "minmax(4.6rem, 1fr)" },
-    { name: "total_ns", title: "Time", bar: true },
-    { name: "kernel_percent", title: "Share", width: "minmax(4.6rem, 1fr)" },
-    { name: "mean_ns", width: "minmax(5rem, 1fr)" },
+    { name: "calls", width: "minmax(4.6rem, 1fr)", sum: true },
+    { name: "total_ns", title: "Time", bar: true, sum: true },
+    { name: "kernel_percent", title: "Share", width: "minmax(5rem, 1fr)" },
+    { name: "mean_ns", width: "minmax(5.6rem, 1fr)" },
+    { name: "min_ns", title: "Shortest", optional: true },
+    { name: "max_ns", title: "Longest", optional: true },
+    { name: "device_percent", title: "Share of all device work", optional: true },
   ];
   if (says(table, "tensor_cores") || Array.prototype.includes.call(cores, false))
-    shown.push({ name: "tensor_cores", title: "Tensor cores", width: "7.4rem" });
+    shown.push({ name: "tensor_cores", title: "Tensor cores", width: "8rem" });
   shown.push({
     name: "operator",
     title: "Launched by",
@@ -224,7 +232,11 @@ function kernelColumns(table: Columns): ShownColumn[] {
     ["occupancy_percent", "Occupancy", "6.6rem"],
   ] as const)
     if (says(table, name)) shown.push({ name, title, width });
-  shown.push({ name: "streams", width: "5.4rem" });
+  shown.push(
+    { name: "streams", width: "5.4rem" },
+    { name: "blocks_per_sm", title: "Blocks per SM", optional: true },
+    { name: "warps_per_sm", title: "Warps per SM", optional: true },
+  );
   return shown;
 }
 
@@ -245,13 +257,13 @@ function CopyRows(props: { table: Columns; way: string }) {
     { name: "target", title: "To", width: "minmax(6rem, 1fr)" },
     ...(way === "operator" ? [{ name: "operator", title: "Asked for by" } satisfies ShownColumn] : []),
     { name: "count", title: "Copies", width: "minmax(4.6rem, 1fr)" },
-    { name: "total_ns", title: "Time", bar: true },
-    { name: "mean_ns", width: "minmax(5rem, 1fr)" },
-    { name: "max_ns", title: "Longest", width: "minmax(5rem, 1fr)" },
+    { name: "total_ns", title: "Time", bar: true, sum: true },
+    { name: "mean_ns", width: "minmax(5.6rem, 1fr)" },
+    { name: "max_ns", title: "Longest", width: "minmax(5.6rem, 1fr)" },
     { name: "bytes", bar: true },
-    { name: "gb_per_s", title: "Bandwidth", width: "minmax(6.4rem, 1fr)" },
+    { name: "gb_per_s", title: "Bandwidth", width: "minmax(6.9rem, 1fr)" },
     { name: "max_gb_per_s", title: "Fastest", width: "minmax(6.4rem, 1fr)" },
-    { name: "blocked", title: "Host waited", width: "minmax(6.6rem, 1fr)" },
+    { name: "blocked", title: "Host waited", width: "minmax(7.4rem, 1fr)" },
   ];
   const key = (row: number) =>
     ["direction", "kind", "source", "target"].map((name) => table.texts(name)[row] ?? "").join(" ");
@@ -296,12 +308,12 @@ function EachCopy(props: { table: Columns; place?: string }) {
       columns={[
         { name: "name", width: "minmax(14rem, 3fr)" },
         { name: "start_ns", title: "At" },
-        { name: "duration_ns", bar: true },
+        { name: "duration_ns", bar: true, width: "minmax(6.8rem, 1fr)" },
         { name: "bytes", bar: true },
-        { name: "gb_per_s", title: "Bandwidth", width: "minmax(6.4rem, 1fr)" },
+        { name: "gb_per_s", title: "Bandwidth", width: "minmax(6.9rem, 1fr)" },
         { name: "call", width: "minmax(9rem, 2fr)" },
         { name: "call_ns", title: "Call took", width: "minmax(6rem, 1fr)" },
-        { name: "blocked", title: "Host waited", width: "7rem" },
+        { name: "blocked", title: "Host waited", width: "7.6rem" },
         { name: "operator", title: "Asked for by", width: "minmax(9rem, 2fr)" },
         { name: "step", width: "5rem" },
       ]}

@@ -1,13 +1,14 @@
 /** Operators, backward functions, ranges, calls of the runtime and of Python: by name, and further by place. */
 
 import { useEffect, useMemo } from "preact/hooks";
-import { Choice } from "../operators/choice";
-import { facts, rowOf, rowsWhere, says } from "../operators/find";
-import { CATEGORIES, frames, isCall, kindColour, kindWord, lineName } from "../operators/kinds";
+import { facts, rowOf, rowsWhere } from "../operators/find";
+import { CATEGORIES, frames, isCall, kindColour, kindWord, lineName, pathEnd } from "../operators/kinds";
 import { close, Panel } from "../operators/panel";
 import "../operators/operators.css";
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
+import { Choice } from "../parts/choice";
 import { type ShownColumn, Table } from "../parts/table";
+import { says } from "../parts/table-columns";
 import { change, route } from "../router";
 import type { Columns, Query } from "../source/source";
 
@@ -51,6 +52,9 @@ export function Operators() {
   const category =
     CATEGORIES.find((one) => one.key === (query["what"] ?? (isCall(query["kind"]) ? "python" : ""))) ??
     CATEGORIES[0];
+  const categories = CATEGORIES.filter(
+    (one) => one.key !== "python" || source.has("operators", asking("name", "calls")),
+  );
   const of = category?.key === "python" ? "calls" : undefined;
   // A call of Python is at its own line already.
   const ways = WAYS.filter(
@@ -72,18 +76,16 @@ export function Operators() {
         <div class="tools">
           <Choice
             label="What"
-            options={CATEGORIES.filter(
-              (one) => one.key !== "python" || source.has("operators", asking("name", "calls")),
-            )}
-            value={category?.key ?? ""}
-            onChoose={(key) => change({ what: key || undefined, ...nothingChosen })}
+            options={categories.map((one) => [one.key, one.title] as const)}
+            chosen={category?.key ?? ""}
+            onChoice={(key) => change({ what: key || undefined, ...nothingChosen })}
           />
           {ways.length > 1 && (
             <Choice
               label="Added up by"
-              options={ways}
-              value={way}
-              onChoose={(key) => change({ by: key === "name" ? undefined : key, place: undefined })}
+              options={ways.map((one) => [one.key, one.title, one.hint] as const)}
+              chosen={way}
+              onChoice={(key) => change({ by: key === "name" ? undefined : key, place: undefined })}
             />
           )}
         </div>
@@ -197,14 +199,13 @@ const PLACES: Readonly<Record<string, string>> = {
 
 function placeText(way: string, place: string | null): string {
   if (place === null) return "–";
-  return way === "line" || way === "stack" ? frames(place).join(" ← ") : place.slice(0, 500);
+  return way === "line" || way === "stack" ? frames(place).join(" ← ") : way === "module" ? pathEnd(place) : place.slice(0, 500);
 }
 
 function columnsOf(table: Columns, way: string): ShownColumn[] {
   const kinds = table.texts("kind");
   const names = table.texts("name");
   const places = table.texts("place");
-  const device = says(table, "device_ns");
   const shown: ShownColumn[] = [
     {
       name: "name",
@@ -231,22 +232,37 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
         </>
       ),
     },
-    { name: "count", title: "Calls", width: "minmax(4.6rem, 1fr)" },
-    { name: "self_ns", bar: true },
-    { name: "total_ns", bar: true },
-    { name: "mean_ns", width: "minmax(5rem, 1fr)" },
+    { name: "count", title: "Calls", width: "minmax(4.6rem, 1fr)", sum: true },
+    { name: "self_ns", group: "Host", bar: true, sum: true },
+    { name: "total_ns", group: "Host", bar: true },
+    { name: "mean_ns", group: "Host", width: "minmax(5.6rem, 1fr)" },
+    { name: "min_ns", title: "Shortest", group: "Host", optional: true },
+    { name: "max_ns", title: "Longest", group: "Host", optional: true },
+    { name: "self_percent", title: "Self %", group: "Host", width: "minmax(4.6rem, 1fr)", optional: true },
+    { name: "total_percent", title: "Total %", group: "Host", width: "minmax(4.8rem, 1fr)", optional: true },
   ];
-  if (device)
+  if (says(table, "device_ns"))
     shown.push(
-      { name: "device_self_ns", title: "Device self", bar: true, width: "minmax(6.6rem, 1fr)" },
-      { name: "device_ns", title: "Device total", bar: true, width: "minmax(6.6rem, 1fr)" },
+      { name: "device_self_ns", title: "Self", group: "Device", bar: true },
+      { name: "device_ns", title: "Total", group: "Device", bar: true },
     );
-  if (says(table, "self_bytes"))
-    shown.push({ name: "self_bytes", title: "Memory self", width: "minmax(7rem, 1fr)" });
+  if (says(table, "bytes"))
+    shown.push(
+      { name: "self_bytes", title: "Self", group: "Memory", width: "minmax(6.4rem, 1fr)" },
+      { name: "bytes", title: "Total", group: "Memory", width: "minmax(6.4rem, 1fr)", optional: true },
+    );
   if (says(table, "flops"))
     shown.push(
-      { name: "flops", title: "Operations", width: "minmax(6.6rem, 1fr)" },
-      { name: "flops_per_s", title: "Speed", width: "minmax(6.6rem, 1fr)" },
+      { name: "flops", title: "Operations", group: "Compute", width: "minmax(7.3rem, 1fr)" },
+      { name: "flops_per_s", title: "Speed", group: "Compute", width: "minmax(7.7rem, 1fr)" },
+      {
+        name: "arithmetic_intensity",
+        title: "Intensity",
+        group: "Compute",
+        width: "minmax(8rem, 1fr)",
+        optional: true,
+      },
+      { name: "bytes_moved", title: "Moved", group: "Compute", width: "minmax(6rem, 1fr)", optional: true },
     );
   return shown;
 }

@@ -32,4 +32,6 @@ export const PAGES: readonly Page[] = [
   { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
   { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
   { name: "sql", title: "SQL", full: true, show: Sql, needs: "sql/about" },
+  { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
+  { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
 ];

@@ -76,3 +76,19 @@ function written(value: Value | undefined, quoted: (text: string) => string): st
   if (typeof value === "string") return quoted(/^[=+\-@\t\r]/.test(value) ? `'${value}` : value);
   return String(value);
 }
+
+/** The largest number of a column, at least 0. */
+export function top(table: Columns, name: string): number {
+  let most = 0;
+  const values = table.numbers(name);
+  for (let row = 0; row < values.length; row++) most = Math.max(most, values[row] ?? 0);
+  return most;
+}
+
+/** The sum of a column over some rows. */
+export function sumOf(table: Columns, rows: Int32Array, name: string): number {
+  const values = table.numbers(name);
+  let sum = 0;
+  for (const row of rows) sum += values[row] ?? 0;
+  return sum;
+}

@@ -1,0 +1,99 @@
+/** Which columns of a table are shown, how wide they are, and what stands above them. */
+
+import type { ComponentChildren } from "preact";
+import type { ColumnFacts, Columns } from "../source/source";
+
+export interface ShownColumn {
+  name: string;
+  /** The heading, made from the name where it is left out. */
+  title?: string;
+  /** A CSS grid track such as `minmax(12rem, 3fr)`. */
+  width?: string;
+  /** A bar behind the number, as a share of the largest in the column. */
+  bar?: boolean;
+  /** What is shown in the place of the value. */
+  cell?: (row: number) => ComponentChildren;
+  /** A word above this and the next columns of the same word. */
+  group?: string;
+  /** True where it is only offered, and shown when somebody asks for it. */
+  optional?: boolean;
+  /** Its sum over the rows that are shown stands beside their number. */
+  sum?: boolean;
+}
+
+/** The columns to show: those of the page, changed by what the reader turned on or off. */
+export function chosenColumns(
+  table: Columns,
+  columns: readonly ShownColumn[],
+  turned: ReadonlySet<string>,
+): ShownColumn[] {
+  const known = columns.filter((column) => table.has(column.name));
+  const shown = known.filter((column) => Boolean(column.optional) === turned.has(column.name));
+  const mine = new Set(known.map((column) => column.name));
+  const more = table.facts
+    .filter((column) => turned.has(column.name) && !mine.has(column.name))
+    .map((column) => ({ name: column.name }));
+  const all = [...shown, ...more];
+  return all.length > 0 ? all : known.slice(0, 1);
+}
+
+/** All columns that can be shown: those of the page first, then what else the table says something in. */
+export function offeredColumns(
+  table: Columns,
+  columns: readonly ShownColumn[],
+  hidden: readonly string[] = [],
+): ShownColumn[] {
+  const mine = columns.filter((column) => table.has(column.name));
+  const names = new Set([...mine.map((column) => column.name), ...hidden]);
+  const more = table.facts.filter(
+    (column) => !names.has(column.name) && !column.unit.startsWith("row of") && says(table, column.name),
+  );
+  return [...mine, ...more.map((column) => ({ name: column.name, optional: true }))];
+}
+
+/** Whether a column has a value that is neither null nor zero. */
+export function says(table: Columns, name: string): boolean {
+  if (!table.has(name)) return false;
+  const values = table.values(name);
+  for (let row = 0; row < table.rows; row++) {
+    const value = values[row];
+    if (value !== null && value !== undefined && value !== 0) return true;
+  }
+  return false;
+}
+
+/** The names in an address that are turned from what the page has first. */
+export function turnedNames(text: string | undefined): ReadonlySet<string> {
+  return new Set((text ?? "").split(",").filter(Boolean));
+}
+
+/** The same names with one more or less, as an address has them; undefined for none. */
+export function turn(turned: ReadonlySet<string>, name: string): string | undefined {
+  const names = turned.has(name) ? [...turned].filter((one) => one !== name) : [...turned, name];
+  return names.join(",") || undefined;
+}
+
+/** The grid track of a column. */
+export function track(column: ShownColumn, facts: ColumnFacts | undefined): string {
+  return column.width ?? (facts?.numeric ? "minmax(6rem, 1fr)" : "minmax(9rem, 3fr)");
+}
+
+/** The least width of some tracks together, for rows that are as wide as their heading. */
+export function leastWidth(tracks: readonly string[]): string {
+  const each = tracks.map((one) => /^minmax\((.+),[^,]*\)$/.exec(one)?.[1] ?? one);
+  return `calc(${each.map((one) => (/^[\d.]+fr$/.test(one) || one === "auto" ? "4rem" : one)).join(" + ")})`;
+}
+
+/** Neighbours of one group: its word, and from which to which column it stretches, counted from 1 as a grid does. */
+export function groupSpans(
+  columns: readonly ShownColumn[],
+): { group: string; first: number; beyond: number }[] {
+  const spans: { group: string; first: number; beyond: number }[] = [];
+  columns.forEach((column, index) => {
+    if (!column.group) return;
+    const last = spans.at(-1);
+    if (last?.group === column.group && last.beyond === index + 1) last.beyond = index + 2;
+    else spans.push({ group: column.group, first: index + 1, beyond: index + 2 });
+  });
+  return spans;
+}
