@@ -199,7 +199,11 @@ const PLACES: Readonly<Record<string, string>> = {
 
 function placeText(way: string, place: string | null): string {
   if (place === null) return "–";
-  return way === "line" || way === "stack" ? frames(place).join(" ← ") : way === "module" ? pathEnd(place) : place.slice(0, 500);
+  return way === "line" || way === "stack"
+    ? frames(place).join(" ← ")
+    : way === "module"
+      ? pathEnd(place)
+      : place.slice(0, 500);
 }
 
 function columnsOf(table: Columns, way: string): ShownColumn[] {

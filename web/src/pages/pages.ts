@@ -32,6 +32,4 @@ export const PAGES: readonly Page[] = [
   { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
   { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
   { name: "sql", title: "SQL", full: true, show: Sql, needs: "sql/about" },
-  { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
-  { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
 ];

@@ -187,7 +187,14 @@ export function Table(props: TableProps) {
           <span class={told.value ? "copied" : undefined} role="status">
             {told}
           </span>
-          <ColumnChooser id={id} table={table} columns={props.columns} hidden={props.hidden} shown={shown} turned={turned} />
+          <ColumnChooser
+            id={id}
+            table={table}
+            columns={props.columns}
+            hidden={props.hidden}
+            shown={shown}
+            turned={turned}
+          />
           <button
             type="button"
             title="Copy what is shown, for a spreadsheet"
