@@ -8,8 +8,6 @@ import type { Columns, Query } from "../source/source";
 import * as units from "../units";
 import type { Bar } from "./bars";
 
-const MOST = 1000;
-
 export function Calls(props: { asked: Query; bar: Bar | undefined }) {
   const { asked, bar } = props;
   const source = useSource();
@@ -64,7 +62,7 @@ function CallsTable(props: { table: Columns; bar: Bar | undefined }) {
         ...(known(table, "module") ? [{ name: "module", width: "minmax(9rem, 3fr)" }] : []),
       ]}
       onRow={(row) => go("timeline", { span: String(spans[row]) })}
-      height={`${Math.min(Math.max(rows?.length ?? table.rows, 3), MOST) * 1.9 + 2.4}rem`}
+      height="21rem"
     />
   );
 }

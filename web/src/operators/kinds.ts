@@ -55,12 +55,6 @@ export function kernelLine(name: string): string {
   return /^cutlass\w*::Kernel\d*<([^<>]+)>$/.exec(line)?.[1] ?? line;
 }
 
-/** `…layers.0.self_attn`: the end of a path tells most. */
-export function pathEnd(path: string): string {
-  const parts = plain(path).split(".");
-  return parts.length > 4 ? `…${parts.slice(-3).join(".")}` : parts.join(".");
-}
-
 /** Without the list of parameters, which is the last thing in round brackets outside of sharp ones. */
 function withoutArguments(text: string): string {
   let depth = 0;
@@ -75,5 +69,14 @@ function withoutArguments(text: string): string {
 
 /** The frames of a place in the user's code, the innermost first, each as a line of a table has room for it. */
 export function frames(place: string): string[] {
-  return place.split(" ← ").map((frame) => pythonName(plain(frame)));
+  return place.split(" ← ").map(frameLine);
+}
+
+/** `model.py:12 forward` for a frame recorded as `src/model.py(12): forward`. */
+export function frameLine(frame: string): string {
+  const text = plain(frame);
+  const found = /^(.*)\((\d+)\): (.+)$/.exec(text);
+  if (!found) return text;
+  const [, path = "", line = "", called = ""] = found;
+  return `${path.slice(Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1)}:${line} ${called}`;
 }

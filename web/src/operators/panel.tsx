@@ -81,6 +81,21 @@ export function Panel(props: {
           ))}
         </dl>
         {props.children}
+        {source.has("chosen", asked) && (
+          <div class="op-parts-room">
+            <Shown answer={about}>
+              {(value) => (
+                <Parts
+                  parts={value.parts}
+                  totalNs={value.total_ns}
+                  selfNs={value.self_ns}
+                  deviceNs={value.device_ns}
+                  to={leadsTo}
+                />
+              )}
+            </Shown>
+          </div>
+        )}
         {source.has("histogram", asked) && (
           <>
             <h3>Durations of its calls</h3>
@@ -96,19 +111,6 @@ export function Panel(props: {
               </Shown>
             </div>
           </>
-        )}
-        {source.has("chosen", asked) && (
-          <Shown answer={about}>
-            {(value) => (
-              <Parts
-                parts={value.parts}
-                totalNs={value.total_ns}
-                selfNs={value.self_ns}
-                deviceNs={value.device_ns}
-                to={leadsTo}
-              />
-            )}
-          </Shown>
         )}
         <h3>{bar ? `Calls of ${units.time(bar.low)} to ${units.time(bar.high)}` : "Its calls"}</h3>
         <Calls asked={asked} bar={bar} />

@@ -1,9 +1,10 @@
 /** Where the time of what is chosen went: lists whose rows add up, one of them shown at a time. */
 
+import { End } from "../parts/end";
 import { change, route } from "../router";
-import { plain, pythonName } from "../timeline/names";
+import { plain } from "../timeline/names";
 import * as units from "../units";
-import { lineName, pathEnd } from "./kinds";
+import { frameLine, lineName } from "./kinds";
 
 export interface Part {
   /** Null for what belongs to none, and for all that is beyond the longest rows. */
@@ -87,10 +88,7 @@ export function Parts(props: {
 }
 
 /** How the labels of a part are cut to what tells most. */
-const SHORT: Readonly<Record<string, (label: string) => string>> = {
-  line: (label) => pythonName(plain(label)),
-  module: pathEnd,
-};
+const SHORT: Readonly<Record<string, (label: string) => string>> = { line: frameLine };
 
 function Row(props: {
   row: Part;
@@ -120,7 +118,9 @@ function Row(props: {
           {text}
         </a>
       ) : (
-        <span class={row.label === null ? "name muted" : "name"}>{text}</span>
+        <span class={row.label === null ? "name muted" : "name"}>
+          {props.part === "module" && row.label !== null ? <End>{plain(text)}</End> : text}
+        </span>
       )}
       <span class="muted op-count">{calls}</span>
       <span class="op-number">{units.time(row.total_ns)}</span>

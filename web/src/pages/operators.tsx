@@ -2,15 +2,17 @@
 
 import { useEffect, useMemo } from "preact/hooks";
 import { facts, rowOf, rowsWhere } from "../operators/find";
-import { CATEGORIES, frames, isCall, kindColour, kindWord, lineName, pathEnd } from "../operators/kinds";
+import { CATEGORIES, frames, isCall, kindColour, kindWord, lineName } from "../operators/kinds";
 import { close, Panel } from "../operators/panel";
 import "../operators/operators.css";
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
 import { Choice } from "../parts/choice";
+import { End } from "../parts/end";
 import { type ShownColumn, Table } from "../parts/table";
 import { says } from "../parts/table-columns";
 import { change, route } from "../router";
 import type { Columns, Query } from "../source/source";
+import { plain } from "../timeline/names";
 
 const WAYS = [
   { key: "name", title: "Name", hint: "All calls of one name together" },
@@ -61,7 +63,6 @@ export function Operators() {
     (way) => (way.key === "name" || !of) && source.has("operators", asking(way.key, of)),
   );
   const way = ways.find((one) => one.key === query["by"])?.key ?? "name";
-  const answer = useColumns("operators", asking(way, of));
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
       if (event.key === "Escape" && !(event.target instanceof HTMLInputElement)) close();
@@ -90,17 +91,13 @@ export function Operators() {
           )}
         </div>
       </header>
-      <Shown answer={answer}>
-        {(table) => (
-          <Rows
-            table={table}
-            way={way}
-            kinds={category?.kinds ?? []}
-            calls={of !== undefined}
-            waiting={answer.waiting}
-          />
-        )}
-      </Shown>
+      <Listed
+        key={`${way} ${of}`}
+        asked={asking(way, of)}
+        way={way}
+        kinds={category?.kinds ?? []}
+        calls={of !== undefined}
+      />
     </>
   );
 }
@@ -111,13 +108,13 @@ function asking(way: string, of: string | undefined): Query {
   return { by: way === "name" ? undefined : way, of };
 }
 
-function Rows(props: {
-  table: Columns;
-  way: string;
-  kinds: readonly string[];
-  calls: boolean;
-  waiting: boolean;
-}) {
+/** Made anew for each question: while one is on its way, the answer to the one before would be taken for it. */
+function Listed(props: { asked: Query; way: string; kinds: readonly string[]; calls: boolean }) {
+  const answer = useColumns("operators", props.asked);
+  return <Shown answer={answer}>{(table) => <Rows {...props} table={table} />}</Shown>;
+}
+
+function Rows(props: { table: Columns; way: string; kinds: readonly string[]; calls: boolean }) {
   const { table, way, kinds, calls } = props;
   const { query } = route.value;
   const names = table.texts("name");
@@ -142,13 +139,12 @@ function Rows(props: {
           : "The trace holds nothing that ran on the host. Record with the CPU's activity switched on, while the program runs."}
       </Nothing>
     );
-  const placeless = way !== "name" && !props.waiting && !says(table, "place");
+  const placeless = way !== "name" && !says(table, "place");
   return (
     <>
       {placeless && <p class="op-note">{NONE[way]}</p>}
       <div class="op-split" data-open={name === undefined ? undefined : ""}>
         <Table
-          key={`${way} ${calls}`}
           table={table}
           rows={rows}
           id={calls ? "calls_of_python" : "operators"}
@@ -197,13 +193,11 @@ const PLACES: Readonly<Record<string, string>> = {
   module: "Module",
 };
 
-function placeText(way: string, place: string | null): string {
+function Place(props: { way: string; place: string | null }) {
+  const { way, place } = props;
   if (place === null) return "–";
-  return way === "line" || way === "stack"
-    ? frames(place).join(" ← ")
-    : way === "module"
-      ? pathEnd(place)
-      : place.slice(0, 500);
+  if (way === "module") return <End>{plain(place)}</End>;
+  return way === "shape" ? place.slice(0, 500) : frames(place).join(" ← ");
 }
 
 function columnsOf(table: Columns, way: string): ShownColumn[] {
@@ -223,7 +217,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
             name: "place",
             title: PLACES[way] ?? "",
             width: "minmax(13rem, 5fr)",
-            cell: (row) => placeText(way, places[row] ?? null),
+            cell: (row) => <Place way={way} place={places[row] ?? null} />,
           } satisfies ShownColumn,
         ]),
     {

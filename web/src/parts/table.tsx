@@ -80,7 +80,8 @@ export function Table(props: TableProps) {
   const [view, setView] = useState({ first: 0, last: 60 });
   const [active, setActive] = useState<CellPlace | null>(null);
   const told = useSignal("");
-  const rowHeight = ROW_REM * rem();
+  // Whole pixels, so that lines between rows are all alike.
+  const rowHeight = Math.round(ROW_REM * rem());
   const look = () => {
     const element = scroll.current;
     if (!element) return;
@@ -220,7 +221,7 @@ export function Table(props: TableProps) {
         onScroll={look}
         onKeyDown={onKey}
         onClick={onRow && onClick}
-        style={{ maxHeight: props.height ?? "none" }}
+        style={{ maxHeight: props.height ?? "none", "--row": `${rowHeight}px` }}
         role="grid"
         aria-label={id.replaceAll("_", " ")}
         aria-rowcount={rows.length + 1}
@@ -259,7 +260,7 @@ export function Table(props: TableProps) {
           class="body"
           role="rowgroup"
           ref={body}
-          style={{ height: `${rows.length * ROW_REM}rem`, minWidth: least }}
+          style={{ height: `${rows.length * rowHeight}px`, minWidth: least }}
         >
           {Array.from(visible, (row, offset) => (
             <div
@@ -269,7 +270,7 @@ export function Table(props: TableProps) {
               aria-rowindex={view.first + offset + 2}
               aria-selected={selected?.(row) ?? undefined}
               data-index={view.first + offset}
-              style={{ ...grid, top: `${(view.first + offset) * ROW_REM}rem` }}
+              style={{ ...grid, top: `${(view.first + offset) * rowHeight}px` }}
             >
               {shown.map((column, place) => (
                 <Cell
