@@ -1,6 +1,6 @@
 /** Below the timeline: all that is known of the chosen span, or a table of what lies in the chosen range. */
 
-import { useSignal } from "@preact/signals";
+import { signal } from "@preact/signals";
 import { Problem } from "../parts/answer";
 import { address } from "../router";
 import * as units from "../units";
@@ -15,9 +15,11 @@ const LEAST_REM = 4;
 const FIRST_REM = 15;
 const MOST_LINKS = 200;
 
+/** It stays as it was pulled while other pages are looked at. */
+const height = signal(FIRST_REM);
+
 export function Panel(props: { timeline: Timeline }) {
   const { timeline } = props;
-  const height = useSignal(FIRST_REM);
   const details = timeline.details.value;
   const range = timeline.range.value;
   const resize = (event: PointerEvent) => {

@@ -99,7 +99,11 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
                 { name: "total_ns", bar: true },
                 { name: "share", title: "Self %", width: "minmax(5rem, 1fr)" },
               ]}
-              onRow={(row) => change({ find: table.texts("name")[row] ?? undefined }, true)}
+              selected={(row) => table.texts("name")[row] === timeline.search.text.value}
+              onRow={(row) => {
+                const name = table.texts("name")[row] ?? "";
+                change({ find: name === timeline.search.text.peek() ? undefined : name }, true);
+              }}
             />
           )}
         </Shown>

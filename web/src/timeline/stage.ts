@@ -52,6 +52,8 @@ export class Stage {
   private readonly whole: Whole;
   private readonly wholePicture = document.createElement("canvas");
   private wholeDrawn = "";
+  /** False where the boxes have to be drawn anew; a pointer that moves changes only what is over them. */
+  private lanesDrawn = false;
   private readonly endings: (() => void)[] = [];
   private colours: Colours = colour;
   private base: number | null = null;
@@ -75,25 +77,18 @@ export class Stage {
         this.colours = remembered();
         this.timeline.palette.renew(this.colours);
         this.wholeDrawn = "";
+        this.lanesDrawn = false;
         this.draw();
       }),
       effect(() => {
-        const {
-          view,
-          scroll,
-          layout,
-          arrived,
-          search,
-          pointer,
-          cursor,
-          chosen,
-          details,
-          range,
-          pinned,
-          arrows,
-        } = timeline;
-        for (const one of [view, scroll, layout, arrived, search.text, search.found]) one.value;
-        for (const one of [pointer, cursor, chosen, details, range, pinned, arrows]) one.value;
+        const { view, scroll, layout, arrived, search } = timeline;
+        for (const one of [view, scroll, layout, arrived, search.text]) one.value;
+        this.lanesDrawn = false;
+        this.draw();
+      }),
+      effect(() => {
+        const { search, pointer, cursor, chosen, details, range, pinned, arrows } = timeline;
+        for (const one of [search.found, pointer, cursor, chosen, details, range, pinned, arrows]) one.value;
         this.draw();
       }),
     );
@@ -123,6 +118,7 @@ export class Stage {
     this.timeline.width.value = width / ratio;
     this.timeline.height.value = height / ratio;
     this.wholeDrawn = "";
+    this.lanesDrawn = false;
     this.paint(performance.now());
   }
 
@@ -143,7 +139,10 @@ export class Stage {
     }
     const layout = timeline.layout.peek();
     point(timeline);
-    this.paintLanes(layout);
+    if (!this.lanesDrawn) {
+      this.lanesDrawn = true;
+      this.paintLanes(layout);
+    }
     this.paintOver(layout);
     this.paintAround();
     this.wish(layout);
