@@ -102,9 +102,14 @@ _HOMES = {
 # Modules that are reached like the names above, without an import of their own.
 _MODULES = ("itt",)
 
+# What IPython looks for in a module that `%load_ext` or `%unload_ext` names; no names for programs.
+_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
+
 
 def __getattr__(name: str) -> object:
     """Find a public name in its room on first use and keep it, so that the next look-up is an ordinary one."""
+    if name in _EXTENSION:
+        return getattr(importlib.import_module("kinetoscope.integrations.notebook"), name)
     home = _HOMES.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")

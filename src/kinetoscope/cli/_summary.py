@@ -374,7 +374,10 @@ def _short_path(path: str, finished: Finished) -> str:
 
 def _source(path: str, line: int) -> str:
     """The text of a line, where the file can be read."""
-    return linecache.getline(path, line).strip()
+    try:
+        return linecache.getline(path, line).strip()
+    except ValueError:  # a name that no file can have
+        return ""
 
 
 def _process_peak_bytes() -> int:
