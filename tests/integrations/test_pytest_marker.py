@@ -5,15 +5,23 @@ import pytest
 from tests.support.pytest_runs import LOADED
 
 
-def test_a_run_without_marked_tests_loads_nothing(pytester):
+def test_a_run_without_marked_tests_loads_nothing_and_torch_is_asked_for_where_it_is_not(pytester):
     pytester.makepyfile("""
-        import sys
+        import sys, pytest
+
         def test_nothing_is_there():
             heavy = {"torch", "numpy", "pyarrow", "IPython", "kinetoscope.trace", "kinetoscope.collect", "kinetoscope.tables"}
             assert heavy & set(sys.modules) == set()
             assert "kinetoscope.integrations.pytest_plugin" in sys.modules
+            sys.modules["torch"] = None
+
+        @pytest.mark.kinetoscope(max_operators=1)
+        def test_without_torch():
+            raise AssertionError("it must not be run")
     """)
-    pytester.runpytest_subprocess(*LOADED).assert_outcomes(passed=1)
+    done = pytester.runpytest_subprocess(*LOADED, "-p", "no:xdist")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*the test cannot be recorded: *pip install torch*"])
 
 
 def test_the_marker_describes_itself(pytester):
@@ -68,16 +76,3 @@ def test_a_wrong_configuration_ends_the_run(pytester):
     done = pytester.runpytest_inprocess(*LOADED)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*kinetoscope_keep = 'some' is not valid; use one of: failed, all, none*"])
-
-
-def test_without_torch_a_marked_test_says_what_to_install(pytester):
-    pytester.makepyfile("""
-        import sys, pytest
-        sys.modules["torch"] = None
-        @pytest.mark.kinetoscope(max_operators=1)
-        def test_it():
-            raise AssertionError("it must not be run")
-    """)
-    done = pytester.runpytest_subprocess(*LOADED)
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*the test cannot be recorded: *pip install torch*"])
