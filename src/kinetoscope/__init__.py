@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ProfilerActivity,
         SystemCounters,
         _KinetoProfile,
+        align_clocks,
         install,
         kineto_available,
         profile,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.ranks import merge
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
 
@@ -59,8 +61,10 @@ __all__ = [
     "Trace",
     "_KinetoProfile",
     "__version__",
+    "align_clocks",
     "install",
     "kineto_available",
+    "merge",
     "open",
     "profile",
     "record_function",
@@ -84,8 +88,10 @@ _HOMES = {
     "SystemCounters": "kinetoscope.collect",
     "Trace": "kinetoscope.trace",
     "_KinetoProfile": "kinetoscope.collect",
+    "align_clocks": "kinetoscope.collect",
     "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
+    "merge": "kinetoscope.ranks",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",
     "record_function": "kinetoscope.collect",

@@ -21,6 +21,7 @@ COMMANDS = {
     "info": "Say what a trace is and whether it is complete.",
     "table": "Print a table of a trace.",
     "convert": "Write a trace, or a part of it, in other formats.",
+    "merge": "Put the traces of the ranks of a job into one.",
     "sql": "Ask a trace a question in SQL.",
     "doctor": "Say which engine records on this machine, and why.",
 }

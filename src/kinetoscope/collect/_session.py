@@ -23,6 +23,7 @@ from kinetoscope.collect._execution_trace import ExecutionTraceObserver
 from kinetoscope.collect._failures import Failures
 from kinetoscope.collect._low_level import _KinetoProfile, already_recording
 from kinetoscope.collect._ownership import by_owner
+from kinetoscope.collect._rank_clock import RankClocks
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect._seat import SEATS
 from kinetoscope.collect._sources import Source, SourceWindow, checked_sources
@@ -82,6 +83,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
         sources: What records beside the engine and adds to each trace: `SystemCounters()`, `DataLoading()`, or anything with
             `open`, `start`, `stop` and `close`. A failure of theirs is a warning and never that of the program.
+        align_ranks: Let all ranks of the job meet right before each recording and at its end, so that `kinetoscope.merge`
+            can tell their clocks apart; all of them have to record then, and equally often. See `align_clocks`.
         on_error: What becomes of an exception in `on_trace_ready`, or of the observer's at the end of a recording: `"raise"`
             lets it out of `step` or `stop` once the session has finished what it was doing, `"warn"` makes it a warning.
 
@@ -113,6 +116,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         module_spans: bool = False,
         oom_report: _arguments.ReportPlace = None,
         sources: Iterable[Source] = (),
+        align_ranks: bool = False,
         on_error: _arguments.OnError = "raise",
     ) -> None:
         if use_cuda is not None:
@@ -146,7 +150,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self.step_num = 0
         self.current_action = ask(self.schedule, 0)
         self._on_error = _arguments.checked_on_error(on_error)
-        self._sources = SourceWindow(checked_sources(sources))
+        aligning = [RankClocks()] if _arguments.checked_switch("align_ranks", align_ranks) else []
+        self._sources = SourceWindow((*aligning, *checked_sources(sources)))
         self._run: _Run | None = None
         self._ever_started = False
         self._step_range: Any = None

@@ -1,0 +1,74 @@
+"""The traces of the ranks of a job as one."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.ranks._align import aligned
+from kinetoscope.trace import Trace, beside
+from kinetoscope.trace import open as open_trace
+from kinetoscope.trace._processes import infos, rank_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
+    """Put the traces of the ranks of one job into one trace, on one axis of time.
+
+    What is counted within a process (steps, live memory, modules, links) is what it is in the trace of its rank alone. The
+    column `rank` tells the ranks apart, `select_ranks` takes some out again, and the table `processes` says of each by
+    what its clock was brought to that of the first (`clock`) and by how much its times may be off (`error_ns`):
+
+    - `monotonic`: ranks of one machine have one clock, which their recordings say (Linux). To within microseconds.
+    - `barriers`: ranks that aligned their clocks (`profile(align_ranks=True)` or `align_clocks()`).
+    - `collectives`: ranks that called each other while they recorded. Nobody has the result of an all_reduce, all_gather,
+      reduce_scatter or barrier before everybody has given his part; so each of these bounds the difference of two clocks
+      from both sides. Calls are told apart by step, group and order; of traces without steps only such with the same
+      calls from beginning to end are compared.
+    - `wall` or `unknown`: nothing ties them together, and `losses` says so. Their clocks on the wall were believed.
+
+    For barriers and collectives the error is a bound, not an estimate: whatever the clocks did, as long as their difference was a
+    straight line in time with a drift of at most 1 in 1000, and calls were told apart rightly, no moment is further off. If
+    there is no such line, `info["processes"]` says by how much the bounds contradict each other (`violated_ns`),
+    and `losses` has a row. It holds for the times of what carried the calls out: kernels of devices, or threads of the host.
+
+    Args:
+        traces: The traces, or paths or URLs of them; one for each rank. A trace that was put together of several processes
+            counts as one. The cycles of one process belong together first, see `kinetoscope.trace.concatenate`.
+
+    Returns:
+        A new trace, the ranks in rising order; the given ones are as before.
+
+    Raises:
+        ArgumentError: There is none, one comes twice, or two are of one rank.
+        FormatError: A file is no trace.
+        OSError: A file cannot be read.
+    """
+    if isinstance(traces, (str, os.PathLike, Trace)):
+        raise ArgumentError("merge: pass a list of traces, one for each rank.")
+    opened = [trace if isinstance(trace, Trace) else open_trace(trace) for trace in traces]
+    if not opened:
+        raise ArgumentError("merge: there are no traces to put together.")
+    _refuse_twice(opened)
+    ordered = sorted(opened, key=_first_rank)
+    return beside(ordered, aligned(ordered))
+
+
+def _first_rank(trace: Trace) -> float:
+    """The lowest rank that a trace is of; those of no rank come last."""
+    return min((rank for rank in map(rank_of, infos(trace)) if rank is not None), default=float("inf"))
+
+
+def _refuse_twice(traces: Sequence[Trace]) -> None:
+    """Raise if two traces are of one rank of a job, or of one process."""
+    ranks = Counter(rank for trace in traces for rank in {rank_of(info) for info in infos(trace)} - {None})
+    twice = sorted(rank for rank, count in ranks.items() if count > 1 and rank is not None)
+    if twice:
+        raise ArgumentError(
+            f"merge: {ranks[twice[0]]} of the traces are of rank {twice[0]}. Pass one trace for each rank; put the cycles of a "
+            "process together first, with concatenate, and a process and its children with beside."
+        )

@@ -1,0 +1,92 @@
+"""The line between two clocks: whatever really was lies within the error that is told."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope.ranks._clock_line import MOST_DRIFT, Bounds, fit
+
+BASES = st.sampled_from([0, -5_000, 1_700_000_000_000_000_000, -(10**15)])
+
+
+@st.composite
+def clocks(draw):
+    """A true difference of two clocks, and bounds that are right for it."""
+    offset = draw(BASES) + draw(st.integers(-(10**6), 10**6))
+    drift = draw(st.floats(-0.9 * MOST_DRIFT, 0.9 * MOST_DRIFT))
+    length = draw(st.integers(1, 10**10))
+    widths = st.integers(0, 10**5)
+
+    def side(sign):
+        at = draw(st.lists(st.integers(-(10**7), length + 10**7), min_size=1, max_size=8))
+        # A nanosecond of room for the true difference, which is none of whole nanoseconds.
+        return at, [offset + round(drift * moment) + sign * (1 + draw(widths)) for moment in at]
+
+    (above_at, above), (below_at, below) = side(-1), side(+1)
+    return (
+        Bounds(*(np.array(part, np.int64) for part in (above_at, above, below_at, below))),
+        offset,
+        drift,
+        length,
+    )
+
+
+@given(clocks(), st.floats(0, 1))
+def test_what_really_was_is_no_further_away_than_the_error(clock, share):
+    bounds, offset, drift, length = clock
+    line = fit(bounds, 0, length)
+    assert line is not None
+    assert line.violated_ns == 0
+    at = int(share * length)
+    # A double counts single nanoseconds up to 9e15; the large part is compared as integers.
+    found = round(line.offset_ns) - offset + (line.drift - drift) * at
+    slack = 1 + abs(line.offset_ns) * 2.0**-51
+    assert abs(found) <= line.error_ns + slack
+
+
+@given(clocks())
+def test_more_that_is_known_never_makes_it_less_sure(clock):
+    bounds, offset, drift, length = clock
+    more = Bounds(
+        np.append(bounds.above_at_ns, length // 2),
+        np.append(bounds.above_ns, offset + round(drift * (length // 2)) - 5),
+        bounds.below_at_ns,
+        bounds.below_ns,
+    )
+    assert fit(more, 0, length).error_ns <= fit(bounds, 0, length).error_ns + 1
+
+
+@given(clocks(), st.integers(1, 10**5))
+def test_relaxed_bounds_are_less_sure(clock, error):
+    bounds, _, _, length = clock
+    assert fit(bounds.relaxed(error), 0, length).error_ns >= fit(bounds, 0, length).error_ns - 1
+
+
+def bounds(above, below):
+    """Bounds from lists of (moment, difference)."""
+    return Bounds(
+        *(np.array(part, np.int64) for pairs in (above, below) for part in zip(*pairs, strict=True))
+    )
+
+
+def test_two_marks_at_either_end_give_the_drift():
+    line = fit(bounds([(0, 990), (10**9, 10_990)], [(0, 1_010), (10**9, 11_010)]), 0, 10**9)
+    assert (round(line.offset_ns), round(line.drift * 1e9), line.error_ns) == (1_000, 10_000, 12)
+
+
+def test_one_mark_leaves_the_drift_open_and_the_error_says_so():
+    line = fit(bounds([(0, 990)], [(0, 1_010)]), 0, 10**9)
+    assert abs(line.drift) < 1e-9
+    assert line.error_ns == 10 + 10**6 + 2
+
+
+def test_bounds_that_contradict_each_other_say_by_how_much():
+    line = fit(bounds([(0, 1_000)], [(0, 900)]), 0, 0)
+    assert (line.offset_ns, line.violated_ns, line.error_ns) == (950, 50, 2)
+
+
+def test_with_one_side_only_nothing_is_known():
+    empty = np.zeros(0, np.int64)
+    one = np.zeros(1, np.int64)
+    assert fit(Bounds(one, one, empty, empty), 0, 10) is None
+    assert fit(Bounds(empty, empty, one, one), 0, 10) is None
