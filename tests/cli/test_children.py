@@ -8,9 +8,9 @@ import pytest
 
 from kinetoscope.cli import _child_note
 from kinetoscope.cli._children import Children
-from kinetoscope.cli._process_tree import process_tree
 from kinetoscope.cli._progress import ProgressLine
 from kinetoscope.cli._recording import Wanted
+from kinetoscope.tables.of_processes import process_tree
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 

@@ -256,7 +256,7 @@ def test_tables_show_their_units_and_what_they_mean():
     builder.allocate(3, 0x10, 2048)
     trace = builder.build()
     shown = table_html(trace.table("ops"))
-    assert "ops: 1 rows" in shown
+    assert "ops: 1 row<" in shown
     assert 'title="2,500,000 ns">2.500 ms</td>' in shown
     assert 'title="2,048 bytes">2.00 KB</td>' in shown
     assert "Share of all self time." in shown
@@ -266,6 +266,16 @@ def test_tables_show_their_units_and_what_they_mean():
     for place in range(30):
         long.span("aten::relu", place * 10, 5)
     assert "spans: the first 20 of 30 rows" in table_html(long.build().table("spans"))
+
+
+def test_numbers_that_are_names_are_written_as_names():
+    builder = TraceBuilder()
+    builder.span("aten::relu", 0, 5, stack=builder.stack(("train.py", 1234, "main")))
+    trace = builder.build()
+    trace.info["process"] = 54321
+    shown = table_html(trace.table("spans"))
+    assert ">54321</td>" in shown
+    assert ">1234</td>" in table_html(trace.table("lines"))
 
 
 def test_the_names_that_ipython_looks_for_are_no_public_names():

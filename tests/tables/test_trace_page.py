@@ -1,11 +1,14 @@
 """What a trace and its event lists show of themselves in a notebook."""
 
+import re
+
 import pytest
 
 from kinetoscope.tables import trace_page as page_module
 from kinetoscope.tables.event_list import EventList
 from kinetoscope.tables.trace_page import trace_page
 from kinetoscope.trace import SpanKind
+from kinetoscope.trace._beside import beside
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
 
@@ -67,6 +70,20 @@ def test_a_long_trace_shows_at_once(builder, monkeypatch):
     trace = builder.build()
     assert "table(&quot;ops&quot;) adds it up" in trace_page(trace)
     assert "aten::addmm" in trace_page(trace, whole=True)
+
+
+def test_several_processes_are_a_tree_whose_modules_and_steps_are_told_once(builder):
+    main, worker = builder.build(), builder.build()
+    main.info |= {"process": 700, "rank": 0}
+    worker.info |= {"process": 701, "rank": 1, "parent_process": 700}
+    shown = trace_page(beside([main, worker], [0, 100]), whole=True)
+    assert "24 spans" in shown
+    assert "2 processes" in shown
+    assert re.search(r">  [^<]+</td><td>701</td><td>1</td><td[^>]*>36.006 us</td><td>50.0 %</td>", shown)
+    assert shown.count(">Linear</td>") == 1
+    assert 'title="40,000 ns"' in shown
+    assert "4 steps: " in shown
+    assert ", rank 0)" in shown
 
 
 def test_an_empty_and_a_closed_trace_show_something():

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROWS = 20
+_NAME = "name"
+# Columns without a unit whose numbers are names: nobody reads a process as 12,345.
+_NUMBERS_THAT_NAME = frozenset((
+    "address", "correlation", "depth", "group_rank", "line", "node", "number", "parent", "parent_node", "peer", "process",
+    "rank", "sequence", "step", "storage", "stream", "tensor", "thread", "worker",
+))  # fmt: skip
 
 
 def table_html(found: pyarrow.Table) -> str | None:
@@ -29,7 +35,8 @@ def table_html(found: pyarrow.Table) -> str | None:
     units, headings, left = [], [], []
     for place, column in enumerate(found.schema):
         said = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-        units.append(said.get("unit", ""))
+        named = column.name in _NUMBERS_THAT_NAME and not said.get("unit")
+        units.append(_NAME if named else said.get("unit", ""))
         headings.append(Cell(column.name, said.get("meaning", "")))
         if str(column.type).startswith(("string", "dictionary", "large_string")):
             left.append(place)
@@ -40,7 +47,7 @@ def table_html(found: pyarrow.Table) -> str | None:
     shown = (
         f"the first {len(rows)} of {found.num_rows:,} rows"
         if found.num_rows > len(rows)
-        else f"{len(rows)} rows"
+        else f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
     )
     return page(note(f"{own[b'table'].decode()}: {shown}"), table(headings, rows, left=left))
 
@@ -50,6 +57,8 @@ def _cell(value: Any, unit: str) -> Cell:
     if value is None:
         return Cell("–")
     if isinstance(value, bool) or not isinstance(value, int | float):
+        return Cell(str(value))
+    if unit == _NAME or unit.startswith("row of "):
         return Cell(str(value))
     if unit == "ns":
         return Cell(duration_text(round(value)), f"{value:,} ns")

@@ -56,8 +56,27 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"kinetoscope_keep = {keep!r} is not valid; use one of: {', '.join(KEEP)}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse wrong markers where tests are collected, as pytest refuses a marker that it does not know."""
+    report = yield
+    wrong: dict[str, list[pytest.Item]] = {}
+    for item in report.result or ():
+        if isinstance(item, pytest.Item) and (marks := list(item.iter_markers("kinetoscope"))):
+            try:
+                _limits(marks)
+            except KinetoscopeError as error:
+                wrong.setdefault(str(error), []).append(item)
+    if wrong:
+        report.outcome, report.result = "failed", []
+        report.longrepr = "\n".join(_refused(said, items) for said, items in wrong.items())
+    return report
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Prepare the recording of a test that is marked or wants the trace, and refuse a wrong marker before it runs."""
+    """Prepare the recording of a test that is marked or wants the trace; its marks may be newer than its collection."""
     marks = list(item.iter_markers("kinetoscope"))
     if not marks and FIXTURE not in getattr(item, "fixturenames", ()):
         return
@@ -114,13 +133,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 def _prepare(item: pytest.Item, marks: list[pytest.Mark]) -> None:
     """Read the limits of a test and make its recording, which does not begin yet."""
     try:
-        limits = limits_of([mark.kwargs for mark in marks], [mark.args for mark in marks])
+        limits = _limits(marks)
     except KinetoscopeError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     from kinetoscope.integrations._test_recording import Recording
 
     item.stash[_LIMITS] = limits
     item.stash[_RECORDING] = Recording(limits.settings)
+
+
+def _limits(marks: list[pytest.Mark]) -> Limits:
+    """Read the markers of a test, the nearest first."""
+    return limits_of([mark.kwargs for mark in marks], [mark.args for mark in marks])
+
+
+def _refused(said: str, items: list[pytest.Item]) -> str:
+    """One line on what is wrong with the markers of some tests, with the place of the first of them."""
+    file, line, name = items[0].location
+    place = file if line is None else f"{file}:{line + 1}"
+    more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
+    return f"{place}: {name}{more}: {said}"
 
 
 def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:

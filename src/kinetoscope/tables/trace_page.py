@@ -8,9 +8,12 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kinetoscope.tables._units import size_text
-from kinetoscope.tables._visible import host_total_ns
+from kinetoscope.tables._visible import host_spans, host_total_ns
 from kinetoscope.tables.memory_peak import memory_peak, peak
+from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
 from kinetoscope.trace._html import Cell, columns_chart, note, page, table
 from kinetoscope.trace._looks import duration_text, facts
 
@@ -48,7 +51,7 @@ def trace_page(
     Returns:
         The HTML; names in it are text, whatever they hold.
     """
-    parts = [_facts(trace, title), _steps(trace)]
+    parts = [_facts(trace, title), _steps(trace), _processes(trace, rows)]
     if whole or len(trace.columns("spans")) <= MOST_SPANS:
         parts.append(_operators(trace, rows))
     else:
@@ -66,6 +69,8 @@ def _facts(trace: Trace, title: str) -> str:
     """What the trace holds, and what is missing in it."""
     known = facts(trace)
     said = [known["duration"], *(_many(known[name], name) for name in _SAID if name in known)]
+    if processes := len(trace.columns("processes")):
+        said.insert(1, f"{processes:,} processes")
     if "file" in known and not _TEMPORARY.search(known["file"]):
         said.append(known["file"])
     line = f"{title}: {', '.join(said)}"
@@ -84,11 +89,38 @@ def _many(number: str, noun: str) -> str:
 
 def _steps(trace: Trace) -> str:
     """How long each step took, as a picture."""
-    steps = trace.column("steps", "duration_ns").tolist()
+    whose, of_first = steps_of_one(trace)
+    steps = trace.column("steps", "duration_ns")[of_first].tolist()
     if len(steps) < 2:
         return ""
     said = f"{len(steps):,} steps: {duration_text(min(steps))} to {duration_text(max(steps))}, median {duration_text(round(median(steps)))}"
+    said += f" (of {whose})" if whose else ""
     return f"<div>{columns_chart(steps, said)}</div>{note(said)}"
+
+
+def _processes(trace: Trace, rows: int) -> str:
+    """The processes of a trace of several, each below the one that started it: the first, and those that computed most."""
+    tree = process_tree(trace)
+    if not tree:
+        return ""
+    own_ns = np.where(host_spans(trace), trace.column("spans", "self_ns"), 0)
+    whose = trace.column("threads", "process_row")[trace.column("spans", "thread")]
+    by_process = np.bincount(whose, weights=own_ns, minlength=len(tree)).astype(np.int64).tolist()
+    largest = sorted(range(len(tree)), key=lambda place: (place > 0, -by_process[tree[place]["row"]], place))
+    whole_ns = host_total_ns(trace)
+    body: list[list[Cell | str]] = [
+        [
+            f"{'  ' * row['depth']}{row['name']}",
+            str(row["pid"]),
+            str(row["rank"]) if row["rank"] >= 0 else "–",
+            _time(by_process[row["row"]], whole_ns),
+            _percent(by_process[row["row"]], whole_ns),
+            _time(row["duration_ns"]),
+        ]
+        for row in (tree[place] for place in sorted(largest[:rows]))
+    ]
+    headings = ["process", "number", "rank", "self", "share", "recorded"]
+    return table(headings, body, caption="Processes") + _rest(len(tree), rows, "processes")
 
 
 def _operators(trace: Trace, rows: int) -> str:
@@ -117,11 +149,7 @@ def _operators(trace: Trace, rows: int) -> str:
 
 def _modules(trace: Trace, rows: int) -> str:
     """The modules that took most, in the order of the tree."""
-    found = (
-        trace.table("modules")
-        .select(["path", "class", "depth", "total_ns", "forward_ns", "backward_ns"])
-        .to_pylist()
-    )
+    found = modules_together(trace)
     largest = sorted(range(len(found)), key=lambda place: (-found[place]["total_ns"], found[place]["depth"]))[
         :rows
     ]

@@ -20,7 +20,7 @@ _LONGEST_TITLE = 2000
 
 STYLE = (
     "<style>"
-    ".kinetoscope{font-size:13px;line-height:1.4;overflow-x:auto;margin:4px 0}"
+    ".kinetoscope{font-size:13px;line-height:1.4;margin:4px 0}.kinetoscope .s{overflow-x:auto}"
     ".kinetoscope table{border-collapse:collapse;margin:6px 0;border:0;background:transparent;color:inherit;font-size:inherit}"
     ".kinetoscope caption{text-align:left;font-weight:600;padding:2px 8px 4px 0;color:inherit;caption-side:top}"
     ".kinetoscope th,.kinetoscope td{padding:2px 8px;border:0;border-bottom:1px solid rgba(128,128,128,.3);white-space:pre;"
@@ -58,7 +58,7 @@ class Cell:
             attributes += f' title="{safe(title, _LONGEST_TITLE)}"'
         if self.share > 0:
             end = f"{100 * min(1.0, self.share):.1f}%"
-            attributes += f' style="background:linear-gradient(to left,{_BAR} {end},transparent {end})"'
+            attributes += f' style="background:linear-gradient(to right,{_BAR} {end},transparent {end})"'
         return f"<td{attributes}>{safe(self.text)}</td>"
 
 
@@ -97,7 +97,7 @@ def table(
     Returns:
         HTML.
     """
-    out = ["<table>", f"<caption>{safe(caption)}</caption>" if caption else "", "<thead><tr>"]
+    out = ['<div class="s"><table>', f"<caption>{safe(caption)}</caption>" if caption else "", "<thead><tr>"]
     for place, heading in enumerate(headings):
         cell = heading if isinstance(heading, Cell) else Cell(heading)
         out.append(cell.html(left=place in left).replace("<td", "<th", 1).replace("</td>", "</th>"))
@@ -105,7 +105,7 @@ def table(
     for row in rows:
         cells = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row)
         out += ["<tr>", *(cell.html(left=place in left) for place, cell in enumerate(cells)), "</tr>"]
-    out.append("</tbody></table>")
+    out.append("</tbody></table></div>")
     return "".join(out)
 
 
