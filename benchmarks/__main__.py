@@ -26,6 +26,7 @@ SCRIPTS = (
     "python_calls",
     "reading",
     "ktrace",
+    "trainers",
 )
 
 
