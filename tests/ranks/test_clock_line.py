@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.ranks._clock_line import MOST_DRIFT, Bounds, fit
+from kinetoscope.ranks._clock_line import MOST_DRIFT, Bounds, Guesses, fit
 
 BASES = st.sampled_from([0, -5_000, 1_700_000_000_000_000_000, -(10**15)])
 
@@ -31,17 +31,29 @@ def clocks(draw):
     )
 
 
-@given(clocks(), st.floats(0, 1))
-def test_what_really_was_is_no_further_away_than_the_error(clock, share):
+# How wrong a guess is, and where it is made.
+WRONG = st.lists(st.tuples(st.integers(-(10**7), 10**7), st.floats(0, 1)), max_size=5)
+
+
+def guesses(clock, wrong):
+    """What the difference may be taken for, each guess wrong by some time."""
+    _, offset, drift, length = clock
+    at = [int(share * length) for _, share in wrong]
+    made = [offset + round(drift * moment) + by for moment, (by, _) in zip(at, wrong, strict=True)]
+    return Guesses(np.array(at, np.int64), np.array(made, np.int64))
+
+
+@given(clocks(), WRONG, st.floats(0, 1))
+def test_what_really_was_is_no_further_away_than_the_error_however_wrong_the_guesses(clock, wrong, share):
     bounds, offset, drift, length = clock
-    line = fit(bounds, 0, length)
+    line = fit(bounds, 0, length, guesses=guesses(clock, wrong))
     assert line is not None
     assert line.violated_ns == 0
     at = int(share * length)
     # A double counts single nanoseconds up to 9e15; the large part is compared as integers.
     found = round(line.offset_ns) - offset + (line.drift - drift) * at
     slack = 1 + abs(line.offset_ns) * 2.0**-51
-    assert abs(found) <= line.error_ns + slack
+    assert abs(found) <= line.error_ns(0, length) + slack
 
 
 @given(clocks())
@@ -53,13 +65,21 @@ def test_more_that_is_known_never_makes_it_less_sure(clock):
         bounds.below_at_ns,
         bounds.below_ns,
     )
-    assert fit(more, 0, length).error_ns <= fit(bounds, 0, length).error_ns + 1
+    assert fit(more, 0, length).error_ns(0, length) <= fit(bounds, 0, length).error_ns(0, length) + 1
 
 
 @given(clocks(), st.integers(1, 10**5))
 def test_relaxed_bounds_are_less_sure(clock, error):
     bounds, _, _, length = clock
-    assert fit(bounds.relaxed(error), 0, length).error_ns >= fit(bounds, 0, length).error_ns - 1
+    relaxed = fit(bounds.relaxed(error), 0, length)
+    assert relaxed.error_ns(0, length) >= fit(bounds, 0, length).error_ns(0, length) - 1
+
+
+@given(clocks(), WRONG)
+def test_no_line_is_surer_than_the_one_in_the_middle(clock, wrong):
+    bounds, _, _, length = clock
+    guessed = fit(bounds, 0, length, guesses=guesses(clock, wrong))
+    assert guessed.error_ns(0, length) >= fit(bounds, 0, length).error_ns(0, length) - 1
 
 
 def bounds(above, below):
@@ -71,18 +91,40 @@ def bounds(above, below):
 
 def test_two_marks_at_either_end_give_the_drift():
     line = fit(bounds([(0, 990), (10**9, 10_990)], [(0, 1_010), (10**9, 11_010)]), 0, 10**9)
-    assert (round(line.offset_ns), round(line.drift * 1e9), line.error_ns) == (1_000, 10_000, 12)
+    assert (round(line.offset_ns), round(line.drift * 1e9), line.error_ns(0, 10**9)) == (1_000, 10_000, 12)
 
 
 def test_one_mark_leaves_the_drift_open_and_the_error_says_so():
     line = fit(bounds([(0, 990)], [(0, 1_010)]), 0, 10**9)
     assert abs(line.drift) < 1e-9
-    assert line.error_ns == 10 + 10**6 + 2
+    assert line.error_ns(0, 10**9) == 10 + 10**6 + 2
 
 
 def test_bounds_that_contradict_each_other_say_by_how_much():
     line = fit(bounds([(0, 1_000)], [(0, 900)]), 0, 0)
-    assert (line.offset_ns, line.violated_ns, line.error_ns) == (950, 50, 2)
+    assert (line.offset_ns, line.violated_ns, line.error_ns(0, 0)) == (950, 50, 2)
+
+
+def test_guesses_that_agree_are_believed_within_the_bounds():
+    at = np.arange(0, 10**9, 10**8)
+    wide = bounds([(0, -(10**6))], [(0, 10**6)])
+    # A drift of 40 parts in a million that every guess bears out; one guess is far off.
+    told = 30_000 + at // 25_000
+    told[3] = 900_000
+    line = fit(wide, 0, 10**9, guesses=Guesses(at, told))
+    assert abs(line.offset_ns - 30_000) <= 10
+    assert abs(line.drift - 4e-5) <= 1e-8
+    # Where they are out of the bounds, the bounds are believed.
+    assert fit(wide, 0, 10, guesses=Guesses(at[:1], at[:1] + 5 * 10**6)).offset_ns <= 10**6
+
+
+def test_a_drift_that_the_spread_of_guesses_explains_is_none():
+    at = np.array([0, 5_000_000, 10_000_000])
+    line = fit(
+        bounds([(0, -(10**6))], [(0, 10**6)]), 0, 10**7, guesses=Guesses(at, np.array([0, 5_000, -4_000]))
+    )
+    assert abs(line.drift) < 1e-12
+    assert abs(line.offset_ns) < 1
 
 
 def test_with_one_side_only_nothing_is_known():

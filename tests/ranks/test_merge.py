@@ -81,7 +81,7 @@ def test_collectives_bound_the_difference_of_two_clocks():
     (_, first_ns, _, first_error), (_, second_ns, clock, error_ns) = places(merged)
     assert (clock, first_error) == ("collectives", 0)
     assert abs(second_ns - first_ns - 70_000) <= error_ns
-    assert error_ns < 45_000
+    assert error_ns < 50_000
     # On one axis every call of both began before either ended.
     rows = merged.table("collectives").to_pylist()
     assert [row["rank"] for row in rows] == [0, 1, 0, 1]
@@ -201,13 +201,16 @@ def test_eight_ranks_of_a_real_job_are_on_one_axis():
         assert abs(row["start_ns"] - table[0]["start_ns"] - wall_ns) <= row["error_ns"]
     calls = merged.table("collectives").to_pylist()
     assert len(calls) == sum(len(trace.table("collectives")) for trace in traces)
-    reductions = sorted(
-        (row for row in calls if row["name"] == "all_reduce"), key=lambda row: row["transfer_start_ns"]
-    )
-    for first in range(0, len(reductions), 8):
-        together = reductions[first : first + 8]
-        begun = max(row["transfer_start_ns"] for row in together)
-        assert begun <= min(row["transfer_start_ns"] + row["transfer_ns"] for row in together) + 800_000
+    # Each collective is over for all at once, also those that the clocks were not compared by.
+    calls.sort(key=lambda row: row["start_ns"])
+    for name, count in (("all_reduce", 3), ("all_to_all", 5)):
+        of_ranks = [[row for row in calls if (row["name"], row["rank"]) == (name, rank)] for rank in range(8)]
+        assert [len(rows) for rows in of_ranks] == [count] * 8
+        for together in zip(*of_ranks, strict=True):
+            begun = [row["transfer_start_ns"] for row in together]
+            over = [row["transfer_start_ns"] + row["transfer_ns"] for row in together]
+            assert max(over) - min(over) <= 12_000
+            assert max(begun) <= min(over)
     for number, trace in enumerate(traces):
         alone = merged.select_ranks([number])
         for name in ("kernels", "launches"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 # No two clocks of computers run further apart: crystals are off by up to 50 parts in a million, and a system that follows
 # the time of a network bends its clock by at most 500.
 MOST_DRIFT = 1e-3
-_ROUNDS = 120
+# What tells a drift from chance where it is estimated: how far clocks usually run apart, in parts, and how far apart ranks
+# usually leave a collective.
+_USUAL_DRIFT, _USUAL_SPREAD_NS = 2e-5, 1e4
+# An interval of 0.001 has shrunk below what a double tells apart in it.
+_ROUNDS, _GOLDEN = 64, (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -43,73 +47,136 @@ class Bounds:
 
 
 @dataclass(frozen=True)
+class Guesses:
+    """What the difference probably is at some moments; each may be off by any time.
+
+    Attributes:
+        at_ns: Moments of the clock.
+        guess_ns: `d` is about this at each of them.
+    """
+
+    at_ns: NDArray[np.int64]
+    guess_ns: NDArray[np.int64]
+
+
+class _Possible:
+    """All lines within some bounds whose drift is small enough: a convex set in the plane of offset and drift."""
+
+    def __init__(self, bounds: Bounds, origin_ns: int, most_drift: float) -> None:
+        """Moments are counted from `origin_ns`; bounds that contradict each other are moved apart until one line keeps to all."""
+        # Near 0, where a double counts single nanoseconds.
+        self.origin_ns, self.base_ns = origin_ns, int(bounds.above_ns.max())
+        self._low, self._low_at = _near(bounds.above_ns, self.base_ns), _near(bounds.above_at_ns, origin_ns)
+        self._high, self._high_at = _near(bounds.below_ns, self.base_ns), _near(bounds.below_at_ns, origin_ns)
+        best = _top(self._room, -most_drift, most_drift)
+        # Less than half a nanosecond is what was rounded here.
+        self.violated_ns = max(0, math.ceil(-self._room(best) / 2 - 0.5))
+        self._low, self._high = self._low - self.violated_ns, self._high + self.violated_ns
+        self.least, self.most = (
+            _edge(self._room, best, -most_drift),
+            _edge(self._room, best, most_drift),
+        )
+
+    def lowest(self, drift: float) -> float:
+        """The least difference at the origin that a line of this drift can have."""
+        return float((self._low - drift * self._low_at).max())
+
+    def highest(self, drift: float) -> float:
+        """The largest one."""
+        return float((self._high - drift * self._high_at).min())
+
+    def range_at(self, at_ns: int) -> tuple[float, float]:
+        """Between what the difference lies at a moment, from `base_ns`."""
+        at = float(at_ns - self.origin_ns)
+        up = _top(lambda drift: self.highest(drift) + drift * at, self.least, self.most)
+        down = _top(lambda drift: -self.lowest(drift) - drift * at, self.least, self.most)
+        return self.lowest(down) + down * at, self.highest(up) + up * at
+
+    def _room(self, drift: float) -> float:
+        return self.highest(drift) - self.lowest(drift)
+
+
+@dataclass(frozen=True)
 class ClockLine:
     """`d(t) = offset_ns + drift * t`, and how wrong it can be.
 
     Attributes:
         offset_ns: The difference at 0.
         drift: How it changes, in nanoseconds for each.
-        error_ns: No line within all bounds is further away than this, between the moments asked for.
         violated_ns: By how much the bounds contradict each other: 0 where some line keeps to all. Where it is above 0 they
-            were all moved away by that much, and `error_ns` holds for those.
+            were all moved away by that much, and errors hold for those.
     """
 
     offset_ns: float
     drift: float
-    error_ns: int
     violated_ns: int
+    _possible: _Possible = field(repr=False, compare=False)
+
+    def error_ns(self, begin_ns: int, end_ns: int) -> int:
+        """No line within all bounds is further away than this at any moment between the two."""
+        farthest = 0.0
+        # How far the farthest line is away is a convex function of time, and largest at an end.
+        for at_ns in (begin_ns, end_ns):
+            low, high = self._possible.range_at(at_ns)
+            here = self.offset_ns - self._possible.base_ns + self.drift * at_ns
+            farthest = max(farthest, high - here, here - low)
+        # One nanosecond more for the rounding of what is computed here, and one for that of what is moved by it.
+        return math.ceil(farthest) + 2
 
 
-def fit(bounds: Bounds, begin_ns: int, end_ns: int, most_drift: float = MOST_DRIFT) -> ClockLine | None:
-    """The line in the middle of all that keep to the bounds.
+def fit(
+    bounds: Bounds, begin_ns: int, end_ns: int, most_drift: float = MOST_DRIFT, guesses: Guesses | None = None
+) -> ClockLine | None:
+    """A line that keeps to the bounds: the likeliest by the guesses, or without these the one in the middle.
 
-    The difference of two clocks is taken for a straight line whose drift is at most `most_drift`; then every possible one is
-    among those that keep to the bounds, and the line that is returned is no further from it than `error_ns` at any
-    moment between the two. At each of these it is half-way between the highest and the lowest.
+    The difference of two clocks is taken for a straight line whose drift is at most `most_drift`; then it is among those that
+    keep to the bounds, and `ClockLine.error_ns` says how far the farthest of these is away. The line in the middle is half-way
+    between the highest and the lowest of them at both moments. With guesses it is the line, of those that
+    keep to the bounds, that the guesses are the least away from in sum (which single bad ones do not move), where a drift
+    has to be worth it: clocks that run apart by parts in 100,000 are usual, by more are not.
 
     Args:
         bounds: What is known.
         begin_ns: Where the line is wanted from, of the clock.
         end_ns: And to where.
         most_drift: How far the two clocks may run apart, in parts.
+        guesses: What the difference probably is.
 
     Returns:
         The line; None where nothing bounds it on one of its sides.
     """
     if len(bounds.above_ns) == 0 or len(bounds.below_ns) == 0:
         return None
-    # Near 0, where a double counts single nanoseconds.
-    base_ns, middle_ns = int(bounds.above_ns.max()), (begin_ns + end_ns) // 2
-    low, low_at = _near(bounds.above_ns, base_ns), _near(bounds.above_at_ns, middle_ns)
-    high, high_at = _near(bounds.below_ns, base_ns), _near(bounds.below_at_ns, middle_ns)
-    violated = 0
+    possible = _Possible(bounds, (begin_ns + end_ns) // 2, most_drift)
+    if guesses is None or len(guesses.at_ns) == 0:
+        (begin_low, begin_high), (end_low, end_high) = possible.range_at(begin_ns), possible.range_at(end_ns)
+        first, last = (begin_low + begin_high) / 2, (end_low + end_high) / 2
+        drift = (
+            (last - first) / (end_ns - begin_ns)
+            if end_ns > begin_ns
+            else (possible.least + possible.most) / 2
+        )
+        at_origin = first + drift * (possible.origin_ns - begin_ns)
+    else:
+        drift, at_origin = _likeliest(possible, guesses)
+    offset_ns = possible.base_ns + at_origin - drift * possible.origin_ns
+    return ClockLine(offset_ns, drift, possible.violated_ns, possible)
 
-    def lowest(drift: float) -> float:
-        return float((low - drift * low_at).max())
 
-    def highest(drift: float) -> float:
-        return float((high - drift * high_at).min())
+def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float]:
+    """The drift, and the difference at the origin, that fit the guesses best."""
+    at, guess = _near(guesses.at_ns, possible.origin_ns), _near(guesses.guess_ns, possible.base_ns)
 
-    def room(drift: float) -> float:
-        return highest(drift) - lowest(drift)
+    def at_origin(drift: float) -> float:
+        middle = float(np.median(guess - drift * at))
+        return min(max(middle, possible.lowest(drift)), possible.highest(drift))
 
-    best = _top(room, -most_drift, most_drift)
-    if room(best) < 0:
-        violated = math.ceil(-room(best) / 2)
-        low, high = low - violated, high + violated
-    least, most = _edge(room, best, -most_drift), _edge(room, best, most_drift)
-    ends = []
-    for at_ns in (begin_ns, end_ns):
-        at = float(at_ns - middle_ns)
-        up = _top(lambda drift, at=at: highest(drift) + drift * at, least, most)  # type: ignore[misc]
-        down = _top(lambda drift, at=at: -lowest(drift) - drift * at, least, most)  # type: ignore[misc]
-        ends.append((lowest(down) + down * at, highest(up) + up * at))
-    (begin_low, begin_high), (end_low, end_high) = ends
-    first, last = (begin_low + begin_high) / 2, (end_low + end_high) / 2
-    drift = (last - first) / (end_ns - begin_ns) if end_ns > begin_ns else best
-    half = max(begin_high - begin_low, end_high - end_low) / 2
-    # One nanosecond more for the rounding of what is computed here, and one for that of what is moved by it.
-    return ClockLine(base_ns + first - drift * begin_ns, drift, math.ceil(max(half, 0.0)) + 2, violated)
+    def likely(drift: float) -> float:
+        away_ns = float(np.abs(guess - drift * at - at_origin(drift)).sum())
+        return -away_ns / _USUAL_SPREAD_NS - abs(drift) / _USUAL_DRIFT
+
+    drift = _top(likely, possible.least, possible.most)
+    return drift, at_origin(drift)
 
 
 def _near(values: NDArray[np.int64], base: int) -> Values:
@@ -118,13 +185,18 @@ def _near(values: NDArray[np.int64], base: int) -> Values:
 
 
 def _top(concave: Callable[[float], float], low: float, high: float) -> float:
-    """Where a concave function is largest."""
+    """Where a concave function is largest, by golden sections."""
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = concave(left), concave(right)
     for _ in range(_ROUNDS):
-        left, right = low + (high - low) / 3, high - (high - low) / 3
-        if concave(left) < concave(right):
-            low = left
+        if at_left < at_right:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = concave(right)
         else:
-            high = right
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = concave(left)
     return (low + high) / 2
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 MARKS = "clock_marks"
+BARRIERS, COLLECTIVES = "barriers", "collectives"
 # Of these nobody can have the result before everybody has given his part. Of others, such as a broadcast or a call that may
 # send nothing to some, that is not so.
 _MEET = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
@@ -60,8 +61,8 @@ class Meeting:
 def meetings_of(traces: Sequence[Trace]) -> list[Meeting]:
     """All meetings that two or more of the traces tell of."""
     return [
-        *_together("barriers", (_barriers(place, trace) for place, trace in enumerate(traces))),
-        *_together("collectives", _collectives(traces)),
+        *_together(BARRIERS, (_barriers(place, trace) for place, trace in enumerate(traces))),
+        *_together(COLLECTIVES, _collectives(traces)),
     ]
 
 
@@ -134,8 +135,9 @@ def _calls(trace: Trace) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]:
     whole = all(row["transfer_start_ns"] % _MICROSECOND == 0 for row in carried)
     found: defaultdict[tuple[Hashable, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in carried:
-        group = row["group_ranks"] or row["group"] or ""
-        if row["name"] not in _MEET or (has_steps and row["step"] is None) or not (group or one_group):
+        # Two groups may be of the same ranks; calls to one of them are in order.
+        group = (row["group_ranks"] or "", row["group"] or "")
+        if row["name"] not in _MEET or (has_steps and row["step"] is None) or not (any(group) or one_group):
             continue
         entered_ns = row["transfer_start_ns"]
         left_ns = entered_ns + row["transfer_ns"] + (_CUT_OFF_NS if whole else 0)
