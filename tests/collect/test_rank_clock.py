@@ -9,13 +9,12 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.collect._rank_clock import meet
+from kinetoscope.collect._rank_clock import MeetingPlace
 from kinetoscope.ranks._align import aligned
 from kinetoscope.trace import beside
 from tests.support.ranks import run_ranks
 
 JOB = """
-from kinetoscope.collect._rank_clock import meet
 x = torch.ones(64, 64)
 with kinetoscope.profile(activities=CPU, align_ranks=True, profile_memory=True) as both_ends:
     for _ in range(20):
@@ -37,7 +36,26 @@ with warnings.catch_warnings(record=True) as caught, kinetoscope.profile(activit
     x = x @ x
 alone.trace.save(f"alone.{rank}.ktrace")
 dist.all_reduce(x)
-Path(f"said.{rank}.json").write_text(json.dumps([said, [str(one.message) for one in caught], dist.get_backend()]))
+# From now on nobody waits, also not those that come.
+with warnings.catch_warnings(record=True) as too_late, kinetoscope.profile(activities=CPU, align_ranks=True) as again:
+    warnings.simplefilter("always")
+    said.append(kinetoscope.align_clocks())
+again.trace.save(f"again.{rank}.ktrace")
+
+# Another attempt of the job, in which rank 1 fails while it records.
+os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+with warnings.catch_warnings(record=True) as failing:
+    warnings.simplefilter("always")
+    try:
+        with kinetoscope.profile(activities=CPU, align_ranks=True) as one_end:
+            x = x @ x
+            if rank == 1:
+                raise ValueError("a program that fails")
+    except ValueError:
+        pass
+one_end.trace.save(f"one_end.{rank}.ktrace")
+told = [[str(one.message) for one in seen] for seen in (caught, too_late, failing)]
+Path(f"said.{rank}.json").write_text(json.dumps([said, told, dist.get_backend()]))
 """
 
 
@@ -94,13 +112,28 @@ def test_a_merged_job_has_the_ranks_and_what_each_counted(job):
 
 
 def test_a_rank_that_does_not_come_is_one_warning_and_harms_nobody(job):
-    said, caught, backend = json.loads((job / "said.0.json").read_text())
-    assert said == [True, True, False]
+    said, (caught, too_late, _), backend = json.loads((job / "said.0.json").read_text())
+    assert said == [True, True, False, False]
     assert backend == "gloo"
-    assert [text.partition(":")[0] for text in caught] == ["the clocks of the ranks were not aligned"]
-    others_said, others_caught, _ = json.loads((job / "said.1.json").read_text())
-    assert (others_said, others_caught) == ([True, True], [])
+    (text,) = caught
+    assert text.startswith("the clocks of the ranks were not aligned: not all ranks came within 0.2 s.")
+    assert too_late == []
+    # The other one hears of it when it comes, once.
+    others_said, (others_caught, (text,), _), _ = json.loads((job / "said.1.json").read_text())
+    assert (others_said, others_caught) == ([True, True, False], [])
+    assert "a rank did not come or failed (not all ranks came within 0.2 s)" in text
     assert all(trace.complete for trace in traces(job, "alone"))
+    for trace in traces(job, "again"):
+        assert "clock_marks" not in trace.info
+
+
+def test_a_rank_that_fails_keeps_nobody_waiting(job):
+    _, (*_, (text,)), _ = json.loads((job / "said.0.json").read_text())
+    assert "a rank did not come or failed (ValueError ended a recording)" in text
+    _, (*_, others_caught), _ = json.loads((job / "said.1.json").read_text())
+    assert others_caught == []
+    # What they noted at the begin is there.
+    assert [len(trace.info["clock_marks"]) for trace in traces(job, "one_end")] == [5, 5]
 
 
 def test_without_a_job_there_is_nothing_to_align():
@@ -109,7 +142,7 @@ def test_without_a_job_there_is_nothing_to_align():
         with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], align_ranks=True) as session:
             assert kinetoscope.align_clocks()
     assert "clock_marks" not in session.trace.info
-    assert meet(3, 1.0) == ({}, True)
+    assert MeetingPlace().meet(3, 1.0) == ({}, True)
 
 
 def test_a_recording_says_when_and_on_which_machine_it_began():

@@ -27,8 +27,8 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
     - `barriers`: ranks that aligned their clocks (`profile(align_ranks=True)` or `align_clocks()`).
     - `collectives`: ranks that called each other while they recorded. Nobody has the result of an all_reduce, all_gather,
       reduce_scatter or barrier before everybody has given his part; so each of these bounds the difference of two clocks
-      from both sides. Calls are told apart by step, group and order; of traces without steps only such with the same
-      calls from beginning to end are compared.
+      from both sides; within these bounds they are taken to have left them together. Calls are told apart by step,
+      group and order; of traces without steps only such with the same calls from beginning to end are compared.
     - `wall` or `unknown`: nothing ties them together, and `losses` says so. Their clocks on the wall were believed.
 
     For barriers and collectives the error is a bound, not an estimate: whatever the clocks did, as long as their difference was a
