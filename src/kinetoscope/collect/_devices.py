@@ -44,6 +44,6 @@ def processor_name() -> str:
 def _cuda_name(index: int) -> str:
     """The name of a device; empty where its driver does not tell it, which is no reason to record nothing."""
     try:
-        return torch.cuda.get_device_name(index)
+        return str(torch.cuda.get_device_name(index))
     except (RuntimeError, AssertionError):
         return ""
