@@ -192,7 +192,9 @@ def _raise_if_given_up(store: Any) -> None:
 def _in_company() -> bool:
     """Whether this process is one of several ranks."""
     distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return int(distributed.get_world_size()) > 1
 
 
 def _own_connection(store: Any, timeout_s: float) -> Any:
