@@ -36,6 +36,10 @@ MORE = {
     "wrong": "%%kinetoscope --colour\nnever = 1",
     "await": "%%kinetoscope\nawait never",
     "recorded twice": "%%kinetoscope -q\nfrom kinetoscope.collect._session import running\nrunning() is not None",
+    "lost": (
+        "%%kinetoscope\nimport glob, os, tempfile\n"
+        "for path in glob.glob(f'{tempfile.gettempdir()}/kinetoscope-{os.getpid()}-*'): os.unlink(path)\n7"
+    ),
     "hostile": (
         "%%kinetoscope\nfor name in ('<script>gone()</script>', '$x$', '\\u202etxt'):\n"
         "    with kinetoscope.record_function(name): torch.ones(1)"
@@ -175,6 +179,13 @@ def test_the_cell_is_recorded_while_it_runs(cells):
     assert data(cells["recorded twice"], "text/plain", "execute_result") == "True"
 
 
+def test_a_recording_that_is_lost_is_a_warning_and_the_cell_goes_on(cells):
+    assert errors(cells["lost"]) == []
+    assert data(cells["lost"], "text/plain", "execute_result") == "7"
+    (told,) = [found.text for found in cells["lost"].outputs if found.output_type == "stream"]
+    assert "what was recorded of the cell is lost: " in told
+
+
 def test_hostile_names_are_text(cells):
     shown = data(cells["hostile"])
     assert "&lt;script&gt;gone()&lt;/script&gt;" in shown
@@ -265,6 +276,8 @@ def test_tables_show_their_units_and_what_they_mean():
     long = TraceBuilder()
     for place in range(30):
         long.span("aten::relu", place * 10, 5)
+    twice = trace.table("ops").append_column("name", [["of the same name"]])
+    assert ">of the same name</td>" in table_html(twice)
     assert "spans: the first 20 of 30 rows" in table_html(long.build().table("spans"))
 
 

@@ -40,9 +40,11 @@ def table_html(found: pyarrow.Table) -> str | None:
         headings.append(Cell(column.name, said.get("meaning", "")))
         if str(column.type).startswith(("string", "dictionary", "large_string")):
             left.append(place)
+    # Column by column, since nobody keeps a program from naming two alike.
+    columns = [column.to_pylist() for column in found.slice(0, ROWS).columns]
     rows = [
-        [_cell(value, unit) for value, unit in zip(row.values(), units, strict=True)]
-        for row in found.slice(0, ROWS).to_pylist()
+        [_cell(value, unit) for value, unit in zip(row, units, strict=True)]
+        for row in zip(*columns, strict=True)
     ]
     shown = (
         f"the first {len(rows)} of {found.num_rows:,} rows"

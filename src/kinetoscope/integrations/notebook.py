@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+    from kinetoscope.collect import profile
     from kinetoscope.trace import Trace
 
 _RECORDED_TYPES = ("pyarrow.lib", "Table")
@@ -124,13 +125,22 @@ class KinetoscopeMagics(Magics):
         try:
             return run()
         finally:
-            session.stop()
-            self._show(session.trace, asked)
+            self._finish(session, asked)
 
     @property
     def _own_shell(self) -> InteractiveShell:
         """The shell that the magic was registered in."""
         return cast("InteractiveShell", self.shell)
+
+    def _finish(self, session: profile, asked: _Asked) -> None:
+        """End the recording; what goes wrong there takes no place of the cell's own value or exception."""
+        try:
+            session.stop()
+            trace = session.trace
+        except Exception as error:  # noqa: BLE001  (whatever it is, the cell itself was run)
+            warnings.warn(f"what was recorded of the cell is lost: {error}", stacklevel=2)
+        else:
+            self._show(trace, asked)
 
     def _show(self, trace: Trace, asked: _Asked) -> None:
         """Keep, save and show a trace, as far as that was asked for; an exception of the cell goes on undisturbed."""
