@@ -102,7 +102,7 @@ class KinetoscopeProfiler:
         self._lightning_module: Any = None  # the trainer puts it here before `setup`
         self._roles: dict[str, str | None] = {}
         self._summary: str | None = None
-        self._may_begin = False
+        self._may_begin = self._has_begun = False
         self._saved_before = 0
 
     # ---------------------------------------------------------------------------------------- Lightning's interface
@@ -120,7 +120,7 @@ class KinetoscopeProfiler:
         """
         _count_as_a_profiler()
         self._stage, self._local_rank = str(getattr(stage, "value", stage)), local_rank
-        self._roles, self._summary, self._may_begin = {}, None, True
+        self._roles, self._summary, self._may_begin, self._has_begun = {}, None, True, False
         self._driven.prepare(self._stage, log_dir or os.getcwd())
         self._saved_before = len(self.saved_traces)
         trainer = self._trainer()
@@ -230,6 +230,7 @@ class KinetoscopeProfiler:
         """Begin the run, once."""
         self._may_begin = False
         self._driven.begin(total_steps)
+        self._has_begun = self._driven.is_running
 
     def _role(self, action: str) -> str | None:
         """What a hook means for the steps of this stage."""
@@ -280,7 +281,9 @@ class KinetoscopeProfiler:
         return self.saved_traces[-1].parent if self.saved_traces else Path.cwd()
 
     def _text(self) -> str:
-        """The summary of the last finished cycle."""
+        """The summary of the last finished cycle of this run."""
+        if not self._has_begun:
+            return ""
         try:
             session = self._driven.last_session()
             steps = session.trace.table("steps").to_pylist()
