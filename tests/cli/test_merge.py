@@ -50,7 +50,10 @@ def test_a_rank_that_nothing_ties_to_the_others_is_said(ranks, tmp_path):
 def test_wrong_use_is_one_line_and_writes_nothing(ranks, tmp_path):
     for arguments, said in [
         ((*ranks, "-o", tmp_path / "all.mp4"), "mp4"),
-        ((ranks[0], ranks[0], "-o", tmp_path / "all.ktrace"), "of rank 0"),
+        (
+            (ranks[0], ranks[0], "-o", tmp_path / "all.ktrace"),
+            f"{ranks[0]} and {ranks[0]} are both of rank 0",
+        ),
         ((*ranks, "-o", ranks[0]), "is one of the traces"),
         ((tmp_path / "none.ktrace", "-o", tmp_path / "all.ktrace"), "none.ktrace"),
     ]:

@@ -164,10 +164,39 @@ def test_wrong_calls_are_refused_in_words(tmp_path):
         merge([])
     with pytest.raises(ArgumentError, match="pass a list"):
         merge(rank(0))
-    with pytest.raises(ArgumentError, match="2 of the traces are of rank 1"):
+    with pytest.raises(ArgumentError, match="trace 2 and trace 3 are both of rank 1"):
         merge([rank(0), rank(1), rank(1)])
     with pytest.raises(FileNotFoundError):
         merge([tmp_path / "none.ktrace"])
+
+
+def test_jobs_of_different_size_are_refused():
+    first, second = rank(0), rank(1)
+    first.info["distributedInfo"]["world_size"] = 8
+    second.info["distributedInfo"]["world_size"] = 1
+    with pytest.raises(ArgumentError, match="trace 1 is of a job of 8 ranks and trace 2 of one of 1 rank"):
+        merge([first, second])
+
+
+def of_no_rank(begin_ns, **info) -> Trace:
+    """A recording of 10 ns of a process that is no rank."""
+    trace = TraceBuilder().span("aten::add", 0, 10).build()
+    trace.info.update(process=1, boot_id="x", start_monotonic_ns=begin_ns, **info)
+    return trace
+
+
+def test_recordings_of_one_process_are_refused_and_equal_numbers_of_two_are_not(tmp_path):
+    for begin_ns in (10, 0, 500):
+        with pytest.raises(ArgumentError, match="of one process"):
+            merge([of_no_rank(0), of_no_rank(begin_ns)])
+    # Two containers of one machine, recorded at the same time; and of two machines.
+    assert len(merge([of_no_rank(0), of_no_rank(5)]).table("processes")) == 2
+    assert len(merge([of_no_rank(0, host="a"), of_no_rank(500, host="b")]).table("processes")) == 2
+    assert len(merge([of_no_rank("soon", host=["a"]), of_no_rank(5, host=["b"])]).table("processes")) == 2
+
+
+def test_one_trace_alone_is_on_its_own_clock():
+    assert places(merge([rank(3)])) == [(3, 0, "own", 0)]
 
 
 def test_merged_traces_can_be_merged_and_saved(tmp_path):

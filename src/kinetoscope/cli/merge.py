@@ -33,7 +33,7 @@ def command(sources: tuple[str, ...], output: str) -> None:
     is a bound then. Where there is neither, the clocks on the wall are believed, and it is said.
     """
     from kinetoscope.cli._opening import open_trace
-    from kinetoscope.ranks import merge
+    from kinetoscope.ranks._merge import merge_named
     from kinetoscope.trace._saving import suffix_of
 
     target = Path(output)
@@ -41,7 +41,7 @@ def command(sources: tuple[str, ...], output: str) -> None:
     for source in sources:
         if target.exists() and Path(source).exists() and target.samefile(source):
             raise ArgumentError(f"{target} is one of the traces: name another file to write to.")
-    merged = merge([open_trace(source) for source in sources])
+    merged = merge_named([open_trace(source) for source in sources], sources)
     merged.save(target)
     for line in _lines(merged):
         click.echo(line)

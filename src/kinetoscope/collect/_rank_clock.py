@@ -113,7 +113,7 @@ class MeetingPlace:
             if not self._told:
                 self._told = True
                 warn_user(
-                    f"the clocks of the ranks were not aligned: {reason}. Let every rank record with align_ranks=True, and "
+                    f"the clocks of the ranks were not aligned: {reason.rstrip('.?')}. Let every rank record with align_ranks=True, and "
                     "equally often; in this job no rank waits for another one again."
                 )
             return marks, False
