@@ -158,3 +158,69 @@ def test_files_go_through_composers_uploader(composer, train, tmp_path):
         "8.json",
     ]
     assert list((tmp_path / "run/torch_traces").iterdir()) == []
+
+
+def test_files_have_the_names_that_composers_own_profiler_gives_them(composer, train, tmp_path):
+    """Two cycles of the first epoch, with either profiler: the same names, and the same operators of the same model."""
+    from composer.profiler import Profiler, cyclic_schedule
+
+    def files_of(profiler, folder):
+        train(epochs=1, profiler=profiler)
+        assert profiler is not None
+        return sorted(
+            str(path.relative_to(tmp_path / folder)) for path in (tmp_path / folder).rglob("*.json")
+        )
+
+    def operators(folder):
+        with kinetoscope.open(tmp_path / folder / "rank0.4.pt.trace.json") as trace:
+            counts = {}
+            for span in trace.table("spans").to_pylist():
+                if span["name"].startswith("aten::"):
+                    counts[span["name"]] = counts.get(span["name"], 0) + 1
+            return counts
+
+    schedule = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
+    options = {"trace_handlers": [], "sys_prof_cpu": False, "torch_prof_remote_file_name": None}
+    theirs = files_of(
+        Profiler(schedule=cyclic_schedule(**schedule), torch_prof_folder="{run_name}/theirs", **options),
+        "run/theirs",
+    )
+    with_ours = files_of(
+        ours.Profiler(ours.cyclic_schedule(**schedule), torch_prof_folder="{run_name}/ours", **options),
+        "run/ours",
+    )
+    assert with_ours == ["rank0.4.pt.trace.json", "rank0.8.pt.trace.json"] == theirs
+    assert operators("run/ours") == operators("run/theirs")
+
+
+def test_our_profiler_and_trace_handler_in_composers_trainer(composer, train, tmp_path):
+    handler = ours.JSONTraceHandler(num_traces_to_keep=1)
+    told = composer.profiler.JSONTraceHandler("{run_name}/told", merged_trace_filename=None)
+    profiler = ours.Profiler(ours.cyclic_schedule(**SCHEDULE), [handler, told], sys_prof_memory=True)
+    plain, profiled = train(), train(profiler=profiler)
+    assert all(torch.equal(a, b) for a, b in zip(plain.weights, profiled.weights, strict=True))
+    assert [path.name for _, (path,) in handler.saved_traces] == ["ep1-ba18-rank0.json"]
+    assert sorted(path.name for path in (tmp_path / "run/traces").iterdir()) == [
+        "ep1-ba18-rank0.json",
+        "merged_trace.json",
+    ]
+    with kinetoscope.open(tmp_path / "run/traces/merged_trace.json") as trace:
+        names = trace.table("spans").column("name").to_pylist()
+        assert [step["number"] for step in trace.table("steps").to_pylist()] == [2, 3, 6, 7, 12, 13, 16, 17]
+        # Composer marks what happens in ACTIVE batches; the last one of a cycle is ACTIVE_AND_SAVE.
+        assert names.count("event/batch") == names.count("event/dataloader") == 4
+        assert not [name for name in names if name.startswith("callback/TorchProfiler/")]
+        assert "memory_used_bytes" in trace.table("counters").column("name").to_pylist()
+    events = json.loads(told.saved_traces[-1][1][0].read_text("utf-8"))
+    assert {"aten::addmm", "event/batch"} <= {event["name"] for event in events}
+
+
+def test_our_trace_handler_under_composers_own_profiler(composer, train, tmp_path):
+    from composer.profiler import Profiler, cyclic_schedule
+
+    handler = ours.JSONTraceHandler(merged_trace_filename="merged.ktrace")
+    train(epochs=1, profiler=Profiler(schedule=cyclic_schedule(**SCHEDULE), trace_handlers=[handler]))
+    assert [path.name for _, (path,) in handler.saved_traces] == ["ep0-ba4-rank0.json", "ep0-ba8-rank0.json"]
+    with kinetoscope.open(tmp_path / "run/traces/ep0-ba4-rank0.json") as trace:
+        names = trace.table("spans").column("name").to_pylist()
+        assert {"aten::addmm", "event/batch"} <= set(names)

@@ -106,7 +106,7 @@ class TraceFiles:
                 if text is not None
             },
         }
-        _check_suffix(filename, use_gzip=use_gzip)
+        check_suffix("filename", filename, use_gzip=use_gzip)
         if memory_filename is not None and not memory_filename.lower().endswith(MEMORY_SUFFIXES):
             raise ArgumentError(
                 f"memory_filename={memory_filename!r}: the suffix names no form of a memory timeline; use one of: "
@@ -227,10 +227,18 @@ class TraceFiles:
         """Finish the uploads. Safe to call more than once; traces can be saved again after it."""
         self._uploads.close()
 
+    def folder_of(self, rank: int) -> Path:
+        """Return the folder of a rank, once `start` was called.
+
+        Args:
+            rank: Its number in the job.
+        """
+        own = rank == self._ranks.rank
+        return Path(self._folder.filled_in(self._run_name, self._ranks if own else self._ranks.other(rank)))
+
     def _path(self, what: str, ranks: Ranks, timestamp: Any) -> Path:
         """The local path of a file of some rank."""
-        folder = Path(self._folder.filled_in(self._run_name, ranks))
-        return folder / self._names[what].filled_in(self._run_name, ranks, timestamp)
+        return self.folder_of(ranks.rank) / self._names[what].filled_in(self._run_name, ranks, timestamp)
 
     def _wrote_memory(self, trace: Trace, path: Path) -> bool:
         """Write a memory timeline; what stands in its way costs no trace."""
@@ -320,14 +328,18 @@ def _gzipped(name: Any) -> Any:
     return f"{name}.gz" if isinstance(name, str) and not name.endswith(".gz") else name
 
 
-def _check_suffix(filename: str, *, use_gzip: bool) -> None:
-    """Refuse a name whose suffix names no format that holds a trace."""
+def check_suffix(what: str, filename: str, *, use_gzip: bool = False) -> None:
+    """Refuse a name whose suffix names no format that holds a trace.
+
+    Raises:
+        ArgumentError: It does not.
+    """
     name = filename.lower()
     formats = [suffix for suffix in catalog.WRITERS if suffix != ".tables"]
     if not name.endswith(tuple(formats)):
         hint = " (use_gzip appended .gz, and that format is not packed by gzip)" if use_gzip else ""
         raise ArgumentError(
-            f"filename={filename!r}: the suffix names no known format of traces{hint}; use one of: {', '.join(formats)}."
+            f"{what}={filename!r}: the suffix names no known format of traces{hint}; use one of: {', '.join(formats)}."
         )
 
 
