@@ -48,6 +48,19 @@ def test_the_whole_page_has_modules_lines_and_the_peak(builder):
     assert 'title="8,192 bytes"' in shown
 
 
+def test_the_text_of_a_line_is_that_of_its_own_file(tmp_path, monkeypatch):
+    source = tmp_path / "a_script.py"
+    source.write_text("first = 1\nsecond = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    builder = TraceBuilder()
+    builder.span("aten::relu", 0, 50, stack=builder.stack((str(source), 2, "known")))
+    builder.span("aten::relu", 100, 50, stack=builder.stack(("a_script.py", 1, "elsewhere")))
+    shown = trace_page(builder.build(), whole=True)
+    assert ">second = 2<" in shown
+    assert ">elsewhere<" in shown
+    assert "first" not in shown
+
+
 def test_rows_that_are_not_shown_are_told(builder):
     shown = trace_page(builder.build(), rows=1, whole=True)
     assert "table(&quot;ops&quot;) has 2 more" in shown

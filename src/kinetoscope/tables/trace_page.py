@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from pathlib import PurePath
 from statistics import median
@@ -70,7 +71,7 @@ def _facts(trace: Trace, title: str) -> str:
     known = facts(trace)
     said = [known["duration"], *(_many(known[name], name) for name in _SAID if name in known)]
     if processes := len(trace.columns("processes")):
-        said.insert(1, f"{processes:,} processes")
+        said.insert(1, "1 process" if processes == 1 else f"{processes:,} processes")
     if "file" in known and not _TEMPORARY.search(known["file"]):
         said.append(known["file"])
     line = f"{title}: {', '.join(said)}"
@@ -234,7 +235,9 @@ def _short(line: str | None, place_of: Callable[[str], str]) -> str:
 
 
 def _source(path: str, line: int) -> str:
-    """The text of a line, where the file can be read."""
+    """The text of a line, where the file can be read; one that is named by a part of its path may be another's of that name."""
+    if not os.path.isabs(path) and path not in linecache.cache:
+        return ""
     try:
         return linecache.getline(path, line).strip()
     except ValueError:  # a name that no file can have
