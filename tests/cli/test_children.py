@@ -96,6 +96,12 @@ def test_ranks_are_in_their_order_whoever_began_first(family):
     assert family.join("a").trace.column("processes", "rank").tolist() == [-1, 0, 1]
 
 
+def test_a_rank_that_a_child_learned_late_is_its_rank(family):
+    family.child(7, "b", note={"rank": 1})
+    family.child(8, "c", rank=0)
+    assert family.join("a").trace.column("processes", "rank").tolist() == [-1, 0, 1]
+
+
 def test_children_that_computed_nothing_are_not_there(family):
     family.child(7)
     recorded(8).save(family.folder / "8.ktrace")

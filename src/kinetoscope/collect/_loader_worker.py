@@ -168,7 +168,8 @@ class NotedLoop:
 
     def __init__(self, loop: Callable[..., None], folder: str, number_of_loader: Callable[[], int]) -> None:
         """Stand before `loop`; notes go to `folder`."""
-        self.loop = loop
+        # By this name `inspect` finds what it stands before.
+        self.loop = self.__wrapped__ = loop
         self._folder = folder
         self._number_of_loader = number_of_loader
 

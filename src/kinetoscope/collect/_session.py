@@ -22,6 +22,7 @@ from kinetoscope.collect._engine import Engine
 from kinetoscope.collect._execution_trace import ExecutionTraceObserver
 from kinetoscope.collect._failures import Failures
 from kinetoscope.collect._low_level import _KinetoProfile, already_recording
+from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect._ownership import by_owner
 from kinetoscope.collect._rank_clock import RankClocks
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
@@ -147,6 +148,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self.schedule = _arguments.checked_callable("schedule", schedule) or record_always
         self.on_trace_ready = _arguments.checked_callable("on_trace_ready", on_trace_ready)
         self.record_steps = schedule is not None
+        if self.profile_memory and self.record_steps:
+            OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
         self.step_num = 0
         self.current_action = ask(self.schedule, 0)
         self._on_error = _arguments.checked_on_error(on_error)
@@ -369,9 +372,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             if self._run is not run or self._state != "recording":
                 return
-            step_range = record_function(f"ProfilerStep#{self.step_num}")
-            step_range.__enter__()
-            self._step_range = step_range
+            self._step_range = record_function(f"ProfilerStep#{self.step_num}").__enter__()
 
     def _close_step_range(self) -> None:
         """End the mark of the present step, whichever thread asks."""

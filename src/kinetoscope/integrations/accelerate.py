@@ -15,10 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect._activities import ProfilerAction
+from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect._schedule import record_always
 from kinetoscope.collect._schedule import schedule as build_schedule
 from kinetoscope.collect._session import profile
@@ -89,21 +88,20 @@ class profiled:  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
         self._driven = Driven(wishes, _TRAINER)
         self._project = Path(accelerator.project_dir or ".")
         self._counts: Any = None  # the optimizer whose steps count
-        self._hook: Any = None
         self._number = 0
 
     def __enter__(self) -> Self:
         self._driven.prepare("train", self._project)
         self._driven.begin(None)
         self._counts, self._number = None, 0
-        self._hook = register_optimizer_step_post_hook(self._optimizer_has_stepped)
+        OPTIMIZER_STEPS.after(self._optimizer_has_stepped)
         self._open_step()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._hook.remove()
+        OPTIMIZER_STEPS.forget(self._optimizer_has_stepped)
         self._driven.end(error)
 
     @property
