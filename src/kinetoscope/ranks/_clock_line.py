@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 # No two clocks of computers run further apart: crystals are off by up to 50 parts in a million, and a system that follows
 # the time of a network bends its clock by at most 500.
 MOST_DRIFT = 1e-3
-# What tells a drift from chance where it is estimated: how far clocks usually run apart, in parts, and how far apart ranks
-# usually leave a collective.
-_USUAL_DRIFT, _USUAL_SPREAD_NS = 2e-5, 1e4
+# And nearly none further than this.
+_WORKING_DRIFT = 1e-4
+# What tells a drift from chance where it is estimated: how far clocks usually run apart, in parts, how far apart from each
+# other guesses are at least, and how many of them at most are taken for independent, for a busy machine is late many times.
+_USUAL_DRIFT, _LEAST_SPREAD_NS, _INDEPENDENT = 2e-5, 5e3, 20
 # An interval of 0.001 has shrunk below what a double tells apart in it.
 _ROUNDS, _GOLDEN = 64, (math.sqrt(5) - 1) / 2
 
@@ -85,11 +87,14 @@ class _Possible:
         """The largest one."""
         return float((self._high - drift * self._high_at).min())
 
-    def range_at(self, at_ns: int) -> tuple[float, float]:
-        """Between what the difference lies at a moment, from `base_ns`."""
+    def range_at(self, at_ns: int, most_drift: float = math.inf) -> tuple[float, float]:
+        """Between what the difference lies at a moment, from `base_ns`, for drifts up to `most_drift` where there are such."""
         at = float(at_ns - self.origin_ns)
-        up = _top(lambda drift: self.highest(drift) + drift * at, self.least, self.most)
-        down = _top(lambda drift: -self.lowest(drift) - drift * at, self.least, self.most)
+        least, most = max(self.least, -most_drift), min(self.most, most_drift)
+        if least > most:
+            least, most = self.least, self.most
+        up = _top(lambda drift: self.highest(drift) + drift * at, least, most)
+        down = _top(lambda drift: -self.lowest(drift) - drift * at, least, most)
         return self.lowest(down) + down * at, self.highest(up) + up * at
 
     def _room(self, drift: float) -> float:
@@ -131,9 +136,10 @@ def fit(
 
     The difference of two clocks is taken for a straight line whose drift is at most `most_drift`; then it is among those that
     keep to the bounds, and `ClockLine.error_ns` says how far the farthest of these is away. The line in the middle is half-way
-    between the highest and the lowest of them at both moments. With guesses it is the line, of those that
-    keep to the bounds, that the guesses are the least away from in sum (which single bad ones do not move), where a drift
-    has to be worth it: clocks that run apart by parts in 100,000 are usual, by more are not.
+    between the highest and the lowest of them at both moments, of those only that clocks in order can have where there are
+    such. With guesses that are closer to each other than the bounds are,
+    it is the line, of those that keep to the bounds, that the guesses are the least away from in sum (which single bad ones
+    do not move), where a drift has to be worth it: clocks that run apart by parts in 100,000 are usual, by more are not.
 
     Args:
         bounds: What is known.
@@ -148,34 +154,46 @@ def fit(
     if len(bounds.above_ns) == 0 or len(bounds.below_ns) == 0:
         return None
     possible = _Possible(bounds, (begin_ns + end_ns) // 2, most_drift)
-    if guesses is None or len(guesses.at_ns) == 0:
-        (begin_low, begin_high), (end_low, end_high) = possible.range_at(begin_ns), possible.range_at(end_ns)
-        first, last = (begin_low + begin_high) / 2, (end_low + end_high) / 2
-        drift = (
-            (last - first) / (end_ns - begin_ns)
-            if end_ns > begin_ns
-            else (possible.least + possible.most) / 2
-        )
-        at_origin = first + drift * (possible.origin_ns - begin_ns)
-    else:
-        drift, at_origin = _likeliest(possible, guesses)
+    chosen = None if guesses is None or len(guesses.at_ns) == 0 else _likeliest(possible, guesses)
+    drift, at_origin = chosen or _middle(possible, begin_ns, end_ns)
     offset_ns = possible.base_ns + at_origin - drift * possible.origin_ns
     return ClockLine(offset_ns, drift, possible.violated_ns, possible)
 
 
-def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float]:
-    """The drift, and the difference at the origin, that fit the guesses best."""
+def _middle(possible: _Possible, begin_ns: int, end_ns: int) -> tuple[float, float]:
+    """The drift, and the difference at the origin, half-way between all that is possible for clocks that work."""
+    (begin_low, begin_high), (end_low, end_high) = (
+        possible.range_at(moment, _WORKING_DRIFT) for moment in (begin_ns, end_ns)
+    )
+    first, last = (begin_low + begin_high) / 2, (end_low + end_high) / 2
+    drift = (
+        (last - first) / (end_ns - begin_ns) if end_ns > begin_ns else (possible.least + possible.most) / 2
+    )
+    return drift, first + drift * (possible.origin_ns - begin_ns)
+
+
+def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float] | None:
+    """The drift, and the difference at the origin, that fit the guesses best; None where the bounds say more than they do."""
     at, guess = _near(guesses.at_ns, possible.origin_ns), _near(guesses.guess_ns, possible.base_ns)
 
     def at_origin(drift: float) -> float:
         middle = float(np.median(guess - drift * at))
         return min(max(middle, possible.lowest(drift)), possible.highest(drift))
 
-    def likely(drift: float) -> float:
-        away_ns = float(np.abs(guess - drift * at - at_origin(drift)).sum())
-        return -away_ns / _USUAL_SPREAD_NS - abs(drift) / _USUAL_DRIFT
+    def away_ns(drift: float) -> Values:
+        return np.abs(guess - drift * at - at_origin(drift))
 
-    drift = _top(likely, possible.least, possible.most)
+    closest = _top(lambda drift: -float(away_ns(drift).sum()), possible.least, possible.most)
+    spread_ns = max(float(np.median(away_ns(closest))), _LEAST_SPREAD_NS)
+    low, high = possible.range_at(possible.origin_ns)
+    if spread_ns > (high - low) / 2:
+        return None
+    weight = min(len(guess), _INDEPENDENT) / spread_ns
+    drift = _top(
+        lambda drift: -float(away_ns(drift).mean()) * weight - abs(drift) / _USUAL_DRIFT,
+        possible.least,
+        possible.most,
+    )
     return drift, at_origin(drift)
 
 
