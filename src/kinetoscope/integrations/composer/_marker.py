@@ -6,12 +6,15 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import StateError
 from kinetoscope.collect import record_function
 from kinetoscope.collect._sources import ClockReading
 from kinetoscope.collect._system_counters import GatheredSamples
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
 
 # Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.
 _OURS = ("callback/TorchProfiler/", "callback/Profiler/")
@@ -64,6 +67,10 @@ class MarkedCounters:
 
     def close(self) -> None:
         """Nothing is left."""
+
+    def added_to(self, trace: Trace) -> Trace:
+        """A trace of the recording that has just ended with what was told since the one before, without a session."""
+        return self.stop().add_to(trace) if self._samples else trace
 
 
 class Marker:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.distributed
+
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.integrations.composer._files import TraceFiles
 from kinetoscope.integrations.composer._loop import LoopState
@@ -160,7 +162,7 @@ class JSONTraceHandler(TraceHandler):
             StateError: `init` was not called.
             OSError: A file cannot be written.
         """
-        trace = self._counters.stop().add_to(trace)
+        trace = self._counters.added_to(trace)
         if rank_of(trace.info) is None:
             trace = with_more(trace, info={"rank": Ranks.of_this_process().rank})
         self.files.save(trace, timestamp)
@@ -243,7 +245,13 @@ def tell_handlers(profiler: Any, trace: Trace, timestamp: Any, path: Path) -> No
 
 def all_ranks_are_here(state: Any) -> None:
     """Wait for all ranks of Composer's run: none may write before all have seen that a folder is empty."""
-    if IS_THERE and not isinstance(state, LoopState):
+    distributed = torch.distributed
+    if (
+        IS_THERE
+        and not isinstance(state, LoopState)
+        and distributed.is_available()
+        and distributed.is_initialized()
+    ):
         from composer.utils import dist
 
         dist.barrier()
