@@ -3,7 +3,8 @@
 Every run is the same: a tiny transformer, the same seed, the same schedule, all steps but the first two recorded. The two
 take turns with the trainer alone, in an order drawn anew each round. Two costs are judged. What a recorded step takes more: the
 time from one forward to the next. And what the whole call takes more: also to stop, to write the trace, and to print the
-table of operators, each in the way its integration does that. Transformers has no integration of its own: against ours stands the
+table of operators, each in the way its integration does that. And of Lightning, what one hook takes more: while recording, and,
+beside it, between two recordings, when ours only listens. Transformers has no integration of its own: against ours stands the
 callback of its documentation, which calls `step()`.
 """
 
@@ -28,7 +29,16 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity
 
 import kinetoscope
-from benchmarks.harness import BASELINE, NULL_CONTROL, Result, Times, ratio_result, report_added, run
+from benchmarks.harness import (
+    BASELINE,
+    NULL_CONTROL,
+    Result,
+    Times,
+    interleave,
+    ratio_result,
+    report_added,
+    run,
+)
 from benchmarks.workloads import TinyLayer
 
 with warnings.catch_warnings():
@@ -243,6 +253,50 @@ def take_turns(train: Train, rounds: int, steps: int) -> Costs:
     return costs
 
 
+def hook_result(options: Namespace) -> Result:
+    """Measures 100 calls of a hook, empty, that both show as a span."""
+    idle = lightning.pytorch.profilers.PassThroughProfiler()
+    told: list[Any] = [idle]
+
+    @contextmanager
+    def listening(profiler: Any) -> Iterator[None]:
+        folder = Path(tempfile.mkdtemp())
+        with quiet():
+            profiler.setup("fit", None, folder)
+            told[0] = profiler
+            for _ in range(UNRECORDED + 1):  # theirs starts with these
+                with profiler.profile("[Strategy]SingleDeviceStrategy.training_step"):
+                    pass
+            try:
+                yield
+            finally:
+                told[0] = idle
+                profiler.teardown("fit")
+                shutil.rmtree(folder)
+
+    def ours(schedule: Any) -> KinetoscopeProfiler:
+        whole_run = {"whole_run": True} if schedule is None else {"schedule": schedule}
+        return KinetoscopeProfiler(activities=CPU, on_trace_ready=lambda _: None, **whole_run)
+
+    def hooks() -> None:
+        profiler = told[0]
+        for _ in range(100):
+            with profiler.profile("[Strategy]SingleDeviceStrategy.backward"):
+                pass
+
+    waits = kinetoscope.schedule(wait=9, warmup=1, active=1)
+    soon = torch.profiler.schedule(**recorded(1000))
+    contenders = {
+        OURS: lambda: listening(ours(None)),
+        THEIRS: lambda: listening(PyTorchProfiler(activities=CPU, schedule=soon, export_to_chrome=False)),
+        "kinetoscope, not recording": lambda: listening(ours(waits)),
+    }
+    times = interleave(hooks, contenders, *((1, 2) if options.quick else (20, 15)))
+    result = ratio_result("Lightning, 100 hooks", 0.5, times, OURS, THEIRS)
+    result.notes += report_added(times)
+    return result
+
+
 def measure(options: Namespace) -> list[Result]:
     """Measures all three, step and whole run."""
     for name in ("lightning.pytorch", "transformers", "accelerate"):
@@ -256,7 +310,7 @@ def measure(options: Namespace) -> list[Result]:
             result = ratio_result(f"{trainer}, {what}", 0.5, times, OURS, THEIRS)
             result.notes += report_added(times)
             results.append(result)
-    return results
+    return [*results, hook_result(options)]
 
 
 if __name__ == "__main__":

@@ -286,7 +286,16 @@ def test_a_failure_of_the_recorder_in_mid_run_is_one_warning_and_the_training_go
 
 def test_it_can_be_copied_to_another_process_before_and_after_a_run(tmp_path):
     driven = Driven(wishes(folder=tmp_path), "test")
-    pickle.loads(pickle.dumps(driven))
+    sent = pickle.dumps(driven)
+    # Each training in a process of its own, which is then gone, and of which this one knows nothing.
+    for _ in range(2):
+        run(pickle.loads(sent), 5, tmp_path)
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == ["train-steps-2-4-2.ktrace", "train-steps-2-4.ktrace"]
+
+
+def test_a_copy_goes_on_with_the_folder(tmp_path):
+    driven = Driven(wishes(folder=tmp_path), "test")
     run(driven, 5, tmp_path)
     other = copy.deepcopy(driven)
     assert not other.is_running

@@ -7,6 +7,7 @@ training goes on without us; so do the later ones, such as a test after hours of
 from __future__ import annotations
 
 import contextlib
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ class Driven:
         self.asked = asked
         self.recording = False
         self.trainer = trainer
+        # A process that trains, and is then gone, knows by it the traces of those before it.
+        self._name = secrets.token_hex(8)
         self._folder: TraceFolder | None = None
         self._stage = ""
         self._session: profile | None = None
@@ -63,7 +66,7 @@ class Driven:
         self._stage = stage
         if self._folder is None and self.asked.saves:
             self._folder = TraceFolder(
-                self.asked.folder, Path(trainers_folder), overwrite=self.asked.overwrite
+                self.asked.folder, Path(trainers_folder), overwrite=self.asked.overwrite, profiler=self._name
             )
 
     def begin(self, total_steps: int | None) -> None:
@@ -85,6 +88,7 @@ class Driven:
             session.record_steps = False  # its own marks have its own numbers, and ours the trainer's
             session.add_metadata("trainer", self.trainer)
             session.add_metadata("stage", self._stage)
+            session.add_metadata("profiler", self._name)
             session.start()
         except KinetoscopeError as failure:
             if self._last is None:
@@ -216,7 +220,8 @@ class Driven:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process may have of it: the wishes, and not what is under way or was recorded here."""
-        return vars(Driven(self.asked, self.trainer)) | {"_folder": self._folder, "_stage": self._stage}
+        kept = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
+        return vars(Driven(self.asked, self.trainer)) | kept
 
 
 class _Session(profile):
