@@ -1,5 +1,6 @@
 """What a worker writes down and what its parent reads of it, without any loader."""
 
+import copy
 import multiprocessing
 import os
 
@@ -9,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.collect import _loader_worker
-from kinetoscope.collect._data_loading import read_worker
-from kinetoscope.collect._loader_worker import FAILED, HEADER, MADE, NO_MORE, ROW, TimedFetcher, WorkerNotes
+from kinetoscope.collect._loader_files import read_all, read_worker, remove_of_the_gone
+from kinetoscope.collect._loader_worker import (
+    FAILED,
+    HEADER,
+    MADE,
+    NO_MORE,
+    ROW,
+    TimedFetcher,
+    WorkerNotes,
+    timed,
+)
 from kinetoscope.collect._worker_trace import worker_trace
 from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.trace_builder import TraceBuilder
@@ -116,7 +126,7 @@ def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypat
 
 def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(_loader_worker, "ROWS", 4)
-    monkeypatch.setattr("kinetoscope.collect._data_loading.ROWS", 4)
+    monkeypatch.setattr("kinetoscope.collect._loader_files.ROWS", 4)
     path = tmp_path / "0-1.worker"
     fetcher = TimedFetcher(Fetcher(), WorkerNotes(str(path), 0, 1, Clock()))
     for _ in range(7):
@@ -211,12 +221,34 @@ def dies_at_its_third_batch(path):
         fetcher.fetch([number])
 
 
-def test_what_a_killed_worker_did_is_there(tmp_path):
+def test_what_a_killed_worker_did_is_there_until_the_recording_is_over(tmp_path):
     path = tmp_path / "0-1.worker"
     worker = multiprocessing.get_context("fork").Process(target=dies_at_its_third_batch, args=(str(path),))
     worker.start()
+    # Dead, but not yet asked for its exit code: its number is still taken.
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    (batches,) = read_all(tmp_path, 0, 10**18)
+    assert (batches.process, batches.ended_ns, batches.killed) == (worker.pid, 0, True)
+    assert (batches.column("end_ns") > 0).tolist() == [True, True, False]
     worker.join()
     assert worker.exitcode == -9
-    batches = read(path)
-    assert (batches.process, batches.ended_ns) == (worker.pid, 0)
-    assert (batches.column("end_ns") > 0).tolist() == [True, True, False]
+    assert read_all(tmp_path, 0, 10**18)[0].killed
+    remove_of_the_gone(tmp_path)
+    assert not path.exists()
+
+
+def test_files_of_those_who_go_on_are_kept(notes, tmp_path):
+    (tmp_path / "begun.worker").write_bytes(b"KLOA")
+    remove_of_the_gone(tmp_path)
+    assert [worker.killed for worker in read_all(tmp_path, 0, 10**18)] == [False]
+    notes.end()
+    remove_of_the_gone(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["begun.worker"]
+    remove_of_the_gone(None)
+
+
+def test_a_fetcher_can_be_copied_and_what_is_none_is_left_alone(notes):
+    copied = copy.copy(TimedFetcher(Fetcher(), notes))
+    assert copied.fetch([1, 2]) == (1, 2)
+    strange = object()
+    assert timed(strange, notes) is strange

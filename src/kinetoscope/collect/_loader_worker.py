@@ -156,6 +156,9 @@ class TimedFetcher:
 
     def __getattr__(self, name: str) -> Any:
         """What else the fetcher has."""
+        if name == "_fetcher":
+            # Asked of one that is just being copied.
+            raise AttributeError(name)
         return getattr(self._fetcher, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -163,27 +166,33 @@ class TimedFetcher:
         setattr(self._fetcher, name, value)
 
 
+def timed(fetcher: Any, times: BatchTimes) -> Any:
+    """The fetcher with its batches told to `times`; as it is if it is none as torch's are."""
+    try:
+        return TimedFetcher(fetcher, times)
+    except AttributeError:
+        return fetcher
+
+
 class NotedLoop:
     """Stands where torch has the function that a worker runs; goes to spawned workers by pickle, with the loader's number."""
 
     def __init__(self, loop: Callable[..., None], folder: str, number_of_loader: Callable[[], int]) -> None:
-        """Stand before `loop`; notes go to `folder`."""
+        """Stand before `loop`, but not before one of its kind; notes go to `folder`."""
+        self.loop: Callable[..., None] = loop.loop if isinstance(loop, NotedLoop) else loop
         # By this name `inspect` finds what it stands before.
-        self.loop = self.__wrapped__ = loop
+        self.__wrapped__ = self.loop
         self._folder = folder
         self._number_of_loader = number_of_loader
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The loader's number is known in the thread that starts the worker, not in the worker.
 
-        The loop goes by its name, for under that name pickle finds this object and not the loop.
+        A function goes by its name, for under that name pickle finds this object and not the function.
         """
-        return _made_again, (
-            self.loop.__module__,
-            self.loop.__qualname__,
-            self._folder,
-            self._number_of_loader(),
-        )
+        name = getattr(self.loop, "__qualname__", None)
+        loop = self.loop if name is None else (self.loop.__module__, name)
+        return _made_again, (loop, self._folder, self._number_of_loader())
 
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Run torch's loop, with notes of what its fetchers do."""
@@ -202,7 +211,6 @@ class NotedLoop:
         from torch.utils.data import _DatasetKind
 
         before: Any = _DatasetKind.__dict__["create_fetcher"]
-        # In a forked worker the parent's own stand-in is there, which knows that it is not in its process.
         create = _DatasetKind.create_fetcher
         notes = _NotesLater(self._folder, self._number_of_loader())
 
@@ -231,7 +239,7 @@ class _NotesLater:
         if self._notes is None:
             path = os.path.join(self._folder, f"{self._loader}-{info.id}-{os.getpid()}.worker")
             self._notes = WorkerNotes(path, self._loader, info.id)
-        return TimedFetcher(fetcher, self._notes)
+        return timed(fetcher, self._notes)
 
     def end(self) -> None:
         """The worker is done."""
@@ -239,9 +247,11 @@ class _NotesLater:
             self._notes.end()
 
 
-def _made_again(module: str, name: str, folder: str, loader: int) -> NotedLoop:
+def _made_again(loop: Any, folder: str, number: int) -> NotedLoop:
     """The loop in a spawned worker."""
-    loop: Any = importlib.import_module(module)
-    for part in name.split("."):
-        loop = getattr(loop, part)
-    return NotedLoop(loop, folder, lambda: loader)
+    if isinstance(loop, tuple):
+        module, name = loop
+        loop = importlib.import_module(module)
+        for part in name.split("."):
+            loop = getattr(loop, part)
+    return NotedLoop(loop, folder, lambda: number)

@@ -340,7 +340,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """Close the recording, note what failed beside it, and return whether there was one."""
         closed = self._finish(keep=keep)
         if closed.failure is not None:
-            failures.note("the execution trace observer", closed.failure)
+            failures.note(closed.whose, closed.failure)
         return closed.recorded
 
     def _call_handler(self, failures: Failures) -> None:
