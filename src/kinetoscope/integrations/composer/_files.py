@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, FolderNotEmptyError, StateError
 from kinetoscope.integrations.composer._names import FILE_VARIABLES, FOLDER_VARIABLES, NameTemplate, Ranks
-from kinetoscope.integrations.composer._uploads import Uploads, check_url, is_url
+from kinetoscope.integrations.composer._uploads import PATIENCE_S, Uploads, check_url, is_url
 from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class TraceFiles:
             ever deleted.
         attempts: How often each upload is tried.
         sleep: Waits so many seconds, between attempts.
+        patience_s: For how many seconds `close` and `wait` wait for uploads that are under way.
 
     Attributes:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp, and a list with the path that each
@@ -85,6 +86,7 @@ class TraceFiles:
         num_traces_to_keep: int = -1,
         attempts: int = 3,
         sleep: Callable[[float], object] = time.sleep,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         number: object = num_traces_to_keep
         if isinstance(number, bool) or not isinstance(number, int) or number < -1:
@@ -122,7 +124,7 @@ class TraceFiles:
         self.overwrite = overwrite
         self.saved_traces: list[tuple[Any, list[Path]]] = []
         self.folder: Path | None = None
-        self._uploads = Uploads(overwrite=overwrite, attempts=attempts, sleep=sleep)
+        self._uploads = Uploads(overwrite=overwrite, attempts=attempts, sleep=sleep, patience_s=patience_s)
         self._kept: list[_Save] = []
         self._lock = threading.Lock()
         self._run_name = ""
