@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope import StateError
+from kinetoscope import ArgumentError, StateError
 from kinetoscope.integrations.composer import (
     JSONTraceHandler,
     Profiler,
@@ -183,6 +183,17 @@ def test_a_marker_that_is_used_out_of_order_is_refused(engine):
         marker.start()
         with pytest.raises(RuntimeError, match="the marker 'work' was started already"):
             marker.start()
+        profiler.step()
+        profiler.step()
+
+
+def test_a_counter_that_is_no_number_is_refused_whether_it_is_recorded_or_not(engine):
+    with profiler_of(engine, schedule=cyclic_schedule(wait=1, warmup=0, active=1)) as profiler:
+        with pytest.raises(
+            ArgumentError, match="the marker 'progress': the counter 'loss' is 'low'; need a number"
+        ):
+            profiler.marker("progress").counter({"loss": "low"})
+        profiler.marker("progress").counter({"loss": torch.tensor(1.0)})
         profiler.step()
         profiler.step()
 

@@ -73,6 +73,37 @@ def test_a_handler_that_fails_costs_what_it_would_have_written(engine):
     assert saved(profiler) == [2]
 
 
+def test_a_handler_that_fails_at_a_mark_or_at_the_end_is_a_warning_and_others_are_told(engine):
+    broken, whole = Handler(), Handler()
+    broken.process_instant_event = lambda **_facts: 1 / 0
+    broken.close = lambda _state, _logger: 1 / 0
+    profiler = profiler_of(engine, [broken, whole]).start()
+    moment = profiler.marker("moment")
+    with pytest.warns(UserWarning, match="Handler is told of no more marks: ZeroDivisionError"):
+        moment.instant()
+    moment.instant()  # without another warning, which would be an error here
+    profiler.step()
+    profiler.step()
+    with pytest.warns(UserWarning, match="Handler was not closed: ZeroDivisionError"):
+        profiler.stop()
+    assert [fact[0] for fact in whole.told] == ["init", "instant", "instant", "file", "close"]
+
+
+def test_a_schedule_that_fails_ends_the_profiling_and_markers_do_not_fail_with_it(engine):
+    def schedule(state):
+        return {0: ProfilerAction.WARMUP}[int(state.timestamp.batch)]
+
+    handler = Handler()
+    profiler = profiler_of(engine, [handler], schedule=schedule).start()
+    profiler.marker("moment").instant()
+    with pytest.warns(UserWarning, match="profiling ends here, training goes on: KeyError: 1"):
+        profiler.step()
+    with profiler.marker("moment") as marker:
+        marker.counter({"loss": 1})
+    profiler.stop()
+    assert [fact[0] for fact in handler.told] == ["init", "instant", "close"]
+
+
 def test_files_of_other_formats_are_not_given_to_handlers_that_read_json(engine):
     handler = Handler()
     with profiler_of(engine, [handler], torch_prof_filename="{batch}.ktrace") as profiler:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kinetoscope._errors import StateError
+from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import record_function
 from kinetoscope.collect._sources import ClockReading
 from kinetoscope.collect._system_counters import GatheredSamples
@@ -83,7 +83,7 @@ class Marker:
         name: What it is called in the trace.
         state: Tells the state of the training run.
         should_record: Says for a state whether anything is marked.
-        handlers: Trace handlers that are told.
+        tell: Tells trace handlers: what they are to be called for, and with which arguments.
         counters: Gets the values of counters.
         record_instant_on_start: Mark a moment, too, when a range begins.
         record_instant_on_finish: Mark a moment, too, when a range ends.
@@ -96,7 +96,7 @@ class Marker:
         *,
         state: Callable[[], Any],
         should_record: Callable[[Any], bool],
-        handlers: Callable[[], Sequence[Any]],
+        tell: Callable[..., None],
         counters: MarkedCounters,
         record_instant_on_start: bool = False,
         record_instant_on_finish: bool = False,
@@ -106,7 +106,7 @@ class Marker:
         self.categories = categories
         self._state = state
         self._should_record = should_record
-        self._handlers = handlers
+        self._tell_handlers = tell
         self._counters = counters
         self._instant_on_start = record_instant_on_start
         self._instant_on_finish = record_instant_on_finish
@@ -155,7 +155,15 @@ class Marker:
 
         Args:
             values: The value of each, by its key.
+
+        Raises:
+            ArgumentError: A value is no number, whether it would be recorded now or not.
         """
+        for key, value in values.items():
+            if not hasattr(type(value), "__float__"):
+                raise ArgumentError(
+                    f"the marker {self.name!r}: the counter {key!r} is {value!r}; need a number."
+                )
         if self._should_record(self._state()):
             self._counters.add(self.name, values)
             self._tell("process_counter_event", values=values)
@@ -197,12 +205,11 @@ class Marker:
 
     def _tell(self, what: str, **facts: Any) -> None:
         """Tell the handlers."""
-        now_ns = time.time_ns()
-        for handler in self._handlers():
-            getattr(handler, what)(
-                name=self.name,
-                categories=self.categories,
-                timestamp=self._state().timestamp,
-                wall_clock_time_ns=now_ns,
-                **facts,
-            )
+        self._tell_handlers(
+            what,
+            name=self.name,
+            categories=self.categories,
+            timestamp=self._state().timestamp,
+            wall_clock_time_ns=time.time_ns(),
+            **facts,
+        )

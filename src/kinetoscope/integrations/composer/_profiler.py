@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +19,8 @@ from kinetoscope.integrations.composer._marker import MarkedCounters, Marker
 from kinetoscope.integrations.composer._present import Callback, ProfilerAction
 from kinetoscope.integrations.composer._schedule import BatchSchedule
 from kinetoscope.integrations.composer._trace_handler import JSONTraceHandler
+
+_log = logging.getLogger("kinetoscope.integrations.composer")
 
 _CALLS = (
     "init",
@@ -108,6 +112,7 @@ class Profiler(Callback):
         self._handlers = _checked_handlers(trace_handlers)
         self._counters = MarkedCounters()
         self._markers: dict[str, Marker] = {}
+        self._failed: set[int] = set()
         self._run_name = run_name
         self._clock = clock
         self.state: Any = None
@@ -195,8 +200,8 @@ class Profiler(Callback):
             self._markers[name] = Marker(
                 name,
                 state=lambda: self.state,
-                should_record=lambda state: self.schedule(state) in actions,
-                handlers=self._other_handlers,
+                should_record=lambda state: self._wants_any_of(actions, state),
+                tell=self._tell_others,
                 counters=self._counters,
                 record_instant_on_start=record_instant_on_start,
                 record_instant_on_finish=record_instant_on_finish,
@@ -287,7 +292,12 @@ class Profiler(Callback):
             return
         self.torch_profiler.stop()
         for handler in self._handlers:
-            handler.close(loop, None)
+            try:
+                handler.close(loop, None)
+            except Exception as error:  # noqa: BLE001  (the training is over, and has succeeded)
+                warnings.warn(
+                    f"{type(handler).__name__} was not closed: {type(error).__name__}: {error}", stacklevel=2
+                )
 
     def __enter__(self) -> Self:
         """Start."""
@@ -303,9 +313,27 @@ class Profiler(Callback):
         """Those that get the traces themselves, in which the marks are."""
         return [handler for handler in self._handlers if isinstance(handler, JSONTraceHandler)]
 
-    def _other_handlers(self) -> list[Any]:
-        """Those that have to be told of each mark."""
-        return [handler for handler in self._handlers if not isinstance(handler, JSONTraceHandler)]
+    def _wants_any_of(self, actions: Sequence[ProfilerAction], state: Any) -> bool:
+        """Whether the schedule wants one of these; one that fails was told of by what records, and wants nothing."""
+        try:
+            return self.schedule(state) in actions
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is not the training's)
+            _log.debug("the schedule failed: %s", error)
+            return False
+
+    def _tell_others(self, what: str, **facts: Any) -> None:
+        """Tell those that do not get the marks with the traces; one that fails is told of no more marks."""
+        for handler in self._handlers:
+            if isinstance(handler, JSONTraceHandler) or id(handler) in self._failed:
+                continue
+            try:
+                getattr(handler, what)(**facts)
+            except Exception as error:  # noqa: BLE001  (whatever a handler does, training goes on)
+                self._failed.add(id(handler))
+                warnings.warn(
+                    f"{type(handler).__name__} is told of no more marks: {type(error).__name__}: {error}",
+                    stacklevel=4,
+                )
 
 
 def _checked_handlers(trace_handlers: Any) -> list[Any]:
