@@ -1,7 +1,11 @@
 """What pytest says of the marker and the settings of our plugin before anything is recorded."""
 
+import runpy
+import types
+
 import pytest
 
+from kinetoscope.integrations import pytest_plugin
 from tests.support.pytest_runs import LOADED
 
 
@@ -22,6 +26,27 @@ def test_a_run_without_marked_tests_loads_nothing_and_torch_is_asked_for_where_i
     done = pytester.runpytest_subprocess(*LOADED, "-p", "no:xdist")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*the test cannot be recorded: *pip install torch*"])
+
+
+def test_a_pytest_that_is_too_old_runs_all_other_tests(pytester, monkeypatch):
+    with monkeypatch.context() as old:
+        old.setattr(pytest, "version_tuple", (7, 4, 4))
+        made = runpy.run_path(pytest_plugin.__file__)
+    plugin = types.ModuleType("plugin_of_an_old_pytest")
+    vars(plugin).update({name: hook for name, hook in made.items() if name.startswith("pytest_")})
+    pytester.makepyfile("""
+        import pytest
+
+        def test_without_a_marker():
+            pass
+
+        @pytest.mark.kinetoscope(max_operators=1)
+        def test_it():
+            raise AssertionError("it must not be run")
+    """)
+    done = pytester.runpytest_inprocess("-p", "no:kinetoscope", "--strict-markers", plugins=[plugin])
+    done.assert_outcomes(passed=1, errors=1)
+    done.stdout.fnmatch_lines(["the marker kinetoscope needs pytest 8.0 or newer, and this is *"])
 
 
 def test_the_marker_describes_itself(pytester):

@@ -117,7 +117,10 @@ def event_page(events: EventList) -> str:
         rows.append(texts)
     headings = [column.heading for column in columns]
     left = [place for place, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
-    told = [f"{len(events):,} events", f"self CPU time {time_text(host_us)}"]
+    told = [
+        "1 event" if len(events) == 1 else f"{len(events):,} events",
+        f"self CPU time {time_text(host_us)}",
+    ]
     if device_us is not None:
         told.append(f"self {(events.use_device or 'device').upper()} time {time_text(device_us)}")
     more = (
