@@ -1,5 +1,6 @@
 """What a followed process finds out about itself."""
 
+import gc
 import multiprocessing
 
 import pytest
@@ -9,7 +10,7 @@ pytest.importorskip("torch", reason="they use torch")
 import torch
 from torch.utils.data._utils import worker
 
-from kinetoscope.cli import _child_note
+from kinetoscope.cli import _child_note, _child_start
 from kinetoscope.cli._child import Following, _worker_number
 from kinetoscope.cli._recording import Wanted
 from kinetoscope.collect._loader_worker import NotedLoop
@@ -40,3 +41,15 @@ def test_the_rank_is_learned_at_the_first_step(tmp_path, monkeypatch):
     torch.optim.SGD([parameter], lr=0.1).step()
     assert [note["rank"] for note in _child_note.read_all(str(tmp_path)).values()] == [3]
     assert len(OPTIMIZER_STEPS) == 0
+
+
+@pytest.mark.parametrize("was_on", [True, False], ids=["on", "off"])
+def test_no_garbage_is_looked_for_while_a_recording_begins(was_on):
+    seen = []
+    try:
+        (gc.enable if was_on else gc.disable)()
+        _child_start._without_collecting(lambda: seen.append(gc.isenabled()))
+        seen.append(gc.isenabled())
+    finally:
+        gc.enable()
+    assert seen == [False, was_on]

@@ -7,11 +7,13 @@ package, and what it needs, come with torch.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -35,7 +37,7 @@ def begin(folder: str, site: str, version: str, file_loader: Any) -> None:
     environment = load("_child_environment").ChildEnvironment(site)
     environment.hide()
     environment.carry()
-    waiting = load("_torch_import").TorchImport(lambda: _record(folder, version))
+    waiting = load("_torch_import").TorchImport(lambda: _without_collecting(lambda: _record(folder, version)))
     _waiting.append(waiting)
     known: Any = type(sys)(NAME)
     known.give_up = give_up
@@ -62,6 +64,17 @@ def load(name: str) -> ModuleType:
         exec(code, module.__dict__)  # noqa: S102
         sys.modules[known_as] = module
     return sys.modules[known_as]
+
+
+def _without_collecting(call: Callable[[], None]) -> None:
+    """Call a function while Python looks for no garbage: among all that torch has made, a look costs more than the call."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        call()
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _record(folder: str, version: str) -> None:
