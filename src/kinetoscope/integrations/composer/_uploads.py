@@ -109,10 +109,8 @@ class Uploads:
             )
 
     def close(self) -> None:
-        """Wait, let the sending thread end, and warn of what failed."""
+        """Wait, and warn of what failed."""
         self.wait()
-        if self._sender is not None and self._process == os.getpid():
-            self._sender.end()
         self._sender = None
         self.warn()
 
@@ -158,12 +156,11 @@ class Uploads:
 
 
 class _Sender:
-    """Sends one after the other on a thread of its own, which does not keep the program from ending."""
+    """Sends one after the other on a thread, which is there while there is something to send, and does not keep the program from ending."""
 
     def __init__(self) -> None:
         self._jobs: deque[Callable[[], object]] = deque()
         self._left = 0
-        self._ending = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -172,8 +169,7 @@ class _Sender:
         with self._changed:
             self._jobs.append(job)
             self._left += 1
-            self._changed.notify_all()
-            if self._thread is None:
+            if self._left == 1:
                 self._thread = threading.Thread(target=self._run, name="kinetoscope-upload", daemon=True)
                 self._thread.start()
 
@@ -181,29 +177,23 @@ class _Sender:
         """Wait until everything is done, but no longer than some seconds; return how much is left."""
         with self._changed:
             self._changed.wait_for(lambda: self._left == 0, seconds)
-            return self._left
-
-    def end(self) -> None:
-        """Let the thread end after what it has to do; wait for that if it is over with all."""
-        with self._changed:
-            self._ending = True
-            self._changed.notify_all()
-        if self._thread is not None and self._left == 0:
-            self._thread.join()
+            left, thread = self._left, self._thread
+        if thread is not None and left == 0:
+            thread.join()
+        return left
 
     def _run(self) -> None:
-        """Do what there is to do until the end."""
-        while True:
+        """Do what there is to do."""
+        left = 1
+        while left:
             with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._ending)
-                if not self._jobs:
-                    return
                 job = self._jobs.popleft()
             try:
                 job()
             finally:
                 with self._changed:
                     self._left -= 1
+                    left = self._left
                     self._changed.notify_all()
 
 
