@@ -24,6 +24,7 @@ SCRIPTS = (
     "perfetto_export",
     "demo_overhead",
     "python_calls",
+    "data_loading",
     "reading",
     "ktrace",
     "trainers",

@@ -126,7 +126,6 @@ def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypat
 
 def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(_loader_worker, "ROWS", 4)
-    monkeypatch.setattr("kinetoscope.collect._loader_files.ROWS", 4)
     path = tmp_path / "0-1.worker"
     fetcher = TimedFetcher(Fetcher(), WorkerNotes(str(path), 0, 1, Clock()))
     for _ in range(7):
@@ -156,7 +155,7 @@ def test_a_stretch_has_the_batches_that_reach_into_it(notes, tmp_path):
 @given(data=st.binary(max_size=300), damaged=st.booleans())
 def test_any_bytes_are_read_or_refused(data, damaged):
     if damaged:
-        data = HEADER.pack(_loader_worker.MAGIC, 1, 2, 3, 4, 0, 2) + data
+        data = HEADER.pack(_loader_worker.MAGIC, 1, 2, 3, 4, 0) + data
     worker = read_worker(data, 0, 10**9)
     assert worker is None or worker.rows.shape[0] <= (len(data) - HEADER.size) // ROW.size
 
@@ -172,9 +171,7 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
         start_ns = now_ns + idle_ns
         now_ns = start_ns + busy_ns
         rows.append([number, start_ns, start_ns + int(busy_ns * share), now_ns, now_ns, 1, MADE])
-    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0, len(rows)) + b"".join(
-        ROW.pack(*row) for row in rows
-    )
+    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0) + b"".join(ROW.pack(*row) for row in rows)
     worker = read_worker(data, begin_ns, begin_ns + length_ns)
     if worker is None:
         return
@@ -204,7 +201,7 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
 
 
 def test_a_batch_that_is_never_finished_goes_on_to_the_end():
-    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0, 1) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
+    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
     builder = TraceBuilder()
     builder.thread()
     builder.stop_ns = 100

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.collect._loader_worker import HEADER, MAGIC, ROW, ROWS
+from kinetoscope.collect._loader_worker import HEADER, MAGIC, ROW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,18 +64,18 @@ def read_worker(data: bytes, begin_ns: int, end_ns: int) -> WorkerBatches | None
     """
     if len(data) < HEADER.size:
         return None
-    magic, process, loader, worker, begun_ns, ended_ns, batches = HEADER.unpack_from(data)
+    magic, process, loader, worker, begun_ns, ended_ns = HEADER.unpack_from(data)
     if magic != MAGIC or begun_ns >= end_ns or 0 < ended_ns <= begin_ns:
         return None
     length = (len(data) - HEADER.size) // ROW.size
     width = ROW.size // 8
     rows = np.frombuffer(data, np.int64, length * width, HEADER.size).reshape(length, width)
     rows = rows[:, : len(_FIELDS)]
-    rows = rows[(rows[:, 1] > 0) & (rows[:, 0] < batches)]
+    rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= 0)]
     rows = rows[np.argsort(rows[:, 0])]
     oldest_ns = rows[0, 1] if len(rows) else 0
     # Rows that were overwritten are those before the oldest one there is; how many of them were in time nobody knows.
-    overwritten = int(rows[0, 0]) if len(rows) and batches > ROWS else 0
+    overwritten = int(rows[0, 0]) if len(rows) else 0
     done = rows[:, 4]
     rows = rows[(rows[:, 1] < end_ns) & ((done == 0) | (done > begin_ns))]
     return WorkerBatches(
@@ -115,7 +115,7 @@ def _may_go_on(path: Path) -> bool:
         header = file.read(HEADER.size)
     if len(header) < HEADER.size:
         return True
-    _, process, _, _, _, ended_ns, _ = HEADER.unpack(header)
+    _, process, _, _, _, ended_ns = HEADER.unpack(header)
     return ended_ns == 0 and _is_running(process)
 
 

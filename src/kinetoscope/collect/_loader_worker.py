@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 MAGIC = b"KLOADER1"
-# Magic, process, loader, worker, when its loop began and ended (0: it has not) in ns of the steady clock, batches begun.
-HEADER = struct.Struct("<8s6q8x")
+# Magic, process, loader, worker, when its loop began and ended (0: it has not) in ns of the steady clock.
+HEADER = struct.Struct("<8s5q16x")
 # Number of the batch from 0, when it was begun, when collating was begun and done, when the batch was made (0: not yet),
 # samples that were asked for, and what came of it.
 ROW = struct.Struct("<7q8x")
@@ -39,7 +39,7 @@ class WorkerNotes:
         self._thread = threading.get_ident()
         self._row: list[int] | None = None
         self._batches = 0
-        self._header = [MAGIC, os.getpid(), loader, worker, clock(), 0, 0]
+        self._header = [MAGIC, os.getpid(), loader, worker, clock(), 0]
         self._file = -1
         with suppress(OSError):
             self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -51,8 +51,6 @@ class WorkerNotes:
             return None
         row = self._row = [self._batches, self._clock(), 0, 0, 0, samples, MADE]
         self._batches += 1
-        self._header[-1] = self._batches
-        self._write(HEADER.pack(*self._header), 0)
         self._write_row(row)
         return row
 
