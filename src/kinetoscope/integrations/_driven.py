@@ -256,3 +256,23 @@ def _quick_marks() -> tuple[Callable[[str], Any], Callable[[Any], None]]:
 
 
 _enter, _leave = _quick_marks()
+
+
+class DrivenFace:
+    """What a user sees of a session that a trainer drives, whatever the trainer."""
+
+    _driven: Driven
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the stretch that was recorded last.
+
+        Raises:
+            StateError: Nothing has been recorded yet.
+        """
+        return self._driven.trace
+
+    @property
+    def saved_traces(self) -> list[Path]:
+        """The files that were written, in order."""
+        return self._driven.saved

@@ -23,11 +23,11 @@ from kinetoscope.collect._activities import ProfilerAction
 from kinetoscope.collect._metadata import ranked
 from kinetoscope.collect._warn import warn_user
 from kinetoscope.integrations._asked import asked, checked_name
-from kinetoscope.integrations._driven import Driven
+from kinetoscope.integrations._driven import Driven, DrivenFace
 from kinetoscope.tables import _event_arguments
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    pass
 
 __all__ = ["KinetoscopeProfiler"]
 
@@ -42,7 +42,7 @@ _EPOCH = "run_training_epoch"
 _OPENS, _CLOSES, _ABANDONS = "opens", "closes", "abandons"
 
 
-class KinetoscopeProfiler:
+class KinetoscopeProfiler(DrivenFace):
     """A profiler for Lightning's `Trainer`: every hook a span, a step for each batch, a trace for each recorded stretch.
 
     It has Lightning's `Profiler` interface and counts as one of its subclasses. In `fit` the steps are the training batches,
@@ -207,22 +207,6 @@ class KinetoscopeProfiler:
     def local_rank(self) -> int:
         """Rank of this process on its machine, 0 where there is one process."""
         return 0 if self._local_rank is None else self._local_rank
-
-    # ------------------------------------------------------------------------------------------------------ results
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the stretch that was recorded last.
-
-        Raises:
-            StateError: Nothing has been recorded yet.
-        """
-        return self._driven.trace
-
-    @property
-    def saved_traces(self) -> list[Path]:
-        """The files that were written, in order."""
-        return self._driven.saved
 
     # ---------------------------------------------------------------------------------------------------- the works
 
