@@ -182,7 +182,8 @@ $(STAMP)/wheel-$(SOURCES): develop
 
 pytest: develop
 	$(call say,Tests)
-	@$(BIN)/python -m pytest -n $(JOBS)
+	@# Tests of one file stay together as long as both have work: what a file sets up is set up once.
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 bench: develop
 	$(call say,Bars)

@@ -24,8 +24,10 @@ SCRIPTS = (
     "perfetto_export",
     "demo_overhead",
     "python_calls",
+    "data_loading",
     "reading",
     "ktrace",
+    "trainers",
     "viewing",
 )
 

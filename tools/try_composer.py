@@ -54,6 +54,9 @@ PACKAGES = (
     "zipp",
 )
 
+# Composer imports anyio, a plugin of pytest as well, before pytest could.
+LATE_PLUGINS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+
 # Runs in the environment. Where torchvision's library is in order, it declares the operators itself.
 PROGRAM = """
 import sys, torch
@@ -82,7 +85,7 @@ def main() -> int:
         Path(added, "beside.pth").write_text("\n".join(seen()), encoding="utf-8")
         asked = sys.argv[1:] or ["-q", TESTS]
         done = subprocess.run(
-            [python, "-c", PROGRAM, "-p", "no:cacheprovider", *asked],
+            [python, "-c", PROGRAM, "-p", "no:cacheprovider", *LATE_PLUGINS, *asked],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             check=False,

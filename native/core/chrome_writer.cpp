@@ -43,13 +43,12 @@ int64_t chrome_time_ns(int64_t base_ns, int64_t time_ns) {
   return base_ns > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
 }
 
-ChromeWriter::ChromeWriter(const ChromeColumns& columns, const ChromeTables& tables, int64_t counter_pid,
-                           int64_t base_ns, std::string header, std::string footer, std::size_t block_bytes)
+ChromeWriter::ChromeWriter(const ChromeColumns& columns, const ChromeTables& tables, int64_t base_ns,
+                           std::string header, std::string footer, std::size_t block_bytes)
     : columns_(columns),
       texts_(columns.spans, tables),
       first_track_(tables.thread_first_track.begin(), tables.thread_first_track.end()),
       traits_(tables.traits.begin(), tables.traits.end()),
-      counter_place_(",\"pid\":" + std::to_string(counter_pid) + ",\"tid\":0,\"ts\":"),
       base_ns_(base_ns),
       header_(std::move(header)),
       footer_(std::move(footer)),
@@ -57,6 +56,9 @@ ChromeWriter::ChromeWriter(const ChromeColumns& columns, const ChromeTables& tab
       comma_(ends_with_value(header_)) {
   check_lengths();
   check_tracks(tables);
+  check_same("counter_name", tables.counter_name.size(), {tables.counter_pid.size()});
+  for (const int64_t pid : tables.counter_pid)
+    counter_places_.push_back(",\"pid\":" + std::to_string(pid) + ",\"tid\":0,\"ts\":");
   sort_flows();
 }
 
@@ -183,12 +185,13 @@ bool ChromeWriter::write_allocations() {
 bool ChromeWriter::write_counters() {
   const ChromeCounters& counters = columns_.counters;
   for (; row_ < counters.time_ns.size(); ++row_) {
-    const std::string_view opening = texts_.counter_openings.of(counters.counter[row_]);
+    const int32_t counter = counters.counter[row_];
+    const std::string_view opening = texts_.counter_openings.of(counter);
     if (opening.empty() || !std::isfinite(counters.value[row_])) continue;
     if (!has_room(opening.size() + kEventBytes)) return false;
     EventText out = begin_event();
     out << opening;
-    out.number(counters.value[row_]) << "}" << counter_place_;
+    out.number(counters.value[row_]) << "}" << counter_places_[static_cast<std::size_t>(counter)];
     out.microseconds(chrome_time_ns(base_ns_, counters.time_ns[row_])) << "}";
     end_event(out);
   }

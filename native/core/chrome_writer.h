@@ -22,8 +22,8 @@ class ChromeWriter {
  public:
   // Throws BadColumns where columns of one table differ in length or are not in order, and where a span's
   // thread, lane or kind has no track or category.
-  ChromeWriter(const ChromeColumns& columns, const ChromeTables& tables, int64_t counter_pid, int64_t base_ns,
-               std::string header, std::string footer, std::size_t block_bytes);
+  ChromeWriter(const ChromeColumns& columns, const ChromeTables& tables, int64_t base_ns, std::string header,
+               std::string footer, std::size_t block_bytes);
 
   // The next block, or nothing at the end. Valid until the next call.
   std::string_view next_block();
@@ -67,7 +67,7 @@ class ChromeWriter {
   std::vector<int32_t> first_track_;
   std::vector<uint8_t> traits_;
   std::vector<uint32_t> flows_by_source_, flows_by_target_;
-  std::string counter_place_;
+  std::vector<std::string> counter_places_;  // by counter: what says whose it is
   int64_t base_ns_;
   std::string header_, footer_;
   std::size_t block_bytes_;

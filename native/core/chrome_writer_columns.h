@@ -81,6 +81,7 @@ struct ChromeTables {
   std::span<const uint8_t> traits;  // by kind: ChromeTrait
   std::span<const std::string> flow_categories;
   std::span<const std::string> counter_name;
+  std::span<const int64_t> counter_pid;                   // by counter: its process
   std::span<const int64_t> thread_torch_tid;              // by thread
   std::span<const int32_t> thread_first_track;            // by thread: its lane 0 among the tracks
   std::span<const int64_t> track_pid, track_tid;          // by track

@@ -149,6 +149,7 @@ ChromeTables tables_of(Arrays& arrays, Texts& texts, const Columns& tables) {
           .traits = arrays.optional<uint8_t>(tables, "traits"),
           .flow_categories = texts("flow_categories"),
           .counter_name = texts("counter_name"),
+          .counter_pid = i64("counter_pid"),
           .thread_torch_tid = i64("thread_torch_tid"),
           .thread_first_track = i32("thread_first_track"),
           .track_pid = i64("track_pid"),
@@ -161,14 +162,14 @@ class PythonChromeWriter {
  public:
   PythonChromeWriter(const nb::dict& spans, const nb::dict& tables, const Columns& kernels,
                      const Columns& copies, const Columns& flows, const Columns& allocations,
-                     const Columns& counters, int64_t counter_pid, int64_t base_ns, const nb::bytes& header,
+                     const Columns& counters, int64_t base_ns, const nb::bytes& header,
                      const nb::bytes& footer, std::size_t block_bytes) {
     const ChromeColumns columns = columns_of(arrays_, spans, kernels, copies, flows, allocations, counters);
     Texts texts(tables);
     const ChromeTables made = tables_of(arrays_, texts, tables);
     std::string header_text(header.c_str(), header.size()), footer_text(footer.c_str(), footer.size());
     nb::gil_scoped_release released;
-    writer_ = std::make_unique<ChromeWriter>(columns, made, counter_pid, base_ns, std::move(header_text),
+    writer_ = std::make_unique<ChromeWriter>(columns, made, base_ns, std::move(header_text),
                                              std::move(footer_text), block_bytes);
   }
 
@@ -198,13 +199,12 @@ Raises:
     KeyError: A table lacks a column.
     TypeError: A column is not an array of its type.
     ValueError: Columns differ in length, or a thread, lane or kind has no track or category.)");
-  type.def(nb::init<const nb::dict&, const nb::dict&, const Columns&, const Columns&, const Columns&,
-                    const Columns&, const Columns&, int64_t, int64_t, const nb::bytes&, const nb::bytes&,
-                    std::size_t>(),
-           nb::kw_only(), nb::arg("spans"), nb::arg("tables"), table("kernels"), table("copies"),
-           table("flows"), table("allocations"), table("counters"), nb::arg("counter_pid") = 0,
-           nb::arg("base_ns") = 0, nb::arg("header") = nb::bytes("", 0), nb::arg("footer") = nb::bytes("", 0),
-           nb::arg("block_bytes") = 4 << 20);
+  type.def(
+      nb::init<const nb::dict&, const nb::dict&, const Columns&, const Columns&, const Columns&,
+               const Columns&, const Columns&, int64_t, const nb::bytes&, const nb::bytes&, std::size_t>(),
+      nb::kw_only(), nb::arg("spans"), nb::arg("tables"), table("kernels"), table("copies"), table("flows"),
+      table("allocations"), table("counters"), nb::arg("base_ns") = 0, nb::arg("header") = nb::bytes("", 0),
+      nb::arg("footer") = nb::bytes("", 0), nb::arg("block_bytes") = 4 << 20);
   bind_blocks(type);
 }
 

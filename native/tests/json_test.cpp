@@ -106,6 +106,7 @@ void blocks_of_every_size_hold_the_same_bytes() {
                             .traits = traits,
                             .flow_categories = texts,
                             .counter_name = texts,
+                            .counter_pid = numbers,
                             .thread_torch_tid = numbers,
                             .thread_first_track = first_track,
                             .track_pid = numbers,
@@ -113,7 +114,7 @@ void blocks_of_every_size_hold_the_same_bytes() {
                             .stream_device = numbers,
                             .stream_number = numbers};
   const auto write = [&](std::size_t block_bytes) {
-    ChromeWriter writer(columns, tables, INT64_MIN, INT64_MIN, "[", "]", block_bytes);
+    ChromeWriter writer(columns, tables, INT64_MIN, "[", "]", block_bytes);
     std::string all;
     for (std::string_view block = writer.next_block(); !block.empty(); block = writer.next_block())
       all += block;

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ProfilerActivity,
         SystemCounters,
         _KinetoProfile,
+        align_clocks,
         install,
         kineto_available,
         profile,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.ranks import merge
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
     from kinetoscope.viewer._report import report
@@ -61,8 +63,10 @@ __all__ = [
     "Trace",
     "_KinetoProfile",
     "__version__",
+    "align_clocks",
     "install",
     "kineto_available",
+    "merge",
     "open",
     "profile",
     "record_function",
@@ -88,8 +92,10 @@ _HOMES = {
     "SystemCounters": "kinetoscope.collect",
     "Trace": "kinetoscope.trace",
     "_KinetoProfile": "kinetoscope.collect",
+    "align_clocks": "kinetoscope.collect",
     "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
+    "merge": "kinetoscope.ranks",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",
     "record_function": "kinetoscope.collect",
@@ -108,9 +114,14 @@ _HOMES = {
 # Modules that are reached like the names above, without an import of their own.
 _MODULES = ("itt",)
 
+# What IPython looks for in a module that `%load_ext` or `%unload_ext` names; no names for programs.
+_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
+
 
 def __getattr__(name: str) -> object:
     """Find a public name in its room on first use and keep it, so that the next look-up is an ordinary one."""
+    if name in _EXTENSION:
+        return getattr(importlib.import_module("kinetoscope.integrations.notebook"), name)
     home = _HOMES.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")

@@ -106,7 +106,6 @@ class ChromeWriter(metaclass=_NanobindType):
         flows: Mapping[str, NDArray[Any]] | None = None,
         allocations: Mapping[str, NDArray[Any]] | None = None,
         counters: Mapping[str, NDArray[Any]] | None = None,
-        counter_pid: int = 0,
         base_ns: int = 0,
         header: bytes = ...,
         footer: bytes = ...,

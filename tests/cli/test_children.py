@@ -8,9 +8,9 @@ import pytest
 
 from kinetoscope.cli import _child_note
 from kinetoscope.cli._children import Children
-from kinetoscope.cli._process_tree import process_tree
 from kinetoscope.cli._progress import ProgressLine
 from kinetoscope.cli._recording import Wanted
+from kinetoscope.tables.of_processes import process_tree
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
@@ -93,6 +93,12 @@ def test_the_tree_has_each_process_under_the_nearest_one_that_was_recorded(famil
 def test_ranks_are_in_their_order_whoever_began_first(family):
     family.child(7, "b", began_ns=10, rank=1)
     family.child(8, "c", began_ns=20, rank=0)
+    assert family.join("a").trace.column("processes", "rank").tolist() == [-1, 0, 1]
+
+
+def test_a_rank_that_a_child_learned_late_is_its_rank(family):
+    family.child(7, "b", note={"rank": 1})
+    family.child(8, "c", rank=0)
     assert family.join("a").trace.column("processes", "rank").tolist() == [-1, 0, 1]
 
 

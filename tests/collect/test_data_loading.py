@@ -1,8 +1,11 @@
 """Real loaders under a session: the same batches and random numbers, and what is known of how they were made."""
 
+import functools
 import gc
 import os
+import pickle
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoader
 import kinetoscope
 from kinetoscope import DataLoading, profile, schedule
 from kinetoscope.collect._loader_hooks import HOOKS
+from kinetoscope.collect._loader_worker import NotedLoop
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
@@ -250,6 +254,90 @@ def test_workers_go_when_a_loop_is_left(native):  # noqa: F811
             assert not any(worker.is_alive() for worker in workers)
         finally:
             gc.enable()
+
+
+def test_the_end_of_a_worker_that_is_killed_is_unknown_and_told_as_a_loss(native):  # noqa: F811
+    with profile(activities=CPU, engine=native, sources=[DataLoading()]) as prof:
+        batches = iter(DataLoader(Numbers(), num_workers=1, multiprocessing_context="fork"))
+        next(batches)
+        # Else torch raises its error as soon as it hears of it, wherever the program is.
+        torch._C._remove_worker_pids(id(batches))
+        batches._worker_pids_set = False
+        (worker,) = batches._workers
+        worker.kill()
+        worker.join()
+    trace = prof.trace
+    assert [loss["what"] for loss in trace.losses] == ["the end of a DataLoader worker"]
+    (row,) = [row for row in trace.table("data_loading").to_pylist() if row["role"] == "worker"]
+    assert (row["process"], row["batches"] > 0) == (worker.pid, True)
+    # It is not there any more in what is recorded later.
+    with profile(activities=CPU, engine=native, sources=[DataLoading()]) as later:
+        list(DataLoader(Numbers(2)))
+    assert [row["role"] for row in later.trace.table("data_loading").to_pylist()] == ["loop"]
+
+
+def test_a_close_that_is_interrupted_is_finished_by_the_next():
+    """When a worker dies, torch's handler of that signal raises wherever the program is, which may be here."""
+    before = torchs.worker._worker_loop
+    source = DataLoading()
+    source.open()
+    owner, name, theirs, ours = HOOKS._replaced[1]
+    HOOKS._replaced[1] = Interrupted(owner), name, theirs, ours
+    with pytest.raises(RuntimeError, match="killed"):
+        source.close()
+    source.open()
+    assert torchs.worker._worker_loop.loop is before
+    source.close()
+    assert torchs.worker._worker_loop is before
+
+
+class Interrupted:
+    """A module that can be changed at the second try only."""
+
+    def __init__(self, module):
+        vars(self).update(vars(module), _module=module, _tries=0)
+
+    def __setattr__(self, name, value):
+        tries = vars(self)["_tries"] = self._tries + 1
+        if tries == 1:
+            raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+        setattr(self._module, name, value)
+
+
+@pytest.mark.parametrize(
+    "loop", [functools.partial(print), torchs.worker._worker_loop], ids=["partial", "torch's"]
+)
+def test_a_loop_goes_to_a_spawned_worker_as_what_it_is(loop):
+    again = pickle.loads(pickle.dumps(NotedLoop(NotedLoop(loop, "there", int), "folder", lambda: 7)))
+    assert (repr(again.loop), again._folder, again._number_of_loader()) == (repr(loop), "folder", 7)
+
+
+def test_a_session_that_does_not_record_keeps_no_files_of_past_epochs(native):  # noqa: F811
+    source = DataLoading()
+    source.open()
+    try:
+        for _ in range(3):
+            list(DataLoader(Numbers(2), num_workers=1, multiprocessing_context="fork"))
+        assert len(list(HOOKS.folder.glob("*.worker"))) == 1
+    finally:
+        source.close()
+
+
+def test_a_loader_that_answers_strangely_is_left_alone(native):  # noqa: F811
+    class Strange(DataLoader):
+        @property
+        def prefetch_factor(self):
+            if sys._getframe(1).f_code.co_name == "_described":
+                raise KeyError("not for you")
+            return 2
+
+        @prefetch_factor.setter
+        def prefetch_factor(self, value):
+            pass
+
+    with profile(activities=CPU, engine=native, sources=[DataLoading()]) as prof:
+        assert len(list(Strange(Numbers(2), num_workers=1, multiprocessing_context="fork"))) == 2
+    assert prof.trace.info["data_loading"]["loaders"].popitem()[1] == {}
 
 
 def test_files_of_workers_are_removed_when_no_recording_can_have_a_use_for_them(native):  # noqa: F811

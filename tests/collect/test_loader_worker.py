@@ -1,5 +1,6 @@
 """What a worker writes down and what its parent reads of it, without any loader."""
 
+import copy
 import multiprocessing
 import os
 
@@ -9,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.collect import _loader_worker
-from kinetoscope.collect._data_loading import read_worker
-from kinetoscope.collect._loader_worker import FAILED, HEADER, MADE, NO_MORE, ROW, TimedFetcher, WorkerNotes
+from kinetoscope.collect._loader_files import read_all, read_worker, remove_of_the_gone
+from kinetoscope.collect._loader_worker import (
+    FAILED,
+    HEADER,
+    MADE,
+    NO_MORE,
+    ROW,
+    TimedFetcher,
+    WorkerNotes,
+    timed,
+)
 from kinetoscope.collect._worker_trace import worker_trace
 from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.trace_builder import TraceBuilder
@@ -116,7 +126,6 @@ def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypat
 
 def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(_loader_worker, "ROWS", 4)
-    monkeypatch.setattr("kinetoscope.collect._data_loading.ROWS", 4)
     path = tmp_path / "0-1.worker"
     fetcher = TimedFetcher(Fetcher(), WorkerNotes(str(path), 0, 1, Clock()))
     for _ in range(7):
@@ -146,7 +155,7 @@ def test_a_stretch_has_the_batches_that_reach_into_it(notes, tmp_path):
 @given(data=st.binary(max_size=300), damaged=st.booleans())
 def test_any_bytes_are_read_or_refused(data, damaged):
     if damaged:
-        data = HEADER.pack(_loader_worker.MAGIC, 1, 2, 3, 4, 0, 2) + data
+        data = HEADER.pack(_loader_worker.MAGIC, 1, 2, 3, 4, 0) + data
     worker = read_worker(data, 0, 10**9)
     assert worker is None or worker.rows.shape[0] <= (len(data) - HEADER.size) // ROW.size
 
@@ -162,9 +171,7 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
         start_ns = now_ns + idle_ns
         now_ns = start_ns + busy_ns
         rows.append([number, start_ns, start_ns + int(busy_ns * share), now_ns, now_ns, 1, MADE])
-    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0, len(rows)) + b"".join(
-        ROW.pack(*row) for row in rows
-    )
+    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0) + b"".join(ROW.pack(*row) for row in rows)
     worker = read_worker(data, begin_ns, begin_ns + length_ns)
     if worker is None:
         return
@@ -194,7 +201,7 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
 
 
 def test_a_batch_that_is_never_finished_goes_on_to_the_end():
-    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0, 1) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
+    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
     builder = TraceBuilder()
     builder.thread()
     builder.stop_ns = 100
@@ -211,12 +218,34 @@ def dies_at_its_third_batch(path):
         fetcher.fetch([number])
 
 
-def test_what_a_killed_worker_did_is_there(tmp_path):
+def test_what_a_killed_worker_did_is_there_until_the_recording_is_over(tmp_path):
     path = tmp_path / "0-1.worker"
     worker = multiprocessing.get_context("fork").Process(target=dies_at_its_third_batch, args=(str(path),))
     worker.start()
+    # Dead, but not yet asked for its exit code: its number is still taken.
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    (batches,) = read_all(tmp_path, 0, 10**18)
+    assert (batches.process, batches.ended_ns, batches.killed) == (worker.pid, 0, True)
+    assert (batches.column("end_ns") > 0).tolist() == [True, True, False]
     worker.join()
     assert worker.exitcode == -9
-    batches = read(path)
-    assert (batches.process, batches.ended_ns) == (worker.pid, 0)
-    assert (batches.column("end_ns") > 0).tolist() == [True, True, False]
+    assert read_all(tmp_path, 0, 10**18)[0].killed
+    remove_of_the_gone(tmp_path)
+    assert not path.exists()
+
+
+def test_files_of_those_who_go_on_are_kept(notes, tmp_path):
+    (tmp_path / "begun.worker").write_bytes(b"KLOA")
+    remove_of_the_gone(tmp_path)
+    assert [worker.killed for worker in read_all(tmp_path, 0, 10**18)] == [False]
+    notes.end()
+    remove_of_the_gone(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["begun.worker"]
+    remove_of_the_gone(None)
+
+
+def test_a_fetcher_can_be_copied_and_what_is_none_is_left_alone(notes):
+    copied = copy.copy(TimedFetcher(Fetcher(), notes))
+    assert copied.fetch([1, 2]) == (1, 2)
+    strange = object()
+    assert timed(strange, notes) is strange

@@ -1,6 +1,7 @@
 """A plain loop in steps: when it records, how it ends, and that what it loops over is left alone."""
 
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -91,6 +92,18 @@ def test_after_the_last_cycle_nothing_is_recorded_and_nothing_said():
     for _ in range(3):
         assert list(loop) == [0, 1, 2, 3]
     assert calls(loop) == ["prepare", "start", "stop"]
+
+
+def test_a_loop_after_the_last_cycle_is_the_one_that_was_given():
+    items = range(5)
+    loop = noting(
+        items, schedule=schedule(wait=1, warmup=1, active=1, repeat=2, skip_first=1, skip_first_wait=1)
+    )
+    # Cycles end with the steps 2 and 5: at 4 one is under way.
+    assert [type(iter(loop)) is type(iter(items)) for _ in range(3) if list(loop)] == [False, True, True]
+    endless = noting(items)
+    list(endless), list(endless)
+    assert type(iter(endless)) is not type(iter(items))
 
 
 def test_a_loop_too_short_to_record_says_so():
@@ -214,6 +227,21 @@ def test_each_cycle_is_saved_under_its_own_name(native, tmp_path):  # noqa: F811
     with kinetoscope.open(tmp_path / "run.2.json.gz") as trace:
         assert trace.table("steps")["number"].to_pylist() == [5]
     assert loop.trace.table("steps")["number"].to_pylist() == [5]
+
+
+def test_a_loader_is_not_made_to_complain_of_a_length_that_only_we_asked_for():
+    class Longer(IterableDataset):
+        def __len__(self):
+            return 2
+
+        def __iter__(self):
+            return iter(range(4))
+
+    loader = DataLoader(Longer(), batch_size=None)
+    loop = noting(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [[item for item in loop] for _ in range(2)] == [[0, 1, 2, 3]] * 2  # noqa: C416  (a list asks for its length)
 
 
 class Stream(IterableDataset):

@@ -10,10 +10,10 @@ pytest.importorskip("torch", reason="what is recorded are torch programs")
 
 import torch
 from torch import nn
-from torch.optim import optimizer as torch_optimizer
 
 import kinetoscope
 from kinetoscope.collect import _storages
+from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect._storages import StorageWatch
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
@@ -108,11 +108,9 @@ def test_a_model_that_dies_before_the_end_is_known_by_its_optimizer():
 
 
 def test_nothing_of_the_program_is_kept_alive_and_no_hook_stays():
-    hooks = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
-    counts = [len(hook) for hook in hooks]
     watching = watch()
     watching.start()
-    assert [len(hook) for hook in hooks] == [count + 1 for count in counts]
+    assert len(OPTIMIZER_STEPS) == 2
     model = nn.Linear(3, 3)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(2, 3)).sum().backward()
@@ -122,20 +120,18 @@ def test_nothing_of_the_program_is_kept_alive_and_no_hook_stays():
     gc.collect()
     assert [reference() for reference in gone] == [None, None, None]
     watching.stop()
-    assert [len(hook) for hook in hooks] == counts
+    assert len(OPTIMIZER_STEPS) == 0
 
 
 def test_a_session_that_fails_to_start_leaves_no_hook(tmp_path):
-    counts = len(torch_optimizer._global_optimizer_pre_hooks)
     with pytest.raises(kinetoscope.RecorderError):
         profile(profile_memory=True, path=tmp_path / "no folder" / "a.recording").start()
-    assert len(torch_optimizer._global_optimizer_pre_hooks) == counts
+    assert len(OPTIMIZER_STEPS) == 0
 
 
 def test_only_recordings_of_memory_watch():
-    counts = len(torch_optimizer._global_optimizer_pre_hooks)
     with profile():
-        assert len(torch_optimizer._global_optimizer_pre_hooks) == counts
+        assert len(OPTIMIZER_STEPS) == 0
 
 
 def rows_of(*tensors):
@@ -261,11 +257,10 @@ def test_the_order_of_categories_is_that_of_torch():
 def test_torchs_own_collector_has_categories_too():
     model = nn.Linear(10, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    hooks = len(torch_optimizer._global_optimizer_pre_hooks)
     with kinetoscope.profile(activities=CPU, engine="kineto", profile_memory=True) as prof:
         model(torch.ones(4, 10)).sum().backward()
         optimizer.step()
-    assert len(torch_optimizer._global_optimizer_pre_hooks) == hooks
+    assert len(OPTIMIZER_STEPS) == 0
     found = bytes_by_category(prof.trace)
     assert found["parameter"] >= 440
     assert found["optimizer state"] >= 440

@@ -134,10 +134,9 @@ def test_samples_of_counters():
         "counter": np.array([0, 1, 0, 9], np.int32),
         "value": np.array([0.25, 1e20, np.nan, 1.0]),
     }
-    written = events(
-        [], counters=samples, counter_pid=7, base_ns=1, tables={"counter_name": ['a "b"', "c: d"]}
-    )
+    of = {"counter_name": ['a "b"', "c: d"], "counter_pid": np.array([7, 8], np.int64)}
+    written = events([], counters=samples, base_ns=1, tables=of)
     assert written == [
         {"ph": "C", "name": 'a "b"', "args": {"value": 0.25}, "pid": 7, "tid": 0, "ts": 1.501},
-        {"ph": "C", "name": "c: d", "args": {"value": 1e20}, "pid": 7, "tid": 0, "ts": 2.001},
+        {"ph": "C", "name": "c: d", "args": {"value": 1e20}, "pid": 8, "tid": 0, "ts": 2.001},
     ]

@@ -70,7 +70,9 @@ def test_what_other_tools_write_is_read_as_well():
     assert spans(trace, "kind", "start_ns", "duration_ns") == [
         ("request", "user_annotation", 0, 10_000), ("mark", "user_annotation", 2000, 0),
     ]  # fmt: skip
-    assert trace.table("counters").to_pylist() == [{"time_ns": 3000, "name": "queue", "value": 3.0}]
+    assert trace.table("counters").to_pylist() == [
+        {"time_ns": 3000, "name": "queue", "value": 3.0, "process": 1, "rank": None}
+    ]
     assert trace.table("spans").column("arguments").to_pylist() == ['{"path":"/"}', None]
     assert "engine" not in trace.info
 

@@ -55,9 +55,10 @@ def test_slow_steps(net, kinetoscope_trace):
 
 @pytest.mark.kinetoscope(max_step_ms=1e-6)
 def test_first_step_of_an_optimizer(net):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    # The range that an optimizer puts around its step; making a real one loads torch's compiler, which takes a second.
     net(torch.zeros(8, 16)).sum().backward()
-    optimizer.step()
+    with torch.autograd.profiler.record_function("Optimizer.step#SGD.step"):
+        torch.zeros(1)
 
 
 @pytest.mark.kinetoscope(max_step_ms=60_000, warmup_steps=2)
@@ -213,8 +214,3 @@ def test_random_numbers_stay_what_they_are(kinetoscope_trace):
     expected = torch.rand(4).tolist()
     torch.manual_seed(3)
     assert torch.rand(4).tolist() == expected
-
-
-@pytest.mark.kinetoscope(max_operators=3.5)
-def test_half_an_operator():
-    raise AssertionError("it must not be run")

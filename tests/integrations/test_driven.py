@@ -105,8 +105,20 @@ def test_a_schedule_that_begins_after_the_run_has_ended_is_refused(tmp_path):
         driven.begin(6)
     assert not driven.is_running
     driven.begin(7)
-    with pytest.warns(UserWarning, match="nothing was recorded: the schedule needs 6 calls"):
+    with pytest.warns(
+        UserWarning, match=r"nothing was recorded: Schedule.* records after 6 steps, and this run had 0\."
+    ):
         driven.end()
+
+
+def test_a_later_run_that_is_too_short_is_a_warning_and_goes_on_without_us(tmp_path):
+    driven = Driven(wishes(schedule=kinetoscope.schedule(wait=2, warmup=1, active=1, repeat=1)), "test")
+    run(driven, 5, tmp_path, total=5)
+    with pytest.warns(UserWarning, match="train is not profiled: Schedule.* leaves 3 steps alone .* has only 2") as told:  # fmt: skip
+        run(driven, 2, tmp_path, total=2)
+    assert len(told) == 1
+    assert step_numbers(driven.trace) == [3]
+    assert len(driven.saved) == 1
 
 
 def test_a_second_session_in_the_process_is_said_before_the_run(tmp_path):
@@ -274,7 +286,16 @@ def test_a_failure_of_the_recorder_in_mid_run_is_one_warning_and_the_training_go
 
 def test_it_can_be_copied_to_another_process_before_and_after_a_run(tmp_path):
     driven = Driven(wishes(folder=tmp_path), "test")
-    pickle.loads(pickle.dumps(driven))
+    sent = pickle.dumps(driven)
+    # Each training in a process of its own, which is then gone, and of which this one knows nothing.
+    for _ in range(2):
+        run(pickle.loads(sent), 5, tmp_path)
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == ["train-steps-2-4-2.ktrace", "train-steps-2-4.ktrace"]
+
+
+def test_a_copy_goes_on_with_the_folder(tmp_path):
+    driven = Driven(wishes(folder=tmp_path), "test")
     run(driven, 5, tmp_path)
     other = copy.deepcopy(driven)
     assert not other.is_running

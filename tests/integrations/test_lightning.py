@@ -196,9 +196,11 @@ def test_accumulated_and_skipped_batches_and_data_of_unknown_length_keep_their_n
 
 
 @pytest.mark.parametrize(
-    ("error", "seen"), [(RuntimeError("bad batch"), RuntimeError), (KeyboardInterrupt(), SystemExit)], ids=["error", "interrupt"]
+    ("error", "seen", "ended_by"),
+    [(RuntimeError("bad batch"), RuntimeError, "RuntimeError: bad batch"), (KeyboardInterrupt(), SystemExit, "KeyboardInterrupt")],
+    ids=["error", "interrupt"],
 )  # fmt: skip
-def test_a_training_that_fails_leaves_a_finished_trace(error, seen, one_lightning, tmp_path):
+def test_a_training_that_fails_leaves_a_finished_trace(error, seen, ended_by, one_lightning, tmp_path):
     profiler = KinetoscopeProfiler(tmp_path, activities=CPU)
     using = trainer(one_lightning, profiler, tmp_path, max_epochs=2)
     on_exception = using.strategy.on_exception
@@ -210,8 +212,14 @@ def test_a_training_that_fails_leaves_a_finished_trace(error, seen, one_lightnin
         signal.signal(signal.SIGINT, handler)
     with kinetoscope.open(profiler.saved_traces[0]) as trace:
         assert step_numbers(trace) == [2, 3]
-        assert trace.info["ended_by"] == f"{type(error).__name__}: {error}"
+        assert trace.info["ended_by"] == ended_by
     assert using.strategy.on_exception == on_exception
+    # The same trainer again: a run like every other; and one without steps, of which there is nothing to say.
+    calling(using.fit, model(one_lightning), loader(4))
+    assert "steps " in profiler.summary()
+    assert len(profiler.saved_traces) == 2
+    calling(using.fit, model(one_lightning), loader(4))
+    assert profiler.summary() == ""
 
 
 def test_a_training_that_stops_early_leaves_a_finished_trace(one_lightning, tmp_path):

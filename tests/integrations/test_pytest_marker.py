@@ -1,19 +1,52 @@
 """What pytest says of the marker and the settings of our plugin before anything is recorded."""
 
+import runpy
+import types
+
 import pytest
 
+from kinetoscope.integrations import pytest_plugin
 from tests.support.pytest_runs import LOADED
 
 
-def test_a_run_without_marked_tests_loads_nothing(pytester):
+def test_a_run_without_marked_tests_loads_nothing_and_torch_is_asked_for_where_it_is_not(pytester):
     pytester.makepyfile("""
-        import sys
+        import sys, pytest
+
         def test_nothing_is_there():
             heavy = {"torch", "numpy", "pyarrow", "IPython", "kinetoscope.trace", "kinetoscope.collect", "kinetoscope.tables"}
             assert heavy & set(sys.modules) == set()
             assert "kinetoscope.integrations.pytest_plugin" in sys.modules
+            sys.modules["torch"] = None
+
+        @pytest.mark.kinetoscope(max_operators=1)
+        def test_without_torch():
+            raise AssertionError("it must not be run")
     """)
-    pytester.runpytest_subprocess(*LOADED).assert_outcomes(passed=1)
+    done = pytester.runpytest_subprocess(*LOADED, "-p", "no:xdist")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*the test cannot be recorded: *pip install torch*"])
+
+
+def test_a_pytest_that_is_too_old_runs_all_other_tests(pytester, monkeypatch):
+    with monkeypatch.context() as old:
+        old.setattr(pytest, "version_tuple", (7, 4, 4))
+        made = runpy.run_path(pytest_plugin.__file__)
+    plugin = types.ModuleType("plugin_of_an_old_pytest")
+    vars(plugin).update({name: hook for name, hook in made.items() if name.startswith("pytest_")})
+    pytester.makepyfile("""
+        import pytest
+
+        def test_without_a_marker():
+            pass
+
+        @pytest.mark.kinetoscope(max_operators=1)
+        def test_it():
+            raise AssertionError("it must not be run")
+    """)
+    done = pytester.runpytest_inprocess("-p", "no:kinetoscope", "--strict-markers", plugins=[plugin])
+    done.assert_outcomes(passed=1, errors=1)
+    done.stdout.fnmatch_lines(["the marker kinetoscope needs pytest 8.0 or newer, and this is *"])
 
 
 def test_the_marker_describes_itself(pytester):
@@ -49,18 +82,74 @@ def test_a_wrong_marker_says_what_to_write(pytester, marker, said):
     """)
     done = pytester.runpytest_inprocess(*LOADED)
     done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines([said])
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    done.stdout.fnmatch_lines([f"*test_a_wrong_marker_says_what_to_write.py:2: test_it: {said}"])
 
 
-def test_a_skipped_test_is_skipped_whatever_its_marker_says(pytester):
-    pytester.makepyfile("""
+def test_all_wrong_markers_of_a_file_are_told_and_the_other_files_run(pytester):
+    pytester.makepyfile(
+        test_wrong="""
         import pytest
+
         @pytest.mark.skip
         @pytest.mark.kinetoscope(max_steps=3)
+        @pytest.mark.parametrize("size", [1, 2, 3])
+        def test_of_three(size):
+            raise AssertionError("it must not be run")
+
+        @pytest.mark.xfail
+        @pytest.mark.kinetoscope(7)
+        def test_expected_to_fail():
+            raise AssertionError("it must not be run")
+        """,
+        test_class="""
+        import pytest, unittest
+
+        @pytest.mark.kinetoscope(with_stack=None)
+        class TestOfUnittest(unittest.TestCase):
+            def test_method(self):
+                raise AssertionError("it must not be run")
+        """,
+        test_right="""
+        import pytest
+
+        @pytest.mark.skip
+        @pytest.mark.kinetoscope(max_operators=3)
+        def test_skipped():
+            raise AssertionError("it must not be run")
+
+        def test_without_a_marker():
+            pass
+        """,
+    )
+    done = pytester.runpytest_inprocess(*LOADED, "--continue-on-collection-errors")
+    done.assert_outcomes(passed=1, skipped=1, errors=2)
+    done.stdout.fnmatch_lines(
+        [
+            "*test_wrong.py:3: test_of_three[[]1[]] (and 2 more): the marker kinetoscope has no keyword 'max_steps'*",
+            "*test_wrong.py:9: test_expected_to_fail: the marker kinetoscope was given 7 without a name*",
+        ]
+    )
+    done.stdout.fnmatch_lines(["*test_class.py:*: TestOfUnittest.test_method: with_stack=None is not valid*"])
+
+
+def test_a_marker_that_comes_after_the_collection_is_refused_before_its_test_runs(pytester):
+    pytester.makeconftest("""
+        import pytest
+
+        def pytest_collection_modifyitems(items):
+            for item in items:
+                item.add_marker(pytest.mark.kinetoscope(max_operators=3.5))
+    """)
+    pytester.makepyfile("""
         def test_it():
             raise AssertionError("it must not be run")
     """)
-    pytester.runpytest_inprocess(*LOADED).assert_outcomes(skipped=1)
+    done = pytester.runpytest_inprocess(*LOADED)
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(
+        ["*max_operators=3.5 is not valid for the marker kinetoscope; use a whole number, 0 or more*"]
+    )
 
 
 def test_a_wrong_configuration_ends_the_run(pytester):
@@ -68,16 +157,3 @@ def test_a_wrong_configuration_ends_the_run(pytester):
     done = pytester.runpytest_inprocess(*LOADED)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*kinetoscope_keep = 'some' is not valid; use one of: failed, all, none*"])
-
-
-def test_without_torch_a_marked_test_says_what_to_install(pytester):
-    pytester.makepyfile("""
-        import sys, pytest
-        sys.modules["torch"] = None
-        @pytest.mark.kinetoscope(max_operators=1)
-        def test_it():
-            raise AssertionError("it must not be run")
-    """)
-    done = pytester.runpytest_subprocess(*LOADED)
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*the test cannot be recorded: *pip install torch*"])

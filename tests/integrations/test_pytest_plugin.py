@@ -216,16 +216,6 @@ def test_coroutines_are_recorded_whoever_runs_them(run):
     assert run.tests["test_awaits"].headline.startswith("LimitExceeded: max_operators=1: 4 operators ran")
 
 
-def test_a_wrong_marker_is_an_error_before_the_test_runs(run):
-    told = run.tests["test_half_an_operator"]
-    assert told.verdict == "error"
-    assert (
-        "max_operators=3.5 is not valid for the marker kinetoscope; use a whole number, 0 or more"
-        in told.text
-    )
-    assert "it must not be run" not in run.output
-
-
 def test_what_was_measured_is_in_the_report(run):
     measured = run.tests["test_within_all_limits"].properties
     assert set(measured) == {

@@ -108,19 +108,24 @@ def test_without_options_steps_two_to_four_are_recorded_and_nothing_else_changes
     assert step_numbers(callback.trace) == [2, 3, 4]
 
 
-def test_a_training_that_fails_leaves_a_finished_trace(tmp_path):
+@pytest.mark.parametrize(
+    ("error", "ended_by"),
+    [(RuntimeError("out of luck"), "RuntimeError: out of luck"), (KeyboardInterrupt(), "KeyboardInterrupt")],
+    ids=["error", "interrupt"],
+)
+def test_a_training_that_fails_leaves_a_finished_trace(error, ended_by, tmp_path):
     class Failing(transformers.TrainerCallback):
         def on_optimizer_step(self, args, state, control, **_):
             if state.global_step == 3:
-                raise RuntimeError("out of luck")
+                raise error
 
     callback = KinetoscopeCallback(activities=CPU)
     using = trainer(tmp_path, callback, Failing())
-    with pytest.raises(RuntimeError, match="out of luck"):
+    with pytest.raises(type(error)):
         train(using)
     with kinetoscope.open(callback.saved_traces[0]) as trace:
         assert step_numbers(trace) == [2, 3]
-        assert trace.info["ended_by"] == "RuntimeError: out of luck"
+        assert trace.info["ended_by"] == ended_by
     assert "training_step" not in vars(using)
 
 

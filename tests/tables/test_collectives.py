@@ -46,7 +46,7 @@ def test_facts_of_the_recorder_and_a_transfer_on_another_thread_make_one_row():
         "input_splits": None, "output_splits": None, "is_async": False, "start_ns": 10, "call_ns": 5, "transfers": 1,
         "transfer_span": 1, "transfer_start_ns": 30, "transfer_ns": 50, "queued_ns": 20, "waited_ns": 65, "thread": 70,
         "step": None, "phase": "forward", "stack": 0, "module": 0, "overlapped_ns": None, "exposed_ns": None, "device": None,
-        "stream": None, "gb_per_s": 0.32, "bus_gb_per_s": 0.32,
+        "stream": None, "gb_per_s": 0.32, "bus_gb_per_s": 0.32, "process": None,
     }  # fmt: skip
     assert trace.table("spans")["kind"].to_pylist() == ["operator", "collective"]
 
@@ -151,7 +151,7 @@ def test_the_kernel_of_a_device_is_the_transfer_and_what_runs_beside_it_hides_it
         "output_bytes": 400, "input_elements": 100, "output_elements": 100, "reduction": "SUM", "start_ns": 0,
         "call_ns": 90, "transfers": 1, "transfer_span": 4, "transfer_start_ns": 100, "transfer_ns": 200,
         "overlapped_ns": 50, "exposed_ns": 150, "gb_per_s": 2.0, "bus_gb_per_s": 3.0, "device": "cuda:0", "stream": 21,
-        "queued_ns": 100, "thread": 70, "phase": "forward",
+        "queued_ns": 100, "thread": 70, "phase": "forward", "process": 4242,
     }  # fmt: skip
 
 

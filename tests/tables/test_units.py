@@ -1,10 +1,8 @@
 """Times, sizes and shares as text."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kinetoscope.tables._units import printable, share_text, size_text, time_text
+from kinetoscope.tables._units import share_text, size_text, time_text
 
 
 @pytest.mark.parametrize(
@@ -29,12 +27,3 @@ def test_sizes(size, text):
 def test_shares():
     assert share_text(1, 3) == "33.33%"
     assert share_text(0, 0) == "NaN"
-
-
-@given(st.text(st.characters()))
-def test_printable_text_is_printable_and_valid(text):
-    shown = printable(text)
-    shown.encode("utf-8")
-    assert shown.isprintable()
-    if text.isprintable():
-        assert shown == text

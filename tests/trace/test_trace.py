@@ -156,8 +156,9 @@ def test_it_prints_well_everywhere():
     assert "2.500 ms" in out.getvalue()
     assert "allocations and frees" in out.getvalue()
     html = trace._repr_html_()
-    assert html.startswith("<table>")
-    assert "<td style='text-align:left'>yes</td>" in html
+    assert html.startswith('<div class="kinetoscope ')
+    assert "2.500 ms, 1 span, 1 thread, 1 step, 1 allocations and frees" in html
+    assert "ProfilerStep*" in html
 
 
 def test_the_page_for_notebooks_escapes_what_a_file_name_can_hold(tmp_path):

@@ -15,18 +15,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope.cli import _child_note
 from kinetoscope.cli._child_places import read_wanted
 from kinetoscope.cli._program import Program
 from kinetoscope.cli._recording import ProgramRecording, Wanted
 
+if TYPE_CHECKING:
+    from kinetoscope.collect._optimizer_steps import OptimizerSteps
+
 FORK, EXEC = "fork", "exec"
+_STEPS = "kinetoscope.collect._optimizer_steps"
 # An import in a fork can wait for ever, for a thread that was importing and exists in the parent only.
 _NEEDED_IN_FORKS = (
     "kinetoscope.collect._kineto",
+    "kinetoscope.collect._metadata",
     "kinetoscope.collect._native",
+    _STEPS,
     "kinetoscope.collect._session",
     "kinetoscope.collect._storages",
     "multiprocessing.process",
@@ -142,6 +148,8 @@ class Following:
                 self._tell(problem=recording.problem)
             elif recording.engine != "native":
                 self._tell(in_memory=True)
+            if "rank" not in self._facts:
+                self._hear_of_steps()
             # Before the exit handlers that are there already, among them those that take torch to pieces.
             atexit.register(self.finish)
         except Exception as error:  # noqa: BLE001  (nothing of ours ends somebody's process)
@@ -154,7 +162,9 @@ class Following:
             return
         try:
             path = recording.close()
-            told = {"recording": path.name} if path is not None else {}
+            told: dict[str, Any] = {"recording": path.name} if path is not None else {}
+            if "rank" not in self._facts and (rank := _own_rank()) is not None:
+                told["rank"] = rank
             self._tell(ended=ended, name=self._own_name(), **told)
         except Exception as error:  # noqa: BLE001
             self._tell(ended=ended, problem=f"{type(error).__name__}: {error}")
@@ -185,8 +195,7 @@ class Following:
 
     def _claim(self, began: str) -> None:
         """Leave a first note, and have a name of one's own."""
-        rank = importlib.import_module("kinetoscope.collect._metadata").own_rank()
-        process = os.getpid()
+        rank, process = _own_rank(), os.getpid()
         self._facts = {
             "process": process,
             "parent_process": os.getppid(),
@@ -196,6 +205,7 @@ class Following:
             "name": self._own_name(),
             "command": sys.orig_argv,
             "executable": sys.executable,
+            **({} if rank is None else {"rank": rank}),
         }
         name = f"{process}" if rank is None else f"{process}-rank{rank}"
         self._name = _child_note.claim(str(self._folder), name, self._facts)
@@ -211,6 +221,18 @@ class Following:
         if self._recording is not None and self._name is not None and self._process == os.getpid():
             self._tell(name=self._own_name())
 
+    def _hear_of_steps(self) -> None:
+        """Learn the rank at an optimizer's first step, when there is a process group, which may be gone at the end."""
+        steps: OptimizerSteps = importlib.import_module(_STEPS).OPTIMIZER_STEPS
+        process = os.getpid()
+
+        def learn(*_: Any) -> None:
+            steps.forget(learn)
+            if os.getpid() == process and (rank := _own_rank()) is not None:
+                self._tell(rank=rank)
+
+        steps.after(learn)
+
     def _own_name(self) -> str:
         """What `multiprocessing` calls this process; nothing where it did not make it."""
         process = _current_process()
@@ -221,6 +243,12 @@ class Following:
         return str(process.name) if worker is None else f"DataLoader worker {worker}"
 
 
+def _own_rank() -> int | None:
+    """The rank of this process, as far as it knows by now."""
+    rank: int | None = importlib.import_module("kinetoscope.collect._metadata").own_rank()
+    return rank
+
+
 def _current_process() -> Any:
     """What `multiprocessing` has for this process."""
     module: Any = sys.modules.get("multiprocessing.process")
@@ -229,7 +257,8 @@ def _current_process() -> Any:
 
 def _worker_number(process: Any) -> int | None:
     """Which worker of a `DataLoader` a process is, by the arguments of its function; None for any other."""
-    target: Any = getattr(process, "_target", None)
+    # A session that wants to know how batches are made stands before torch's function.
+    target: Any = inspect.unwrap(getattr(process, "_target", None))  # type: ignore[arg-type]
     if getattr(target, "__module__", None) != "torch.utils.data._utils.worker":
         return None
     try:

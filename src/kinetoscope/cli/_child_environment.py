@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _NAME = "PYTHONPATH"
 # What starts other programs: these hand the environment on, to whatever it may be.
 _LAUNCHERS = frozenset(
-    b"ash bash busybox cmake csh dash env fish ionice ksh make mpiexec mpirun nice ninja nohup numactl orterun parallel "
-    b"prlimit runuser setpriv setsid sh srun stdbuf su sudo taskset tcsh time timeout tini torchrun xargs zsh".split()
+    b"ash bash busybox chrt cmake csh dash env fish flock gdb ionice ksh ltrace make micromamba mpiexec mpirun ncu nice "
+    b"ninja nohup nsys numactl orterun parallel perf pixi prlimit runuser script setarch setpriv setsid sh srun stdbuf "
+    b"strace su sudo taskset tcsh time timeout tini torchrun unshare uv uvx valgrind xargs zsh".split()
 )
 _BINARY = b"\x7fELF"
 
@@ -171,7 +172,7 @@ def is_foreign(executables: Iterable[Any], words: Iterable[Any]) -> bool:
         if path is None or os.path.basename(path) in _LAUNCHERS:
             return False
         told = [os.path.basename(path), *map(os.fsencode, words)]
-        if any(b"python" in word or b"pypy" in word or word.endswith(b".py") for word in told):
+        if any(b"python" in word or b"pypy" in word or word.endswith((b".py", b".sh")) for word in told):
             return False
         with open(path, "rb") as file:
             return file.read(len(_BINARY)) == _BINARY

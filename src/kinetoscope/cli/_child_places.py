@@ -23,11 +23,10 @@ import sys
 _here = {site!r}
 if sys.version_info >= (3, 11):
     try:
-        from importlib.machinery import SourceFileLoader
-
+        _loader = type(__loader__)
         _names = {{"__name__": "kinetoscope_child_start", "__file__": {start!r}}}
-        exec(SourceFileLoader(_names["__name__"], _names["__file__"]).get_code(_names["__name__"]), _names)
-        _names["begin"]({folder!r}, _here, {version!r})
+        exec(_loader(_names["__name__"], _names["__file__"]).get_code(_names["__name__"]), _names)
+        _names["begin"]({folder!r}, _here, {version!r}, _loader)
     except Exception as error:
         sys.stderr.write("kinetoscope: a process is not recorded: %s\\n" % error)
 sys.path[:] = [entry for entry in sys.path if entry != _here]

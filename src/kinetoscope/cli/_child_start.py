@@ -1,40 +1,45 @@
 """What a Python that was started by a recorded program does first: it gets ready to record, should it import torch.
 
 `sitecustomize.py` in the folder of the run runs this by path, before anything else, in every Python that the program
-starts, directly or not. Most of them never import torch, so this costs a millisecond and imports nothing of ours: the
+starts, directly or not. Most of them never import torch, so this costs two milliseconds and imports nothing of ours: the
 package, and what it needs, come with torch.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from importlib.machinery import SourceFileLoader
-from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
 # Under this name the module is known to an inner `kinetoscope run`, which takes over.
 NAME = "kinetoscope_child_start"
 _waiting: list[Any] = []
+# What loads files of Python; its module is not imported for that.
+_file_loaders: list[Any] = []
 
 
-def begin(folder: str, site: str, version: str) -> None:
+def begin(folder: str, site: str, version: str, file_loader: Any) -> None:
     """Follow this process.
 
     Args:
         folder: The folder of the run.
         site: The folder that leads Pythons here.
         version: The version of Kinetoscope that follows.
+        file_loader: The class of what loads files of Python.
     """
+    _file_loaders.append(file_loader)
     environment = load("_child_environment").ChildEnvironment(site)
     environment.hide()
     environment.carry()
-    waiting = load("_torch_import").TorchImport(lambda: _record(folder, version))
+    waiting = load("_torch_import").TorchImport(lambda: _without_collecting(lambda: _record(folder, version)))
     _waiting.append(waiting)
-    known: Any = ModuleType(NAME)
+    known: Any = type(sys)(NAME)
     known.give_up = give_up
     sys.modules[NAME] = known
     waiting.wait()
@@ -51,14 +56,25 @@ def load(name: str) -> ModuleType:
     known_as = f"kinetoscope{name}"
     if known_as not in sys.modules:
         path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-        module = ModuleType(known_as)
+        module = type(sys)(known_as)
         module.__file__ = path
-        code = SourceFileLoader(known_as, path).get_code(known_as)
+        code = _file_loaders[0](known_as, path).get_code(known_as)
         if code is None:
             raise ImportError(f"{path} holds no code")
         exec(code, module.__dict__)  # noqa: S102
         sys.modules[known_as] = module
     return sys.modules[known_as]
+
+
+def _without_collecting(call: Callable[[], None]) -> None:
+    """Call a function while Python looks for no garbage: among all that torch has made, a look costs more than the call."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        call()
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _record(folder: str, version: str) -> None:

@@ -163,6 +163,8 @@ class Children:
         trace.info.update({key: note[key] for key in _TOLD if key in note})
         if os.getpid() in (descent := trace.info.get("ancestors", [])):
             trace.info["ancestors"] = descent[: descent.index(os.getpid()) + 1]
+        if isinstance(rank := note.get("rank"), int):
+            trace.info.setdefault("rank", rank)
         if note.get("name"):
             trace.info["process_name"] = note["name"]
         trace.info["ended"] = note.get(

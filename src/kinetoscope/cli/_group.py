@@ -23,6 +23,7 @@ COMMANDS = {
     "view": "Look at traces in a browser.",
     "report": "Write a page with a trace that opens without a server, or print a summary.",
     "convert": "Write a trace, or a part of it, in other formats.",
+    "merge": "Put the traces of the ranks of a job into one.",
     "sql": "Ask a trace a question in SQL.",
     "doctor": "Say which engine records on this machine, and why.",
 }

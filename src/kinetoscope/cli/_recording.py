@@ -149,7 +149,7 @@ class ProgramRecording:
         self._session: profile | None = None
         self._started_s = 0.0
         self._optimizer: int | None = None
-        self._optimizer_hook: Any = None
+        self._hears_of_steps = False
         self.steps_done = 0
         self.notes: list[str] = []
         self.state = "waiting for torch"
@@ -225,9 +225,10 @@ class ProgramRecording:
         self._on_torch()
         self.state = "waiting for its step"
         if self._wanted.steps is not None:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
+            from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 
-            self._optimizer_hook = register_optimizer_step_post_hook(self._after_step)
+            OPTIMIZER_STEPS.after(self._after_step)
+            self._hears_of_steps = True
         if self._wanted.steps is None or self._wanted.steps[0] == 0:
             self._start()
 
@@ -278,10 +279,12 @@ class ProgramRecording:
             self._forget_optimizers()
 
     def _forget_optimizers(self) -> None:
-        """Take the hook off torch's optimizers."""
-        if self._optimizer_hook is not None:
-            self._optimizer_hook.remove()
-            self._optimizer_hook = None
+        """Hear of no more steps."""
+        if self._hears_of_steps:
+            from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
+
+            OPTIMIZER_STEPS.forget(self._after_step)
+            self._hears_of_steps = False
 
     def description(self, ended: str | None) -> str:
         """Describe the program in the trace's metadata."""

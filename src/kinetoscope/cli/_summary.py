@@ -361,7 +361,10 @@ def _short_path(path: str, finished: Finished) -> str:
 
 def _source(row: Row, finished: Finished) -> str:
     """The text of a line, where the file is that of the run and can be read."""
-    return linecache.getline(row["file"], row["line"]).strip() if finished.here else ""
+    try:
+        return linecache.getline(row["file"], row["line"]).strip() if finished.here else ""
+    except ValueError:  # a name that no file can have
+        return ""
 
 
 def _process_peak_bytes() -> int:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.cli._process_tree import process_tree
 from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables.flops import covered_percent
 from kinetoscope.tables.memory import Peak, peak
+from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
 from kinetoscope.trace import Phase, SpanKind
 from kinetoscope.trace._steps import OPTIMIZER
 
@@ -85,7 +85,7 @@ def gather(trace: Trace, rows: int) -> Facts:
     counted = len(trace.columns("shapes")) > 0
     is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
     by_process = _computed(trace, is_operator, own_ns)
-    stepping, of_first = _steps_of_one(trace)
+    stepping, of_first = steps_of_one(trace)
     return Facts(
         operators=int(is_operator.sum()),
         all_ns=int(own_ns.sum()),
@@ -95,7 +95,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         steps_ns=tuple(trace.column("steps", "duration_ns")[of_first].tolist()),
         set_up=bool((trace.column("steps", "source")[of_first][:1] == OPTIMIZER).any()),
         by_operator=_first(trace, "ops", rows, ["name", "self_ns", "count"]),
-        by_module=_modules(trace),
+        by_module=tuple(modules_together(trace)),
         outside_ns=_sums(spans["phase"], np.where(outside, own_ns, 0), len(Phase)),
         by_line=_first(trace, "lines", rows, ["file", "line", "function", "self_ns"]),
         flops=int(spans["flops"].clip(0).sum()) if counted else None,
@@ -121,30 +121,6 @@ def _computed(trace: Trace, is_operator: Any, own_ns: Any) -> tuple[Row, ...]:
     operators = _sums(whose[is_operator], None, len(tree))
     self_ns = _sums(whose, own_ns, len(tree))
     return tuple(row | {"operators": operators[row["row"]], "self_ns": self_ns[row["row"]]} for row in tree)
-
-
-def _steps_of_one(trace: Trace) -> tuple[str, Any]:
-    """The first process that made steps, by name, and which rows of `steps` are its own; all where there is one process."""
-    whose = trace.column("steps", "process_row")
-    if len(trace.columns("processes")) == 0 or len(whose) == 0:
-        return "", np.ones(len(whose), dtype=bool)
-    first = int(whose.min())
-    table = trace.columns("processes")
-    rank = f", rank {table['rank'][first]}" if table["rank"][first] >= 0 else ""
-    return f"{table['name'][first]}{rank}", whose == first
-
-
-def _modules(trace: Trace) -> tuple[Row, ...]:
-    """The table `modules`, in which modules of several processes (of ranks, say) that have one path and class are one."""
-    summed = ("total_ns", "forward_ns", "backward_ns")
-    alike: dict[tuple[str, str, int], Row] = {}
-    rows = _first(trace, "modules", None, ["path", "class", "depth", *summed])
-    if len(trace.columns("processes")) == 0:
-        return rows
-    for row in rows:
-        known = alike.setdefault((row["path"], row["class"], row["depth"]), row | dict.fromkeys(summed, 0))
-        known.update({name: known[name] + row[name] for name in summed})
-    return tuple(alike.values())
 
 
 def _first(trace: Trace, name: str, rows: int | None, columns: list[str]) -> tuple[Row, ...]:

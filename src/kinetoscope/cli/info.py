@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope.cli import _units
-from kinetoscope.cli._process_tree import process_tree
+from kinetoscope.tables.of_processes import process_tree
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace

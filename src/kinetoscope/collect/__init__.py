@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect._handlers import tensorboard_trace_handler
     from kinetoscope.collect._install import install, is_installed, uninstall
     from kinetoscope.collect._low_level import _KinetoProfile
+    from kinetoscope.collect._rank_clock import align_clocks
     from kinetoscope.collect._schedule import schedule
     from kinetoscope.collect._session import profile
     from kinetoscope.collect._sources import Gathered, Source
@@ -43,6 +44,7 @@ __all__ = [
     "Source",
     "SystemCounters",
     "_KinetoProfile",
+    "align_clocks",
     "choose_engine",
     "install",
     "is_installed",
@@ -70,6 +72,7 @@ _HOMES = {
     "Source": "_sources",
     "SystemCounters": "_system_counters",
     "_KinetoProfile": "_low_level",
+    "align_clocks": "_rank_clock",
     "choose_engine": "_choose",
     "install": "_install",
     "is_installed": "_install",

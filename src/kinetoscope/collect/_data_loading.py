@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from kinetoscope.collect._loader_files import WorkerBatches, read_all
 from kinetoscope.collect._loader_hooks import HOOKS
-from kinetoscope.collect._loader_worker import HEADER, MAGIC, ROW, ROWS
+from kinetoscope.collect._loader_worker import ROWS
 from kinetoscope.collect._sources import ClockReading
 from kinetoscope.trace._loading_words import INFO, NEXT_BATCH
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kinetoscope.trace import Trace
 
 # How far readings of one clock by two processes can be apart.
 _READING_ERROR_NS = 2_000
-_FIELDS = ("number", "begin_ns", "collate_ns", "collated_ns", "end_ns", "samples", "outcome")
 
 
 class DataLoading:
@@ -59,113 +51,13 @@ class DataLoading:
         begun, self._begun = self._begun or ClockReading.now(), None
         HOOKS.record(-1)
         end_ns = time.monotonic_ns()
-        workers = _read_all(HOOKS.folder, begun.monotonic_ns, end_ns)
+        workers = read_all(HOOKS.folder, begun.monotonic_ns, end_ns)
         loaders = {worker.loader: HOOKS.loaders.get(worker.loader, {}) for worker in workers}
         return GatheredLoading(begun, workers, loaders)
 
     def close(self) -> None:
         """Let loaders be as they were."""
         HOOKS.close(self)
-
-
-@dataclass
-class WorkerBatches:
-    """What one worker did during a recording; times by the steady clock in nanoseconds.
-
-    Attributes:
-        process: Its process id.
-        loader: The number of the loader it works for.
-        worker: Its number among the workers of that loader.
-        begun_ns: When it began.
-        ended_ns: When it ended, 0 if it has not.
-        rows: Of each batch that it made, or was making, what `_FIELDS` names.
-        lost: Batches of the recording that were overwritten by later ones.
-    """
-
-    process: int
-    loader: int
-    worker: int
-    begun_ns: int
-    ended_ns: int
-    rows: NDArray[np.int64]
-    lost: int
-
-    def column(self, name: str) -> NDArray[np.int64]:
-        """One number of every batch."""
-        column: NDArray[np.int64] = self.rows[:, _FIELDS.index(name)]
-        return column
-
-    def and_later(self, later: WorkerBatches) -> WorkerBatches:
-        """This worker with what it did later; a batch that is in both was being made in between."""
-        again = np.isin(self.rows[:, 0], later.rows[:, 0])
-        rows = np.concatenate([self.rows[~again], later.rows])
-        return replace(later, rows=rows, lost=self.lost + later.lost)
-
-
-def read_worker(data: bytes, begin_ns: int, end_ns: int) -> WorkerBatches | None:
-    """What a worker wrote about a stretch of time; None for what is no file of a worker, or of one that was not there then.
-
-    Args:
-        data: Its file.
-        begin_ns: Where the stretch begins, by the steady clock.
-        end_ns: Where it ends.
-    """
-    if len(data) < HEADER.size:
-        return None
-    magic, process, loader, worker, begun_ns, ended_ns, batches = HEADER.unpack_from(data)
-    if magic != MAGIC or begun_ns >= end_ns or 0 < ended_ns <= begin_ns:
-        return None
-    length = (len(data) - HEADER.size) // ROW.size
-    width = ROW.size // 8
-    rows = np.frombuffer(data, np.int64, length * width, HEADER.size).reshape(length, width)
-    rows = rows[:, : len(_FIELDS)]
-    rows = rows[(rows[:, 1] > 0) & (rows[:, 0] < batches)]
-    rows = rows[np.argsort(rows[:, 0])]
-    oldest_ns = rows[0, 1] if len(rows) else 0
-    # Rows that were overwritten are those before the oldest one there is; how many of them were in time nobody knows.
-    overwritten = int(rows[0, 0]) if len(rows) and batches > ROWS else 0
-    done = rows[:, 4]
-    rows = rows[(rows[:, 1] < end_ns) & ((done == 0) | (done > begin_ns))]
-    return WorkerBatches(
-        process, loader, worker, begun_ns, ended_ns, rows, overwritten if oldest_ns > begin_ns else 0
-    )
-
-
-def _read_all(folder: Path | None, begin_ns: int, end_ns: int) -> list[WorkerBatches]:
-    """What all workers wrote about a stretch of time. Files of workers that are gone and were not there then are removed."""
-    found = []
-    for path in sorted(folder.glob("*.worker")) if folder is not None else []:
-        # A file may be gone, or its worker be about to begin it.
-        with suppress(OSError):
-            data = path.read_bytes()
-            worker = read_worker(data, begin_ns, end_ns)
-            if worker is not None and (len(worker.rows) or _is_alive(worker)):
-                found.append(worker)
-            elif len(data) >= HEADER.size and not _may_go_on(data):
-                path.unlink()
-    return sorted(found, key=lambda worker: (worker.loader, worker.worker, worker.process))
-
-
-def _is_alive(worker: WorkerBatches) -> bool:
-    """Whether a worker without batches was at least there to wait for some."""
-    return worker.ended_ns > 0 or _is_running(worker.process)
-
-
-def _may_go_on(data: bytes) -> bool:
-    """Whether a worker can still write to its file."""
-    _, process, _, _, _, ended_ns, _ = HEADER.unpack_from(data)
-    return ended_ns == 0 and _is_running(process)
-
-
-def _is_running(process: int) -> bool:
-    """Whether there is a process of this number."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 class GatheredLoading:
@@ -195,8 +87,11 @@ class GatheredLoading:
         if lost := sum(worker.lost for worker in self._workers):
             why = f"A worker keeps its last {ROWS} batches; record for a shorter time, by a schedule."
             losses.append(Loss("batches that DataLoader workers made", lost, "processes", why))
+        if killed := sum(worker.killed for worker in self._workers):
+            why = "It was killed: what it did last is shown until the end of the trace, though it ended before that."
+            losses.append(Loss("the end of a DataLoader worker", killed, "processes", why))
         if not self._workers and _has_workers(trace):
-            why = "They began before the session did: begin it before the loop over the loader."
+            why = "They began before the session did (begin it before the loop over the loader), or are not torch's own."
             losses.append(Loss("what DataLoader workers did", 1, "processes", why))
         if not self._workers:
             return with_more(trace, losses=losses) if losses else trace

@@ -18,7 +18,7 @@ def described() -> dict[str, str]:
     # A context of the device is not made for this: what has none was not used.
     if torch.cuda.is_initialized():
         devices += [
-            {"type": "cuda", "index": index, "name": torch.cuda.get_device_name(index)}
+            {"type": "cuda", "index": index, "name": _cuda_name(index)}
             for index in range(torch.cuda.device_count())
         ]
     found = {"devices": json.dumps(devices)}
@@ -39,3 +39,11 @@ def processor_name() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
+
+
+def _cuda_name(index: int) -> str:
+    """The name of a device; empty where its driver does not tell it, which is no reason to record nothing."""
+    try:
+        return str(torch.cuda.get_device_name(index))
+    except (RuntimeError, AssertionError):
+        return ""

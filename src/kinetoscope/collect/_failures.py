@@ -17,6 +17,7 @@ class Closed:
 
     recorded: bool = False
     failure: BaseException | None = None
+    whose: str = "the execution trace observer"
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 class Installation:
     """What `install` returns. As a context manager it takes back at the end what its own call put in, and nothing else."""
 
-    def __init__(self, *, is_the_first: bool) -> None:
-        """Remember whether this call changed anything."""
-        self._is_the_first = is_the_first
+    def __init__(self, take_back: Callable[[], None] | None) -> None:
+        """Remember how to take back what this call changed; None if it changed nothing."""
+        self._take_back = take_back
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -58,10 +58,10 @@ class Installation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take back what this call of `install` put in."""
-        if self._is_the_first:
-            self._is_the_first = False
-            uninstall()
+        """Take back what this call put in; once."""
+        take_back, self._take_back = self._take_back, None
+        if take_back is not None:
+            take_back()
 
 
 def install(*, engine: EngineName = "auto") -> Installation:
@@ -113,12 +113,12 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
         of_sessions["_cycle_ended"] = lambda _session, cycle: on_cycle(cycle)
     with _lock:
         if _stand_ins is not None:
-            return Installation(is_the_first=False)
+            return Installation(None)
         # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
         _stand_ins = _made_stand_ins(of_sessions)
         replace({id(theirs): ours for theirs, ours in _stand_ins.values()})
         ROUTES.install(True)
-        return Installation(is_the_first=True)
+        return Installation(uninstall)
 
 
 def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

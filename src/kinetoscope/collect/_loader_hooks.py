@@ -14,15 +14,20 @@ import shutil
 import tempfile
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.collect._activities import record_function
-from kinetoscope.collect._loader_worker import NotedLoop, TimedFetcher
+from kinetoscope.collect._loader_files import remove_of_the_gone
+from kinetoscope.collect._loader_worker import NotedLoop, timed
+from kinetoscope.collect._quick_ranges import begin_range, end_range
 from kinetoscope.trace._loading_words import COLLATE, FETCH, PIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Of how many loops over loaders it is known what loader that was; the oldest is forgotten first.
+_REMEMBERED = 1_000
 
 
 class LoaderHooks:
@@ -61,6 +66,7 @@ class LoaderHooks:
                 if self._folder is None or not self._folder.is_dir():
                     self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
                     weakref.finalize(self, _remove_own, self._folder, os.getpid())
+                self._put_back()
                 try:
                     self._replace()
                 except BaseException:
@@ -78,7 +84,15 @@ class LoaderHooks:
     def record(self, change: int) -> None:
         """One recording more (1) or less (-1) is under way."""
         with self._lock:
+            if change > 0:
+                self._tidy()
             self._recording = max(0, self._recording + change)
+
+    def _tidy(self) -> None:
+        """Remove what workers that are gone have left; a recording under way may still want it."""
+        with self._lock:
+            if not self._recording:
+                remove_of_the_gone(self._folder)
 
     def after_fork(self) -> None:
         """In a child nothing is recorded for the parent's sessions, except by workers, which see to it themselves."""
@@ -86,8 +100,8 @@ class LoaderHooks:
         self._begin_anew()
         # A worker finds out its loader's number by this; the loop that it runs was chosen before the fork.
         self._starting = starting
-        for owner, name, before, _ in reversed(replaced):
-            setattr(owner, name, before)
+        self._replaced = replaced
+        self._put_back()
 
     # What is replaced
 
@@ -109,15 +123,17 @@ class LoaderHooks:
     def _put_back(self) -> None:
         """Put torch's back, but not over what somebody else has put there meanwhile."""
         while self._replaced:
-            owner, name, before, ours = self._replaced.pop()
+            owner, name, before, ours = self._replaced[-1]
             if vars(owner).get(name) is ours:
                 setattr(owner, name, before)
+            # Last: what is interrupted in here, as by the handler of a signal, is gone on with by the next call.
+            self._replaced.pop()
 
     def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
         """Fetchers of this process mark ranges."""
 
         def create_timed(*arguments: Any, **keywords: Any) -> Any:
-            return TimedFetcher(create(*arguments, **keywords), _RANGES)
+            return timed(create(*arguments, **keywords), _RANGES)
 
         return create_timed
 
@@ -126,7 +142,8 @@ class LoaderHooks:
 
         def begin_numbered(iterator: Any, loader: Any, *arguments: Any, **keywords: Any) -> None:
             number = next(self._numbers)
-            self.loaders[number] = _described(loader)
+            with suppress(Exception):  # whatever a loader of somebody's own answers
+                self._remember(number, loader)
             outer, self._starting.number = self._number(), number
             try:
                 begin(iterator, loader, *arguments, **keywords)
@@ -134,6 +151,13 @@ class LoaderHooks:
                 self._starting.number = outer
 
         return begin_numbered
+
+    def _remember(self, number: int, loader: Any) -> None:
+        """Keep what is known of a loader; a session may last for many epochs, so not for ever."""
+        self._tidy()
+        self.loaders[number] = _described(loader)
+        while len(self.loaders) > _REMEMBERED:
+            del self.loaders[next(iter(self.loaders))]
 
     def _number(self) -> int:
         """The number of the loader whose workers this thread starts, -1 for none."""
@@ -147,11 +171,11 @@ class LoaderHooks:
         def pin_timed(*arguments: Any, **keywords: Any) -> Any:
             if not self._recording or getattr(inside, "yes", False):
                 return pin(*arguments, **keywords)
-            inside.yes = True
+            inside.yes, opened = True, begin_range(PIN)
             try:
-                with record_function(PIN):
-                    return pin(*arguments, **keywords)
+                return pin(*arguments, **keywords)
             finally:
+                end_range(opened)
                 inside.yes = False
 
         return pin_timed
@@ -160,30 +184,19 @@ class LoaderHooks:
 class _Ranges:
     """Marks the making of batches in the process that records."""
 
-    @staticmethod
-    def _opened(name: str) -> Any:
-        if not HOOKS._recording:
-            return None
-        opened = record_function(name)
-        opened.__enter__()
-        return opened
-
-    @staticmethod
-    def _closed(opened: Any) -> None:
-        if opened is not None:
-            opened.__exit__(None, None, None)
-
     def begin(self, samples: int) -> Any:
-        return self._opened(FETCH)
+        return begin_range(FETCH) if HOOKS._recording else None
 
     def finish(self, begun: Any, outcome: int) -> None:
-        self._closed(begun)
+        if begun is not None:
+            end_range(begun)
 
     def begin_collating(self) -> Any:
-        return self._opened(COLLATE)
+        return begin_range(COLLATE) if HOOKS._recording else None
 
     def finish_collating(self, begun: Any) -> None:
-        self._closed(begun)
+        if begun is not None:
+            end_range(begun)
 
 
 def _described(loader: Any) -> dict[str, Any]:

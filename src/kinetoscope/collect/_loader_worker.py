@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 MAGIC = b"KLOADER1"
-# Magic, process, loader, worker, when its loop began and ended (0: it has not) in ns of the steady clock, batches begun.
-HEADER = struct.Struct("<8s6q8x")
+# Magic, process, loader, worker, when its loop began and ended (0: it has not) in ns of the steady clock.
+HEADER = struct.Struct("<8s5q16x")
 # Number of the batch from 0, when it was begun, when collating was begun and done, when the batch was made (0: not yet),
 # samples that were asked for, and what came of it.
 ROW = struct.Struct("<7q8x")
@@ -39,7 +39,7 @@ class WorkerNotes:
         self._thread = threading.get_ident()
         self._row: list[int] | None = None
         self._batches = 0
-        self._header = [MAGIC, os.getpid(), loader, worker, clock(), 0, 0]
+        self._header = [MAGIC, os.getpid(), loader, worker, clock(), 0]
         self._file = -1
         with suppress(OSError):
             self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -51,8 +51,6 @@ class WorkerNotes:
             return None
         row = self._row = [self._batches, self._clock(), 0, 0, 0, samples, MADE]
         self._batches += 1
-        self._header[-1] = self._batches
-        self._write(HEADER.pack(*self._header), 0)
         self._write_row(row)
         return row
 
@@ -156,6 +154,9 @@ class TimedFetcher:
 
     def __getattr__(self, name: str) -> Any:
         """What else the fetcher has."""
+        if name == "_fetcher":
+            # Asked of one that is just being copied.
+            raise AttributeError(name)
         return getattr(self._fetcher, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -163,26 +164,33 @@ class TimedFetcher:
         setattr(self._fetcher, name, value)
 
 
+def timed(fetcher: Any, times: BatchTimes) -> Any:
+    """The fetcher with its batches told to `times`; as it is if it is none as torch's are."""
+    try:
+        return TimedFetcher(fetcher, times)
+    except AttributeError:
+        return fetcher
+
+
 class NotedLoop:
     """Stands where torch has the function that a worker runs; goes to spawned workers by pickle, with the loader's number."""
 
     def __init__(self, loop: Callable[..., None], folder: str, number_of_loader: Callable[[], int]) -> None:
-        """Stand before `loop`; notes go to `folder`."""
-        self.loop = loop
+        """Stand before `loop`, but not before one of its kind; notes go to `folder`."""
+        self.loop: Callable[..., None] = loop.loop if isinstance(loop, NotedLoop) else loop
+        # By this name `inspect` finds what it stands before.
+        self.__wrapped__ = self.loop
         self._folder = folder
         self._number_of_loader = number_of_loader
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The loader's number is known in the thread that starts the worker, not in the worker.
 
-        The loop goes by its name, for under that name pickle finds this object and not the loop.
+        A function goes by its name, for under that name pickle finds this object and not the function.
         """
-        return _made_again, (
-            self.loop.__module__,
-            self.loop.__qualname__,
-            self._folder,
-            self._number_of_loader(),
-        )
+        name = getattr(self.loop, "__qualname__", None)
+        loop = self.loop if name is None else (self.loop.__module__, name)
+        return _made_again, (loop, self._folder, self._number_of_loader())
 
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Run torch's loop, with notes of what its fetchers do."""
@@ -201,7 +209,6 @@ class NotedLoop:
         from torch.utils.data import _DatasetKind
 
         before: Any = _DatasetKind.__dict__["create_fetcher"]
-        # In a forked worker the parent's own stand-in is there, which knows that it is not in its process.
         create = _DatasetKind.create_fetcher
         notes = _NotesLater(self._folder, self._number_of_loader())
 
@@ -230,7 +237,7 @@ class _NotesLater:
         if self._notes is None:
             path = os.path.join(self._folder, f"{self._loader}-{info.id}-{os.getpid()}.worker")
             self._notes = WorkerNotes(path, self._loader, info.id)
-        return TimedFetcher(fetcher, self._notes)
+        return timed(fetcher, self._notes)
 
     def end(self) -> None:
         """The worker is done."""
@@ -238,9 +245,11 @@ class _NotesLater:
             self._notes.end()
 
 
-def _made_again(module: str, name: str, folder: str, loader: int) -> NotedLoop:
+def _made_again(loop: Any, folder: str, number: int) -> NotedLoop:
     """The loop in a spawned worker."""
-    loop: Any = importlib.import_module(module)
-    for part in name.split("."):
-        loop = getattr(loop, part)
-    return NotedLoop(loop, folder, lambda: loader)
+    if isinstance(loop, tuple):
+        module, name = loop
+        loop = importlib.import_module(module)
+        for part in name.split("."):
+            loop = getattr(loop, part)
+    return NotedLoop(loop, folder, lambda: number)

@@ -13,6 +13,7 @@ from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect import _arguments, _devices, _metadata
 from kinetoscope.collect._activities import ActivityItem, asked_activities, recordable
 from kinetoscope.collect._annotating import TakesMetadata
+from kinetoscope.collect._child_signals import ChildSignalsHeld
 from kinetoscope.collect._choose import EngineName, choose_engine
 from kinetoscope.collect._cycle import Cycle, KeptCycles
 from kinetoscope.collect._engine import Engine, RecordingRequest, StillRecordingError
@@ -231,10 +232,14 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         """Close the recording, whatever the observer does; `keep=False` is for a warm-up that led to nothing."""
         if self._owner.refuses(self, "stop"):
             return Closed()
-        failure = self._observer.close()
-        self._sources.stop()
-        with self._lock:
-            return Closed(self._close_books(keep), failure)
+        with ChildSignalsHeld() as held:
+            failure = self._observer.close()
+            self._sources.stop()
+            with self._lock:
+                recorded = self._close_books(keep)
+        if failure is None and held.error is not None:
+            return Closed(recorded, held.error, "the handler of a signal")
+        return Closed(recorded, failure)
 
     def _close_books(self, keep: bool) -> bool:
         """Let the engine stop and keep what it leaves; return whether something was recorded."""

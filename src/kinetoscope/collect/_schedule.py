@@ -64,6 +64,13 @@ class Schedule:
         """How often `step()` must be called before the first step that is recorded."""
         return self.skip_first + (0 if self.skip_first_wait else self.wait) + self.warmup
 
+    def steps_until_through(self) -> int | None:
+        """The first step after the last cycle; None where cycles go on for ever."""
+        if not self.repeat:
+            return None
+        dropped = self.wait if self.skip_first_wait else 0
+        return self.skip_first + self.repeat * (self.wait + self.warmup + self.active) - dropped
+
 
 def schedule(
     *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0

@@ -22,7 +22,9 @@ from kinetoscope.collect._engine import Engine
 from kinetoscope.collect._execution_trace import ExecutionTraceObserver
 from kinetoscope.collect._failures import Failures
 from kinetoscope.collect._low_level import _KinetoProfile, already_recording
+from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect._ownership import by_owner
+from kinetoscope.collect._rank_clock import RankClocks
 from kinetoscope.collect._schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect._seat import SEATS
 from kinetoscope.collect._sources import Source, SourceWindow, checked_sources
@@ -82,6 +84,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
         sources: What records beside the engine and adds to each trace: `SystemCounters()`, `DataLoading()`, or anything with
             `open`, `start`, `stop` and `close`. A failure of theirs is a warning and never that of the program.
+        align_ranks: Let all ranks of the job meet right before each recording and at its end, so that `kinetoscope.merge`
+            can tell their clocks apart; all of them have to record then, and equally often. See `align_clocks`.
         on_error: What becomes of an exception in `on_trace_ready`, or of the observer's at the end of a recording: `"raise"`
             lets it out of `step` or `stop` once the session has finished what it was doing, `"warn"` makes it a warning.
 
@@ -113,6 +117,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         module_spans: bool = False,
         oom_report: _arguments.ReportPlace = None,
         sources: Iterable[Source] = (),
+        align_ranks: bool = False,
         on_error: _arguments.OnError = "raise",
     ) -> None:
         if use_cuda is not None:
@@ -143,10 +148,13 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self.schedule = _arguments.checked_callable("schedule", schedule) or record_always
         self.on_trace_ready = _arguments.checked_callable("on_trace_ready", on_trace_ready)
         self.record_steps = schedule is not None
+        if self.profile_memory and self.record_steps:
+            OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
         self.step_num = 0
         self.current_action = ask(self.schedule, 0)
         self._on_error = _arguments.checked_on_error(on_error)
-        self._sources = SourceWindow(checked_sources(sources))
+        aligning = [RankClocks()] if _arguments.checked_switch("align_ranks", align_ranks) else []
+        self._sources = SourceWindow((*aligning, *checked_sources(sources)))
         self._run: _Run | None = None
         self._ever_started = False
         self._step_range: Any = None
@@ -332,7 +340,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """Close the recording, note what failed beside it, and return whether there was one."""
         closed = self._finish(keep=keep)
         if closed.failure is not None:
-            failures.note("the execution trace observer", closed.failure)
+            failures.note(closed.whose, closed.failure)
         return closed.recorded
 
     def _call_handler(self, failures: Failures) -> None:
@@ -364,9 +372,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             if self._run is not run or self._state != "recording":
                 return
-            step_range = record_function(f"ProfilerStep#{self.step_num}")
-            step_range.__enter__()
-            self._step_range = step_range
+            self._step_range = record_function(f"ProfilerStep#{self.step_num}").__enter__()
 
     def _close_step_range(self) -> None:
         """End the mark of the present step, whichever thread asks."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from torch.utils.data import IterableDataset
+
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect._activities import ProfilerAction
 from kinetoscope.collect._arguments import checked_switch
@@ -24,6 +26,8 @@ Item = TypeVar("Item")
 
 DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
 _END: Any = object()
+# Where torch's loader keeps whether it was asked for its length.
+_WAS_ASKED = "_IterableDataset_len_called"
 
 
 class Steps(Generic[Item]):
@@ -64,7 +68,17 @@ class Steps(Generic[Item]):
         Raises:
             StateError: This or another session is recording in this process.
         """
+        if self._is_through():
+            return iter(self._items)
         return self._steps()
+
+    def _is_through(self) -> bool:
+        """Whether the schedule has no cycle left for a further loop."""
+        session = self.session
+        if not isinstance(session.schedule, Schedule) or session._cycles.finished == 0:
+            return False
+        after = session.schedule.steps_until_through()
+        return after is not None and session.step_num + self._within_step >= after
 
     def _steps(self) -> Generator[Item, None, None]:
         session, finished = self.session, False
@@ -87,9 +101,11 @@ class Steps(Generic[Item]):
                     self._next_step()
             finished = True
         finally:
-            self._cut_short = session._state == "recording"
-            # That nothing was recorded is worth saying, but not in every epoch after the last cycle.
-            session._leave(may_raise=finished, explain=session._cycles.finished == 0)
+            try:
+                self._cut_short = session._state == "recording"
+            finally:
+                # That nothing was recorded is worth saying, but not in every epoch after the last cycle.
+                session._leave(may_raise=finished, explain=session._cycles.finished == 0)
 
     def _go_on_counting(self) -> None:
         """Begin behind the step that an earlier loop ended in, and behind the cycle that it cut short, whose trace is there."""
@@ -171,6 +187,13 @@ def steps(
 def _length(items: object) -> int | None:
     """How many items there will be; None where nobody knows before."""
     try:
-        return len(items)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001  (a loader over an iterable dataset asks that for its length)
+        if not isinstance(getattr(items, "dataset", None), IterableDataset):
+            return len(items)  # type: ignore[arg-type]
+        # A loader that was asked for the length of such a dataset warns later of each sample beyond it.
+        before = vars(items)[_WAS_ASKED]
+        try:
+            return len(items)  # type: ignore[arg-type]
+        finally:
+            setattr(items, _WAS_ASKED, before)
+    except Exception:  # noqa: BLE001  (whatever an object of somebody's own answers)
         return None

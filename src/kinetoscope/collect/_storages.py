@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.trace._schema import StorageRole
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ class StorageWatch:
         self._running = running
         self._keep_watch = keep_watch
         self._seen = _Seen()
-        self._hooks: list[Any] = []
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
 
     def start(self) -> dict[str, str]:
@@ -120,8 +119,8 @@ class StorageWatch:
         Returns:
             Metadata for the recording, each value a JSON text.
         """
-        self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
-        self._hooks.append(register_optimizer_step_post_hook(self._after_step))
+        OPTIMIZER_STEPS.before(self._before_step)
+        OPTIMIZER_STEPS.after(self._after_step)
         older: list[Tensor] = []
         self._seen.tensors = older
         now_ns = time.time_ns()
@@ -157,9 +156,7 @@ class StorageWatch:
 
     def cancel(self) -> None:
         """Hear of no more steps; a second call does nothing."""
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
+        OPTIMIZER_STEPS.forget(self._before_step, self._after_step)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Learn of an optimizer, so that it is known also if its first step fails for want of memory."""

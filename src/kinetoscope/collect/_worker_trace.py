@@ -13,7 +13,7 @@ from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, SCOPE_
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.collect._data_loading import WorkerBatches
+    from kinetoscope.collect._loader_files import WorkerBatches
 
 _STRINGS = ["", FETCH, COLLATE]
 _NEVER_NS = np.int64(2**62)

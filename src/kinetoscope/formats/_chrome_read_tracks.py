@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 # How Kineto calls a thread.
 _THREAD_NAME = re.compile(r"thread -?\d+(?: \((?P<name>.*)\))?", re.DOTALL)
 # What Kineto puts beside a process that is a device.
-_DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+")
+_DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+(?: of rank \d+)?")
+# What we put there where a trace has several ranks.
+_RANK_LABEL = re.compile(r".* of rank (?P<rank>\d{1,9})", re.DOTALL)
 # Kineto's process of a device is the device's index; anything larger is the number of a process.
 _MOST_DEVICES = 1024
 # Processes that a file names by words get numbers from here on.
@@ -121,6 +123,7 @@ def read_tracks(
         streams["number"].append(numbers[row])
         streams["name"].append(name)
         thread_names.append(f"{name} of device {devices[row]}")
+    ranks = _ranks(names, list(zip(processes, process_texts, strict=True)))
     return Tracks(
         on_device,
         process_of,
@@ -130,6 +133,7 @@ def read_tracks(
             "torch_tid": np.full(count, -1, np.int64),
             "name": thread_names,
             "process": np.where(process_of == (-1 if main is None else main), -1, process_of),
+            **({"rank": ranks} if (ranks >= 0).any() else {}),
         },
         {
             "device_type": np.array(streams["device_type"], np.uint8),
@@ -141,6 +145,12 @@ def read_tracks(
         main,
         _described(names, processes, process_texts, process_of, on_device),
     )
+
+
+def _ranks(names: _Names, keys: list[tuple[int, str]]) -> NDArray[np.int32]:
+    """The rank of the process of each track, -1 where its label does not say one."""
+    said = [_RANK_LABEL.fullmatch(names.labels.get(key, "")) for key in keys]
+    return np.array([-1 if label is None else int(label["rank"]) for label in said], np.int32)
 
 
 def tell_processes(info: dict[str, Any], tracks: Tracks) -> None:

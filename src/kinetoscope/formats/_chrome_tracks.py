@@ -55,6 +55,8 @@ class Tracks:
         more: For each track what only our own reader wants to know: the number of the thread or stream, where the track
             has another, and for a lane above 0 the track whose lane it is.
         processes: What there is to say of the processes, in the order of the tracks.
+        pid_of_process: For each row of the table `processes` the number of its process in the file; at the end that of the
+            process of the trace.
     """
 
     first_of_thread: NDArray[np.int32]
@@ -63,6 +65,7 @@ class Tracks:
     name: list[str]
     more: list[dict[str, int]]
     processes: list[Process]
+    pid_of_process: NDArray[np.int64]
 
     def metadata(self) -> Iterator[dict[str, Any]]:
         """The events that name processes and tracks and say in which order to show them."""
@@ -113,7 +116,9 @@ def lay_out(trace: Trace, shown: Mapping[str, NDArray[Any]]) -> Tracks:
         of_number = {"Track number": number} if tid != number and around < 0 else {}
         more.append({"Lane of": tids[around]} if around >= 0 else of_number)
     pids = np.array([pid for pid, _ in wanted], np.int64)
-    return Tracks(first, pids, np.array(tids, np.int64), names, more, processes.in_order())
+    return Tracks(
+        first, pids, np.array(tids, np.int64), names, more, processes.in_order(), processes.pid_of_process()
+    )
 
 
 class _Processes:
@@ -124,27 +129,49 @@ class _Processes:
         self._stream = stream_of.tolist()
         self._rank: list[int] = threads["rank"].tolist()
         own = int(trace.info.get("process") or 0)
-        self._pid = [own if pid < 0 else pid for pid in threads["process"].tolist()]
-        self._found: dict[tuple[int, int, int], Process] = {}
+        wanted = [own if pid < 0 else pid for pid in threads["process"].tolist()]
+        # Processes of two machines, or of two containers, may have one number.
+        self._host = list(zip(threads["process_row"].tolist(), wanted, strict=True))
+        of_trace = trace.columns("processes")
         hosts = {
-            pid: rank
-            for pid, rank, stream in zip(self._pid, self._rank, self._stream, strict=True)
-            if stream < 0
+            (row, int(pid) if pid >= 0 else own): int(rank)
+            for row, (pid, rank) in enumerate(zip(of_trace["pid"], of_trace["rank"], strict=True))
         }
-        hosts.setdefault(own, -1)
-        self._taken = set(hosts)
-        told = {entry.get("process"): entry for entry in _described(trace)}
+        of_threads = zip(self._host, self._rank, self._stream, strict=True)
+        hosts.update((key, rank) for key, rank, stream in of_threads if stream < 0)
+        if len(of_trace) == 0:
+            hosts.setdefault((-1, own), -1)
+        described = _described(trace)
+        told = {entry.get("process"): entry for entry in described}
         self._name = str(told.get(own, {}).get("name") or trace.info.get("process_name") or "python")
-        for pid, rank in hosts.items():
-            label = told.get(pid, {}).get("labels") or ("CPU" if rank < 0 else f"CPU of rank {rank}")
-            name = told.get(pid, {}).get("name") or self._name
-            self._found[_HOST, pid, 0] = Process(pid, str(name), str(label), pid)
+        self._found: dict[tuple[int, int, int], Process] = {}
+        self._number: dict[tuple[int, int], int] = {}
+        self._taken: set[int] = {pid for _, pid in hosts}
+        given: set[int] = set()
+        for (row, wanted_pid), rank in hosts.items():
+            pid = max(self._taken) + 1 if wanted_pid in given else wanted_pid
+            given.add(pid)
+            self._taken.add(pid)
+            self._number[row, wanted_pid] = pid
+            known = described[row] if 0 <= row < len(described) else told.get(wanted_pid, {})
+            label = known.get("labels") or ("CPU" if rank < 0 else f"CPU of rank {rank}")
+            self._found[_HOST, row, pid] = Process(pid, str(known.get("name") or self._name), str(label), pid)
+        first = next(iter(self._number.values()))
+        self._of_process = [
+            next((pid for (row, _), pid in self._number.items() if row == one), first)
+            for one in range(len(of_trace))
+        ]
+        self._of_process.append(self._number.get((-1, own), first))
+
+    def pid_of_process(self) -> NDArray[np.int64]:
+        """The number of each row of `processes`, and at the end that of the trace's own."""
+        return np.array(self._of_process, np.int64)
 
     def of(self, thread: int) -> int:
         """The number of the process that the thread of a row belongs to."""
         stream = self._stream[thread]
         if stream < 0:
-            return self._pid[thread]
+            return self._number[self._host[thread]]
         index, kind = int(self._streams["device_index"][stream]), int(self._streams["device_type"][stream])
         rank = self._rank[thread]
         if (known := self._found.get((kind, index, rank))) is not None:

@@ -41,7 +41,11 @@ def _memory(trace: Trace, tracks: PerfettoTracks) -> list[Series]:
     if len(allocations) == 0:
         return []
     kind, index = allocations["device_type"], allocations["device_index"].astype(np.int64)
-    key = kind * np.int64(256) + index * (kind > 0)
+    process = trace.column("threads", "process_row").astype(np.int64)[allocations["thread"]]
+    if len(trace.columns("threads")) == 0:
+        process = np.full(len(allocations), -1, np.int64)
+    ranks = _ranks(trace)
+    key = ((process + 1) << 32) + kind * np.int64(256) + index * (kind > 0)
     series = []
     for one in np.unique(key).tolist():
         rows = np.flatnonzero(key == one)
@@ -51,25 +55,32 @@ def _memory(trace: Trace, tracks: PerfettoTracks) -> list[Series]:
             known = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
             if known.any():
                 name = f"CPU {label}" if device[0] == 0 else label
-                track = tracks.add_counter(name, device, "bytes")
+                whose = int(process[rows[0]])
+                track = tracks.add_counter(name, device, "bytes", process=whose, rank=ranks[whose])
                 # What was live when a window of a longer trace began is what the counter begins with.
                 series.append((track, np.maximum(allocations["time_ns"][rows][known], 0), values[known]))
     return series
 
 
 def _sampled(trace: Trace, tracks: PerfettoTracks) -> list[Series]:
-    """The table `counters`, a series for each name."""
+    """The table `counters`, a series for each name of each process."""
     counters = trace.columns("counters")
     if len(counters) == 0:
         return []
-    order = np.lexsort((counters["time_ns"], counters["name"]))
-    name = counters["name"][order]
-    edges = [0, *(np.flatnonzero(np.diff(name)) + 1).tolist(), len(name)]
+    order = np.lexsort((counters["time_ns"], counters["name"], counters["process_row"]))
+    name, process = counters["name"][order], counters["process_row"][order]
+    changes = np.flatnonzero((np.diff(name) != 0) | (np.diff(process) != 0)) + 1
+    edges = [0, *changes.tolist(), len(name)]
     return [
         (
-            tracks.add_counter(trace.strings[int(name[first])], None),
+            tracks.add_counter(trace.strings[int(name[first])], None, process=int(process[first])),
             counters["time_ns"][order[first:last]],
             counters["value"][order[first:last]],
         )
         for first, last in pairwise(edges)
     ]
+
+
+def _ranks(trace: Trace) -> list[int]:
+    """The rank of each row of `processes`, and at the end that of the whole trace: -1, for its threads say none."""
+    return [*trace.column("processes", "rank").tolist(), -1]

@@ -45,6 +45,14 @@ class Track(NamedTuple):
     note: str = ""
 
 
+class _Host(NamedTuple):
+    """A process of the host: its row of `processes`, its rank, and its number; -1 for those of the whole trace."""
+
+    row: int
+    rank: int
+    number: int
+
+
 class _Device(NamedTuple):
     """A device of a rank (-1 where there is only one)."""
 
@@ -66,12 +74,29 @@ class PerfettoTracks:
     first_of_thread: NDArray[np.int32]
     process: int = -1
     _devices: dict[_Device, int] = field(default_factory=dict)
+    _hosts: dict[_Host, int] = field(default_factory=dict)
 
-    def add_counter(self, name: str, device: tuple[int, int] | None, unit: str = "") -> int:
-        """Add the track of a counter, of a (device type, device index) or of the process; return its row."""
-        parent = self.process
+    def add_counter(
+        self, name: str, device: tuple[int, int] | None, unit: str = "", *, process: int = -1, rank: int = -1
+    ) -> int:
+        """Add the track of a counter, of a (device type, device index) or of a process.
+
+        Args:
+            name: What it is called.
+            device: The device; None for a counter of the process.
+            unit: The unit of its values.
+            process: The row of `processes` of whose it is, -1 for the whole trace.
+            rank: The rank of that.
+
+        Returns:
+            The row of the track.
+        """
+        parent = next((row for key, row in self._hosts.items() if key.row == process), self.process)
         if device is not None and device[0] != 0:
-            parent = next((row for key, row in self._devices.items() if key[1:] == device), self.process)
+            devices = {key: row for key, row in self._devices.items() if key[1:] == device}
+            parent = next((row for key, row in devices.items() if key.rank == rank), parent)
+            if rank < 0:
+                parent = next(iter(devices.values()), parent)
         self.tracks.append(Track("counter", name, parent, unit=unit, order=0))
         return len(self.tracks) - 1
 
@@ -85,9 +110,10 @@ def lay_out(trace: Trace, slices: Mapping[str, NDArray[Any]]) -> PerfettoTracks:
     tracks = layout.tracks
     processes = _processes(trace, stream_of)
     for key, number in processes.items():
-        tracks.append(Track("process", _process_name(trace, key[0]), process=number, note=_note(trace)))
+        tracks.append(Track("process", _process_name(trace, key.rank), process=number, note=_note(trace)))
         layout.process = max(layout.process, 0)
-    rows = {key: row for row, key in enumerate(processes)}
+    rows = layout._hosts
+    rows.update((key, row) for row, key in enumerate(processes))
     ids = _thread_ids(trace, stream_of)
     for row, (stream, name) in enumerate(zip(stream_of.tolist(), threads["name"], strict=True)):
         if stream < 0:
@@ -126,22 +152,23 @@ def _streams_and_lanes(
     return stream_of, lanes
 
 
-def _process_key(trace: Trace, thread: int) -> tuple[int, int]:
-    """The rank and process that a thread says it is of, -1 for those of the whole trace."""
+def _process_key(trace: Trace, thread: int) -> _Host:
+    """The process that a thread says it is of."""
     threads = trace.columns("threads")
     process, whole = int(threads["process"][thread]), trace.info.get("process")
-    return int(threads["rank"][thread]), (-1 if process == whole else process)
+    row = int(threads["process_row"][thread])
+    return _Host(row, int(threads["rank"][thread]), -1 if process == whole else process)
 
 
-def _processes(trace: Trace, stream_of: NDArray[np.int32]) -> dict[tuple[int, int], int]:
+def _processes(trace: Trace, stream_of: NDArray[np.int32]) -> dict[_Host, int]:
     """For each process of the host the number it has in the file: its own, or a free one where that is taken or none."""
     whole = trace.info.get("process")
     wanted = {
         key: None for row in np.flatnonzero(stream_of < 0).tolist() for key in [_process_key(trace, row)]
     }
     if not wanted:
-        wanted = {(-1, -1): None}
-    numbers = [(whole if key[1] < 0 else key[1]) for key in wanted]
+        wanted = {_Host(-1, -1, -1): None}
+    numbers = [(whole if key.number < 0 else key.number) for key in wanted]
     return dict(
         zip(wanted, _unique([number if isinstance(number, int) else 0 for number in numbers]), strict=True)
     )

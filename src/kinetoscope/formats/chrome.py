@@ -139,7 +139,7 @@ def _events(
     stacks, frames, modules, shapes, streams = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes", "streams")
     )
-    samples, counters = _counters(trace)
+    samples, counters, whose = _counters(trace)
     strings = trace.strings
     return _core.ChromeWriter(
         spans=spans.columns,
@@ -162,6 +162,7 @@ def _events(
             "traits": np.array([_TRAITS.get(kind, 0) for kind in SpanKind], np.uint8),
             "flow_categories": list(FLOWS),
             "counter_name": counters,
+            "counter_pid": tracks.pid_of_process[whose],
             "thread_torch_tid": trace.column("threads", "torch_tid"),
             "thread_first_track": tracks.first_of_thread,
             "track_pid": tracks.pid,
@@ -174,7 +175,6 @@ def _events(
         flows=link(trace, spans),
         allocations=_allocations(trace),
         counters=samples,
-        counter_pid=int(trace.info.get("process") or 0),
         header=opening,
         footer=b"\n]}\n",
     )
@@ -238,18 +238,20 @@ def _allocations(trace: Trace) -> dict[str, NDArray[Any]] | None:
     return {name: values[shown] for name, values in columns.items()}
 
 
-def _counters(trace: Trace) -> tuple[dict[str, NDArray[Any]] | None, list[str]]:
-    """The samples, and the names of what they are of."""
+def _counters(trace: Trace) -> tuple[dict[str, NDArray[Any]] | None, list[str], NDArray[np.int32]]:
+    """The samples, and of what they are: names, and rows of `processes`."""
     counters = trace.columns("counters")
     if len(counters) == 0:
-        return None, []
-    used, counter = np.unique(counters["name"], return_inverse=True)
+        return None, [], np.zeros(0, np.int32)
+    # A counter of each process is one of its own.
+    kinds = np.stack([counters["process_row"], counters["name"]])
+    used, counter = np.unique(kinds, axis=1, return_inverse=True)
     samples = {
         "time_ns": counters["time_ns"],
-        "counter": counter.astype(np.int32),
+        "counter": counter.reshape(-1).astype(np.int32),
         "value": counters["value"],
     }
-    return samples, [trace.strings[row] for row in used.tolist()]
+    return samples, [trace.strings[row] for row in used[1].tolist()], used[0].astype(np.int32)
 
 
 def _joined(events: Iterable[dict[str, Any]]) -> bytes:

@@ -9,7 +9,6 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats._memory_chart import amount
 from kinetoscope.formats._memory_page import page
-from kinetoscope.tables._units import printable
 from kinetoscope.tables._visible import HIDDEN_NAMES
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
@@ -17,6 +16,7 @@ from kinetoscope.tables.memory_peak import live_at, memory_peak, peak
 from kinetoscope.tables.memory_timeline import changes_of, device_names, find_device
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._replace import replaced
+from kinetoscope.trace._text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

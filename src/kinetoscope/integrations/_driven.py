@@ -1,19 +1,21 @@
 """A session that a trainer drives: it tells of its steps and hooks, and the traces of its run end up in a folder.
 
-What is wrong is said before the training begins. From the first step on a failure of ours is one warning, and the training
-goes on without us.
+What is wrong is said before the first training begins. From its first step on a failure of ours is one warning, and the
+training goes on without us; so do the later ones, such as a test after hours of training, for which the schedule is too long.
 """
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kinetoscope._errors import StateError
+from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect._activities import record_function
+from kinetoscope.collect._schedule import Schedule
 from kinetoscope.collect._session import profile
 from kinetoscope.collect._warn import warn_user
 from kinetoscope.integrations._asked import RECORDING, Asked
@@ -40,6 +42,8 @@ class Driven:
         self.asked = asked
         self.recording = False
         self.trainer = trainer
+        # A process that trains, and is then gone, knows by it the traces of those before it.
+        self._name = secrets.token_hex(8)
         self._folder: TraceFolder | None = None
         self._stage = ""
         self._session: profile | None = None
@@ -62,26 +66,35 @@ class Driven:
         self._stage = stage
         if self._folder is None and self.asked.saves:
             self._folder = TraceFolder(
-                self.asked.folder, Path(trainers_folder), overwrite=self.asked.overwrite
+                self.asked.folder, Path(trainers_folder), overwrite=self.asked.overwrite, profiler=self._name
             )
 
     def begin(self, total_steps: int | None) -> None:
         """Begin the run, in which there will be so many steps; None for unknown.
+
+        After a first run that has begun, what is wrong is a warning, and this one is not profiled.
 
         Raises:
             ArgumentError: The schedule would record none of them.
             StateError: Another session records in this process.
             RecorderError: The engine that was asked for cannot record here.
         """
-        session = profile(
-            schedule=self.asked.schedule_for(total_steps),
-            on_trace_ready=self._trace_is_ready,
-            **self.asked.options,
-        )
-        session.record_steps = False  # its own marks have its own numbers, and ours the trainer's
-        session.add_metadata("trainer", self.trainer)
-        session.add_metadata("stage", self._stage)
-        session.start()
+        try:
+            session = _Session(
+                schedule=self.asked.schedule_for(total_steps),
+                on_trace_ready=self._trace_is_ready,
+                **self.asked.options,
+            )
+            session.record_steps = False  # its own marks have its own numbers, and ours the trainer's
+            session.add_metadata("trainer", self.trainer)
+            session.add_metadata("stage", self._stage)
+            session.add_metadata("profiler", self._name)
+            session.start()
+        except KinetoscopeError as failure:
+            if self._last is None:
+                raise
+            warn_user(f"{self._stage} is not profiled: {failure}")
+            return
         self._session = self._last = session
         self.recording = session.current_action in RECORDING
 
@@ -106,7 +119,7 @@ class Driven:
         if session is None:
             return
         if error is not None:
-            session.add_metadata("ended_by", f"{type(error).__name__}: {error}")
+            session.add_metadata("ended_by", f"{type(error).__name__}: {error}".removesuffix(": "))
         self._leave_step()
         self._session, self.recording = None, False
         self._open.clear()
@@ -207,7 +220,19 @@ class Driven:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process may have of it: the wishes, and not what is under way or was recorded here."""
-        return vars(Driven(self.asked, self.trainer)) | {"_folder": self._folder, "_stage": self._stage}
+        kept = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
+        return vars(Driven(self.asked, self.trainer)) | kept
+
+
+class _Session(profile):
+    """A session whose `step()` nobody calls by hand."""
+
+    def _why_nothing(self) -> str:
+        """Why the schedule has led to no recording so far, in the trainer's words."""
+        needed = self.schedule.steps_before_recording() if isinstance(self.schedule, Schedule) else 0
+        if self.step_num < needed:
+            return f"{self.schedule} records after {needed} steps, and this run had {self.step_num}."
+        return f"the schedule never asked for RECORD in the {self.step_num} steps of this run."
 
 
 def _tell(failure: Exception) -> None:
@@ -231,3 +256,23 @@ def _quick_marks() -> tuple[Callable[[str], Any], Callable[[Any], None]]:
 
 
 _enter, _leave = _quick_marks()
+
+
+class DrivenFace:
+    """What a user sees of a session that a trainer drives, whatever the trainer."""
+
+    _driven: Driven
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the stretch that was recorded last.
+
+        Raises:
+            StateError: Nothing has been recorded yet.
+        """
+        return self._driven.trace
+
+    @property
+    def saved_traces(self) -> list[Path]:
+        """The files that were written, in order."""
+        return self._driven.saved

@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.collect._metadata import ranked
 from kinetoscope.collect._warn import warn_user
+from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -25,17 +26,21 @@ class TraceFolder:
         asked: The folder the user named, None for a new one in the trainer's.
         trainers: The trainer's own folder.
         overwrite: Whether the folder the user named may hold traces of an earlier run.
+        profiler: What `info["profiler"]` says in the traces of this one, also in those that other processes wrote for it.
 
     Raises:
         ArgumentError: It cannot be written to, or it holds traces already.
     """
 
-    def __init__(self, asked: Path | None, trainers: Path, *, overwrite: bool) -> None:
+    def __init__(
+        self, asked: Path | None, trainers: Path, *, overwrite: bool, profiler: str | None = None
+    ) -> None:
         # Ranks share the folder; each looks for its own files only, so that all of them choose the same one.
         self._rank = ranked(Path("x" + SUFFIX)).name[1 : -len(SUFFIX)]
         self.saved: list[Path] = []
+        self._overwrite = overwrite
         self.path = asked or self._new_one_in(trainers)
-        if asked is not None and not overwrite and (earlier := self._traces_in(asked)):
+        if asked is not None and not overwrite and (earlier := self._of_others(asked, profiler)):
             raise ArgumentError(
                 f"the folder {str(asked)!r} holds {len(earlier)} trace{'s' if len(earlier) > 1 else ''} of an earlier run "
                 f"({earlier[0].name}{', ...' if len(earlier) > 1 else ''}): name another folder, or pass overwrite=True."
@@ -64,7 +69,7 @@ class TraceFolder:
         """A file for the next trace, under a name that this run has not used yet."""
         for number in itertools.count(1):
             path = self.path / f"{stem}{'' if number == 1 else f'-{number}'}{self._rank}{SUFFIX}"
-            if path not in self.saved:
+            if path not in self.saved and (self._overwrite or not path.is_file()):
                 return path
         raise AssertionError("unreachable: the numbers do not end")
 
@@ -76,3 +81,18 @@ class TraceFolder:
     def _traces_in(self, folder: Path) -> list[Path]:
         """The traces of this rank in a folder."""
         return sorted(folder.glob(f"*{self._rank}{SUFFIX}"))
+
+    def _of_others(self, folder: Path, profiler: str | None) -> list[Path]:
+        """The traces of this rank that another profiler wrote."""
+        return [
+            path for path in self._traces_in(folder) if profiler is None or _written_for(path) != profiler
+        ]
+
+
+def _written_for(path: Path) -> str | None:
+    """Which profiler a trace is of, None for one that does not say or cannot be read."""
+    try:
+        with open_trace(path) as trace:
+            return trace.info.get("profiler")
+    except (KinetoscopeError, OSError):
+        return None

@@ -14,11 +14,11 @@ from kinetoscope.integrations._test_limits import WARMUP
 from kinetoscope.tables._device import DeviceType
 from kinetoscope.tables._source import user_stacks
 from kinetoscope.tables._starters import starters
-from kinetoscope.tables._units import printable
 from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables.memory_peak import asking, through
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._steps import OPTIMIZER
+from kinetoscope.trace._text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,16 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect._activities import ProfilerAction
+from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect._schedule import record_always
 from kinetoscope.collect._schedule import schedule as build_schedule
 from kinetoscope.collect._session import profile
 from kinetoscope.collect._warn import warn_user
 from kinetoscope.integrations._asked import Asked, asked
-from kinetoscope.integrations._driven import Driven
+from kinetoscope.integrations._driven import Driven, DrivenFace
 from kinetoscope.integrations._folder import TraceFolder
 
 try:
@@ -36,7 +35,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    pass
 
 __all__ = ["KinetoscopeKwargs", "profiled"]
 
@@ -44,7 +43,7 @@ _TRAINER = f"accelerate {accelerate.__version__}"
 _SCHEDULE_KEYS = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
 
 
-class profiled:  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
+class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
     """A context that profiles the training in it: a step for each one of the optimizer, a trace for each recorded stretch.
 
     With gradient accumulation a step has several batches. With several optimizers, the one that steps first counts. `step()` is
@@ -89,36 +88,21 @@ class profiled:  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
         self._driven = Driven(wishes, _TRAINER)
         self._project = Path(accelerator.project_dir or ".")
         self._counts: Any = None  # the optimizer whose steps count
-        self._hook: Any = None
         self._number = 0
 
     def __enter__(self) -> Self:
         self._driven.prepare("train", self._project)
         self._driven.begin(None)
         self._counts, self._number = None, 0
-        self._hook = register_optimizer_step_post_hook(self._optimizer_has_stepped)
+        OPTIMIZER_STEPS.after(self._optimizer_has_stepped)
         self._open_step()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._hook.remove()
+        OPTIMIZER_STEPS.forget(self._optimizer_has_stepped)
         self._driven.end(error)
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the stretch that was recorded last.
-
-        Raises:
-            StateError: Nothing has been recorded yet.
-        """
-        return self._driven.trace
-
-    @property
-    def saved_traces(self) -> list[Path]:
-        """The files that were written, in order."""
-        return self._driven.saved
 
     def _optimizer_has_stepped(self, optimizer: Any, *_: Any) -> None:
         """End a step and begin the next one."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect._activities import ProfilerAction
 from kinetoscope.integrations._asked import asked, checked_name
-from kinetoscope.integrations._driven import Driven
+from kinetoscope.integrations._driven import Driven, DrivenFace
 
 try:
     import ignite
@@ -29,32 +28,18 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    pass
 
 __all__ = ["AttachedProfiler", "attach"]
 
 
-class AttachedProfiler:
+class AttachedProfiler(DrivenFace):
     """What profiles an engine: `attach` makes it."""
 
     def __init__(self, engine: Any, driven: Driven, stage: str) -> None:
         self._engine, self._driven, self._stage = engine, driven, stage
         self._run = engine.run
         self._waits = False
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the stretch that was recorded last.
-
-        Raises:
-            StateError: Nothing has been recorded yet.
-        """
-        return self._driven.trace
-
-    @property
-    def saved_traces(self) -> list[Path]:
-        """The files that were written, in order."""
-        return self._driven.saved
 
     def _attach(self) -> None:
         """Be told of all that happens in the engine."""

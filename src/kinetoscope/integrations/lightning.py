@@ -23,11 +23,11 @@ from kinetoscope.collect._activities import ProfilerAction
 from kinetoscope.collect._metadata import ranked
 from kinetoscope.collect._warn import warn_user
 from kinetoscope.integrations._asked import asked, checked_name
-from kinetoscope.integrations._driven import Driven
+from kinetoscope.integrations._driven import Driven, DrivenFace
 from kinetoscope.tables import _event_arguments
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    pass
 
 __all__ = ["KinetoscopeProfiler"]
 
@@ -42,7 +42,7 @@ _EPOCH = "run_training_epoch"
 _OPENS, _CLOSES, _ABANDONS = "opens", "closes", "abandons"
 
 
-class KinetoscopeProfiler:
+class KinetoscopeProfiler(DrivenFace):
     """A profiler for Lightning's `Trainer`: every hook a span, a step for each batch, a trace for each recorded stretch.
 
     It has Lightning's `Profiler` interface and counts as one of its subclasses. In `fit` the steps are the training batches,
@@ -102,7 +102,7 @@ class KinetoscopeProfiler:
         self._lightning_module: Any = None  # the trainer puts it here before `setup`
         self._roles: dict[str, str | None] = {}
         self._summary: str | None = None
-        self._may_begin = False
+        self._may_begin = self._has_begun = False
         self._saved_before = 0
 
     # ---------------------------------------------------------------------------------------- Lightning's interface
@@ -120,7 +120,7 @@ class KinetoscopeProfiler:
         """
         _count_as_a_profiler()
         self._stage, self._local_rank = str(getattr(stage, "value", stage)), local_rank
-        self._roles, self._summary, self._may_begin = {}, None, True
+        self._roles, self._summary, self._may_begin, self._has_begun = {}, None, True, False
         self._driven.prepare(self._stage, log_dir or os.getcwd())
         self._saved_before = len(self.saved_traces)
         trainer = self._trainer()
@@ -208,28 +208,13 @@ class KinetoscopeProfiler:
         """Rank of this process on its machine, 0 where there is one process."""
         return 0 if self._local_rank is None else self._local_rank
 
-    # ------------------------------------------------------------------------------------------------------ results
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the stretch that was recorded last.
-
-        Raises:
-            StateError: Nothing has been recorded yet.
-        """
-        return self._driven.trace
-
-    @property
-    def saved_traces(self) -> list[Path]:
-        """The files that were written, in order."""
-        return self._driven.saved
-
     # ---------------------------------------------------------------------------------------------------- the works
 
     def _begin(self, total_steps: int | None) -> None:
         """Begin the run, once."""
         self._may_begin = False
         self._driven.begin(total_steps)
+        self._has_begun = self._driven.is_running
 
     def _role(self, action: str) -> str | None:
         """What a hook means for the steps of this stage."""
@@ -280,7 +265,9 @@ class KinetoscopeProfiler:
         return self.saved_traces[-1].parent if self.saved_traces else Path.cwd()
 
     def _text(self) -> str:
-        """The summary of the last finished cycle."""
+        """The summary of the last finished cycle of this run."""
+        if not self._has_begun:
+            return ""
         try:
             session = self._driven.last_session()
             steps = session.trace.table("steps").to_pylist()

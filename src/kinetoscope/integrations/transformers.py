@@ -12,13 +12,12 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect._activities import ProfilerAction
 from kinetoscope.integrations._asked import asked
-from kinetoscope.integrations._driven import Driven
+from kinetoscope.integrations._driven import Driven, DrivenFace
 
 try:
     import transformers
@@ -30,7 +29,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    pass
 
 __all__ = ["KinetoscopeCallback"]
 
@@ -46,7 +45,7 @@ _WORK = (
 _FETCH = "get_batch_samples"
 
 
-class KinetoscopeCallback(TrainerCallback):
+class KinetoscopeCallback(DrivenFace, TrainerCallback):
     """A callback that profiles `Trainer.train`: steps as the trainer counts them, a trace for each recorded stretch.
 
     A step is one optimizer step with all its micro-batches: from the begin of the wait for its data to `on_step_end`, so that
@@ -88,22 +87,6 @@ class KinetoscopeCallback(TrainerCallback):
         )
         self._driven = Driven(wishes, f"transformers {transformers.__version__}")
         _put_around_training()
-
-    # ------------------------------------------------------------------------------------------------------ results
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the stretch that was recorded last.
-
-        Raises:
-            StateError: Nothing has been recorded yet.
-        """
-        return self._driven.trace
-
-    @property
-    def saved_traces(self) -> list[Path]:
-        """The files that were written, in order."""
-        return self._driven.saved
 
     # ------------------------------------------------------------------------------------------ the trainer's events
 

@@ -32,13 +32,3 @@ def flops_scale(smallest: int) -> tuple[str, float]:
     """Return the largest decimal unit of FLOPs that leaves at least 1 of `smallest`, and how many it is."""
     power = max(0, min(math.floor(math.log10(smallest) / 3), len(FLOPS_UNITS) - 1))
     return FLOPS_UNITS[power], 1000.0**power
-
-
-def printable(text: str) -> str:
-    """Write control characters, line breaks and lone surrogates as escapes, so that no name breaks a table."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )

@@ -30,10 +30,13 @@ from kinetoscope.tables._transfers import Call, Transfer, pair
 from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._naming import stack_texts
+from kinetoscope.trace._processes import infos, thread_processes
 from kinetoscope.trace._schema import PHASE_NAMES, TRANSFER_MARKS
-from kinetoscope.trace._shown import rank, thread_ids
+from kinetoscope.trace._shown import processes, ranks, thread_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow
     from numpy.typing import NDArray
 
@@ -85,6 +88,7 @@ COLLECTIVES_SCHEMA = Table(
         Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
         Column("module", "category", "", "The path of the module it ran in."),
         Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
+        Column("process", "int64", "", "The process id."),
     ),
 )  # fmt: skip
 
@@ -120,7 +124,8 @@ def collectives(trace: Trace) -> pyarrow.Table:
     spans = trace.columns("spans")
     rows = trace.cached("collectives", lambda: _rows(trace))
     at = np.array([row.span for row in rows], dtype=np.int64)
-    groups = _groups(trace)
+    groups = [_groups(known) for known in infos(trace)]
+    whose = thread_processes(trace)[spans["thread"][at]].tolist()
     facts = [row.facts for row in rows]
     transfers = [row.call.transfers for row in rows]
     first = np.array([min((t.start_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
@@ -130,7 +135,6 @@ def collectives(trace: Trace) -> pyarrow.Table:
     seen, on_device = np.array([bool(found) for found in transfers], dtype=bool), _on_device(trace, rows)
     known = on_device["device"].ids >= 0
     waits = seen & ~known & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
-    own_rank = rank(trace)
     size = _integers(_message_bytes(fact) for fact in facts)
     transfer_ns = np.where(known, on_device.pop("total_ns"), np.where(seen, last - first, -1))
     columns: dict[str, Any] = {
@@ -142,8 +146,11 @@ def collectives(trace: Trace) -> pyarrow.Table:
         "group": [fact.group or None for fact in facts],
         "group_description": [fact.description or None for fact in facts],
         "group_size": _integers(fact.size for fact in facts),
-        "group_ranks": [groups.get(fact.group) or fact.ranks or None for fact in facts],
-        "rank": None if own_rank is None else np.full(len(at), own_rank),
+        "group_ranks": [
+            groups[process].get(fact.group) or fact.ranks or None
+            for process, fact in zip(whose, facts, strict=True)
+        ],
+        "rank": ranks(trace)[spans["thread"][at]],
         "group_rank": _integers(fact.rank for fact in facts),
         "peer": _integers(fact.peer for fact in facts),
         "reduction": [fact.reduction or None for fact in facts],
@@ -171,6 +178,7 @@ def collectives(trace: Trace) -> pyarrow.Table:
         "phase": Labels(np.where(called, spans["phase"][at].astype(np.int32), -1), PHASE_NAMES),
         "module": Labels(spans["module"][at], trace.columns("modules")["path"]),
         "stack": Labels(spans["stack"][at], stack_texts(trace)),
+        "process": processes(trace)[spans["thread"][at]],
     }
     made = to_arrow(COLLECTIVES_SCHEMA, columns)
     return _with_truth(made, "is_async", [fact.asynchronous for fact in facts])
@@ -224,7 +232,7 @@ def _rows(trace: Trace) -> list[_Row]:
         )
     )
     calls, described, marks = (_rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS))
-    ranks = _ranks(trace)
+    world = _world_size(trace)
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
     made: dict[int, _Row] = {}
     for row in calls:
@@ -232,7 +240,7 @@ def _rows(trace: Trace) -> list[_Row]:
         known = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
         facts = facts_of_call(strings[spans["name"][row]], strings[noted.get(row, 0)], *known)
         made[row] = _Row(
-            row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]], ranks)
+            row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]], world)
         )
     for row in described:
         told = facts_of_description(strings[noted.get(row, 0)])
@@ -242,9 +250,9 @@ def _rows(trace: Trace) -> list[_Row]:
                 merged(made[around].facts, told)
         elif told is None or told.name not in ("init", "wait", "coalesced"):
             told = told or Facts("")
-            made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED, ranks))
+            made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED, world))
     _take_ranges(trace, made, marks)
-    _take_kernels(trace, made, noted, ranks)
+    _take_kernels(trace, made, noted, world)
     found = sorted((row for row in made.values() if row.facts.name), key=lambda row: row.call.start_ns)
     transfers = []
     enqueues = len(device_work(trace).rows) > 0
@@ -260,7 +268,12 @@ def _rows(trace: Trace) -> list[_Row]:
             kinds = json.loads(types[shapes] or "[]")
             transfer.elements, transfer.type = elements_of(dims[shapes]), kinds[0] if kinds else ""
         transfers.append(transfer)
-    pair((row.call for row in found if not row.kernels), transfers)
+    process = thread_processes(trace)[spans["thread"]]
+    for one in sorted({int(process[transfer.span]) for transfer in transfers}):
+        pair(
+            (row.call for row in found if not row.kernels and process[row.span] == one),
+            [transfer for transfer in transfers if process[transfer.span] == one],
+        )
     for made_row in found:
         facts, carried = made_row.facts, made_row.call.transfers
         if carried and not facts.type and facts.in_elements > 0:
@@ -288,13 +301,13 @@ def _take_ranges(trace: Trace, made: dict[int, _Row], marks: list[int]) -> None:
                 call.facts.in_elements = elements_of(dims[shapes])
 
 
-def _take_kernels(trace: Trace, made: dict[int, _Row], noted: dict[int, int], ranks: int) -> None:
+def _take_kernels(trace: Trace, made: dict[int, _Row], noted: dict[int, int], world: int) -> None:
     """Give each call its kernels; a kernel of none is a row of its own."""
     spans, strings = trace.columns("spans"), trace.strings
     for row, kernels in kernels_of_calls(trace, made).items():
         start_ns = int(spans["start_ns"][row])
         if row not in made:
-            made[row] = _Row(row, Facts(""), _call(Facts(""), start_ns, "", ranks))
+            made[row] = _Row(row, Facts(""), _call(Facts(""), start_ns, "", world))
         call = made[row]
         call.kernels = kernels
         for kernel in kernels:
@@ -311,14 +324,14 @@ def _take_kernels(trace: Trace, made: dict[int, _Row], noted: dict[int, int], ra
             call.call.transfers.append(Transfer(kernel, call.facts.name, call.backend, stream, start, end))
 
 
-def _call(facts: Facts, start_ns: int, operator: str, ranks: int) -> Call:
+def _call(facts: Facts, start_ns: int, operator: str, world: int) -> Call:
     """What the search for a call's transfers needs to know of it."""
     if facts.name == "barrier":
         return Call(facts.name, facts.group, start_ns)
     if operator == "c10d::reduce_scatter_":
         # One reduction for each rank, of what that rank gets.
         return Call(
-            facts.name, facts.group, start_ns, facts.out_elements, facts.size if facts.size > 0 else ranks
+            facts.name, facts.group, start_ns, facts.out_elements, facts.size if facts.size > 0 else world
         )
     if facts.name == "recv":
         return Call(facts.name, facts.group, start_ns, facts.out_elements)
@@ -350,9 +363,9 @@ def _ancestor(parent: Any, row: int, wanted: dict[int, _Row]) -> int:
     return at
 
 
-def _groups(trace: Trace) -> dict[str, str]:
+def _groups(info: Mapping[str, Any]) -> dict[str, str]:
     """The global ranks of each process group that existed when the recording began, as JSON, by the group's name."""
-    known = trace.info.get("distributedInfo")
+    known = info.get("distributedInfo")
     listed = known.get("pg_config") if isinstance(known, dict) else None
     groups: dict[str, str] = {}
     for group in listed if isinstance(listed, list) else []:
@@ -361,7 +374,7 @@ def _groups(trace: Trace) -> dict[str, str]:
     return groups
 
 
-def _ranks(trace: Trace) -> int:
+def _world_size(trace: Trace) -> int:
     """How many ranks the job has, 1 if not known."""
     known = trace.info.get("distributedInfo")
     told = known.get("world_size") if isinstance(known, dict) else None

@@ -22,7 +22,7 @@ from kinetoscope.tables._event_sources import (
 )
 from kinetoscope.tables._stack_weights import stack_weights
 from kinetoscope.tables.averages import Grouping, added_up, averages, total
-from kinetoscope.tables.event_table import TableOptions, event_table
+from kinetoscope.tables.event_table import TableOptions, event_page, event_table
 from kinetoscope.trace import catalog
 from kinetoscope.trace._shown import memory_recorded
 
@@ -140,10 +140,6 @@ class EventList(MutableSequence[Event]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as events, which share their trace."""
         return _made, (list(self), *self._settings)
-
-    def __str__(self) -> str:
-        """The table."""
-        return self.table()
 
     def __repr__(self) -> str:
         """One line."""
@@ -324,6 +320,8 @@ class EventList(MutableSequence[Event]):
             time_unit=time_unit,
         )
         return event_table(self if sort_by is None else self.sorted_by(sort_by), options)
+
+    __str__, _repr_html_ = table, event_page
 
     def span_rows(self) -> NDArray[np.int64] | None:
         """Return the rows of `spans` of these events, negative for `[memory]`; None if they are not single events."""

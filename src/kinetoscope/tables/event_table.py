@@ -11,10 +11,12 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.tables import _event_arguments as arguments
-from kinetoscope.tables._units import flops_scale, printable, share_text, size_text, time_text
+from kinetoscope.tables._units import flops_scale, share_text, size_text, time_text
 from kinetoscope.tables.function_event import FunctionEvent
 from kinetoscope.trace._device_time import works_on_device
+from kinetoscope.trace._html import Cell, note, page, table
 from kinetoscope.trace._schema import SpanKind
+from kinetoscope.trace._text import printable
 
 if TYPE_CHECKING:
     from kinetoscope.tables._event_sources import Event
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 NUMBER_WIDTH = 12
 GAP = "  "
+_ROWS_OF_A_PAGE = 50
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,39 @@ def event_table(events: EventList, options: TableOptions) -> str:
         device = (events.use_device or "device").upper()
         out.append(f"Self {device} time total: {time_text(device_us, options.time_unit)}")
     return "\n".join(out) + "\n"
+
+
+def event_page(events: EventList) -> str:
+    """Return the first events as HTML, with the columns of the text table."""
+    if len(events) == 0:
+        return page(note("no events"))
+    options = TableOptions(
+        _ROWS_OF_A_PAGE, None, None, None, None, top_level_events_only=False, time_unit=None
+    )
+    host_us, device_us = float(events.values("self_cpu_time_total").sum()), _device_total(events)
+    columns = _columns(events, options, host_us, device_us)
+    share = next(place for place, column in enumerate(columns) if column.heading == "Self CPU %")
+    rows = []
+    for event in _chosen(events, options):
+        texts: list[Cell | str] = [column.cell(event).strip() for column in columns]
+        texts[share] = Cell(str(texts[share]), "", event.self_cpu_time_total / host_us if host_us else 0.0)
+        if columns[-1].heading == SOURCE:
+            texts[-1] = Cell(str(texts[-1]), "\n".join(event.stack or []))
+        rows.append(texts)
+    headings = [column.heading for column in columns]
+    left = [place for place, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
+    told = [
+        "1 event" if len(events) == 1 else f"{len(events):,} events",
+        f"self CPU time {time_text(host_us)}",
+    ]
+    if device_us is not None:
+        told.append(f"self {(events.use_device or 'device').upper()} time {time_text(device_us)}")
+    more = (
+        note(f"the first {len(rows)} of them are shown; table() prints more")
+        if len(events) > len(rows)
+        else ""
+    )
+    return page(note(", ".join(told)), table(headings, rows, left=left), more)
 
 
 def _columns(

@@ -196,9 +196,7 @@ class _Beside(Joining):
         several = len(self._tables["processes"]["pid"]) > 1
         made: dict[str, list[Any]] = {name: [] for name in STORED["losses"].column_names}
         for part in self._parts:
-            losses, whose = part.trace.columns("losses"), ""
-            if several and len(part.trace.columns("processes")) == 0:
-                whose = f" (process {self._tables['processes']['pid'][int(part.rows['processes'][-1])]})"
+            losses, whose = part.trace.columns("losses"), self._named(part) if several else ""
             for name, values in made.items():
                 values += list(losses[name])
             if whose:
@@ -213,7 +211,21 @@ class _Beside(Joining):
                 "They were put on one axis by what their clocks showed, or by what was asked for: how far these were apart is "
                 "not known. Record them on one machine, or let the ranks align their clocks."
             )
+        for part in self._parts:
+            if violated_ns := part.place.facts.get("violated_ns"):
+                made["what"].append("moments that no straight clock fits")
+                made["count"].append(1)
+                made["where"].append(f"times{self._named(part)}")
+                made["why"].append(
+                    f"What is known of its clock contradicts itself by {violated_ns} ns, so its error may be larger than told: the clock "
+                    "was set or bent while it recorded, or calls of ranks were taken for each other."
+                )
         return made
+
+    def _named(self, part: Part) -> str:
+        """Whose a part is, in words."""
+        row = int(part.rows["processes"][-1])
+        return "" if row < 0 else f" (process {self._tables['processes']['pid'][row]})"
 
     def _info(self) -> dict[str, Any]:
         """What is known of the first trace, and of each process what is its own."""

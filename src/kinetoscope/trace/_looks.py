@@ -1,8 +1,7 @@
-"""How a trace introduces itself in a terminal and in a notebook."""
+"""How a trace introduces itself in a terminal; for notebooks see `kinetoscope.tables.trace_page`."""
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,15 +54,6 @@ def rich_table(trace: Trace) -> rich.table.Table:
         # As Text, so that square brackets in a path are not taken for markup.
         table.add_row(name, Text(value))
     return table
-
-
-def html_table(trace: Trace) -> str:
-    """Make an HTML table of the facts."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(value)}</td></tr>"
-        for name, value in facts(trace).items()
-    )
-    return f"<table><caption>Trace</caption>{rows}</table>"
 
 
 def duration_text(duration_ns: int) -> str:

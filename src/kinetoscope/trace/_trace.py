@@ -393,7 +393,6 @@ class Trace(Selections):
         yield repr(self) if self._closed else rich_table(self)
 
     def _repr_html_(self) -> str:
-        """Show as a small table in notebooks."""
-        from kinetoscope.trace._looks import html_table
-
-        return html_table(self) if not self._closed else "<p>Trace (closed)</p>"
+        """Show in notebooks what is in it, and the operators that took most."""
+        page: str = "<p>Trace (closed)</p>" if self._closed else catalog.resolve(catalog.PAGE)(self)
+        return page

@@ -100,6 +100,9 @@ VIEWS: dict[str, str] = {
     "key_averages": "kinetoscope.tables.events:key_averages",
 }
 
+# Function (Trace) -> HTML, as notebooks show a trace.
+PAGE = "kinetoscope.tables.trace_page:trace_page"
+
 # Function (max_memory_bytes=0): a native reader of Chrome's format, to be fed; and function (what it found) -> Trace.
 CHROME_READER = "kinetoscope.formats.chrome_reading:new_reader"
 CHROME_TRACE = "kinetoscope.formats.chrome_reading:made_trace"

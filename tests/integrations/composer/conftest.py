@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.integrations.composer.profilers import a_trace
+from tests.support.noting_engine import NotingEngine
 from tests.support.trace_builder import TraceBuilder
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
@@ -20,6 +22,12 @@ def small_trace():
     builder = TraceBuilder()
     builder.span("aten::mm", 10, 20)
     return builder.build()
+
+
+@pytest.fixture
+def engine():
+    """An engine that notes what it is asked for, and whose recordings have one operator."""
+    return NotingEngine(a_trace)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -158,3 +161,155 @@ def test_files_go_through_composers_uploader(composer, train, tmp_path):
         "8.json",
     ]
     assert list((tmp_path / "run/torch_traces").iterdir()) == []
+
+
+def test_files_have_the_names_that_composers_own_profiler_gives_them(composer, train, tmp_path):
+    """Two cycles of the first epoch, with either profiler: the same names, and the same operators of the same model."""
+    from composer.profiler import Profiler, cyclic_schedule
+
+    def files_of(profiler, folder):
+        train(epochs=1, profiler=profiler)
+        assert profiler is not None
+        return sorted(
+            str(path.relative_to(tmp_path / folder)) for path in (tmp_path / folder).rglob("*.json")
+        )
+
+    def operators(folder):
+        with kinetoscope.open(tmp_path / folder / "rank0.4.pt.trace.json") as trace:
+            counts = {}
+            for span in trace.table("spans").to_pylist():
+                if span["name"].startswith("aten::"):
+                    counts[span["name"]] = counts.get(span["name"], 0) + 1
+            return counts
+
+    schedule = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
+    options = {"trace_handlers": [], "sys_prof_cpu": False, "torch_prof_remote_file_name": None}
+    theirs = files_of(
+        Profiler(schedule=cyclic_schedule(**schedule), torch_prof_folder="{run_name}/theirs", **options),
+        "run/theirs",
+    )
+    with_ours = files_of(
+        ours.Profiler(ours.cyclic_schedule(**schedule), torch_prof_folder="{run_name}/ours", **options),
+        "run/ours",
+    )
+    assert with_ours == ["rank0.4.pt.trace.json", "rank0.8.pt.trace.json"] == theirs
+    assert operators("run/ours") == operators("run/theirs")
+
+
+def test_our_profiler_and_trace_handler_in_composers_trainer(composer, train, tmp_path):
+    handler = ours.JSONTraceHandler(num_traces_to_keep=1)
+    told = composer.profiler.JSONTraceHandler("{run_name}/told", merged_trace_filename=None)
+    profiler = ours.Profiler(ours.cyclic_schedule(**SCHEDULE), [handler, told], sys_prof_memory=True)
+    plain, profiled = train(), train(profiler=profiler)
+    assert all(torch.equal(a, b) for a, b in zip(plain.weights, profiled.weights, strict=True))
+    assert [path.name for _, (path,) in handler.saved_traces] == ["ep1-ba18-rank0.json"]
+    assert sorted(path.name for path in (tmp_path / "run/traces").iterdir()) == [
+        "ep1-ba18-rank0.json",
+        "merged_trace.json",
+    ]
+    with kinetoscope.open(tmp_path / "run/traces/merged_trace.json") as trace:
+        names = trace.table("spans").column("name").to_pylist()
+        assert [step["number"] for step in trace.table("steps").to_pylist()] == [2, 3, 6, 7, 12, 13, 16, 17]
+        # Composer marks what happens in ACTIVE batches; the last one of a cycle is ACTIVE_AND_SAVE.
+        assert names.count("event/batch") == names.count("event/dataloader") == 4
+        assert not [name for name in names if name.startswith("callback/TorchProfiler/")]
+        assert "memory_used_bytes" in trace.table("counters").column("name").to_pylist()
+    events = json.loads(told.saved_traces[-1][1][0].read_text("utf-8"))
+    assert {"aten::addmm", "event/batch"} <= {event["name"] for event in events}
+
+
+def test_our_trace_handler_under_composers_own_profiler(composer, train, tmp_path):
+    from composer.profiler import Profiler, cyclic_schedule
+
+    handler = ours.JSONTraceHandler(merged_trace_filename="merged.ktrace")
+    train(epochs=1, profiler=Profiler(schedule=cyclic_schedule(**SCHEDULE), trace_handlers=[handler]))
+    assert [path.name for _, (path,) in handler.saved_traces] == ["ep0-ba4-rank0.json", "ep0-ba8-rank0.json"]
+    with kinetoscope.open(tmp_path / "run/traces/ep0-ba4-rank0.json") as trace:
+        names = trace.table("spans").column("name").to_pylist()
+        assert {"aten::addmm", "event/batch"} <= set(names)
+
+
+RANK = """
+import sys
+sys.path[:0] = sys.argv[1].split(":")
+import torch
+NO_TORCHVISION
+import composer
+from composer.utils import dist
+from torch.utils.data import DataLoader, TensorDataset
+from kinetoscope.integrations import composer as ours
+
+class Net(composer.ComposerModel):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(16, 2)
+
+    def forward(self, batch):
+        return self.net(batch[0])
+
+    def loss(self, outputs, batch):
+        return torch.nn.functional.cross_entropy(outputs, batch[1])
+
+dist.initialize_dist("cpu")
+data, model = TensorDataset(torch.randn(80, 16), torch.randint(0, 2, (80,))), Net()
+handler = ours.JSONTraceHandler(merged_trace_filename="merged.ktrace")
+trainer = composer.Trainer(
+    model=model, train_dataloader=DataLoader(data, batch_size=4, sampler=dist.get_sampler(data)), max_duration="1ep",
+    optimizers=torch.optim.SGD(model.parameters(), lr=0.1), run_name="two", device="cpu", progress_bar=False,
+    profiler=ours.Profiler(ours.cyclic_schedule(wait=1, warmup=1, active=2, repeat=2), handler),
+)
+trainer.fit()
+trainer.close()
+"""
+# See tools/try_composer.py.
+NO_TORCHVISION = """
+try:
+    import torchvision
+except RuntimeError:
+    for name in [name for name in sys.modules if name.partition('.')[0] == 'torchvision']:
+        del sys.modules[name]
+    declared = torch.library.Library('torchvision', 'DEF')
+    for name in ('nms', 'qnms'):
+        declared.define(name + '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')
+"""
+
+
+def test_two_ranks_of_composers_trainer_are_in_one_trace(composer, tmp_path, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    ranks = []
+    for rank in range(2):
+        for name, value in {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": 2,
+            "LOCAL_WORLD_SIZE": 2,
+            "NODE_RANK": 0,
+        }.items():
+            monkeypatch.setenv(name, str(value))
+        program = RANK.replace("NO_TORCHVISION", NO_TORCHVISION)
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-c", program, ":".join(sys.path)], cwd=tmp_path
+            )
+        )
+    assert [process.wait(timeout=240) for process in ranks] == [0, 0]
+    names = sorted(
+        str(path.relative_to(tmp_path / "two")) for path in (tmp_path / "two").rglob("*") if path.is_file()
+    )
+    assert names == [
+        *(f"torch_traces/rank{rank}.{batch}.pt.trace.json" for rank in range(2) for batch in (4, 8)),
+        *(f"traces/ep0-ba{batch}-rank{rank}.json" for batch in (4, 8) for rank in range(2)),
+        "traces/merged.ktrace",
+    ]
+    with kinetoscope.open(tmp_path / "two/traces/merged.ktrace") as trace:
+        assert [(row["rank"], row["clock"]) for row in trace.table("processes").to_pylist()] == [
+            (0, "monotonic"),
+            (1, "monotonic"),
+        ]
+        steps = trace.table("steps").to_pylist()
+        for rank in range(2):
+            assert [step["number"] for step in steps if step["rank"] == rank] == [2, 3, 6, 7]

@@ -11,26 +11,12 @@ from kinetoscope.integrations.composer import (
     ProfilerAction,
     Timestamp,
     TorchProfiler,
-    TraceFiles,
     cyclic_schedule,
 )
+from tests.integrations.composer.profilers import CPU, PLACES, a_trace, saved
 from tests.support.noting_engine import NotingEngine
-from tests.support.trace_builder import TraceBuilder
 
-CPU = [kinetoscope.ProfilerActivity.CPU]
-PLACES = {"folder": "run", "filename": "{batch}.json", "remote_file_name": None}
 SKIP, WARMUP, ACTIVE, SAVE = ProfilerAction
-
-
-def a_trace(_request):
-    builder = TraceBuilder().know("profile_memory", True)
-    builder.span("aten::mm", 10, 20).allocate(12, 0x10, 64)
-    return builder.build()
-
-
-@pytest.fixture
-def engine():
-    return NotingEngine(a_trace)
 
 
 class Composer:
@@ -82,10 +68,6 @@ def by_letters(text, batches):
         ]
 
     return schedule
-
-
-def saved(profiler):
-    return [moment.batch for moment, _ in profiler.saved_traces]
 
 
 # ---------------------------------------------------------------------------------------------------------- schedules
@@ -203,6 +185,11 @@ def test_a_folder_with_files_is_an_error_before_training(tmp_path, engine):
         ({"on_trace_ready": print}, "on_trace_ready cannot be chosen"),
         ({"engine": "fast"}, "engine='fast'"),
         ({"record_shapes": "False"}, "record_shapes"),
+        pytest.param(
+            {"activities": [kinetoscope.ProfilerActivity.CUDA]},
+            "CUDA is not available here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here"),
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_object_is_made(arguments, said):
@@ -267,9 +254,9 @@ def test_trace_handlers_of_composers_profiler_are_told_of_each_file(engine):
     told = []
     profiler = TorchProfiler(**PLACES, engine=engine, num_traces_to_keep=1)
     trainer = Composer(profiler, by_letters("SS..", 4))
-    trainer.state.profiler.record_chrome_json_trace_file = lambda path: told.append(
-        (path.name, path.exists())
-    )
+    trainer.state.profiler.trace_handlers = [
+        SimpleNamespace(process_chrome_json_trace_file=lambda path: told.append((path.name, path.exists())))
+    ]
     trainer.train().close()
     assert told == [("1.json", True), ("2.json", True)]
 
@@ -310,99 +297,6 @@ def test_without_a_batch_nothing_is_begun_and_nothing_logged(engine, caplog):
     profiler = TorchProfiler(**PLACES, engine=engine)
     Composer(profiler, cyclic_schedule()).close()
     assert (engine.log, caplog.messages, profiler.profiler) == ([], [], None)
-
-
-# ------------------------------------------------------------------------------------------------- loops of your own
-
-
-def test_a_loop_of_your_own(engine, tmp_path):
-    clock = iter(range(0, 1000, 2))
-    profiler = TorchProfiler(
-        "{run_name}",
-        "rank{rank}.e{epoch}.b{batch}.s{sample}.t{token}.{total_wct}.{epoch_wct}.{batch_wct}.json",
-        None,
-        run_name="mine",
-        schedule=cyclic_schedule(warmup=1, active=2),
-        engine=engine,
-        clock=lambda: next(clock),
-    )
-    with profiler:
-        for _ in range(2):
-            for _ in range(4):
-                profiler.step(samples=3, tokens=10)
-            profiler.next_epoch()
-    assert [paths[0].name for _, paths in profiler.saved_traces] == [
-        "rank0.e0.b3.s9.t30.6.0.6.0.2.0.json",
-        "rank0.e1.b7.s21.t70.14.0.6.0.2.0.json",
-    ]
-    assert all((tmp_path / path).exists() for _, paths in profiler.saved_traces for path in paths)
-
-
-def test_a_loop_that_breaks_off_is_saved_and_one_that_goes_on_is_not_cut(engine):
-    with TorchProfiler(**PLACES, schedule=lambda _state: ACTIVE, engine=engine) as profiler:
-        for _ in range(3):
-            profiler.step()
-    assert saved(profiler) == [3]
-    profiler.files.overwrite = True
-    with pytest.raises(ZeroDivisionError), profiler:
-        profiler.step()
-        1 / 0
-    assert saved(profiler) == [3, 1]
-
-
-def test_the_last_batch_of_a_loop_whose_length_is_known(engine):
-    profiler = TorchProfiler(**PLACES, schedule=cyclic_schedule(warmup=1, active=8), engine=engine)
-    profiler.start(dataloader_len=3)
-    for _ in range(2):
-        for _ in range(3):
-            profiler.step()
-        profiler.next_epoch()
-    profiler.stop()
-    profiler.stop()
-    assert saved(profiler) == [3, 6]
-
-
-def test_calls_at_the_wrong_moment_are_refused(engine):
-    profiler = TorchProfiler(**PLACES, schedule=cyclic_schedule(), engine=engine)
-    for call in (profiler.step, profiler.next_epoch):
-        with pytest.raises(StateError, match=r"follows no loop: call start\(\)"):
-            call()
-    profiler.start()
-    with pytest.raises(StateError, match="was started already"):
-        profiler.start()
-    with pytest.warns(UserWarning, match="nothing was recorded"):
-        profiler.stop()
-
-
-def test_a_session_of_another_kind_can_use_the_file_policy(tmp_path):
-    files = TraceFiles("run", "{batch}.json.gz", None, num_traces_to_keep=1)
-    files.start()
-    with kinetoscope.profile(
-        activities=CPU,
-        schedule=kinetoscope.schedule(wait=0, warmup=1, active=1, repeat=2),
-        on_trace_ready=lambda session: files.save(session, Timestamp(batch=session.step_num)),
-    ) as session:
-        for _ in range(4):
-            torch.ones(2).add(1)
-            session.step()
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["4.json.gz"]
-
-
-def test_counters_of_the_system_are_tracks_of_the_saved_trace():
-    profiler = TorchProfiler(
-        **PLACES,
-        activities=CPU,
-        schedule=cyclic_schedule(warmup=0, active=2),
-        sources=[kinetoscope.SystemCounters()],
-    )
-    with profiler:
-        for _ in range(2):
-            torch.ones(2).add(1)
-            profiler.step()
-    with kinetoscope.open(profiler.saved_traces[0][1][0]) as trace:
-        tracks = set(trace.table("counters").column("name").to_pylist())
-    assert {"cpu_percent", "memory_used_bytes", "process_rss_bytes"} <= tracks
-    assert any(name.startswith("network_") for name in tracks)
 
 
 def test_other_arguments_of_the_session_are_passed_on(engine):

@@ -246,6 +246,36 @@ def test_what_is_being_uploaded_is_not_deleted(memory, monkeypatch, small_trace)
     assert (seen, here()) == ([True] * 3, ["rank0.2.json"])
 
 
+def test_a_store_that_hangs_does_not_keep_the_job_from_ending(memory, monkeypatch, small_trace):
+    may_go_on = threading.Event()
+    monkeypatch.setattr(type(memory), "put_file", lambda *_arguments, **_options: may_go_on.wait(60))
+    files = files_for("memory://store/" + NAME, num_traces_to_keep=0, patience_s=0.01)
+    files.save(small_trace, Timestamp(batch=0))
+    files.save(small_trace, Timestamp(batch=1))
+    with pytest.warns(UserWarning, match=r"2 uploads are not over after 0.01 s; .* The files stay"):
+        files.close()
+    assert here() == ["rank0.0.json", "rank0.1.json"]
+    (sender,) = [thread for thread in threading.enumerate() if thread.name == "kinetoscope-upload"]
+    assert sender.daemon
+    may_go_on.set()
+    sender.join(60)
+    assert here() == []
+
+
+def test_a_fork_waits_for_nothing_of_its_parent(memory, monkeypatch, small_trace):
+    may_go_on = threading.Event()
+    monkeypatch.setattr(type(memory), "put_file", lambda *_arguments, **_options: may_go_on.wait(60))
+    files = files_for("memory://store/" + NAME, num_traces_to_keep=0)
+    files.save(small_trace, Timestamp(batch=0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)  # as a forked child, where the thread is not
+        files.wait()
+    assert here() == ["rank0.0.json"]  # it is still on its way
+    may_go_on.set()
+    files.close()
+    assert here() == []
+
+
 def test_a_remote_file_is_replaced_only_if_asked_for(memory, small_trace):
     memory.pipe("/store/rank0.0.json", b"precious")
     slept = []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import kinetoscope
 from kinetoscope import MissingDependencyError
 from kinetoscope.integrations import pyg
 from kinetoscope.integrations.pyg import install_pyg, uninstall_pyg
@@ -109,6 +110,26 @@ def test_a_with_block_takes_back_only_what_it_put_in(profile):
     assert profile.timeit is theirs
     uninstall_pyg()
     assert profile.timeit is theirs
+
+
+@pytest.mark.parametrize("first_in", ["pyg", "torch"])
+@pytest.mark.parametrize("first_out", ["pyg", "torch"])
+def test_the_switch_of_torchs_names_does_not_disturb_this_one(profile, first_in, first_out):
+    on = {"pyg": install_pyg, "torch": kinetoscope.install}
+    off = {"pyg": uninstall_pyg, "torch": kinetoscope.uninstall}
+    before = everything(profile)
+    try:
+        for name in sorted(on, key=first_in.__ne__):
+            on[name]()
+        assert profile.timeit.__module__.startswith("kinetoscope")
+        with profile.torch_profile(export_chrome_trace=False) as session:
+            pass
+        assert isinstance(session, kinetoscope.profile)
+    finally:
+        for name in sorted(off, key=first_out.__ne__):
+            off[name]()
+    left = everything(profile)
+    assert {name for name in before if left[name] is not before[name]} == set()
 
 
 def test_a_version_of_pyg_without_a_name_does_not_get_it(profile, monkeypatch):

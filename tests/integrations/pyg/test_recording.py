@@ -15,6 +15,9 @@ from kinetoscope.integrations.pyg import (
     trace_handler,
     xpu_profile,
 )
+from tests.support.simulated_accelerator import cuda, xpu
+
+__all__ = ["cuda", "xpu"]
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +70,16 @@ def test_the_five_that_took_longest_fill_the_columns():
         torch.ones(3).exp().sum().neg()
     longest = sorted(session.key_averages(), key=lambda event: event.self_cpu_time_total, reverse=True)
     assert columns["NAME"] == [event.key for event in longest[:5]]
+    assert {len(column) for column in columns.values()} == {5}
+
+
+def test_on_a_machine_with_cuda_the_columns_of_the_device_are_filled_too(cuda):
+    cuda.used = False
+    columns: dict[str, list] = defaultdict(list)
+    with torch_profile(False, columns, "prof"):
+        work()
+        torch.ones(3).exp().sum().neg()
+    assert list(columns)[6:] == ["SELF CUDA %", "SELF CUDA", "CUDA TOTAL", "CUDA TIME AVG", "# OF CALLS"]
     assert {len(column) for column in columns.values()} == {5}
 
 
@@ -174,4 +187,20 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
 
 def test_without_an_intel_gpu_the_block_does_not_run():
     with pytest.raises(DeviceError, match="xpu_profile"), xpu_profile():
+        pytest.fail("the block ran")
+
+
+@pytest.mark.parametrize("export", [True, False])
+def test_with_an_intel_gpu_the_block_is_recorded_on_it_too(xpu, export, capsys, tmp_path):
+    # This build of torch records no XPU, whatever the machine has: that it says so shows that it was asked to.
+    with pytest.warns(UserWarning, match="disabling XPU profiling"), xpu_profile(export) as session:
+        work()
+    assert "aten::mm" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == ["timeline.json"] * export
+    assert len(session.trace.columns("spans")) > 0
+
+
+def test_for_an_intel_gpu_too_a_folder_that_takes_no_file_is_refused_before_the_block_runs(xpu, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    with pytest.raises(ArgumentError, match="cannot be written to"), xpu_profile():
         pytest.fail("the block ran")

@@ -17,8 +17,9 @@ from kinetoscope.integrations.composer._batches import BatchRecorder
 from kinetoscope.integrations.composer._files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
 from kinetoscope.integrations.composer._loop import LoopState
 from kinetoscope.integrations.composer._names import Ranks
-from kinetoscope.integrations.composer._present import IS_THERE, Callback
+from kinetoscope.integrations.composer._present import Callback
 from kinetoscope.integrations.composer._schedule import BatchSchedule
+from kinetoscope.integrations.composer._trace_handler import all_ranks_are_here, tell_handlers
 
 _log = logging.getLogger("kinetoscope.integrations.composer")
 
@@ -171,11 +172,7 @@ class TorchProfiler(Callback):
         batches = BatchRecorder(schedule, self._save, self._options)
         batches.check(state)
         self.files.start(self._run_name or state.run_name, logger)
-        if IS_THERE and not isinstance(state, LoopState):
-            # No rank may write before all have seen that the folder is empty.
-            from composer.utils import dist
-
-            dist.barrier()
+        all_ranks_are_here(state)
         self._state = state
         self._batches = batches
 
@@ -259,9 +256,17 @@ class TorchProfiler(Callback):
             raise StateError("TorchProfiler was started already: call stop() first.")
         loop = LoopState(self._run_name, dataloader_len, clock=self._clock)
         self.init(loop, None)
+        self.follow(loop)
+        return self
+
+    def follow(self, loop: LoopState) -> None:
+        """Begin with the first batch of a loop, after `init` was told of it; `start` does both.
+
+        Args:
+            loop: The loop.
+        """
         self._loop = loop
         self._carefully(lambda batches: batches.next_batch(loop))
-        return self
 
     def step(self, *, samples: int = 0, tokens: int = 0) -> None:
         """Say that a batch is over, and that the next one begins.
@@ -348,15 +353,14 @@ class TorchProfiler(Callback):
         """Write a trace; what stands in the way costs this trace only."""
         session.add_metadata_json("global_rank", json.dumps(Ranks.of_this_process().rank))
         try:
-            self.files.save(session, timestamp, written=self._tell_composer)
+            profiler = getattr(self._state, "profiler", None)
+            self.files.save(
+                session,
+                timestamp,
+                written=lambda path: tell_handlers(profiler, session.trace, timestamp, path),
+            )
         except Exception as error:  # noqa: BLE001  (a full disk shall not end a training run)
             warnings.warn(f"a trace was not saved: {type(error).__name__}: {error}", stacklevel=3)
-
-    def _tell_composer(self, path: Path) -> None:
-        """Let the trace handlers of Composer's profiler read a trace."""
-        tell = getattr(getattr(self._state, "profiler", None), "record_chrome_json_trace_file", None)
-        if tell is not None and path.name.lower().endswith((".json", ".json.gz")):
-            tell(path)
 
     def _log_tables(self, batches: BatchRecorder) -> None:
         """Log which operators took most time and memory in the last recording."""

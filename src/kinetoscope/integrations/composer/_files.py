@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, FolderNotEmptyError, StateError
 from kinetoscope.integrations.composer._names import FILE_VARIABLES, FOLDER_VARIABLES, NameTemplate, Ranks
-from kinetoscope.integrations.composer._uploads import Uploads, check_url, is_url
+from kinetoscope.integrations.composer._uploads import PATIENCE_S, Uploads, check_url, is_url
 from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class TraceFiles:
             ever deleted.
         attempts: How often each upload is tried.
         sleep: Waits so many seconds, between attempts.
+        patience_s: For how many seconds `close` and `wait` wait for uploads that are under way.
 
     Attributes:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp, and a list with the path that each
@@ -85,6 +86,7 @@ class TraceFiles:
         num_traces_to_keep: int = -1,
         attempts: int = 3,
         sleep: Callable[[float], object] = time.sleep,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         number: object = num_traces_to_keep
         if isinstance(number, bool) or not isinstance(number, int) or number < -1:
@@ -106,7 +108,7 @@ class TraceFiles:
                 if text is not None
             },
         }
-        _check_suffix(filename, use_gzip=use_gzip)
+        check_suffix("filename", filename, use_gzip=use_gzip)
         if memory_filename is not None and not memory_filename.lower().endswith(MEMORY_SUFFIXES):
             raise ArgumentError(
                 f"memory_filename={memory_filename!r}: the suffix names no form of a memory timeline; use one of: "
@@ -122,7 +124,7 @@ class TraceFiles:
         self.overwrite = overwrite
         self.saved_traces: list[tuple[Any, list[Path]]] = []
         self.folder: Path | None = None
-        self._uploads = Uploads(overwrite=overwrite, attempts=attempts, sleep=sleep)
+        self._uploads = Uploads(overwrite=overwrite, attempts=attempts, sleep=sleep, patience_s=patience_s)
         self._kept: list[_Save] = []
         self._lock = threading.Lock()
         self._run_name = ""
@@ -227,10 +229,18 @@ class TraceFiles:
         """Finish the uploads. Safe to call more than once; traces can be saved again after it."""
         self._uploads.close()
 
+    def folder_of(self, rank: int) -> Path:
+        """Return the folder of a rank, once `start` was called.
+
+        Args:
+            rank: Its number in the job.
+        """
+        own = rank == self._ranks.rank
+        return Path(self._folder.filled_in(self._run_name, self._ranks if own else self._ranks.other(rank)))
+
     def _path(self, what: str, ranks: Ranks, timestamp: Any) -> Path:
         """The local path of a file of some rank."""
-        folder = Path(self._folder.filled_in(self._run_name, ranks))
-        return folder / self._names[what].filled_in(self._run_name, ranks, timestamp)
+        return self.folder_of(ranks.rank) / self._names[what].filled_in(self._run_name, ranks, timestamp)
 
     def _wrote_memory(self, trace: Trace, path: Path) -> bool:
         """Write a memory timeline; what stands in its way costs no trace."""
@@ -320,14 +330,18 @@ def _gzipped(name: Any) -> Any:
     return f"{name}.gz" if isinstance(name, str) and not name.endswith(".gz") else name
 
 
-def _check_suffix(filename: str, *, use_gzip: bool) -> None:
-    """Refuse a name whose suffix names no format that holds a trace."""
+def check_suffix(what: str, filename: str, *, use_gzip: bool = False) -> None:
+    """Refuse a name whose suffix names no format that holds a trace.
+
+    Raises:
+        ArgumentError: It does not.
+    """
     name = filename.lower()
     formats = [suffix for suffix in catalog.WRITERS if suffix != ".tables"]
     if not name.endswith(tuple(formats)):
         hint = " (use_gzip appended .gz, and that format is not packed by gzip)" if use_gzip else ""
         raise ArgumentError(
-            f"filename={filename!r}: the suffix names no known format of traces{hint}; use one of: {', '.join(formats)}."
+            f"{what}={filename!r}: the suffix names no known format of traces{hint}; use one of: {', '.join(formats)}."
         )
 
 

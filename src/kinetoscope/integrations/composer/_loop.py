@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from kinetoscope.integrations.composer._timestamp import Timestamp
 
@@ -19,14 +20,14 @@ class LoopState:
         dataloader_len: Batches in each epoch, None where nobody knows.
         timestamp: Where the loop is.
         clock: Tells seconds, for the durations of the timestamp.
-        profiler: None: there is no profiler of Composer's.
+        profiler: The `Profiler` that follows the loop, None for a `TorchProfiler` alone.
     """
 
     run_name: str | None = None
     dataloader_len: int | None = None
     timestamp: Timestamp = field(default_factory=Timestamp)
     clock: Callable[[], float] = time.monotonic
-    profiler: None = None
+    profiler: Any = None
 
     def __post_init__(self) -> None:
         """Begin to measure."""

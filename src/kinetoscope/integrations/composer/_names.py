@@ -56,6 +56,13 @@ class Ranks:
         node_rank, local_rank = divmod(rank, self.local_world_size)
         return replace(self, rank=rank, local_rank=local_rank, node_rank=node_rank)
 
+    def of_this_machine(self) -> range:
+        """The ranks of this one's machine; all of the job where no launcher said which these are."""
+        if self.local_world_size < 2 and not os.environ.get("LOCAL_WORLD_SIZE"):
+            return range(self.world_size)
+        first = self.rank - self.local_rank
+        return range(first, first + self.local_world_size)
+
 
 FOLDER_VARIABLES = ("run_name", *vars(Ranks()))
 FILE_VARIABLES = (*FOLDER_VARIABLES, *values_of(Timestamp()))

@@ -34,11 +34,61 @@ class _Callback:
             called(state, logger)
 
 
-def _found() -> tuple[type[Any], Any] | None:
-    """Composer's `Callback` and `ProfilerAction`, None where Composer is not there or cannot be imported."""
+class _TraceHandler(_Callback):
+    """The base of what is told of marks and traces, where Composer is not there."""
+
+    def process_duration_event(
+        self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
+    ) -> None:
+        """A range of this name begins or ends.
+
+        Args:
+            name: What it is called.
+            categories: To what it belongs.
+            is_start: Whether it begins.
+            timestamp: Where training is.
+            wall_clock_time_ns: When, by `time.time_ns`.
+        """
+
+    def process_instant_event(
+        self, name: str, categories: Any, timestamp: Any, wall_clock_time_ns: int
+    ) -> None:
+        """Something of this name happened.
+
+        Args:
+            name: What it is called.
+            categories: To what it belongs.
+            timestamp: Where training is.
+            wall_clock_time_ns: When, by `time.time_ns`.
+        """
+
+    def process_counter_event(
+        self, name: str, categories: Any, wall_clock_time_ns: int, timestamp: Any, values: dict[str, Any]
+    ) -> None:
+        """Counters have these values now.
+
+        Args:
+            name: What they are called together.
+            categories: To what they belong.
+            wall_clock_time_ns: When, by `time.time_ns`.
+            timestamp: Where training is.
+            values: The value of each counter.
+        """
+
+    def process_chrome_json_trace_file(self, filepath: Any) -> None:
+        """A trace was written.
+
+        Args:
+            filepath: Where, in Chrome's format.
+        """
+
+
+def _found() -> tuple[type[Any], Any, type[Any]] | None:
+    """Composer's `Callback`, `ProfilerAction` and `TraceHandler`, None where Composer is not there or cannot be imported."""
     try:
         from composer.core import Callback as ComposerCallback
         from composer.profiler import ProfilerAction as ComposerAction
+        from composer.profiler import TraceHandler as ComposerTraceHandler
     except ImportError as error:
         if not (error.name or "").startswith("composer"):
             _log.warning("Composer is installed but cannot be imported (%s): working without it.", error)
@@ -46,7 +96,7 @@ def _found() -> tuple[type[Any], Any] | None:
     except Exception as error:  # noqa: BLE001  (a Composer beside a torch it was not made for fails in its own ways)
         _log.warning("Composer is installed but cannot be imported (%s): working without it.", error)
         return None
-    return ComposerCallback, ComposerAction
+    return ComposerCallback, ComposerAction, ComposerTraceHandler
 
 
 _FOUND = _found()
@@ -55,5 +105,6 @@ IS_THERE = _FOUND is not None
 if TYPE_CHECKING:
     Callback = _Callback
     ProfilerAction = _Action
+    TraceHandler = _TraceHandler
 else:
-    Callback, ProfilerAction = _FOUND or (_Callback, _Action)
+    Callback, ProfilerAction, TraceHandler = _FOUND or (_Callback, _Action, _TraceHandler)

@@ -6,8 +6,8 @@ import os
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kinetoscope._errors import ArgumentError, MissingDependencyError
 ATTEMPTS = 3
 # Before the second attempt, and before each further one.
 PAUSES_S = (0.5, 2.0)
+PATIENCE_S = 600.0
 
 
 def is_url(name: str) -> bool:
@@ -59,18 +60,24 @@ class Uploads:
         overwrite: Whether what is there already may be replaced. What this object uploaded itself always may.
         attempts: How often a file is tried.
         sleep: Waits so many seconds.
+        patience_s: For how many seconds `wait` waits. A store that hangs shall not keep the job from ending.
     """
 
     def __init__(
-        self, *, overwrite: bool, attempts: int = ATTEMPTS, sleep: Callable[[float], object] = time.sleep
+        self,
+        *,
+        overwrite: bool,
+        attempts: int = ATTEMPTS,
+        sleep: Callable[[float], object] = time.sleep,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._overwrite = overwrite
         self._attempts = attempts
         self._sleep = sleep
+        self._patience_s = patience_s
         self._own: set[str] = set()
         self._failures: list[str] = []
-        self._pending: list[Future[None]] = []
-        self._executor: ThreadPoolExecutor | None = None
+        self._sender: _Sender | None = None
         self._process = os.getpid()
         self._lock = threading.Lock()
 
@@ -84,23 +91,27 @@ class Uploads:
 
     def to_url(self, path: Path, url: str, then: Callable[[bool], object]) -> None:
         """Send a file to a URL, in time; `then` is told on the sending thread whether it arrived."""
-        sender = self._sender()
-        self._pending = [future for future in self._pending if not future.done()]
-        self._pending.append(sender.submit(self._send_to_url, path, url, then))
+        if self._sender is None or self._process != os.getpid():
+            # A forked process has no thread of its parent's, and sends nothing of its parent's.
+            self._process = os.getpid()
+            self._sender = _Sender()
+        self._sender.send(lambda: self._send_to_url(path, url, then))
 
     def wait(self) -> None:
-        """Wait until everything has been sent, or has failed; a forked process waits for nothing of its parent's."""
-        if self._process == os.getpid():
-            for future in self._pending:
-                future.result()
-        self._pending = []
+        """Wait until everything has been sent, has failed, or takes too long; a forked process waits for nothing of its parent's."""
+        if self._sender is None or self._process != os.getpid():
+            return
+        left = self._sender.wait(self._patience_s)
+        if left:
+            self.note(
+                f"{left} uploads are not over after {self._patience_s:g} s; nobody waits for them any longer. The files stay where "
+                "they are."
+            )
 
     def close(self) -> None:
-        """Wait, let the sending thread end, and warn of what failed."""
+        """Wait, and warn of what failed."""
         self.wait()
-        if self._executor is not None and self._process == os.getpid():
-            self._executor.shutdown()
-        self._executor = None
+        self._sender = None
         self.warn()
 
     def warn(self) -> None:
@@ -143,13 +154,47 @@ class Uploads:
         """Whether a file of this name may be replaced."""
         return self._overwrite or name in self._own
 
-    def _sender(self) -> ThreadPoolExecutor:
-        """The thread that sends; after a fork, one of this process's own."""
-        if self._executor is None or self._process != os.getpid():
-            self._process = os.getpid()
-            self._pending = []
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="kinetoscope-upload")
-        return self._executor
+
+class _Sender:
+    """Sends one after the other on a thread, which is there while there is something to send, and does not keep the program from ending."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], object]] = deque()
+        self._left = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def send(self, job: Callable[[], object]) -> None:
+        """Do this when what came before is done."""
+        with self._changed:
+            self._jobs.append(job)
+            self._left += 1
+            if self._left == 1:
+                self._thread = threading.Thread(target=self._run, name="kinetoscope-upload", daemon=True)
+                self._thread.start()
+
+    def wait(self, seconds: float) -> int:
+        """Wait until everything is done, but no longer than some seconds; return how much is left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left == 0, seconds)
+            left, thread = self._left, self._thread
+        if thread is not None and left == 0:
+            thread.join()
+        return left
+
+    def _run(self) -> None:
+        """Do what there is to do."""
+        left = 1
+        while left:
+            with self._changed:
+                job = self._jobs.popleft()
+            try:
+                job()
+            finally:
+                with self._changed:
+                    self._left -= 1
+                    left = self._left
+                    self._changed.notify_all()
 
 
 def _put(path: Path, url: str, *, replace: bool) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from types import FunctionType, TracebackType
-from typing import Any, Self
+from types import FunctionType
+from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
-from kinetoscope.collect._install import copied, namespaces, replace
+from kinetoscope.collect._install import Installation, copied, namespaces, replace
 from kinetoscope.integrations.pyg._benchmark import benchmark
 from kinetoscope.integrations.pyg._memory import (
     byte_to_megabyte,
@@ -80,27 +80,7 @@ _OURS: dict[str, tuple[Any, ...]] = {
 }
 
 
-class PygInstallation:
-    """What `install_pyg` returns. As a context manager it takes back at the end what its own call put in."""
-
-    def __init__(self, *, is_the_first: bool) -> None:
-        """Remember whether this call changed anything."""
-        self._is_the_first = is_the_first
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Take back what this call of `install_pyg` put in."""
-        if self._is_the_first:
-            self._is_the_first = False
-            uninstall_pyg()
-
-
-def install_pyg() -> PygInstallation:
+def install_pyg() -> Installation:
     """Let the names of `torch_geometric.profile` lead to Kinetoscope, so that programs written for PyG use it unchanged.
 
     This holds for the package and its modules, for what is imported from them later, and for every loaded module that has
@@ -125,12 +105,12 @@ def install_pyg() -> PygInstallation:
         ) from error
     with _lock:
         if _stand_ins is not None:
-            return PygInstallation(is_the_first=False)
+            return Installation(None)
         # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
         _stand_ins = _made_stand_ins()
         _note_places()
         replace({id(theirs): ours for theirs, ours in _stand_ins})
-        return PygInstallation(is_the_first=True)
+        return Installation(uninstall_pyg)
 
 
 def uninstall_pyg() -> None:

@@ -185,11 +185,13 @@ def _held_on(device: torch.device | None, number: int = -1) -> int:
     """The bytes of all living tensors on a device, or on any accelerator of that number."""
     # By the type and not by isinstance, which asks `__class__` of objects that may do anything when asked.
     living = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
-    return bytes_of(
-        tensor
-        for tensor in living
-        if (tensor.device == device if device is not None else tensor.device.index == number)
-    )
+    with torch._C.DisableTorchFunctionSubclass():
+        on_it = [
+            tensor
+            for tensor in living
+            if (tensor.device == device if device is not None else tensor.device.index == number)
+        ]
+    return bytes_of(on_it)
 
 
 def _free_and_used(memory: Any, number: int, digits: int) -> tuple[float, float]:

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import ProfilerActivity, profile
+from kinetoscope.collect import ProfilerActivity, profile, supported_activities
 from kinetoscope.integrations.pyg._checks import need_xpu
 from kinetoscope.integrations.pyg._operator_rows import checked_columns, save_profile_data
 
@@ -49,8 +49,11 @@ def torch_profile(
     if export_chrome_trace:
         _check_working_directory()
     handler = trace_handler if export_chrome_trace else print_time_total
-    session = profile(on_trace_ready=handler, on_error="warn")
-    with session:
+    # Only torch's collector knows devices; chosen by name it needs no warning of what it costs.
+    engine: Literal["auto", "kineto"] = (
+        "auto" if supported_activities() == {ProfilerActivity.CPU} else "kineto"
+    )
+    with profile(on_trace_ready=handler, on_error="warn", engine=engine) as session:
         yield session
     if csv_data is not None and write_csv == "prof":
         averages = session.key_averages()
@@ -78,7 +81,7 @@ def xpu_profile(export_chrome_trace: bool = True) -> Iterator[profile]:
         _check_working_directory()
     handler = trace_handler if export_chrome_trace else print_time_total
     activities = [ProfilerActivity.CPU, ProfilerActivity.XPU]
-    with profile(activities=activities, on_trace_ready=handler, on_error="warn") as session:
+    with profile(activities=activities, on_trace_ready=handler, on_error="warn", engine="kineto") as session:
         yield session
 
 

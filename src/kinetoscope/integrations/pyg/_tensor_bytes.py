@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,19 +13,21 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     """The bytes that the elements of these tensors take together; an element that several of them have counts once.
 
     Of a tensor that leaves gaps (`x[:, 0]`), the elements count and not the gaps. A tensor that shows one element many
-    times (`expand`) takes that one.
+    times (`expand`) takes that one. Tensors without memory of their own (meta, fake, functional, batched ones) take none.
     """
     whole: dict[torch.device, list[tuple[int, int]]] = {}
     with_gaps: dict[torch.device, set[tuple[int, int, int]]] = {}
-    for tensor in (part for one in tensors for part in _plain_parts(one)):
-        extent = _extent(tensor)
-        if extent is None:
-            continue
-        start, end, size = extent
-        if size == end - start:
-            whole.setdefault(tensor.device, []).append((start, end))
-        else:
-            with_gaps.setdefault(tensor.device, set()).add(extent)
+    # Subclasses are looked at as the plain tensors they are: what they make of a question is their own affair.
+    with torch._C.DisableTorchFunctionSubclass():
+        for tensor in (part for one in tensors for part in _plain_parts(one)):
+            extent = _extent(tensor)
+            if extent is None:
+                continue
+            start, end, size = extent
+            if size == end - start:
+                whole.setdefault(tensor.device, []).append((start, end))
+            else:
+                with_gaps.setdefault(tensor.device, set()).add(extent)
     covered = {device: _joined(ranges) for device, ranges in whole.items()}
     counted = sum(end - start for ranges in covered.values() for start, end in ranges)
     for device, extents in with_gaps.items():
@@ -54,18 +57,23 @@ def _plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def _extent(tensor: torch.Tensor) -> tuple[int, int, int] | None:
     """Where a tensor's elements begin and end, and their bytes; None for one without memory of its own."""
     try:
-        start, width = tensor.data_ptr(), tensor.element_size()
-        if start == 0 or tensor.numel() == 0:
+        storage = tensor.untyped_storage()
+        # Fake tensors name a device that only their storage denies, and warn when they are asked for an address.
+        if storage.device.type == "meta" or storage.data_ptr() == 0:
             return None
+        if tensor.is_nested:
+            return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage.nbytes()
+        if tensor.numel() == 0:
+            return None
+        width = tensor.element_size()
+        start = storage.data_ptr() + tensor.storage_offset() * width
         # A dimension of stride 0 shows the same elements again.
         shown = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
-        last = sum((size - 1) * stride for size, stride in shown)
-        elements = 1
-        for size, _ in shown:
-            elements *= size
     except (RuntimeError, NotImplementedError, ValueError):
-        # Meta, fake, functional and not yet materialised tensors have no address: torch refuses to tell.
+        # Functional, batched and not yet materialised tensors have no storage: torch refuses to tell.
         return None
+    last = sum((size - 1) * stride for size, stride in shown)
+    elements = math.prod(size for size, _ in shown)
     end = start + (last + 1) * width
     return start, end, min(elements * width, end - start)
 

@@ -1,10 +1,14 @@
-"""The processes of a trace as a tree: each under the one that started it."""
+"""What is told of a trace of several processes: their tree, the steps of one of them, and the modules of all together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kinetoscope.trace import Trace
 
 
@@ -49,3 +53,37 @@ def process_tree(trace: Trace) -> list[dict[str, Any]]:
         }
         for row, depth in ordered
     ]
+
+
+def steps_of_one(trace: Trace) -> tuple[str, NDArray[np.bool_]]:
+    """Choose the steps that are told of: those of the first process that made any, since ranks step together.
+
+    Returns:
+        That process by name, empty where there is one process alone, and which rows of `steps` are its own.
+    """
+    whose = trace.column("steps", "process_row")
+    if len(trace.columns("processes")) == 0 or len(whose) == 0:
+        return "", np.ones(len(whose), dtype=np.bool_)
+    first = int(whose.min())
+    table = trace.columns("processes")
+    rank = f", rank {table['rank'][first]}" if table["rank"][first] >= 0 else ""
+    return f"{table['name'][first]}{rank}", whose == first
+
+
+def modules_together(trace: Trace) -> list[dict[str, Any]]:
+    """Read the table `modules`, in which modules of several processes (of ranks, say) that have one path and class are one.
+
+    Returns:
+        For each its `path`, `class` and `depth`, and `total_ns`, `forward_ns` and `backward_ns` summed.
+    """
+    summed = ("total_ns", "forward_ns", "backward_ns")
+    rows: list[dict[str, Any]] = (
+        trace.table("modules").select(["path", "class", "depth", *summed]).to_pylist()
+    )
+    if len(trace.columns("processes")) == 0:
+        return rows
+    alike: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for row in rows:
+        known = alike.setdefault((row["path"], row["class"], row["depth"]), row | dict.fromkeys(summed, 0))
+        known.update({name: known[name] + row[name] for name in summed})
+    return list(alike.values())

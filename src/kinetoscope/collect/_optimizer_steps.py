@@ -1,0 +1,68 @@
+"""Hearing of the steps of every optimizer, also from the middle of one.
+
+torch keeps what is to be called at each step in a dictionary and goes through it; the program ends with an error when
+that is changed meanwhile, as by a session that begins or ends within somebody's own hook. So what torch calls is put
+there once, before there can be a step, and stays; whom it tells is a list of our own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.optim import Optimizer
+
+    Told = Callable[[Optimizer, Any, Any], None]
+
+
+class OptimizerSteps:
+    """Tells of the steps of all optimizers of this process."""
+
+    def __init__(self) -> None:
+        """Hear of nothing before somebody wants to know."""
+        self._listens = False
+        self._before: tuple[Told, ...] = ()
+        self._after: tuple[Told, ...] = ()
+
+    def __len__(self) -> int:
+        """How many functions are called at a step."""
+        return len(self._before) + len(self._after)
+
+    def listen(self) -> None:
+        """Be where torch calls us; a second call does nothing. To be called while no optimizer steps."""
+        if not self._listens:
+            self._listens = True
+            register_optimizer_step_pre_hook(self._begins)
+            register_optimizer_step_post_hook(self._has_ended)
+
+    def before(self, told: Told) -> None:
+        """Call a function with the optimizer and the arguments of each step before it."""
+        self.listen()
+        self._before = (*self._before, told)
+
+    def after(self, told: Told) -> None:
+        """Call a function with the optimizer and the arguments of each step after it."""
+        self.listen()
+        self._after = (*self._after, told)
+
+    def forget(self, *told: Told) -> None:
+        """Call these no more; those that are not called are no error."""
+        self._before = tuple(one for one in self._before if one not in told)
+        self._after = tuple(one for one in self._after if one not in told)
+
+    # The lists are made anew at each change, so these go through what they were at the beginning of the step.
+
+    def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for told in self._before:
+            told(optimizer, args, kwargs)
+
+    def _has_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for told in self._after:
+            told(optimizer, args, kwargs)
+
+
+OPTIMIZER_STEPS = OptimizerSteps()

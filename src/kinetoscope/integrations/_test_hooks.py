@@ -1,0 +1,239 @@
+"""What the pytest plugin does: options, wrong markers, the recording of each test, the verdict, and the traces that are kept.
+
+Loaded in every run of pytest, so nothing heavy is imported here: torch, numpy and the rooms of this package come with the
+first test that is recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kinetoscope._errors import KinetoscopeError
+from kinetoscope.integrations._test_limits import MARKER, Limits, limits_of
+
+if TYPE_CHECKING:
+    from kinetoscope.integrations._test_recording import Recording
+
+KEEP = ("failed", "all", "none")
+FIXTURE = "kinetoscope_trace"
+
+_LIMITS = pytest.StashKey[Limits]()
+_RECORDING = pytest.StashKey["Recording"]()
+# How the call of a test may end without having been a whole test: there is nothing to be judged or kept then.
+_NOT_A_VERDICT = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, KeyboardInterrupt)
+
+
+class LimitExceeded(pytest.fail.Exception):  # type: ignore[name-defined]
+    """What fails a test that did more than its marker allows; its text says what exceeded what, and where."""
+
+    # Reports show the name of an exception with its module before its text, and have few columns for both.
+    __module__ = "builtins"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what can be said of the traces that are kept."""
+    group = parser.getgroup("kinetoscope", "recording tests with Kinetoscope")
+    keep = "of which recorded tests the trace is kept: failed (the default), all or none"
+    folder = "where traces are kept; default: in pytest's cache, or a temporary folder where there is none"
+    group.addoption("--kinetoscope-keep", choices=KEEP, default=None, help=keep)
+    group.addoption("--kinetoscope-dir", metavar="DIR", default=None, help=folder)
+    parser.addini("kinetoscope_keep", keep, default="failed")
+    parser.addini("kinetoscope_dir", folder, default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marker, and check what the configuration file says."""
+    config.addinivalue_line("markers", MARKER)
+    keep = config.getini("kinetoscope_keep")
+    if keep not in KEEP:
+        raise pytest.UsageError(f"kinetoscope_keep = {keep!r} is not valid; use one of: {', '.join(KEEP)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse wrong markers where tests are collected, as pytest refuses a marker that it does not know."""
+    report = yield
+    wrong: dict[str, list[pytest.Item]] = {}
+    for item in report.result or ():
+        if isinstance(item, pytest.Item) and (marks := list(item.iter_markers("kinetoscope"))):
+            try:
+                _limits(marks)
+            except KinetoscopeError as error:
+                wrong.setdefault(str(error), []).append(item)
+    if wrong:
+        report.outcome, report.result = "failed", []
+        report.longrepr = "\n".join(_refused(said, items) for said, items in wrong.items())
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Prepare the recording of a test that is marked or wants the trace; its marks may be newer than its collection."""
+    marks = list(item.iter_markers("kinetoscope"))
+    if not marks and FIXTURE not in getattr(item, "fixturenames", ()):
+        return
+    _prepare(item, marks)
+
+
+@pytest.fixture
+def kinetoscope_trace(request: pytest.FixtureRequest) -> Recording:
+    """The trace of this test: what it did from its first line to the moment in which the trace is first looked at.
+
+    It has all that a `kinetoscope.Trace` has. `with kinetoscope_trace:` records that block only, and
+    `with kinetoscope_trace.step():` marks a step.
+    """
+    if _RECORDING not in request.node.stash:
+        _prepare(request.node, list(request.node.iter_markers("kinetoscope")))
+    recording: Recording = request.node.stash[_RECORDING]
+    return recording
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Record the call of a test, then judge it by its limits."""
+    if _RECORDING not in item.stash:
+        return (yield)
+    recording, limits = item.stash[_RECORDING], item.stash[_LIMITS]
+    try:
+        recording.begin()
+    except KinetoscopeError as error:
+        raise pytest.fail.Exception(f"the test cannot be recorded: {error}", pytrace=False) from None
+    try:
+        result = yield
+    except _NOT_A_VERDICT:
+        recording.discard()
+        raise
+    except BaseException:
+        _tell_of_failed(item, recording, limits)
+        raise
+    exceeded = _judged(item, recording, limits)
+    kept = _keep(item, recording, failed=bool(exceeded))
+    if exceeded:
+        raise LimitExceeded("\n".join([exceeded, *_where_kept(item, kept)]), pytrace=False)
+    return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Let go of the trace when the fixtures of the test are done with it; a test that is run again begins anew."""
+    recording = item.stash.get(_RECORDING, None)
+    if recording is not None:
+        recording.discard()
+        del item.stash[_RECORDING]
+
+
+def _prepare(item: pytest.Item, marks: list[pytest.Mark]) -> None:
+    """Read the limits of a test and make its recording, which does not begin yet."""
+    try:
+        limits = _limits(marks)
+    except KinetoscopeError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    from kinetoscope.integrations._test_recording import Recording
+
+    item.stash[_LIMITS] = limits
+    item.stash[_RECORDING] = Recording(limits.settings)
+
+
+def _limits(marks: list[pytest.Mark]) -> Limits:
+    """Read the markers of a test, the nearest first."""
+    return limits_of([mark.kwargs for mark in marks], [mark.args for mark in marks])
+
+
+def _refused(said: str, items: list[pytest.Item]) -> str:
+    """One line on what is wrong with the markers of some tests, with the place of the first of them."""
+    file, line, name = items[0].location
+    place = file if line is None else f"{file}:{line + 1}"
+    more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
+    return f"{place}: {name}{more}: {said}"
+
+
+def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
+    """Return what exceeded which limit and where, or an empty text; what was measured goes into the test's report."""
+    from kinetoscope.integrations._test_verdict import judge
+
+    try:
+        recording.end()
+        if not limits.allowed:
+            return ""
+        verdict = judge(recording.trace, limits, recording.ran_ns)
+    except KinetoscopeError as error:
+        raise pytest.fail.Exception(f"the limits cannot be checked: {error}", pytrace=False) from None
+    except Exception as error:
+        if limits.allowed:
+            said = f"the limits could not be checked: {type(error).__name__}: {error}"
+            raise pytest.fail.Exception(said, pytrace=False) from error
+        item.warn(pytest.PytestWarning(f"the recording of {item.nodeid} could not be ended: {error}"))
+        return ""
+    item.user_properties.extend((f"kinetoscope_{name}", value) for name, value in verdict.measured.items())
+    if verdict.lost:
+        item.warn(pytest.PytestWarning(f"the trace of {item.nodeid} is not complete: {verdict.lost}"))
+    return verdict.text
+
+
+def _tell_of_failed(item: pytest.Item, recording: Recording, limits: Limits) -> None:
+    """Say beside the failure of the test itself which limits it exceeded until then, and where its trace is."""
+    try:
+        exceeded = _judged(item, recording, limits)
+    except pytest.fail.Exception as failure:
+        exceeded = str(failure)
+    told = [*([exceeded] if exceeded else []), *_where_kept(item, _keep(item, recording, failed=True))]
+    if told:
+        item.add_report_section("call", "kinetoscope", "\n".join(told))
+
+
+def _keep(item: pytest.Item, recording: Recording, *, failed: bool) -> Path | None:
+    """Save the trace where that is wanted, and forget that of an earlier run where it is not; None where not saved."""
+    keep = item.config.getoption("--kinetoscope-keep") or item.config.getini("kinetoscope_keep")
+    wanted = keep == "all" or (keep == "failed" and failed)
+    try:
+        path = _folder(item.config, make=wanted) / _file_name(item.nodeid)
+        if not wanted:
+            path.unlink(missing_ok=True)
+            return None
+        recording.trace.save(path)
+    except Exception as error:  # noqa: BLE001  (a full disk is no failure of the test)
+        item.warn(pytest.PytestWarning(f"the trace of {item.nodeid} could not be kept: {error}"))
+        return None
+    return path
+
+
+def _folder(config: pytest.Config, *, make: bool) -> Path:
+    """Where traces are kept, the same for all workers of a run."""
+    folder: Path
+    named = config.getoption("--kinetoscope-dir") or config.getini("kinetoscope_dir")
+    if named:
+        base = config.invocation_params.dir if config.getoption("--kinetoscope-dir") else config.rootpath
+        folder = base / named
+    elif (cache := getattr(config, "cache", None)) is not None:
+        folder = Path(cache.mkdir("kinetoscope"))
+    else:
+        temporary: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        folder = temporary / "kinetoscope"
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _file_name(nodeid: str) -> str:
+    """A name that a file can have, of which two tests never have the same."""
+    file, _, name = nodeid.partition("::")
+    short = f"{file.rpartition('/')[2]}-{name}"
+    readable = re.sub(r"[^\w.=-]+", "-", short, flags=re.ASCII).strip("-")[:100]
+    return f"{readable}-{hashlib.sha256(nodeid.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}.ktrace"
+
+
+def _where_kept(item: pytest.Item, path: Path | None) -> list[str]:
+    """One line on where the trace is, as short as it can be copied from the terminal."""
+    if path is None:
+        return []
+    near = os.path.relpath(path, item.config.invocation_params.dir)
+    shown = path if near.startswith(os.pardir) else near
+    return [f"its trace: {shown}"]

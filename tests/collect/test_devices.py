@@ -1,0 +1,32 @@
+"""What is told of the devices in use."""
+
+import json
+
+import pytest
+import torch
+
+from kinetoscope.collect._devices import described, processor_name
+
+
+def devices() -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(described()["devices"])
+    return found
+
+
+def test_the_processor_comes_first_by_its_name() -> None:
+    assert devices()[0] == {"type": "cpu", "index": -1, "name": processor_name()}
+
+
+def test_a_device_whose_driver_fails_has_no_name_and_the_recording_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(index: int) -> str:
+        raise RuntimeError(f"device {index} fell off the bus")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", broken)
+    assert devices()[1:] == [
+        {"type": "cuda", "index": 0, "name": ""},
+        {"type": "cuda", "index": 1, "name": ""},
+    ]
