@@ -123,7 +123,7 @@ def test_without_steps_work_is_by_the_whole_trace():
 
 def test_without_inputs_nothing_is_said_of_work():
     found = answer(TraceBuilder().span("aten::mm", 0, 100).build(), "overview/work", {})
-    assert set(found.values()) == {None}
+    assert {found[name] for name in ("flops", "flops_per_s", "mfu_percent", "covered_percent")} == {None}
 
 
 def test_peaks_add_up_from_their_categories():
@@ -143,7 +143,7 @@ def test_peaks_add_up_from_their_categories():
 
 
 def test_without_memory_there_are_no_peaks():
-    assert answer(trained(), "overview/memory", {}) == {"peaks": []}
+    assert answer(trained(), "overview/memory", {})["peaks"] == []
 
 
 def test_another_part_is_no_question():

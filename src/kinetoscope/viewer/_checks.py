@@ -33,7 +33,7 @@ RECORDED: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-def said(text: str, *values: tuple[float, str] | int) -> Said:
+def said(text: str, *values: tuple[float | None, str] | int) -> Said:
     """A sentence and its numbers; one without a unit is a count."""
     return {"text": text, "values": [(value, "") if isinstance(value, int) else value for value in values]}
 

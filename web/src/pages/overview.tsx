@@ -67,7 +67,7 @@ function Whole(props: { overview: Overview }) {
         </span>
         <HealthLine health={health.value} />
       </header>
-      <Tiles overview={overview} breakdown={breakdown} peaks={peaks} />
+      <Tiles tiles={overview.tiles} />
       <div class="ov-body">
         <div class="ov-main">
           {empty && (
