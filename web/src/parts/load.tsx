@@ -42,7 +42,7 @@ function Small(props: { load: Columns; name: string; label: string; unit: string
   return (
     <li title={told.slice(0, 2000)}>
       <a class="name" href={address("timeline")}>
-        {label.replaceAll("_", " ").replace(/ (percent|bytes|watts|celsius)$/, "")}
+        {label.replaceAll("_", " ").replace(/ (percent|bytes|bytes per s|watts|celsius)$/, "")}
       </a>
       <svg
         viewBox={`0 0 ${values.length} ${HIGH}`}
