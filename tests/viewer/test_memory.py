@@ -171,7 +171,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(EVENTS, st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9)), max_size=3), st.integers(0, 200))
 def test_a_thinned_curve_keeps_every_peak_and_shows_only_what_was(events, older, start):
     builder = TraceBuilder().span("aten::add", 30, 90)

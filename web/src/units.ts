@@ -66,6 +66,7 @@ export function scaled(value: number | null | undefined, unit = ""): string {
 
 export function percent(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (value > 0 && value < 0.05) return "<0.1 %";
   return `${value >= 99.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} %`;
 }
 
@@ -78,7 +79,7 @@ export function shown(value: unknown, unit: string, name = ""): string {
     if (unit === "%") return percent(value);
     if (unit === "GB/s") return scaled(value * 1e9, "B/s");
     if (unit === "FLOP/s" || unit === "FLOP/byte") return scaled(value, unit);
-    if (name.endsWith("flops")) return scaled(value, "FLOP");
+    if (unit === "FLOP" || name.endsWith("flops")) return scaled(value, "FLOP");
     return unit === "" ? count(value) : String(value);
   }
   if (typeof value === "boolean") return value ? "yes" : "no";

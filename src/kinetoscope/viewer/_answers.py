@@ -40,6 +40,7 @@ ANSWERS: dict[str, str] = {
     "histogram": "kinetoscope.viewer._instances:histogram",
     "instances": "kinetoscope.viewer._instances:instances",
     "kernels": "kinetoscope.viewer._kernels:kernels",
+    "load": "kinetoscope.viewer._load:load",
     "memory": "kinetoscope.viewer._memory:memory",
     "memory/at": "kinetoscope.viewer._memory_curve:at",
     "memory/blocks": "kinetoscope.viewer._memory:blocks",

@@ -33,7 +33,7 @@ RECORDED: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-def said(text: str, *values: tuple[float, str] | int) -> Said:
+def said(text: str, *values: tuple[float | None, str] | int) -> Said:
     """A sentence and its numbers; one without a unit is a count."""
     return {"text": text, "values": [(value, "") if isinstance(value, int) else value for value in values]}
 
@@ -133,7 +133,11 @@ def _clock(facts: dict[str, Any]) -> Check | None:
     if "readings" not in found:
         return None
     error = found.get("largest_error_ns", 0)
-    told = said("Checked {} times, {} off at most", found["readings"], (error, "ns"))
+    told = (
+        said("Checked {} times, {} off at most", found["readings"], (error, "ns"))
+        if error
+        else said("Checked {} times, never off", found["readings"])
+    )
     meaning = "The recorder's own clock against that of the system."
     return _check(WARN if error > _MOST_CLOCK_ERROR_NS else GOOD, "Clock", told, meaning)
 

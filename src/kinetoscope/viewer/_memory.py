@@ -57,7 +57,7 @@ _BLOCK = Table(
     "blocks",
     "A block of memory.",
     (
-        Column("time_ns", "int64", "ns", "When it was allocated; nothing for what was there before."),
+        Column("time_ns", "int64", "ns", "When it was allocated; nothing where that was not seen."),
         Column("bytes", "int64", "bytes", "Its size.", 0),
         Column("lifetime_ns", "int64", "ns", "From its allocation to its free, if both were seen."),
         Column("freed_ns", "int64", "ns", "When it was freed, or its address handed out again."),
@@ -145,7 +145,7 @@ def blocks(trace: Trace, query: Query) -> Limited:
     freed, recorded = end < NEVER_NS, known.allocation[rows] >= 0
     step = through(known.span[rows], trace.column("spans", "step"))
     columns: dict[str, Any] = {
-        "time_ns": np.where(start >= 0, start, -1),
+        "time_ns": np.where(recorded, start, -1),
         "bytes": known.bytes[rows],
         "lifetime_ns": np.where(freed & recorded, end - start, -1),
         "freed_ns": np.where(freed, end, -1),

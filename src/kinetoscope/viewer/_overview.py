@@ -19,6 +19,7 @@ from kinetoscope.trace._processes import of_processes
 from kinetoscope.trace._shown import memory_recorded
 from kinetoscope.trace._steps import OPTIMIZER
 from kinetoscope.viewer._run_facts import ended, program, run_facts
+from kinetoscope.viewer._tiles import memory_tile, tiles, work_tile
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -45,7 +46,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         name: len(trace.columns(name))
         for name in ("threads", "modules", "stacks", "shapes", "allocations", "collectives", "counters")
     }
-    return {
+    found = {
         "program": program(trace.info),
         "ended": ended(trace.info),
         "start_realtime_ns": began if type(began) is int and 0 < began < 2**63 else None,
@@ -61,6 +62,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "steps": steps(trace),
         "host": busiest_thread(trace),
     }
+    return {**found, "tiles": tiles(trace, found)}
 
 
 def steps(trace: Trace) -> dict[str, Any] | None:
@@ -121,9 +123,11 @@ def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
         LookupError: It is none of them.
     """
     if name == "work":
-        return work(trace)
+        found = work(trace)
+        return {**found, "tile": work_tile(found)}
     if name == "memory":
-        return {"peaks": memory_peaks(trace)}
+        peaks = trace.cached("viewer: memory peaks", lambda: memory_peaks(trace))
+        return {"peaks": peaks, "tile": memory_tile(peaks)}
     raise LookupError(name)
 
 

@@ -30,7 +30,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 # What no page of ours needs is refused to whatever a browser may take an answer for.
-_INERT = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox"}
+INERT = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Response:
     status: int
     body: bytes
     type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=lambda: _INERT)
+    headers: Mapping[str, str] = field(default_factory=lambda: INERT)
     file: IO[bytes] | None = None
 
 
@@ -107,10 +107,10 @@ def encoded(found: Answer) -> Response:
     """Write an answer as bytes: tables as a stream of Arrow's, files as they are, everything else as JSON."""
     if isinstance(found, MadeFile):
         headers = {"Content-Disposition": disposition(found.name)}
-        return Response(200, b"", found.type, _INERT | headers, found.file)
+        return Response(200, b"", found.type, INERT | headers, found.file)
     if isinstance(found, Limited):
         headers = {"X-Total-Rows": str(found.total)}
-        return Response(200, _arrow(found.table), ARROW, _INERT | headers)
+        return Response(200, _arrow(found.table), ARROW, INERT | headers)
     if isinstance(found, dict | list):
         return _json(found)
     return Response(200, _arrow(found), ARROW)

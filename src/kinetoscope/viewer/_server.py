@@ -14,7 +14,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.viewer._respond import Response, respond
+from kinetoscope.viewer._respond import INERT, Response, respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +40,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
+    **INERT,
 }
 # Answers that are still on their way when the server ends get this long.
 _PATIENCE_S = 2

@@ -45,7 +45,7 @@ NEEDS_DUCKDB = (
 )
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from kinetoscope.viewer._sql_worker import main; main(*json.loads(sys.argv[2]))"
+    "from kinetoscope.viewer._sql_worker import main; main(int(sys.argv[2]))"
 )
 
 
@@ -98,7 +98,7 @@ class Queries:
             self._ended_for = ""
             process = self._running()
             tables = {name: self._written(trace, name) for name in tables_named(trace, query)}
-            asked = {"query": query, "rows": rows, "form": form, "tables": tables}
+            asked = {"query": query, "rows": rows, "form": form, "tables": tables, "time_s": self.time_s}
             timer = threading.Timer(
                 self.time_s, self._end, [process, f"It took longer than {self.time_s:g} s"]
             )
@@ -107,6 +107,7 @@ class Queries:
             try:
                 told, body = _exchange(process, asked)
             except (OSError, EOFError) as error:
+                process.kill()
                 process.wait()
                 why = self._ended_for or "It took more memory than it may, or DuckDB broke down"
                 raise (StateError if why == STOPPED else ArgumentError)(
@@ -117,6 +118,7 @@ class Queries:
             finally:
                 timer.cancel()
                 if self._ended_for or told.get("last"):
+                    process.kill()
                     process.wait()
                 if process.poll() is not None:
                     self._forget(process)
@@ -144,9 +146,8 @@ class Queries:
             return self._process
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-sql-"))
-        limits = [self.memory_bytes, self.time_s]
         process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
-            [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), json.dumps(limits)],
+            [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), str(self.memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from kinetoscope.viewer._answers import Query
 
 MEASURES = {"cpu": "ns", "device": "ns", "bytes": "bytes"}
+# Built-in methods are recorded with the object that they are of, another one each time.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 ORDERS = {"callees": upright, "callers": inverted}
 
 
@@ -90,6 +93,9 @@ def flame(trace: Trace, query: Query) -> pyarrow.Table:
     shown: dict[str, Any] = {
         name: Labels(*few_texts(real[name], _and_none(strings))) for name in ("function", "file")
     }
+    shown["function"] = Labels(
+        shown["function"].ids, [_ADDRESS.sub("", text) for text in shown["function"].texts]
+    )
     columns = {
         "parent": tree.parent,
         **shown,
@@ -171,10 +177,29 @@ def _tree(trace: Trace, options: tuple[str, str, bool, int]) -> Flame:
 
     def make() -> Flame:
         stacks, weights = trace.columns("stacks"), _weights(trace, by, process)
-        shown = shown_stacks(stacks["parent"], stacks["frame"], user_frames(trace) if hide else None)
+        frame = np.append(_like_frames(trace), np.int32(-1))[stacks["frame"]]
+        shown = shown_stacks(stacks["parent"], frame, user_frames(trace) if hide else None)
         return ORDERS[order](shown, weights.of_stack, weights.count)
 
     return trace.cached(f"viewer: flame {options}", make)
+
+
+def _like_frames(trace: Trace) -> NDArray[np.int32]:
+    """For each frame the first that differs from it in nothing but the addresses of objects in its name."""
+
+    def make() -> NDArray[np.int32]:
+        frames, strings = trace.columns("frames"), trace.strings
+        like = np.arange(len(frames), dtype=np.int32)
+        functions, files, lines = (frames[name].tolist() for name in ("function", "file", "line"))
+        named = {row: _ADDRESS.sub("", strings[row]) for row in set(functions) if " at 0x" in strings[row]}
+        first: dict[tuple[str, int, int], int] = {}
+        for frame, function in enumerate(functions):
+            if function in named:
+                key = (named[function], files[frame], lines[frame])
+                like[frame] = first.setdefault(key, frame)
+        return like
+
+    return trace.cached("viewer: like frames", make)
 
 
 def _weights(trace: Trace, by: str, process: int) -> _Weights:

@@ -5,7 +5,7 @@ import { shown } from "../units";
 /** A sentence with places for its numbers, each with its unit. */
 export interface Said {
   text: string;
-  values: readonly (readonly [value: number, unit: string])[];
+  values: readonly (readonly [value: number | null, unit: string])[];
 }
 
 export interface Check {

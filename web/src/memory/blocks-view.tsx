@@ -6,7 +6,7 @@ import { Table } from "../parts/table";
 import { address, change } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
-import { type Device, shortFrame, stackOf, tail } from "./facts";
+import { type Device, knows, shortFrame, stackOf, tail } from "./facts";
 
 const ORDERS = [
   ["biggest", "Biggest"],
@@ -57,22 +57,32 @@ export function BlocksView(props: {
               order={FIRST[order] ?? "-bytes"}
               height="22rem"
               columns={[
-                { name: "time_ns", title: "Allocated", width: "7rem", cell: (row) => when(table, row) },
+                {
+                  name: "time_ns",
+                  title: "Allocated",
+                  width: "7rem",
+                  cell: (row: number) => when(table, row),
+                },
                 { name: "bytes", title: "Size", width: "6.5rem", bar: true },
-                { name: "lifetime_ns", title: "Lived", width: "7rem", cell: (row) => lived(table, row) },
-                { name: "category", width: "minmax(7rem, 1fr)" },
+                {
+                  name: "lifetime_ns",
+                  title: "Lived",
+                  width: "7rem",
+                  cell: (row: number) => lived(table, row),
+                },
+                { name: "category", width: "minmax(8.6rem, 1fr)" },
                 {
                   name: "module",
                   width: "minmax(7rem, 2fr)",
-                  cell: (row) => tail(table.texts("module")[row] ?? "–"),
+                  cell: (row: number) => tail(table.texts("module")[row] ?? "–"),
                 },
                 { name: "operator", width: "minmax(8rem, 2fr)" },
                 {
                   name: "line",
                   width: "minmax(9rem, 3fr)",
-                  cell: (row) => shortFrame(table.texts("line")[row] ?? "–"),
+                  cell: (row: number) => shortFrame(table.texts("line")[row] ?? "–"),
                 },
-              ]}
+              ].filter(({ name }) => knows(device, name))}
               onRow={(row) => change({ stack: stackOf(table, row) })}
               selected={(row) => chosen !== undefined && stackOf(table, row) === chosen}
             />
@@ -86,7 +96,12 @@ export function BlocksView(props: {
 /** A link to what allocated it, or else to the moment. */
 function when(table: Columns, row: number) {
   const time = table.values("time_ns")[row];
-  if (typeof time !== "number") return <span class="faint">before</span>;
+  if (typeof time !== "number")
+    return (
+      <span class="faint" title="It was there before the recording, or came from elsewhere.">
+        not seen
+      </span>
+    );
   const span = table.values("span")[row];
   const query = typeof span === "number" ? { span: String(span) } : { time: String(time) };
   return (

@@ -127,3 +127,8 @@ export function stackOf(table: Columns, row: number): string {
   const stack = table.values("stack")[row];
   return typeof stack === "number" ? String(stack) : "none";
 }
+
+/** Whether a column of holders can have anything in it. */
+export function knows(device: Device, column: string): boolean {
+  return column === "module" ? device.modules : column === "line" ? device.stacks : true;
+}

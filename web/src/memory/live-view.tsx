@@ -5,7 +5,7 @@ import { Choice } from "../parts/choice";
 import { Table } from "../parts/table";
 import { address, change } from "../router";
 import { moment } from "../timeline/ticks";
-import { type Device, shortFrame, stackOf, tail } from "./facts";
+import { type Device, knows, shortFrame, stackOf, tail } from "./facts";
 
 const GROUPINGS = [
   ["all", "All"],
@@ -26,7 +26,8 @@ export function LiveView(props: {
   chosen: string | undefined;
 }) {
   const { device, time, chosen } = props;
-  const by = GROUPINGS.some(([name]) => name === props.by) ? props.by : "all";
+  const groupings = GROUPINGS.filter(([name]) => knows(device, name));
+  const by = groupings.some(([name]) => name === props.by) ? props.by : "all";
   const source = useSource();
   const query = { device: device.key, by, time };
   const can = source.has("memory/live", query);
@@ -53,7 +54,7 @@ export function LiveView(props: {
           </a>
           <Choice
             label="Put together by"
-            options={GROUPINGS}
+            options={groupings}
             chosen={by}
             onChoice={(value) => change({ group: value === "all" ? undefined : value })}
           />
@@ -73,19 +74,19 @@ export function LiveView(props: {
                 { name: "bytes", title: "Size", width: "7rem", bar: true },
                 { name: "percent", title: "Share", width: "5.5rem" },
                 { name: "blocks", width: "5rem" },
-                { name: "category", width: "minmax(7rem, 1fr)" },
+                { name: "category", width: "minmax(8.6rem, 1fr)" },
                 {
                   name: "module",
                   width: "minmax(8rem, 2fr)",
-                  cell: (row) => tail(table.texts("module")[row] ?? "–"),
+                  cell: (row: number) => tail(table.texts("module")[row] ?? "–"),
                 },
                 { name: "operator", width: "minmax(9rem, 2fr)" },
                 {
                   name: "line",
                   width: "minmax(10rem, 3fr)",
-                  cell: (row) => shortFrame(table.texts("line")[row] ?? "–"),
+                  cell: (row: number) => shortFrame(table.texts("line")[row] ?? "–"),
                 },
-              ]}
+              ].filter(({ name }) => knows(device, name))}
               onRow={(row) => change({ stack: stackOf(table, row) })}
               selected={(row) => chosen !== undefined && stackOf(table, row) === chosen}
             />

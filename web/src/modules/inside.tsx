@@ -99,7 +99,7 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
             );
           },
         },
-        { name: "kind", width: "7.5rem" },
+        { name: "kind", width: "9rem" },
         { name: "self_ns", title: "CPU self", bar: true, width: "7rem" },
         { name: "share", width: "5.5rem" },
         ...(onDevice ? [{ name: "device_self_ns", title: "Device", bar: true, width: "7rem" }] : []),

@@ -20,6 +20,7 @@ export interface OutlineColumn {
 const ROW_REM = 1.9;
 const BEYOND = 12;
 const FIRST_ROWS = 40;
+const FIRST_ORDER = "-total_ns";
 
 export function Outline(props: {
   table: Columns;
@@ -32,7 +33,7 @@ export function Outline(props: {
   const { table, tree, columns, chosen, onChoose } = props;
   const query = route.value.query;
   const text = query["modules.find"] ?? "";
-  const order = query["modules.sort"] ?? "";
+  const order = query["modules.sort"] ?? FIRST_ORDER;
   const [sortName, descending] = order.startsWith("-") ? [order.slice(1), true] : [order, false];
   const [opened, setOpened] = useState<ReadonlySet<number>>(() => openedAtFirst(tree, FIRST_ROWS));
   useEffect(() => {
@@ -127,7 +128,8 @@ export function Outline(props: {
         onClick={() => {
           const first = numeric ? `-${name}` : name;
           const other = numeric ? name : `-${name}`;
-          change({ "modules.sort": order === first ? other : order === other ? undefined : first });
+          const next = order === first ? other : first;
+          change({ "modules.sort": next === FIRST_ORDER ? undefined : next });
         }}
       >
         <span class="name">{title}</span>

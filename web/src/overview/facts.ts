@@ -1,5 +1,6 @@
 /** What the server says of a trace as a whole. */
 
+import type { Said } from "../health/health";
 import type { LeftOut } from "./steps";
 
 export interface Overview {
@@ -8,40 +9,29 @@ export interface Overview {
   start_realtime_ns: number | null;
   duration_ns: number;
   facts: { label: string; value: string }[];
-  processes: number;
   spans: number;
-  operators: number;
-  kernels: number;
   device_work: number;
-  threads: number;
   modules: number;
   stacks: number;
-  shapes: number;
-  allocations: number;
-  collectives: number;
-  counters: number;
   memory: boolean;
   steps: StepFacts | null;
+  tiles: Tile[];
   host: { thread: string; busy_ns: number; busy_percent: number | null; threads: number } | null;
 }
 
 export interface StepFacts {
   count: number;
-  numbers: number;
-  processes: number;
-  median_ns: number;
-  min_ns: number;
-  max_ns: number;
-  p95_ns: number;
-  /** First steps that hold what came before the loop, by rank and start: the numbers above leave them out. */
+  /** First steps that hold what came before the loop, by rank and start. */
   left_out: LeftOut[];
 }
 
-export interface Work {
-  flops: number | null;
-  flops_per_s: number | null;
-  mfu_percent: number | null;
-  covered_percent: number | null;
+/** A number at the head of the page; with `ask`, another question has it. */
+export interface Tile {
+  title: string;
+  ask?: string;
+  value: readonly [number | null, string];
+  more: Said;
+  hint: Said;
 }
 
 export interface Peak {

@@ -5,7 +5,6 @@ import { address } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
 import { moment, type Overview, type Peak } from "./facts";
-import { share } from "./told";
 
 export function RunCard(props: { overview: Overview }) {
   const { overview } = props;
@@ -84,7 +83,7 @@ function Meter(props: { title: string; share: number | null; more: string; hint:
   return (
     <li title={props.hint}>
       <span class="name">{props.title}</span>
-      <strong>{share(props.share)}</strong>
+      <strong>{units.percent(props.share)}</strong>
       <span class="ov-meter">
         <span style={{ width: `${Math.min(props.share ?? 0, 100)}%` }} />
       </span>

@@ -20,7 +20,7 @@ import {
   stepsOf,
   summed,
 } from "./steps";
-import { partTitle, share, Told } from "./told";
+import { partTitle, Told } from "./told";
 
 /** Up to so many steps each has a row, with words in it; more are drawn side by side. */
 const MOST_ROWS = 12;
@@ -187,7 +187,7 @@ function Legend(props: { steps: readonly Step[] }) {
           <li key={part.column}>
             <span class={`swatch ov-${part.colour}`} />
             <span>{partTitle(index, onHost)}</span>
-            <strong>{share(sum.duration > 0 ? (100 * value) / sum.duration : null)}</strong>
+            <strong>{units.percent(sum.duration > 0 ? (100 * value) / sum.duration : null)}</strong>
           </li>
         );
       })}

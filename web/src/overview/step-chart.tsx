@@ -5,8 +5,9 @@ import { address } from "../router";
 import * as units from "../units";
 import { axisTop, type Bar, barsOf, counted, marks, PARTS, quantile, roundUp, type Step } from "./steps";
 import { sentence } from "./told";
-import { useWidth } from "./width";
+import { rem, useWidth } from "./width";
 
+/** Lengths in the chart, in the pixels of a page of 14 pixels to the letter. */
 const HEIGHT = 236;
 const LEFT = 62;
 const TOP = 16;
@@ -23,7 +24,10 @@ export function StepChart(props: {
   times: readonly number[];
   onPoint: (bar: Bar | null, event?: MouseEvent) => void;
 }) {
-  const [element, width] = useWidth<HTMLDivElement>();
+  const [element, wide] = useWidth<HTMLDivElement>();
+  // On a large screen all is drawn larger, as the text of the page is.
+  const scale = rem() / 14;
+  const width = wide / scale;
   const [chosen, choose] = useState<number | null>(null);
   const room = Math.max(width - LEFT - SPREAD - 10, 10);
   const bars = useMemo(() => barsOf(props.steps, room / LEAST_PITCH), [props.steps, room]);
@@ -38,7 +42,7 @@ export function StepChart(props: {
 
   const at = (event: MouseEvent): number | null => {
     const box = (event.currentTarget as Element).getBoundingClientRect();
-    const index = Math.floor((event.clientX - box.left - LEFT) / pitch);
+    const index = Math.floor(((event.clientX - box.left) / scale - LEFT) / pitch);
     return index >= 0 && index < bars.length ? index : null;
   };
   const point = (index: number | null, event?: MouseEvent) => {
@@ -65,7 +69,7 @@ export function StepChart(props: {
     <div
       class="ov-chart"
       ref={element}
-      style={{ height: `${HEIGHT}px` }}
+      style={{ height: `${HEIGHT * scale}px` }}
       role="slider"
       aria-label="Steps. Arrows choose one, Enter shows it on the timeline."
       aria-valuemin={0}
@@ -80,7 +84,7 @@ export function StepChart(props: {
       onClick={(event) => open(bars[at(event) ?? -1])}
     >
       {width > 0 && (
-        <svg width={width} height={HEIGHT} aria-hidden="true">
+        <svg width={wide} height={HEIGHT * scale} viewBox={`0 0 ${width} ${HEIGHT}`} aria-hidden="true">
           {marks(top, PLOT).map((value) => {
             const y = TOP + PLOT * (1 - value / top);
             return (

@@ -9,11 +9,6 @@ export function partTitle(part: number, onHost: boolean): string {
   return (onHost ? found?.onHost : found?.title) ?? "";
 }
 
-/** A share that may be far below a percent. */
-export function share(value: number | null): string {
-  return value !== null && value > 0 && value < 0.05 ? "<0.1 %" : units.percent(value);
-}
-
 export function Told(props: { bar: Bar }) {
   const { bar } = props;
   const [first] = bar.steps;
@@ -43,7 +38,7 @@ export function Told(props: { bar: Bar }) {
                 {partTitle(index, onHost)}
               </dt>
               <dd>{units.time(bar.parts[index])}</dd>
-              <dd>{share((100 * (bar.parts[index] ?? 0)) / bar.duration)}</dd>
+              <dd>{units.percent((100 * (bar.parts[index] ?? 0)) / bar.duration)}</dd>
             </div>
           ) : null,
         )}

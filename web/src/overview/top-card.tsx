@@ -5,7 +5,6 @@ import { address } from "../router";
 import type { Columns } from "../source/source";
 import { boxName, plain } from "../timeline/names";
 import * as units from "../units";
-import { share } from "./told";
 
 export interface TopKind {
   /** The table it is the head of. */
@@ -81,7 +80,7 @@ function Rows(props: { rows: readonly Row[]; kind: TopKind }) {
                 {beside && <span class="muted"> {beside}</span>}
               </span>
               <span class="ov-time">{units.time(row.time)}</span>
-              <span class="ov-share">{share(row.share)}</span>
+              <span class="ov-share">{units.percent(row.share)}</span>
             </a>
           </li>
         );

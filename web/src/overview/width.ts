@@ -1,4 +1,4 @@
-/** The width that an element has on the page. */
+/** Lengths on the page. */
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
@@ -15,4 +15,9 @@ export function useWidth<T extends HTMLElement>() {
     return () => watcher.disconnect();
   }, []);
   return [element, width] as const;
+}
+
+/** The pixels of one rem. */
+export function rem(): number {
+  return Number.parseFloat(getComputedStyle(document.documentElement).fontSize) || 14;
 }

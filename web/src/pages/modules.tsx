@@ -22,13 +22,13 @@ const MEASURES = [
 
 const COLUMNS: readonly OutlineColumn[] = [
   { name: "calls", title: "Calls", width: "5rem" },
-  { name: "total_ns", title: "CPU total", width: "7rem", bar: true },
+  { name: "total_ns", title: "CPU time", width: "7.5rem", bar: true },
   { name: "self_ns", title: "Self", width: "6rem" },
   { name: "forward_ns", title: "Forward", width: "6rem" },
-  { name: "backward_ns", title: "Backward", width: "6rem" },
-  { name: "recompute_ns", title: "Recompute", width: "6.5rem" },
+  { name: "backward_ns", title: "Backward", width: "6.5rem" },
+  { name: "recompute_ns", title: "Recompute", width: "7rem" },
   { name: "device_ns", title: "Device", width: "7rem", bar: true },
-  { name: "flops", title: "FLOPs", width: "7rem", bar: true },
+  { name: "flops", title: "FLOPs", width: "7.5rem", bar: true },
   { name: "bytes", title: "Memory", width: "6rem" },
 ];
 
@@ -140,6 +140,7 @@ function Picture(props: {
       boxes={boxes}
       looks={looks}
       label={`${title} by module`}
+      mostRows={9}
       zoom={zoom}
       chosen={places.get(chosen) ?? -1}
       onChoose={(index, byKey) => onChoose(index < 0 ? -1 : (rows[index] ?? -1), byKey)}

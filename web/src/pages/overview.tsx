@@ -7,6 +7,7 @@ import { StepCard } from "../overview/step-card";
 import { Tiles } from "../overview/tiles";
 import { TopCard, type TopKind } from "../overview/top-card";
 import { Nothing, Shown, useColumns, useJson } from "../parts/answer";
+import { LoadCard } from "../parts/load";
 import { address, change, route } from "../router";
 import "../overview/overview.css";
 
@@ -67,7 +68,7 @@ function Whole(props: { overview: Overview }) {
         </span>
         <HealthLine health={health.value} />
       </header>
-      <Tiles overview={overview} breakdown={breakdown} peaks={peaks} />
+      <Tiles tiles={overview.tiles} />
       <div class="ov-body">
         <div class="ov-main">
           {empty && (
@@ -128,6 +129,7 @@ function Whole(props: { overview: Overview }) {
           <RunCard overview={overview} />
           {!empty && <UtilisationCard overview={overview} />}
           {overview.memory && <MemoryCard peaks={peaks} />}
+          {!empty && <LoadCard />}
         </aside>
       </div>
     </div>

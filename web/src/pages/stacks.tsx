@@ -106,6 +106,7 @@ function Graph(props: { choices: Choices }) {
   const answer = useColumns("flame", query);
   const known = measure?.known[at] ?? 0;
   const total = measure?.total[at] ?? 0;
+  const shown = (value: number) => units.shown(value, measure?.unit ?? "");
   const words = MEASURES[measure?.by ?? ""];
   const processes = choices.processes.filter((_, row) => can({ process: row }));
 
@@ -150,7 +151,11 @@ function Graph(props: { choices: Choices }) {
               checked={hide}
               onChange={() => change({ library: hide ? undefined : "hide", at: undefined, zoom: undefined })}
             />
-            hide torch's own
+            <span>
+              hide{" "}
+              <span class="swatch" style={{ background: "var(--runtime)", margin: "0 0.35em 0 0.15em" }} />
+              torch's own
+            </span>
           </label>
         )}
         {processes.length > 0 && (
@@ -167,12 +172,11 @@ function Graph(props: { choices: Choices }) {
             ))}
           </select>
         )}
-        <div class="tools told">
-          {units.shown(known, measure?.unit ?? "")}
-          {known < total && ` of ${units.shown(total, measure?.unit ?? "")}`}
-          <span class="faint" title="What has no stack ran where none was recorded">
-            {known < total ? " has a stack" : ` is all of ${words?.of ?? ""}`}
-          </span>
+        <div class="tools told" title="What has no stack ran where none was recorded">
+          {shown(known)}
+          {known >= 0.9995 * total
+            ? `, all of ${words?.of ?? ""}`
+            : ` of ${shown(total)} (${units.percent((100 * known) / total)}) has a stack`}
         </div>
       </header>
       <Shown answer={answer}>
@@ -183,7 +187,8 @@ function Graph(props: { choices: Choices }) {
 }
 
 function Drawn(props: { table: Columns; query: Record<string, string | number | undefined>; title: string }) {
-  const flame = useMemo(() => new Flame(props.table), [props.table]);
+  const callers = props.query["order"] === "callers";
+  const flame = useMemo(() => new Flame(props.table, callers), [props.table, callers]);
   return (
     <>
       <FlameView flame={flame} title={props.title} />

@@ -98,8 +98,7 @@ export function reading(value: number | null | undefined, unit: string): string 
   if (unit === "bytes") return units.bytes(value);
   if (unit === "bytes/s") return value || value === 0 ? `${units.bytes(value)}/s` : units.bytes(value);
   if (unit === "%") return units.percent(value);
-  const text = Math.abs(value ?? 0) >= 10_000 ? units.scaled(value) : units.count(value);
-  return unit ? `${text} ${unit}` : text;
+  return units.scaled(value, unit);
 }
 
 /** Each layer on top of those before it. */

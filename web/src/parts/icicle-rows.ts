@@ -72,6 +72,16 @@ export function pathTo(boxes: Boxes, index: number): number[] {
   return path.reverse();
 }
 
+/** The first row in which something stands beside something else of any size. */
+export function forkRow(boxes: Boxes): number {
+  for (let index = 0; index < boxes.row.length; index++) {
+    const width = (boxes.end[index] ?? 0) - (boxes.start[index] ?? 0);
+    // The widest within each comes first, so the first path is the trunk.
+    if (boxes.row[index] !== index || width < 0.97 * boxes.whole) return boxes.row[index] ?? 0;
+  }
+  return 0;
+}
+
 /** The box that an arrow key leads to: around, the widest within, or the nearest in the same row. */
 export function neighbour(boxes: Boxes, index: number, key: string): number {
   const size = boxes.row.length;

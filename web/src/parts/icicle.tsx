@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { IciclePainter, type Look, type Picture, type Sight } from "./icicle-paint";
-import { type Boxes, boxAt, neighbour } from "./icicle-rows";
+import { type Boxes, boxAt, forkRow, neighbour } from "./icicle-rows";
 import { colour, theme } from "./theme";
 import "./icicle.css";
 
@@ -18,6 +18,8 @@ export interface IcicleProps {
   chosen: number;
   /** Which boxes are searched for; the others are faded. */
   found?: Uint8Array | null;
+  /** It is as high as its rows, but no higher than this many; all the room there is where left out. */
+  mostRows?: number;
   /** What is said of a box beside the pointer. */
   tip: (index: number) => ComponentChildren;
   /** A box in one line of plain text. */
@@ -28,6 +30,8 @@ export interface IcicleProps {
 }
 
 const ROW_REM = 1.45;
+/** The frame around the boxes. */
+const MARGINS_REM = 0.7;
 const GLIDE_MS = 160;
 
 interface Hovered {
@@ -75,6 +79,14 @@ export function Icicle(props: IcicleProps) {
       sight,
     });
   }, [drawing, boxes, props.looks, props.found, zoom, chosen, hovered?.index, rowHeight]);
+  // What was under the pointer is elsewhere now.
+  useEffect(() => setHovered(null), [boxes, zoom]);
+  // What all has in common is scrolled away where the picture is too high.
+  useEffect(() => {
+    const around = scroller.current;
+    if (around && zoom < 0 && chosen < 0 && boxes.rows * rowHeight > around.clientHeight)
+      around.scrollTop = Math.max(forkRow(boxes) - 3, 0) * rowHeight;
+  }, [boxes, rowHeight]);
   // A box that keys lead to is scrolled into sight.
   useEffect(() => {
     const around = scroller.current;
@@ -105,8 +117,10 @@ export function Icicle(props: IcicleProps) {
     event.preventDefault();
   };
 
+  const height =
+    props.mostRows && `calc(${Math.min(boxes.rows, props.mostRows) * rowHeight}px + ${MARGINS_REM}rem)`;
   return (
-    <div class="icicle">
+    <div class="icicle" style={height ? { flex: "none", height } : undefined}>
       <div
         class="icicle-scroll"
         ref={scroller}

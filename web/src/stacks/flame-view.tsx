@@ -27,7 +27,9 @@ export function FlameView(props: { flame: Flame; title: string }) {
             {found &&
               (found.frames > 0
                 ? `${units.count(found.frames)} frames · ${shown(found.weight)} · ${units.percent(found.percent)}`
-                : "no such frame")}
+                : zoom < 0
+                  ? "no such frame"
+                  : "not in this part")}
           </span>
           <input
             type="search"
@@ -66,7 +68,7 @@ export function FlameView(props: { flame: Flame; title: string }) {
               )}
               <div>
                 <strong>{shown(flame.total[index])}</strong> · {percent(index)}
-                {own > 0 && own < (flame.total[index] ?? 0) && ` · ${shown(own)} in itself`}
+                {!flame.callers && own > 0 && own < (flame.total[index] ?? 0) && ` · ${shown(own)} in itself`}
               </div>
               <div class="muted">
                 {units.count(flame.count[index])} {flame.unit === "bytes" ? "allocations" : "spans"}
@@ -85,12 +87,17 @@ function heading(frame: Frame): string {
   return plain(frame.function) || frameText(frame);
 }
 
+const MOST_STEPS = 6;
+
 /** The frames around the part that is shown, each a way back. */
 function Way(props: { flame: Flame; zoom: number }) {
   const { flame, zoom } = props;
   const path = pathTo(flame.boxes, zoom);
-  // A long way is told by its ends.
-  const kept = path.length > 7 ? [...path.slice(0, 2), -1, ...path.slice(-4)] : path;
+  // A long way is told by the program's own frames, a longer one by its ends.
+  const telling =
+    path.length > MOST_STEPS ? path.filter((index) => index === zoom || flame.frames[index]?.user) : path;
+  const kept =
+    telling.length > MOST_STEPS ? [...telling.slice(0, 1), -1, ...telling.slice(2 - MOST_STEPS)] : telling;
   return (
     <nav class="stacks-way" aria-label="What is shown">
       <button type="button" class="plain" disabled={zoom < 0} onClick={() => change({ zoom: undefined })}>
@@ -99,7 +106,7 @@ function Way(props: { flame: Flame; zoom: number }) {
       {kept.map((index) => {
         if (index < 0)
           return (
-            <span key="…" class="faint">
+            <span key="…" class="stacks-step faint">
               › …
             </span>
           );

@@ -27,7 +27,11 @@ export class Flame {
   private readonly keys: readonly string[];
   private readonly places: ReadonlyMap<string, number>;
 
-  constructor(table: Columns) {
+  /** `callers` where each frame stands in the one that it called, so that only the outermost are spent in. */
+  constructor(
+    table: Columns,
+    readonly callers = false,
+  ) {
     const parent = Array.from(table.values("parent"), (value) => (typeof value === "number" ? value : -1));
     this.total = table.numbers("total");
     this.own = table.numbers("own");
@@ -74,7 +78,7 @@ export class Flame {
     let [frames, weight, counted] = [0, 0, 0];
     for (let index = 0; index < this.frames.length; index++) {
       const frame = this.frames[index];
-      if (!frame || frame.rest > 0 || !called(frame).toLowerCase().includes(wanted)) continue;
+      if (!frame || frame.rest > 0 || !spellings(frame).includes(wanted)) continue;
       mask[index] = 1;
       if (index < first || index >= last) continue;
       frames++;
@@ -113,7 +117,12 @@ export function frameText(frame: Frame): string {
   return plain(`${frame.function}${where}`);
 }
 
-/** The whole of a frame, by which it is searched for. */
+/** A frame as people may write it, the second time as the tables do. */
+function spellings(frame: Frame): string {
+  return `${called(frame)}\n${frame.file}(${frame.line ?? ""}): ${frame.function}`.toLowerCase();
+}
+
+/** The whole of a frame. */
 function called(frame: Frame): string {
   return `${frame.function} ${frame.file}:${frame.line ?? ""}`;
 }

@@ -34,7 +34,10 @@ export function Operators(props: {
         <span class="muted">
           {units.shown(whole, flame.unit)}
           {frame && flame.whole > 0 && ` · ${units.percent((100 * whole) / flame.whole)}`}
-          {frame && ` · ${units.shown(flame.own[node], flame.unit)} in itself`}
+          {frame &&
+            !flame.callers &&
+            Boolean(flame.own[node]) &&
+            ` · ${units.shown(flame.own[node], flame.unit)} in itself`}
         </span>
         <div class="tools">
           {node >= 0 && asked["zoom"] !== flame.key(node) && (
@@ -87,7 +90,7 @@ function Inside(props: { flame: Flame; table: Columns; node: number; title: stri
             );
           },
         },
-        { name: "kind", width: "9rem" },
+        { name: "kind", width: "10rem" },
         { name: "value", title, bar: true, width: "9rem" },
         { name: "share", width: "7rem" },
         { name: "count", width: "7rem" },

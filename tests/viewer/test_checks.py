@@ -1,0 +1,103 @@
+import re
+
+import pytest
+
+from kinetoscope.viewer._checks import judged
+
+FACTS = {
+    "stopped": True,
+    "losses": {"kinds": 0, "count": 0},
+    "spans": 1000,
+    "unfinished": 0,
+    "overlapping": 0,
+    "launches": None,
+    "clock": None,
+    "processes": {"count": 1, "unknown_clocks": 0, "largest_error_ns": 0},
+    "overhead": {"spans": 0, "time_ns": 0, "duration_ns": 1_000_000},
+    "covered_percent": None,
+}
+LAUNCHES = {"work": 1000, "tied": 1000, "calls": 1000, "without_work": 0, "early": 0, "earliest_ns": 0}
+
+
+def check(title, **facts):
+    (found,) = [one for one in judged({**FACTS, **facts})["checks"] if one["title"] == title]
+    return found
+
+
+def text(said):
+    values = iter(said["values"])
+    return re.sub(r"\{\}", lambda _: "{:g}{}".format(*next(values)), said["text"])
+
+
+def test_a_good_trace_has_good_checks_only():
+    found = judged({**FACTS, "launches": LAUNCHES, "clock": {"readings": 3}, "covered_percent": 100.0})
+    assert {one["state"] for one in found["checks"]} == {"good"}
+    assert (found["state"], text(found["line"])) == ("good", "Nothing is missing")
+
+
+def test_an_empty_trace_is_said_to_be_empty():
+    found = judged({**FACTS, "spans": 0})
+    assert (found["state"], text(found["line"])) == ("note", "The trace is empty")
+
+
+def test_the_line_is_the_first_warning_and_how_many_more_there_are():
+    lost = {"kinds": 2, "count": 12}
+    assert text(judged({**FACTS, "losses": lost})["line"]) == "12 losses of 2 kinds"
+    assert (
+        text(judged({**FACTS, "losses": lost, "stopped": False})["line"]) == "Never stopped, 1 more warning"
+    )
+    launches = {**LAUNCHES, "tied": 900}
+    found = judged({**FACTS, "losses": lost, "stopped": False, "launches": launches})
+    assert text(found["line"]) == "Never stopped, 2 more warnings"
+
+
+def test_every_place_has_a_number():
+    facts = {
+        "stopped": False,
+        "losses": {"kinds": 1, "count": 3},
+        "unfinished": 5,
+        "overlapping": 7,
+        "launches": {"work": 9, "tied": 8, "calls": 7, "without_work": 6, "early": 5, "earliest_ns": 4000},
+        "clock": {"readings": 3, "largest_error_ns": 2, "device_calls": 9, "device_calls_astride": 1, "device_shift_ns": 8},
+        "processes": {"count": 3, "unknown_clocks": 0, "largest_error_ns": 12},
+        "overhead": {"spans": 4, "time_ns": 1000, "duration_ns": 100_000},
+        "covered_percent": 50.0,
+    }  # fmt: skip
+    found = judged({**FACTS, **facts})
+    assert len(found["checks"]) == 11
+    for said in [found["line"], *(one[key] for one in found["checks"] for key in ("told", "meaning"))]:
+        assert said["text"].count("{}") == len(said["values"])
+        assert all(unit in ("", "ns", "%") for _, unit in said["values"])
+
+
+@pytest.mark.parametrize(("tied", "state"), [(1000, "good"), (995, "note"), (900, "warn")])
+def test_launches_are_judged_by_how_many_lack_their_call(tied, state):
+    assert check("Launches", launches={**LAUNCHES, "tied": tied})["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("early", "earliest_ns", "state"),
+    [(0, 0, "good"), (5, 900, "good"), (5, 9000, "note"), (50, 9000, "warn")],
+)
+def test_early_work_is_judged_by_how_much_and_how_far(early, earliest_ns, state):
+    found = check("Host and device", launches={**LAUNCHES, "early": early, "earliest_ns": earliest_ns})
+    assert found["state"] == state
+
+
+@pytest.mark.parametrize(("time_ns", "state"), [(5_000, "good"), (20_000, "note"), (200_000, "warn")])
+def test_overhead_is_judged_by_its_share(time_ns, state):
+    overhead = {"spans": 2, "time_ns": time_ns, "duration_ns": 1_000_000}
+    assert check("Overhead", overhead=overhead)["state"] == state
+
+
+def test_clocks_of_processes_that_nobody_knows_are_a_warning():
+    found = check("Clocks of processes", processes={"count": 8, "unknown_clocks": 7, "largest_error_ns": 0})
+    assert found["state"] == "warn"
+    assert text(found["told"]) == "Nobody knows how the clocks of 7 of 8 processes stood"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(0, "Checked 3 times, never off"), (2, "Checked 3 times, 2ns off at most")]
+)
+def test_the_clock_is_told_with_its_error(error, told):
+    assert text(check("Clock", clock={"readings": 3, "largest_error_ns": error})["told"]) == told

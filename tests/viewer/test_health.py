@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import kinetoscope
+from kinetoscope.trace._beside import beside
+from kinetoscope.trace._schema import SpanKind
+from kinetoscope.viewer._answers import answer
+from kinetoscope.viewer._health import REPORTED
+from kinetoscope.viewer._respond import respond
+from tests.support.any_trace import any_traces
+from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.trace_builder import TraceBuilder
+
+
+def health(builder):
+    return answer(builder.build(), "health", {})
+
+
+def launched():
+    """One kernel with its call, one without, and a call that starts nothing."""
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    builder.runtime("cudaLaunchKernel", 10, 5, correlation=1)
+    builder.kernel("gemm", 20, 50, stream=stream, correlation=1)
+    builder.kernel("relu", 80, 10, stream=stream, correlation=2)
+    builder.runtime("cudaMemcpyAsync", 90, 5, correlation=3)
+    builder.runtime("cudaStreamSynchronize", 100, 5)
+    return builder
+
+
+@settings(max_examples=10, deadline=None)
+@given(any_traces(max_spans=20))
+def test_every_reported_question_has_an_answer_that_json_can_hold(trace):
+    for path, query in REPORTED:
+        assert respond([("trace", trace)], f"api/0/{path}", query).status == 200, path
+
+
+def test_losses_are_counted_as_the_table_has_them():
+    builder = TraceBuilder().span("aten::mm", 0, 10).lose("recycled_spans", 7).lose("truncated_strings", 2)
+    trace = builder.build()
+    found = answer(trace, "health", {})
+    table = trace.table("losses")
+    assert found["losses"] == {"kinds": len(table), "count": sum(table["count"].to_pylist())}
+    assert found["losses"]["count"] == 9
+    assert found["state"] == "warn"
+
+
+def test_a_killed_recording_was_never_stopped():
+    builder = TraceBuilder().span("aten::mm", 0, 10)
+    builder.killed()
+    found = health(builder)
+    assert not found["stopped"]
+    assert found["line"]["text"].startswith("Never stopped")
+
+
+def test_a_whole_trace_is_good():
+    found = health(TraceBuilder().span("aten::mm", 0, 10))
+    assert found["stopped"]
+    assert (found["state"], found["line"]["text"]) == ("good", "Nothing is missing")
+
+
+def test_spans_without_an_end_are_counted():
+    found = health(TraceBuilder().span("aten::mm", 0, 10).span("aten::add", 20, 5, unfinished=True))
+    assert (found["unfinished"], found["spans"]) == (1, 2)
+
+
+def test_launches_without_a_partner_are_counted_on_both_sides():
+    found = health(launched())["launches"]
+    assert found == {"work": 2, "tied": 1, "calls": 2, "without_work": 1, "early": 0, "earliest_ns": 0}
+
+
+def test_without_devices_nothing_is_said_of_launches():
+    assert health(TraceBuilder().span("aten::mm", 0, 10))["launches"] is None
+
+
+def test_work_before_its_call_shows_that_clocks_disagree():
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    builder.runtime("cudaLaunchKernel", 5000, 10, correlation=1)
+    builder.kernel("gemm", 1000, 50, stream=stream, correlation=1)
+    trace = builder.build()
+    found = answer(trace, "health", {})["launches"]
+    assert (found["early"], found["earliest_ns"]) == (1, -trace.table("launches")["delay_ns"][0].as_py())
+
+
+def test_overhead_on_two_threads_at_once_counts_once():
+    builder = TraceBuilder()
+    builder.thread("main")
+    builder.thread("other")
+    builder.span("Buffer Flush", 0, 10, kind=SpanKind.OVERHEAD)
+    builder.span("Buffer Flush", 5, 10, thread=1, kind=SpanKind.OVERHEAD)
+    assert health(builder)["overhead"] == {"spans": 2, "time_ns": 15, "duration_ns": 15}
+
+
+def test_clocks_of_processes_are_those_of_the_table():
+    both = beside([TraceBuilder().span("aten::mm", 0, 10).build() for _ in range(2)], [0, 100])
+    found = answer(both, "health", {})["processes"]
+    assert found["count"] == len(both.table("processes")) == 2
+    assert found["unknown_clocks"] == both.table("processes")["error_ns"].null_count
+
+
+@pytest.mark.parametrize("told", ["soon", 3, {"readings": "many"}, {"readings": 2**60}, [1]])
+def test_clock_checks_of_a_strange_file_are_left_out(told):
+    trace = TraceBuilder().span("aten::mm", 0, 10).build()
+    trace.info["clock_checks"] = told
+    assert answer(trace, "health", {})["clock"] is None
+
+
+def test_what_was_recorded_is_what_the_tables_hold():
+    builder = launched().know("record_shapes", 1).know("with_stack", 0)
+    found = {row["title"]: (row["rows"], row["asked"]) for row in health(builder)["recorded"]}
+    assert found["Devices"] == (2, None)
+    assert found["Shapes"] == (0, True)
+    assert found["Stacks"] == (0, False)
+    assert found["Modules"] == (0, None)
+
+
+@needs_shared_traces
+@pytest.mark.parametrize("name", ["h100_owlv2_stack_mem", "mi300_resnet_stack_rccl_rank0of8"])
+def test_numbers_of_real_traces_are_those_of_their_tables(name):
+    with kinetoscope.open(shared_trace(name)) as trace:
+        found = answer(trace, "health", {})
+        launches, devices = trace.table("launches"), trace.table("devices")
+        work = sum(devices["kernels"].to_pylist()) + sum(devices["copies"].to_pylist())
+        kinds = np.array(launches["device_kind"].to_pylist())
+        is_work = np.isin(kinds, ["kernel", "memcpy", "memset"])
+        tied = set(np.array(launches["device"].to_pylist())[is_work].tolist())
+        assert (found["launches"]["work"], found["launches"]["tied"]) == (work, len(tied))
+        early = np.array(launches["delay_ns"].to_pylist())[is_work]
+        assert found["launches"]["early"] == int((early < 0).sum())

@@ -1,0 +1,87 @@
+import pytest
+
+from kinetoscope.trace._beside import beside
+from kinetoscope.viewer._run_facts import LONGEST, ended, program, run_facts
+from tests.support.trace_builder import TraceBuilder
+
+
+def facts(**known):
+    trace = TraceBuilder().span("aten::mm", 0, 10).build()
+    trace.info.update(known)
+    return {row["label"]: row["value"] for row in run_facts(trace)}
+
+
+def test_the_program_is_its_command_line():
+    assert program({"program": {"command": ["train.py", "--name", "a b"]}}) == "python train.py --name 'a b'"
+    assert program({"command_line": ["train.py", "3"]}) == "python train.py 3"
+    assert program({"command_line": "torchrun train.py"}) == "torchrun train.py"
+    assert program({}) is None
+    assert program({"program": "soon", "command_line": []}) is None
+
+
+def test_how_it_ended_is_said_where_it_is_known():
+    assert ended({"program": {"ended": "exit code 0"}}) == "exit code 0"
+    assert ended({"program": {"ended": 3}}) is None
+    assert ended({}) is None
+
+
+def test_equal_devices_are_counted():
+    entries = [{"name": "H100"}, {"name": "H100"}, {"name": "L4"}, {"name": 3}, "cpu"]
+    assert facts(devices=entries)["Devices"] == "2 × H100, L4"
+    assert facts(deviceProperties=[{"name": "MI300X"}])["Devices"] == "MI300X"
+
+
+def test_versions_are_numbers_with_a_point():
+    known = facts(cuda_runtime_version=12040, cuda_driver_version="12.9", hip_runtime_version=60443483)
+    assert known["CUDA"] == "12.4"
+    assert "CUDA driver" not in known
+    assert known["HIP"] == "6.4"
+
+
+def test_options_are_those_that_were_switched_on():
+    assert facts(record_shapes=1, with_stack=True, profile_memory=0)["Options"] == "shapes, stacks"
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "told"), [(3, 8, "3 of 8, nccl"), (0, None, "0, nccl"), ("first", 8, None)]
+)
+def test_the_rank_of_one_process(rank, size, told):
+    job = {"rank": rank, "backend": "nccl"} | ({} if size is None else {"world_size": size})
+    assert facts(distributedInfo=job).get("Ranks") == told
+
+
+def ranks(numbers):
+    made = []
+    for number in numbers:
+        builder = TraceBuilder().span("aten::mm", 0, 10)
+        builder.know("distributedInfo", {"rank": number, "world_size": 8}).know(
+            "host_name", f"node{number // 4}"
+        )
+        made.append(builder.build())
+    return {row["label"]: row["value"] for row in run_facts(beside(made, [0] * len(made)))}
+
+
+def test_ranks_of_several_processes_are_told_together():
+    found = ranks(range(8))
+    assert found["Ranks"] == "0 to 7 of 8"
+    assert found["Host"].split(", ")[-1] == "node1"
+    assert ranks([0, 5])["Ranks"] == "0, 5 of 8"
+
+
+@pytest.mark.parametrize(
+    "strange", [[], {}, 3, None, [[]], "\ud800", "x" * 100_000, {"rank": 2**70, "world_size": -1}]
+)
+def test_whatever_a_file_says_becomes_texts_of_a_length(strange):
+    keys = (
+        "devices",
+        "deviceProperties",
+        "distributedInfo",
+        "host",
+        "machine",
+        "torch_version",
+        "cpu_count",
+        "trainer",
+    )
+    for value in facts(**dict.fromkeys(keys, strange)).values():
+        assert len(value) <= 4 * LONGEST
+        value.encode()

@@ -1,0 +1,262 @@
+"""The server on its port: who gets in, what every answer says, which port is taken, and how it ends."""
+
+import http.client
+import json
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from kinetoscope import ArgumentError, MissingDependencyError, StateError
+from kinetoscope.viewer import _server
+from kinetoscope.viewer._server import Server, refusal
+from tests.support.trace_builder import TraceBuilder
+
+HOST = "127.0.0.1:8765"
+
+
+def said(host=HOST, token="secret", **headers):
+    """What is said to a request for port 8765 with the token `secret`."""
+    return refusal(
+        token, "secret", {"host": host, **{k.replace("_", "-"): v for k, v in headers.items()}}, 8765
+    )
+
+
+def test_its_own_page_gets_answers():
+    assert said() is None
+    assert said(host="localhost:8765") is None
+    assert said(origin="http://127.0.0.1:8765") is None
+    assert said(origin="http://localhost:8765", sec_fetch_site="same-origin", sec_fetch_mode="cors") is None
+
+
+@pytest.mark.parametrize("token", ["", "secre", "secrets", "Secret", "\ud800", "ſecret"])
+def test_without_the_token_nobody_gets_anything(token):
+    assert "token" in said(token=token)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8765",  # a name that was made to point at this machine
+        "127.0.0.1",
+        "127.0.0.1:8766",
+        "127.0.0.1.nip.io:8765",
+        "localhost.evil.example:8765",
+        "0.0.0.0:8765",
+        "[::1]:8765",
+        "127.0.0.1:8765@evil.example",
+        "LOCALHOST:8765",
+        "",
+    ],
+)
+def test_another_host_gets_nothing_though_it_has_the_token(host):
+    assert "own address" in said(host=host)
+
+
+def test_a_request_without_a_host_gets_nothing():
+    assert refusal("secret", "secret", {}, 8765) is not None
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "http://evil.example",
+        "https://127.0.0.1:8765",
+        "http://127.0.0.1:9999",
+        "http://127.0.0.1",
+        "",
+        "file://",
+    ],
+)
+def test_another_origin_gets_nothing_though_it_has_the_token(origin):
+    assert "own pages" in said(origin=origin)
+
+
+def test_what_other_pages_embed_is_refused_and_a_link_to_the_page_is_followed():
+    for site in ("cross-site", "same-site"):
+        assert "own pages" in said(sec_fetch_site=site, sec_fetch_mode="no-cors")
+        assert "own pages" in said(sec_fetch_site=site)
+        assert said(sec_fetch_site=site, sec_fetch_mode="navigate") is None
+    assert said(sec_fetch_site="none", sec_fetch_mode="navigate") is None
+
+
+@contextmanager
+def running(traces, **options):
+    """A server in a thread."""
+    server = Server(traces, 0, **options)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def asked(server, path, method="GET", **headers):
+    """Asks with the token; returns status, headers and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    token = server.address.split("/")[3]
+    connection.request(method, path.replace("TOKEN", token), headers=headers)
+    answer = connection.getresponse()
+    found = answer.status, answer.headers, answer.read()
+    connection.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def served():
+    hostile = "<script>alert(1)</script>\u202e\r\n" + "x" * 1000
+    trace = TraceBuilder().span("aten::mm", 0, 100).build()
+    looked = []
+    with running(lambda: [(hostile, trace)], look_again=lambda: looked.append(1)) as server:
+        server.hostile, server.looked = hostile, looked
+        yield server
+
+
+def test_the_address_has_a_token_that_cannot_be_guessed(served):
+    token = served.address.split("/")[3]
+    assert len(token) >= 32
+    assert served.address == f"http://127.0.0.1:{served.port}/{token}/"
+
+
+def test_the_page_and_the_answers_come_with_headers_that_keep_them_here(served):
+    for path in (
+        "/TOKEN/",
+        "/TOKEN/api/traces",
+        "/TOKEN/api/0/table/ops",
+        "/TOKEN/nothing",
+        "/",
+        "/wrong/api/traces",
+    ):
+        _, headers, _ = asked(served, path)
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+        assert "Server" not in headers
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/", {}),
+        ("/api/traces", {}),
+        ("/wrong/", {}),
+        ("/wrong/api/traces", {}),
+        ("//TOKEN/", {}),
+        ("/%2e%2e/TOKEN/", {}),
+        ("/TOKEN/api/traces", {"Host": "evil.example"}),
+        ("/TOKEN/api/traces", {"Origin": "http://evil.example"}),
+    ],
+)
+def test_who_may_not_gets_403_and_no_word_of_the_trace(served, path, headers):
+    status, _, body = asked(served, path, **headers)
+    assert status == 403
+    assert b"script" not in body
+    assert b"aten" not in body
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/TOKEN/../../../etc/passwd",
+        "/TOKEN/%2e%2e/%2e%2e/etc/passwd",
+        "/TOKEN/..%2f..%2fetc%2fpasswd",
+        "/TOKEN/%00",
+        "/TOKEN/api/0/table/..%2f..%2fops",
+        "/TOKEN/api/0/export/..%2f..%2fetc%2fpasswd",
+    ],
+)
+def test_paths_lead_nowhere_else(served, path):
+    status, _, body = asked(served, path)
+    assert status in (400, 404)
+    assert b"root:" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_nothing_can_be_sent(served, method):
+    status, headers, _ = asked(served, "/TOKEN/api/traces", method)
+    assert status == 405
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+def test_a_hostile_name_of_a_trace_is_a_text_in_json(served):
+    status, headers, body = asked(served, "/TOKEN/api/traces")
+    assert status == 200
+    assert headers["Content-Type"] == "application/json"
+    assert json.loads(body)[0]["name"] == served.hostile
+
+
+def test_traces_are_looked_at_again_when_a_page_asks_for_them_and_not_otherwise(served):
+    served.looked.clear()
+    asked(served, "/TOKEN/api/0/table/ops")
+    assert served.looked == []
+    asked(served, "/TOKEN/api/traces")
+    assert served.looked == [1]
+
+
+def test_a_file_comes_whole_and_is_to_be_saved(served):
+    status, headers, body = asked(served, "/TOKEN/api/0/export/ktrace")
+    assert status == 200
+    assert int(headers["Content-Length"]) == len(body) > 1000
+    assert body.startswith(b"PK")
+    assert headers["Content-Disposition"].startswith("attachment; ")
+
+
+def test_a_question_that_goes_wrong_is_told_and_the_server_goes_on(capsys):
+    def broken():
+        raise RuntimeError("a mistake")
+
+    answer = _server.answering(broken, {}, tuple)
+    response = answer("api/traces", {})
+    assert response.status == 500
+    assert "RuntimeError" in json.loads(response.body)["error"]
+    assert "a mistake" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_said_and_the_next_free_one_is_found(monkeypatch):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with pytest.raises(StateError, match=f"port {taken} is taken"):
+            Server(list, taken)
+        monkeypatch.setattr(_server, "FIRST_PORT", taken)
+        server = Server(list)
+        assert taken < server.port <= taken + _server.PORTS_TRIED
+        server.close()
+        monkeypatch.setattr(_server, "PORTS_TRIED", 1)
+        with pytest.raises(StateError, match="no port from"):
+            Server(list)
+
+
+def test_two_servers_that_do_not_run_yet_do_not_get_the_same_port():
+    first, second = Server(list), Server(list)
+    assert first.port != second.port
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises(ArgumentError, match=r"0 to 65535"):
+        Server(list, port)
+
+
+def test_only_this_machine_is_listened_to():
+    server = Server(list, 0)
+    assert server._socket.getsockname()[0] == "127.0.0.1"
+    server.close()
+
+
+def test_without_starlette_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "starlette", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install \"kinetoscope\[view\]\""):
+        Server(list, 0)

@@ -1,0 +1,128 @@
+import { describe, expect, test } from "vitest";
+import {
+  axisTop,
+  barOf,
+  barsOf,
+  barTitle,
+  compared,
+  counted,
+  marks,
+  PARTS,
+  placesOf,
+  quantile,
+  roundUp,
+  type Step,
+  summed,
+  working,
+} from "../../src/overview/steps";
+
+function step(number: number | null, parts: readonly number[], more: Partial<Step> = {}): Step {
+  const duration = parts.reduce((a, b) => a + b, 0);
+  return {
+    number,
+    rank: null,
+    device: "cuda:0",
+    start: (number ?? 0) * 1000,
+    duration,
+    parts,
+    unrecorded: 0,
+    ...more,
+  };
+}
+
+const many = (count: number) =>
+  Array.from({ length: count }, (_, number) => step(number, [50, 10, 0, 5, 20, number % 7]));
+
+describe("sums", () => {
+  test("parts add up to the time of the steps, and of every bar", () => {
+    const steps = many(1234);
+    const sum = summed(steps);
+    expect(sum.parts.reduce((a, b) => a + b, 0)).toBe(sum.duration);
+    const bars = barsOf(steps, 100);
+    for (const bar of bars) expect(bar.parts.reduce((a, b) => a + b, 0)).toBeCloseTo(bar.duration, 9);
+    expect(bars.reduce((all, bar) => all + bar.duration * bar.steps.length, 0)).toBeCloseTo(sum.duration, 6);
+  });
+  test("a device works while it computes, communicates or copies", () => {
+    expect(working(summed([step(0, [50, 20, 10, 10, 5, 5])]))).toBe(80);
+    expect(working(summed([]))).toBeNull();
+    expect(PARTS).toHaveLength(6);
+  });
+});
+
+describe("bars", () => {
+  test("there is one for each step where there is room", () => {
+    expect(barsOf(many(40), 40).map((bar) => bar.steps.length)).toEqual(Array(40).fill(1));
+  });
+  test("many steps share bars of 1, 2, 5, 10 ... steps, and none is left out", () => {
+    const bars = barsOf(many(3000), 200);
+    expect(bars).toHaveLength(150);
+    expect(bars[0]?.steps).toHaveLength(20);
+    expect(bars.flatMap((bar) => bar.steps.map((one) => one.number))).toEqual(
+      many(3000).map((one) => one.number),
+    );
+  });
+  test("one reaches from the start of its first step to the end of its last", () => {
+    const bar = barOf([step(4, [10]), step(5, [30])]);
+    expect([bar.start, bar.end, bar.least, bar.most, bar.duration]).toEqual([4000, 5030, 10, 30, 20]);
+    expect(barTitle(bar)).toBe("Steps 4 to 5");
+    expect(barTitle(barOf([step(7, [1])]))).toBe("Step 7");
+    expect(barTitle(barOf([step(null, [1])]))).toBe("Whole trace");
+  });
+  test("numbers are rounded up to 1, 2 or 5", () => {
+    expect([0, 0.3, 1, 1.2, 2, 3, 5, 7, 15.2, 100, 101].map(roundUp)).toEqual([
+      1, 1, 1, 2, 2, 5, 5, 10, 20, 100, 200,
+    ]);
+  });
+});
+
+describe("axis", () => {
+  test("it ends a little above the longest", () => {
+    expect(axisTop([barOf([step(0, [100])]), barOf([step(1, [80])])])).toBe(105);
+  });
+  test("a few far above all others are cut", () => {
+    const bars = barsOf([step(0, [5000]), ...many(50)], 100);
+    expect(axisTop(bars)).toBeLessThan(150);
+    expect(axisTop(bars)).toBeGreaterThan(91);
+  });
+  test("nothing is cut where long steps are common", () => {
+    const bars = barsOf([...many(20), ...Array.from({ length: 10 }, (_, n) => step(n, [900]))], 100);
+    expect(axisTop(bars)).toBeGreaterThan(900);
+  });
+  test("marks are round and begin with 0", () => {
+    expect(marks(105, 200)).toEqual([0, 50, 100]);
+    expect(marks(0, 200)).toEqual([]);
+    expect(axisTop([])).toBe(0);
+  });
+});
+
+test("every step counts in the distribution, those above the axis in its last place", () => {
+  expect(counted([0, 10, 55, 99, 100, 1e9], 100, 10)).toEqual([1, 1, 0, 0, 0, 1, 0, 0, 0, 3]);
+  expect(counted([1, 2], 0, 3)).toEqual([0, 0, 0]);
+});
+
+test("quantiles lie between values in proportion, as numpy has them", () => {
+  expect(quantile([1, 2, 3, 4], 0.5)).toBe(2.5);
+  expect(quantile([10, 20, 30, 40, 50], 0.95)).toBeCloseTo(48);
+  expect(quantile([], 0.5)).toBeNaN();
+});
+
+test("places are those of ranks and devices, in their order", () => {
+  const steps = [
+    step(1, [1], { rank: 10, device: "cuda:2" }),
+    step(1, [1], { rank: 2, device: "cuda:10" }),
+    step(1, [1], { rank: 2, device: "cuda:9" }),
+    step(2, [1], { rank: 2, device: "cuda:9" }),
+  ];
+  expect(placesOf(steps).map((place) => [place.title, place.steps.length])).toEqual([
+    ["rank 2 · cuda:9", 2],
+    ["rank 2 · cuda:10", 1],
+    ["rank 10 · cuda:2", 1],
+  ]);
+});
+
+test("steps that are left out are named by rank and start", () => {
+  const steps = [step(0, [1]), step(1, [1]), step(0, [1], { rank: 1 })];
+  expect(compared(steps, [[1, 0]])).toEqual([steps[0], steps[1]]);
+  expect(compared(steps, [[null, 0]])).toEqual([steps[1], steps[2]]);
+  expect(compared(steps, [])).toEqual(steps);
+});
