@@ -1,6 +1,6 @@
 /** Threads, streams, Python, modules, steps and counters over time. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
 import { colour } from "../parts/theme";
 import { Help } from "../timeline/help";
@@ -37,8 +37,20 @@ const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 function Moving(props: { tracks: Tracks }) {
   const source = useSource();
   const [helping, setHelping] = useState(false);
-  // A live trace gets new tracks and a new end; the state of the view comes back from the address.
-  const timeline = useMemo(() => new Timeline(source, props.tracks, colour, still), [source, props.tracks]);
+  // A live trace gets new tracks and a new end.
+  const last = useRef<Timeline | undefined>(undefined);
+  const timeline = useMemo(
+    () =>
+      new Timeline(
+        source,
+        props.tracks,
+        colour,
+        still,
+        last.current?.source === source ? last.current : undefined,
+      ),
+    [source, props.tracks],
+  );
+  last.current = timeline;
   useEffect(() => () => timeline.end(), [timeline]);
   useEffect(() => onKeys(timeline, () => setHelping(true)), [timeline]);
   return (

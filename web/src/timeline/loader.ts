@@ -57,7 +57,6 @@ export class Loader {
   private wish: Wish | undefined;
   private busy = false;
   private counting = false;
-  private stale = false;
   private paused = Number.NEGATIVE_INFINITY;
   private ended = false;
 
@@ -84,14 +83,9 @@ export class Loader {
     return kept(this.allCurves.get(track), this.curves.get(track));
   }
 
-  /** Ask for everything again: the trace has grown. */
-  renew(): void {
-    this.near.clear();
-    this.curves.clear();
-    this.all.clear();
-    this.allCurves.clear();
-    this.stale = this.busy;
-    this.next();
+  /** Whether nothing has come yet. */
+  get empty(): boolean {
+    return this.near.size === 0 && this.curves.size === 0;
   }
 
   end(): void {
@@ -183,15 +177,13 @@ export class Loader {
     answer
       .then((columns) => {
         if (this.ended) return;
-        if (!this.stale) take(columns);
-        this.stale = false;
+        take(columns);
         this.busy = false;
         this.arrived();
         this.next();
       })
       .catch((error: unknown) => {
         this.busy = false;
-        this.stale = false;
         this.fail(error);
       });
   }

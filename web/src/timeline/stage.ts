@@ -139,7 +139,8 @@ export class Stage {
     }
     const layout = timeline.layout.peek();
     point(timeline);
-    if (!this.lanesDrawn) {
+    // Of a live trace that has grown, the picture so far stays until there is a new one.
+    if (!this.lanesDrawn && !timeline.loader.empty) {
       this.lanesDrawn = true;
       this.paintLanes(layout);
     }
@@ -250,6 +251,7 @@ export class Stage {
     if (cursor !== null) {
       paintSign(axis, moment(cursor, resolution), pixelOf(view, axis, cursor), axis.ratio, colours);
     }
+    if (!this.whole.version) return;
     const whole = this.sheets.whole;
     this.pictureOfWhole(whole);
     clear(whole);

@@ -1,7 +1,7 @@
 /** The state of the timeline: what is shown, chosen and looked for. The address holds what of it is worth keeping. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals";
-import { version, words } from "../parts/answer";
+import { words } from "../parts/answer";
 import { change, route } from "../router";
 import type { Source } from "../source/source";
 import { type Details, placeOf } from "./details";
@@ -71,6 +71,8 @@ export class Timeline {
     given: Tracks,
     colour: (name: string) => string,
     still: () => boolean,
+    /** The one shown so far, where a live trace has grown: what was chosen and looked at stays. */
+    before?: Timeline,
   ) {
     const tracks = source.has("counter") ? given : withoutCounters(given);
     this.tracks = tracks;
@@ -90,15 +92,8 @@ export class Timeline {
       this.problem.value = words(error);
     });
     this.search = new Search(source, (span) => this.choose(span, true));
-    let seen = version.peek();
-    this.endings.push(
-      effect(() => this.follow(route.value.page === "timeline" ? route.value.query : {})),
-      effect(() => {
-        if (version.value === seen) return;
-        seen = version.value;
-        this.loader.renew();
-      }),
-    );
+    if (before) this.goOnFrom(before);
+    this.endings.push(effect(() => this.follow(route.value.page === "timeline" ? route.value.query : {})));
   }
 
   end(): void {
@@ -106,6 +101,14 @@ export class Timeline {
     this.loader.end();
     this.search.end();
     for (const ending of this.endings) ending();
+  }
+
+  private goOnFrom(before: Timeline): void {
+    const view = before.view.peek();
+    this.view.value = same(view, before.whole) ? this.whole : clamped(view, this.whole);
+    this.scroll.value = before.scroll.peek();
+    this.chosen.value = before.chosen.peek();
+    this.pinned.value = before.pinned.peek();
   }
 
   // The view

@@ -111,17 +111,6 @@ test("one question is asked at a time, and the newest wish wins", async () => {
   expect(asked.length).toBe(3);
 });
 
-test("what a live trace has grown by is asked for anew", async () => {
-  const asked: Query[] = [];
-  const made = loader(source(SPANS, asked));
-  made.want({ view: WHOLE, pixels: 500, tracks: [3], counters: [] });
-  await settled();
-  expect(asked.length).toBe(1);
-  made.renew();
-  await settled();
-  expect(asked.length).toBe(2);
-});
-
 test("an answer that cannot be had is told once, not asked for with every frame", async () => {
   let asked = 0;
   const errors: unknown[] = [];
