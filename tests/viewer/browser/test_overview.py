@@ -1,0 +1,115 @@
+"""The overview and the health of a trace: their numbers are the tables', steps lead to the timeline, nothing is an empty frame."""
+
+import re
+
+import pytest
+
+from tests.support.browser import until
+from tests.support.trace_builder import TraceBuilder
+
+MS = 1_000_000
+
+
+def stepped(count):
+    """Steps of 20 ms, of which a device computes 10, copies 2 and waits."""
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    for number in range(count):
+        start = 20 * MS * number
+        builder.step(number, start, 20 * MS)
+        builder.span("aten::mm", start + MS, 2 * MS)
+        builder.runtime("cudaLaunchKernel", start + MS, MS, correlation=number + 1)
+        builder.kernel("gemm", start + 2 * MS, 10 * MS, stream=stream, correlation=number + 1)
+        builder.copy("Memcpy DtoH (Device -> Pinned)", start + 12 * MS, 2 * MS, stream=stream, size_bytes=64)
+    return builder.build()
+
+
+def tile(page, title):
+    """The number and what stands below it."""
+    return page.locator(".ov-tile", has=page.locator("h2", has_text=title)).locator("p").all_inner_texts()
+
+
+def legend(page):
+    """The parts of the steps, as they are written."""
+    return [text.split("\n") for text in page.locator(".ov-legend li").all_inner_texts()]
+
+
+def test_numbers_are_those_of_the_tables(visit, served):
+    trace = stepped(6)
+    page = visit.open(served.address(trace, "overview"))
+    rows = trace.table("breakdown").to_pylist()
+    whole = sum(row["duration_ns"] for row in rows)
+    shares = {name: 100 * sum(row[name] for row in rows) / whole for name in ("compute_ns", "copy_ns")}
+    assert tile(page, "Median step") == ["20 ms", "6 steps, 95 % ≤ 20 ms"]
+    assert tile(page, "Device busy") == [f"{sum(shares.values()):.1f} %", "of step time"]
+    assert legend(page)[:2] == [
+        ["Compute", f"{shares['compute_ns']:.1f} %"],
+        ["Copies", f"{shares['copy_ns']:.1f} %"],
+    ]
+    kernels = page.locator("section[aria-label=Kernels] li").all_inner_texts()
+    assert kernels[0].split("\n")[1:] == ["60 ms", "100 %"]
+
+
+def test_a_step_leads_to_its_time_on_the_timeline(visit, served):
+    page = visit.open(served.address(stepped(4), "overview"))
+    page.locator(".ov-rows a", has_text="Step 2").click()
+    page.wait_for_url(re.compile(rf"#/timeline\?.*start={40 * MS}&end={60 * MS}"))
+
+
+def test_the_keyboard_chooses_among_many_steps(visit, served):
+    page = visit.open(served.address(stepped(40), "overview"))
+    chart = page.locator(".ov-chart")
+    chart.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    assert chart.get_attribute("aria-valuetext").startswith("Step 38: 20 ms.")
+    assert page.locator(".ov-told").inner_text().startswith("Step 38")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(rf"#/timeline\?.*start={38 * 20 * MS}&end={39 * 20 * MS}"))
+
+
+def test_host_time_is_a_place_of_its_own(visit, served):
+    page = visit.open(served.address(stepped(4), "overview"))
+    page.get_by_role("button", name="Host time").click()
+    until(lambda: page.locator("section[aria-label=Kernels]").count() == 0, page)
+    assert "time=host" in page.url
+    page.go_back()
+    page.locator("section[aria-label=Kernels]").wait_for()
+
+
+def test_losses_are_told_in_one_line_that_leads_to_them(visit, served):
+    trace = TraceBuilder().span("aten::mm", 0, 10).lose("recycled_spans", 12_345).build()
+    page = visit.open(served.address(trace, "overview"))
+    line = page.locator("a.ov-health")
+    assert line.inner_text().split("\n")[-1].endswith("12,345 losses of one kind")
+    line.click()
+    page.locator(".he-verdict.warn").wait_for()
+    (loss,) = trace.table("losses").to_pylist()
+    page.locator("section[aria-label='What is missing'] .row", has_text=loss["what"]).wait_for()
+
+
+@pytest.mark.parametrize("shown", ["overview", "health"])
+def test_an_empty_trace_says_so(visit, served, shown):
+    page = visit.open(served.address(TraceBuilder().build(), shown))
+    page.get_by_text("The trace is empty").first.wait_for()
+    assert "NaN" not in page.locator("main").inner_text()
+
+
+def test_names_that_are_programs_are_texts(visit, served):
+    script = "<img src=x onerror=\"document.title='taken'\">"
+    builder = TraceBuilder().know("host_name", script).know("trainer", "\u202eevil" + "x" * 100_000)
+    stack = builder.stack((script, 3, script))
+    builder.span(script, 0, 100, stack=stack, module=builder.module(script))
+    page = visit.open(served.address(builder.build(), "overview"))
+    assert page.locator("main").get_by_text("onerror").count() >= 3
+    assert page.locator("main img").count() == 0
+    assert page.locator("main").bounding_box()["width"] <= 1280
+
+
+@pytest.mark.parametrize("width", [700, 1280, 2560])
+def test_nothing_reaches_beyond_the_page(visits, served, width):
+    page = visits(viewport={"width": width, "height": 800}).open(served.address(stepped(40), "overview"))
+    page.locator(".ov-chart svg").wait_for()
+    assert page.evaluate(
+        "() => document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"
+    )
