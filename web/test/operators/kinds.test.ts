@@ -1,0 +1,36 @@
+import { expect, test } from "vitest";
+import { frameLine, frames, kernelLine, kindWord, lineName } from "../../src/operators/kinds";
+
+test("kernels are shown without what is the same in all of them", () => {
+  expect(
+    kernelLine(
+      "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, float*)",
+    ),
+  ).toBe("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>");
+  expect(kernelLine("void at::native::(anonymous namespace)::cunn_SoftMax<8>(float*)")).toBe(
+    "cunn_SoftMax<8>",
+  );
+  expect(kernelLine("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm>(Params)")).toBe(
+    "cutlass_80_tensorop_s1688gemm",
+  );
+  expect(kernelLine("volta_sgemm_64x64_nt")).toBe("volta_sgemm_64x64_nt");
+});
+
+test("a strange name is still shown", () => {
+  for (const name of ["(", "<<<", "", "((((", "a".repeat(100_000), "\u202eevil"])
+    expect(kernelLine(name).length).toBeLessThanOrEqual(400);
+  expect(kernelLine("()")).toBe("()");
+});
+
+test("frames begin with file and line", () => {
+  expect(frameLine("/src/net/model.py(12): Net.forward")).toBe("model.py:12 Net.forward");
+  expect(frameLine("C:\\src\\model.py(3): f")).toBe("model.py:3 f");
+  expect(frames("a.py(1): f ← b/c.py(2): g")).toEqual(["a.py:1 f", "c.py:2 g"]);
+  expect(frames("…")).toEqual(["…"]);
+});
+
+test("names are shown as their kind is", () => {
+  expect(lineName("operator", "aten::mm")).toBe("aten::mm");
+  expect(lineName("python", "src/a.py(12): forward")).toContain("a.py:12");
+  expect(kindWord("user_annotation")).toBe("range");
+});
