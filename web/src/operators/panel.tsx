@@ -1,7 +1,7 @@
 /** Beside the table: all about the row that is chosen in it. */
 
 import type { ComponentChildren } from "preact";
-import { Shown, useJson, useSource } from "../parts/answer";
+import { Nothing, Shown, useJson, useSource } from "../parts/answer";
 import { address, change, route } from "../router";
 import type { Query } from "../source/source";
 import * as units from "../units";
@@ -26,6 +26,7 @@ export interface Fact {
   title?: string | undefined;
 }
 
+const MOST_ASKED = 8000;
 const ON_DEVICE = new Set(["kernel", "memcpy", "memset"]);
 
 export function Panel(props: {
@@ -43,8 +44,11 @@ export function Panel(props: {
   const whole: Query = { name, kind };
   // Options that are left out say that there is no place, which is what the server takes it for.
   const asked: Query = place ? { ...whole, by: place.by, place: place.value ?? undefined } : whole;
-  const about = useJson<Chosen>(source.has("chosen", asked) ? "chosen" : null, asked);
-  const durations = useJson<Durations>(source.has("histogram", asked) ? "histogram" : null, asked);
+  // An address has an end: what is named by a whole page of text cannot be asked for.
+  const askable = name.length + (place?.value?.length ?? 0) <= MOST_ASKED;
+  const has = (path: string) => askable && source.has(path, asked);
+  const about = useJson<Chosen>(has("chosen") ? "chosen" : null, asked);
+  const durations = useJson<Durations>(has("histogram") ? "histogram" : null, asked);
   const found = durations.value ? bars(durations.value) : [];
   const bar = barOf(found, route.value.query["bar"]);
   return (
@@ -81,7 +85,7 @@ export function Panel(props: {
           ))}
         </dl>
         {props.children}
-        {source.has("chosen", asked) && (
+        {has("chosen") && (
           <div class="op-parts-room">
             <Shown answer={about}>
               {(value) => (
@@ -96,7 +100,7 @@ export function Panel(props: {
             </Shown>
           </div>
         )}
-        {source.has("histogram", asked) && (
+        {has("histogram") && (
           <>
             <h3>Durations of its calls</h3>
             <div class="op-room">
@@ -113,7 +117,7 @@ export function Panel(props: {
           </>
         )}
         <h3>{bar ? `Calls of ${units.time(bar.low)} to ${units.time(bar.high)}` : "Its calls"}</h3>
-        <Calls asked={asked} bar={bar} />
+        {askable ? <Calls asked={asked} bar={bar} /> : <Nothing>Its name is too long to ask for them.</Nothing>}
       </div>
     </aside>
   );
@@ -130,4 +134,14 @@ function leadsTo(part: Part): string | null {
 /** Choose nothing. */
 export function close(): void {
   change({ name: undefined, kind: undefined, place: undefined, bar: undefined, part: undefined });
+}
+
+/** Esc closes the panel, unless it is meant for a field or a list that is open. */
+export function closeOnEscape(): () => void {
+  const onKey = (event: KeyboardEvent) => {
+    const elsewhere = event.target instanceof HTMLInputElement || document.querySelector(":popover-open");
+    if (event.key === "Escape" && !elsewhere) close();
+  };
+  addEventListener("keydown", onKey);
+  return () => removeEventListener("keydown", onKey);
 }

@@ -3,7 +3,7 @@
 import { useEffect, useMemo } from "preact/hooks";
 import { facts, rowOf, rowsWhere } from "../operators/find";
 import { kernelLine } from "../operators/kinds";
-import { close, Panel } from "../operators/panel";
+import { close, closeOnEscape, Panel } from "../operators/panel";
 import { size } from "../operators/parts";
 import "../operators/operators.css";
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
@@ -45,13 +45,7 @@ export function Kernels() {
   const way = ways.find((one) => one.key === query["by"])?.key ?? ways[0]?.key ?? "";
   const kernels = useColumns("kernels");
   const copies = useColumns(source.has("copies") ? "copies" : null);
-  useEffect(() => {
-    const onKey = (event: KeyboardEvent) => {
-      if (event.key === "Escape" && !(event.target instanceof HTMLInputElement)) close();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
+  useEffect(closeOnEscape, []);
   const none = kernels.value?.rows === 0 && (copies.value === undefined || copies.value.rows === 0);
   return (
     <>

@@ -3,7 +3,7 @@
 import { useEffect, useMemo } from "preact/hooks";
 import { facts, rowOf, rowsWhere } from "../operators/find";
 import { CATEGORIES, frames, isCall, kindColour, kindWord, lineName } from "../operators/kinds";
-import { close, Panel } from "../operators/panel";
+import { close, closeOnEscape, Panel } from "../operators/panel";
 import "../operators/operators.css";
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
 import { Choice } from "../parts/choice";
@@ -63,13 +63,7 @@ export function Operators() {
     (way) => (way.key === "name" || !of) && source.has("operators", asking(way.key, of)),
   );
   const way = ways.find((one) => one.key === query["by"])?.key ?? "name";
-  useEffect(() => {
-    const onKey = (event: KeyboardEvent) => {
-      if (event.key === "Escape" && !(event.target instanceof HTMLInputElement)) close();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
+  useEffect(closeOnEscape, []);
   return (
     <>
       <header class="title">
@@ -130,7 +124,9 @@ function Rows(props: { table: Columns; way: string; kinds: readonly string[]; ca
   const columns = useMemo(() => columnsOf(table, way), [table, way]);
   const name = query["name"];
   const place = way === "name" ? undefined : (query["place"] ?? null);
-  const chosen = name === undefined ? -1 : rowOf(table, name, query["kind"], place);
+  // A name that was chosen by itself is found at the place where it took most.
+  const exactly = name === undefined ? -1 : rowOf(table, name, query["kind"], place);
+  const chosen = name === undefined || exactly >= 0 ? exactly : rowOf(table, name, query["kind"]);
   if (table.rows === 0)
     return (
       <Nothing>
