@@ -117,7 +117,11 @@ export function Panel(props: {
           </>
         )}
         <h3>{bar ? `Calls of ${units.time(bar.low)} to ${units.time(bar.high)}` : "Its calls"}</h3>
-        {askable ? <Calls asked={asked} bar={bar} /> : <Nothing>Its name is too long to ask for them.</Nothing>}
+        {askable ? (
+          <Calls asked={asked} bar={bar} />
+        ) : (
+          <Nothing>Its name is too long to ask for them.</Nothing>
+        )}
       </div>
     </aside>
   );
