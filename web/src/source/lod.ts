@@ -40,8 +40,7 @@ export function rowsOf(row: ArrayLike<number>, start: Float64Array, duration: Fl
     order[at] = item;
     next[row[item] as number] = at + 1;
   }
-  for (let index = 0; index < rows; index++)
-    inOrder(order.subarray(edges[index], edges[index + 1]), start, duration);
+  for (let index = 0; index < rows; index++) inOrder(order.subarray(edges[index], edges[index + 1]), start);
   const laid = { edges, order, start: new Float64Array(size), duration: new Float64Array(size) };
   const before = new Float64Array(size);
   for (let index = 0; index < rows; index++) {
@@ -57,10 +56,9 @@ export function rowsOf(row: ArrayLike<number>, start: Float64Array, duration: Fl
   return { ...laid, before };
 }
 
-/** Sort a row by start, of equal ones the longer first; nearly all rows stand so already. */
-function inOrder(order: Int32Array, start: Float64Array, duration: Float64Array): void {
-  const after = (a: number, b: number) =>
-    (start[a] as number) - (start[b] as number) || (duration[b] as number) - (duration[a] as number) || a - b;
+/** Sort a row by start; nearly all rows stand so already. */
+function inOrder(order: Int32Array, start: Float64Array): void {
+  const after = (a: number, b: number) => (start[a] as number) - (start[b] as number) || a - b;
   for (let at = 1; at < order.length; at++) {
     if (after(order[at] as number, order[at - 1] as number) < 0) {
       order.sort(after);

@@ -1,0 +1,125 @@
+"""Reports: what stands in the file. What the page answers from it is tested with the same vectors in TypeScript."""
+
+import base64
+import html
+import json
+import re
+
+import pyarrow as pa
+import pytest
+
+import kinetoscope
+from kinetoscope.viewer._answers import ANSWERS, answer
+from kinetoscope.viewer._report import questions, report, report_page, spelled
+from kinetoscope.viewer._respond import encoded, page_text
+from tests.support.report_vectors import MOST_CUT, PATH, everything, parts_of, vectors
+from tests.support.trace_builder import TraceBuilder
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return everything()
+
+
+def block(letters):
+    """A block as the page unpacks it; how long it is stands at the head of its only frame."""
+    frame = base64.b64decode(letters)
+    flags = frame[4]
+    alone = flags >> 5 & 1
+    length = (alone, 2, 4, 8)[flags >> 6]
+    size = int.from_bytes(frame[6 - alone : 6 - alone + length], "little") + (256 if length == 2 else 0)
+    return pa.Codec("zstd").decompress(frame, size, asbytes=True)
+
+
+def test_the_vectors_are_what_is_written_and_answered_now():
+    golden = json.loads(PATH.read_text(encoding="utf-8"))
+    now = json.loads(json.dumps(vectors()))
+    for one, other in zip(golden, now, strict=True):
+        # Another release of zstd may make other bytes of the same.
+        assert list(map(block, one.pop("blocks"))) == list(map(block, other.pop("blocks")))
+        assert one == other
+
+
+def test_it_carries_the_servers_answers(trace):
+    directory, blocks = parts_of(report_page(trace, "run.ktrace"))
+    carried = 0
+    for path, query in questions(trace):
+        held = directory["answers"][spelled(path, query)]
+        if "error" in held:
+            continue
+        at, length = held["at"]
+        assert block(blocks[held["block"]])[at : at + length] == encoded(answer(trace, path, query)).body
+        carried += 1
+    assert carried > 10
+
+
+def test_every_question_of_a_page_can_be_asked(trace):
+    errors = {
+        key: held["error"]
+        for key, held in parts_of(report_page(trace, "x"))[0]["answers"].items()
+        if "error" in held
+    }
+    assert errors == {}
+    assert {path.partition("/")[0] for path, _ in questions(trace)} <= {
+        key.partition("/")[0] for key in ANSWERS
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "text"),
+    [
+        ("table/ops", {}, "table/ops"),
+        ("x", {"b": "2", "a": "", "c": "a&b=ü ~(1)"}, "x?b=2&c=a%26b%3D%C3%BC%20~(1)"),
+    ],
+)
+def test_a_question_is_spelled_as_the_page_spells_it(path, query, text):
+    assert spelled(path, query) == text
+
+
+def test_a_cut_report_holds_what_begins_first_and_says_so(trace):
+    directory, _ = parts_of(report_page(trace, "x", MOST_CUT))
+    before = directory["cut"]["before_ns"]
+    starts = trace.column("spans", "start_ns")
+    assert directory["cut"]["spans"] == int((starts < before).sum())
+    assert directory["cut"]["spans"] <= MOST_CUT < directory["cut"]["items"]
+    assert parts_of(report_page(trace, "x"))[0]["cut"] is None
+
+
+def test_its_policy_lets_it_ask_nobody(trace):
+    page = report_page(trace, "x")
+    policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1])
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "connect-src" not in policy
+    # The policy stands before everything that it is about.
+    assert page.index("Content-Security-Policy") < page.index("<script")
+    assert page.count('<script type="module">') == page_text().count('<script type="module">') == 1
+
+
+def test_hostile_names_stay_within_their_data():
+    name = "</script><script>alert(1)</script><!--"
+    page = report_page(TraceBuilder().span(name, 0, 10).know("x", name).build(), name)
+    assert "alert(1)</script>" not in page
+    assert "&lt;/script&gt;" in page.partition("</title>")[0]
+    directory, _ = parts_of(page)
+    assert directory["name"] == name
+
+
+def test_an_empty_trace_has_a_report():
+    directory, _ = parts_of(report_page(TraceBuilder().build(), "empty"))
+    assert directory["timeline"]["tracks"] == []
+
+
+def test_a_file_is_written_whole_or_not_at_all(trace, tmp_path):
+    path = tmp_path / "report.html"
+    assert report(trace, path) == path
+    assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    with pytest.raises(FileNotFoundError):
+        report(tmp_path / "no.ktrace", tmp_path / "other.html")
+    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_it_is_named_after_its_file(trace, tmp_path):
+    trace.save(tmp_path / "run.ktrace")
+    kinetoscope.report(str(tmp_path / "run.ktrace"), tmp_path / "a.html")
+    assert "<title>run.ktrace · Kinetoscope</title>" in (tmp_path / "a.html").read_text(encoding="utf-8")
