@@ -29,6 +29,7 @@ SCRIPTS = (
     "ktrace",
     "trainers",
     "viewing",
+    "viewer_pages",
 )
 
 

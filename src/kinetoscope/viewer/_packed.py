@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _LEVEL = 9
 _INT32 = np.iinfo(np.int32)
-# Beyond it a page's numbers are not exact.
-_LARGEST = 2**52
+LARGEST = 2**52
+"""Beyond it a page's numbers, and what is made of them here, are not exact. In ns that is 52 days."""
 
 
 class Pack:
@@ -41,7 +41,7 @@ class Pack:
         """Add a column; returns False, and adds nothing, where a value is too large for a page's numbers."""
         numbers = values.astype(np.int64)
         least, most = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
-        if least < -_LARGEST or most > _LARGEST:
+        if least < -LARGEST or most > LARGEST:
             return False
         wide = least < _INT32.min or most > _INT32.max
         if rising:

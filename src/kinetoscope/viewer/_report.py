@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope._errors import KinetoscopeError
 from kinetoscope.trace._replace import replaced
 from kinetoscope.viewer._answers import ANSWERS, Limited, answer
 from kinetoscope.viewer._counters import counters_of
@@ -143,7 +143,7 @@ def _answers(trace: Trace, kept: Kept, blocks: list[str]) -> dict[str, Any]:
             continue
         try:
             found = answer(trace, path, query)
-        except (LookupError, ArgumentError, KinetoscopeError) as error:
+        except KinetoscopeError as error:
             told[key] = {"error": str(error)}
             continue
         if key == "tracks" and isinstance(found, dict) and kept.before_ns is not None:

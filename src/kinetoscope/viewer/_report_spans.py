@@ -11,7 +11,7 @@ from kinetoscope.trace._arrow import Labels, compact
 from kinetoscope.trace._calls import calls_of
 from kinetoscope.trace._schema import KIND_NAMES
 from kinetoscope.viewer._instances import INSTANCES_SCHEMA
-from kinetoscope.viewer._packed import Pack
+from kinetoscope.viewer._packed import LARGEST, Pack
 from kinetoscope.viewer._range import RANGE_SCHEMA, outer_spans
 from kinetoscope.viewer._rows import Rows, span_tracks
 from kinetoscope.viewer._search import SEARCH_SCHEMA
@@ -82,8 +82,8 @@ def pack_rows(trace: Trace, kept: Kept, pack: Pack) -> dict[str, Any]:
         duration[laid.rows.spans] = np.diff(laid.rows.sum_ns)
     duration = duration[rows]
     pack.add_integers("thread", spans["thread"][rows])
-    pack.add_integers("start", spans["start_ns"][rows], rising=True)
-    pack.add_integers("duration", duration)
+    pack.add_integers("start", _within(spans["start_ns"][rows]), rising=True)
+    pack.add_integers("duration", _within(duration))
     pack.add_integers("name", _named(spans["name"][rows], trace.strings, pages_names))
     pack.add_integers("kind", spans["kind"][rows])
     pack.add_integers("row", laid.row_of_span[rows])
@@ -93,7 +93,8 @@ def pack_rows(trace: Trace, kept: Kept, pack: Pack) -> dict[str, Any]:
     if marked is not None:
         pack.add_integers("caller", kept.back(spans["caller"]))
         pack.add_integers("call", marked[rows])
-    pack.add_integers("own", spans["self_ns"][rows] - own_as_nested(trace, kept, duration))
+    own = _within(spans["self_ns"][rows])
+    pack.add_integers("own", _within(own - own_as_nested(trace, kept, _within(duration))))
     if kept.before_ns is not None:
         pack.add_integers("id", rows, rising=True)
     stores = [{"prefix": "", "kind": ""}]
@@ -103,8 +104,8 @@ def pack_rows(trace: Trace, kept: Kept, pack: Pack) -> dict[str, Any]:
         wanted = slice(None) if kept.before_ns is None else np.flatnonzero(runs.start_ns < kept.before_ns)
         names = runs.names if runs.names is not None else np.zeros(len(row), np.int32)
         pack.add_integers(f"{prefix}row", row[wanted])
-        pack.add_integers(f"{prefix}start", runs.start_ns[wanted], rising=True)
-        pack.add_integers(f"{prefix}duration", np.diff(runs.sum_ns)[wanted])
+        pack.add_integers(f"{prefix}start", _within(runs.start_ns[wanted]), rising=True)
+        pack.add_integers(f"{prefix}duration", _within(np.diff(runs.sum_ns)[wanted]))
         pack.add_integers(f"{prefix}name", _named(names[wanted], runs.texts, pages_names))
         stores.append({"prefix": prefix, "kind": KIND_NAMES[runs.kind]})
     pack.add_json("names", pages_names)
@@ -131,6 +132,12 @@ def own_as_nested(trace: Trace, kept: Kept, duration: NDArray[np.int64]) -> NDAr
         np.add.at(taken, outer[inside], duration[inside])
         own = own - taken[:-1]
     return own
+
+
+def _within(times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Times that the numbers of a page can hold; in a file that is not damaged all are."""
+    found: NDArray[np.int64] = np.clip(times, -LARGEST, LARGEST)
+    return found
 
 
 def _named(ids: NDArray[Any], texts: Any, names: list[str]) -> NDArray[np.int64]:

@@ -1,0 +1,155 @@
+"""What somebody waits for who looks at 1,000,000 spans in a browser: pages of the server, and a report opened as a file."""
+
+import statistics
+import tempfile
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from benchmarks.harness import Result, run
+from benchmarks.viewing import big_trace
+from kinetoscope.trace import Trace
+from kinetoscope.trace import open as open_trace
+from kinetoscope.viewer._report import report
+from kinetoscope.viewer._respond import page_text
+from kinetoscope.viewer._server import Server
+from tests.support.browser import Chromium, what_is_missing
+
+REPORT_MB, BUNDLE_KB = 12.0, 200.0
+OVERVIEW_S, TIMELINE_S, REPORT_S, MOVE_MS = 1.5, 2.0, 3.0, 150.0
+ROUNDS = 20
+# The canvas of the timeline has been drawn on.
+DRAWN = """() => [...document.querySelectorAll('main canvas')].some((canvas) => {
+    const { width, height } = canvas;
+    if (width * height === 0) return false;
+    const pixels = canvas.getContext('2d').getImageData(0, 0, width, Math.min(height, 400)).data;
+    const colours = new Set();
+    for (let at = 0; at < pixels.length; at += 4 * 997) colours.add(`${pixels[at]},${pixels[at + 1]},${pixels[at + 2]}`);
+    return colours.size > 4;
+})"""
+
+
+def seconds_until(address: str, shown: str, rounds: int) -> float:
+    """How long it takes from opening an address until something holds on its page, in the middle of some tries."""
+    browser, times = Chromium(), []
+    try:
+        for _ in range(rounds):
+            visit = browser.visit()
+            began = time.perf_counter()
+            visit.page.goto(address, wait_until="commit")
+            visit.page.wait_for_function(shown)
+            times.append(time.perf_counter() - began)
+            visit.close()
+    finally:
+        browser.close()
+    return statistics.median(times)
+
+
+def move_ms(address: str, rounds: int) -> list[float]:
+    """How long answers to zooms and pans take, as the page waits for them."""
+    browser = Chromium()
+    try:
+        visit = browser.visit()
+        visit.page.goto(address)
+        visit.page.wait_for_function(DRAWN)
+        visit.page.keyboard.press("0")
+        times = []
+        for number in range(rounds):
+            with visit.page.expect_response(lambda found: "/window?" in found.url) as answered:
+                visit.page.keyboard.press("w" if number % 2 else "d")
+            timing = answered.value.request.timing
+            times.append(max(timing["responseStart"], 0.0))
+        return times
+    finally:
+        browser.close()
+
+
+def served(path: Path, rounds: int) -> list[Result]:
+    """Pages of the server; the trace is opened anew, so that nothing was worked out before."""
+    results = []
+    for page, shown, bar in (
+        (
+            "overview",
+            "() => document.querySelector('main h1') && !document.querySelector('.waiting')",
+            OVERVIEW_S,
+        ),
+        ("timeline", DRAWN, TIMELINE_S),
+    ):
+        began = time.perf_counter()
+        with open_trace(path) as trace:
+            server = Server(lambda trace=trace: [("big", trace)], 0)
+            thread = threading.Thread(target=server.run)
+            thread.start()
+            try:
+                opening = time.perf_counter() - began
+                took = opening + seconds_until(f"{server.address}#/{page}", shown, 1)
+                results.append(
+                    Result(
+                        f"{page} of a trace opened for the first time",
+                        f"< {bar} s",
+                        f"{took:.2f} s",
+                        took < bar,
+                    )
+                )
+                if page == "timeline":
+                    times = sorted(move_ms(f"{server.address}#/{page}", rounds))
+                    worst = times[int(0.95 * (len(times) - 1))]
+                    results.append(
+                        Result(
+                            "answers to zooms and pans, 95 % of them",
+                            f"< {MOVE_MS:.0f} ms",
+                            f"{worst:.0f} ms",
+                            worst < MOVE_MS,
+                        )
+                    )
+            finally:
+                server.stop()
+                thread.join()
+    return results  # fmt: skip
+
+
+def reported(trace: Trace, folder: Path, rounds: int) -> list[Result]:
+    """The file of a report, and how long it takes to be drawn."""
+    spans = len(trace.columns("spans"))
+    began = time.perf_counter()
+    path = report(trace, folder / "report.html")
+    writing = time.perf_counter() - began
+    size = path.stat().st_size / 1e6
+    bundle = len(page_text().encode()) / 1e3
+    results = [
+        Result(
+            f"report of {spans:,} spans", f"<= {REPORT_MB:.0f} MB", f"{size:.2f} MB", size <= REPORT_MB,
+            [f"written in {writing:.1f} s"],
+        ),
+        Result("the page without data", f"<= {BUNDLE_KB:.0f} kB", f"{bundle:.0f} kB", bundle <= BUNDLE_KB),
+    ]  # fmt: skip
+    if what_is_missing() is None:
+        took = seconds_until(f"{path.as_uri()}#/timeline", DRAWN, rounds)
+        results.append(
+            Result("that report, opened and drawn", f"< {REPORT_S} s", f"{took:.2f} s", took < REPORT_S)
+        )
+    return results
+
+
+def options_of(parser: ArgumentParser) -> None:
+    """The size can be chosen."""
+    parser.add_argument("--spans", type=int, default=1_000_000)
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measures the report, then the pages of the server."""
+    spans, rounds = (20_000, 1) if options.quick else (options.spans, 3)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = big_trace(spans, with_stacks=True)
+        results = reported(trace, Path(folder), rounds)
+        if missing := what_is_missing():
+            print(f"The pages are not measured: {missing}")
+            return results
+        path = Path(folder) / "big.ktrace"
+        trace.save(path)
+        return results + served(path, 4 if options.quick else ROUNDS)
+
+
+if __name__ == "__main__":
+    run(measure, options_of)

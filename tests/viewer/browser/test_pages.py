@@ -1,0 +1,120 @@
+"""Every page on a training run and on real traces of GPUs: served and as a report, with the numbers of the tables.
+
+That no page complains or asks anything of another machine is checked after each test by `visit`.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kinetoscope
+from kinetoscope.viewer._answers import answer
+from kinetoscope.viewer._report import report
+from tests.support.shared_traces import needs_shared_traces, shared_trace
+
+PAGES = {
+    "overview": "Overview",
+    "timeline": "Timeline",
+    "operators": "Operators",
+    "kernels": "Kernels",
+    "modules": "Modules",
+    "stacks": "Stacks",
+    "memory": "Memory",
+    "health": "Trace health",
+    "sql": "SQL",
+}
+ON_GPUS = ("a100_alexnet_small", "h100_owlv2_stack_mem", "mi300_resnet_stack_rccl_rank0of8")
+# What a page would say of a value that it should not have shown.
+BROKEN = re.compile(r"\b(NaN|undefined|Infinity|\[object \w+\]|The viewer failed)\b")
+ROWS = """() => [...document.querySelectorAll('main .table .body .row')].map(
+    (row) => [...row.querySelectorAll('.cell')].map((cell) => `${cell.textContent}\\n${cell.title}`))"""
+
+
+def titles(page):
+    return page.locator("nav a").all_inner_texts()
+
+
+def pages_shown(visit, address_of, names):
+    """The rows of the tables of each page, and what it says."""
+    found = {}
+    for name in names:
+        page = visit.open(address_of(name))
+        if name == "timeline":
+            page.wait_for_selector(".tl-panel .body .row")
+        text = page.locator("main").inner_text()
+        assert not BROKEN.search(text), (name, BROKEN.search(text)[0])
+        assert page.locator("main .problem").all_inner_texts() == [], name
+        assert page.title().startswith(PAGES[name])
+        found[name] = page.evaluate(ROWS), text
+    return found
+
+
+def told(rows, name, number, unit="ns"):
+    """Whether a row with a name has a number."""
+    exact = f"{number:,} {unit}"
+    return any(any(name in cell for cell in row) and any(exact in cell for cell in row) for row in rows)
+
+
+def check_against_tables(trace, shown):
+    """The largest rows of a page are those of the trace's table."""
+    wanted = [("operators", "ops", "self_ns"), ("kernels", "kernels", "total_ns")]
+    for page, table, column in wanted:
+        largest = trace.table(table).sort_by([(column, "descending")]).slice(0, 5).to_pylist()
+        for row in largest:
+            assert told(shown[page][0], row["name"], row[column]), (page, row["name"], row[column])
+    tracks = answer(trace, "tracks", {})
+    ids = [
+        str(track["id"])
+        for group in tracks["groups"]
+        for track in group["tracks"]
+        if track["sort"] in ("thread", "stream") and not track["runs"]
+    ]
+    query = {"start": str(tracks["start_ns"]), "end": str(tracks["duration_ns"]), "tracks": ",".join(ids)}
+    for row in answer(trace, "range", query).slice(0, 3).to_pylist():
+        assert told(shown["timeline"][0], row["name"], row["self_ns"]), row
+
+
+def check(visit, served, trace, name, folder):
+    """All pages of a trace, served and as a report."""
+    shown = pages_shown(visit, lambda page: served.address(trace, page, name), PAGES)
+    assert titles(visit.page) == list(PAGES.values())
+    check_against_tables(trace, shown)
+    path = Path(report(trace, folder / "report.html"))
+    carried = [page for page in PAGES if page != "sql"]
+    held = pages_shown(visit, lambda page: f"{path.as_uri()}#/{page}", carried)
+    assert titles(visit.page) == [PAGES[page] for page in carried]
+    for page in carried:
+        assert held[page][0] == shown[page][0], page
+
+
+def test_a_training_run(visit, served, training, tmp_path):
+    check(visit, served, training, "train_gpt.ktrace", tmp_path)
+
+
+@needs_shared_traces
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_a_real_trace(visit, served, name, tmp_path):
+    with kinetoscope.open(shared_trace(name)) as trace:
+        check(visit, served, trace, name, tmp_path)
+
+
+def test_a_report_answers_what_the_reader_does(visit, training, tmp_path):
+    path = report(training, tmp_path / "report.html")
+    page = visit.open(f"{path.as_uri()}#/timeline?find=addmm")
+    page.get_by_role("button", name="Next").or_(page.locator("button[title*='ext']")).first.click()
+    page.wait_for_selector(".tl-chosen h2")
+    assert "addmm" in page.locator(".tl-chosen h2").inner_text()
+    assert page.locator(".tl-facts dt", has_text="Module class").count() == 1
+    span = int(re.search(r"span=(\d+)", page.url)[1])
+    duration = int(training.column("spans", "duration_ns")[span])
+    assert page.locator(".tl-facts dd").first.get_attribute("title") == f"{duration:,} ns"
+
+
+def test_a_cut_report_says_so_on_the_page(visit, training, tmp_path):
+    from kinetoscope.viewer._report import report_page
+
+    path = tmp_path / "report.html"
+    path.write_text(report_page(training, "run", most=500), encoding="utf-8")
+    page = visit.open(f"{path.as_uri()}#/timeline")
+    assert "The timeline of this report ends after" in page.locator("aside").inner_text()
