@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 _PAGE = b"""<!doctype html><link rel="icon" href="data:,"><title>Perfetto</title><script>
 addEventListener("message", (event) => {
@@ -37,11 +37,11 @@ class PerfettosWindow:
         self._thread = threading.Thread(target=self._server.serve_forever)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> PerfettosWindow:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -60,7 +60,9 @@ def test_no_browser_is_opened_where_none_is_wanted_or_would_be_in_the_terminal(t
     assert browsers == []
 
 
-def test_a_program_waits_until_it_is_interrupted_and_a_notebook_does_not(trace, browsers, monkeypatch, capsys):
+def test_a_program_waits_until_it_is_interrupted_and_a_notebook_does_not(
+    trace, browsers, monkeypatch, capsys
+):
     waited = []
     monkeypatch.setattr(_view.Viewer, "wait", lambda self: waited.append(self.address))
     with kinetoscope.view(trace, port=0) as viewer:
@@ -111,7 +113,9 @@ def test_what_goes_wrong_leaves_no_server(tmp_path, monkeypatch):
     assert len(closed) == 3
 
 
-@pytest.mark.parametrize("address", ["javascript:alert(1)", "file:///x", "ui.perfetto.dev", "https://", "https://[", ""])
+@pytest.mark.parametrize(
+    "address", ["javascript:alert(1)", "file:///x", "ui.perfetto.dev", "https://", "https://[", ""]
+)
 def test_perfettos_page_must_have_an_address_of_the_web(trace, address):
     with pytest.raises(ArgumentError, match="is no address of a page"):
         kinetoscope.view(trace, port=0, wait=False, perfetto_ui=address)
@@ -121,7 +125,17 @@ def test_perfettos_page_must_have_an_address_of_the_web(trace, address):
 def test_the_command_ends_in_order(trace, tmp_path, number):
     trace.save(tmp_path / "run.ktrace")
     (tmp_path / "bad.json").write_text("nothing")
-    command = [sys.executable, "-m", "kinetoscope", "view", "--no-browser", "--port", "0", "run.ktrace", "bad.json"]
+    command = [
+        sys.executable,
+        "-m",
+        "kinetoscope",
+        "view",
+        "--no-browser",
+        "--port",
+        "0",
+        "run.ktrace",
+        "bad.json",
+    ]
     environment = {**os.environ, "SSH_CONNECTION": "1 2 3 4", "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -14,7 +14,9 @@ def trace():
 
 def test_a_query_is_asked_and_its_rows_lead_to_the_timeline(visit, served):
     page = visit.open(served.address(trace(), "sql"))
-    page.get_by_label("Query").fill("select id as span, name, duration_ns from spans order by duration_ns desc")
+    page.get_by_label("Query").fill(
+        "select id as span, name, duration_ns from spans order by duration_ns desc"
+    )
     page.get_by_label("Query").press("Control+Enter")
     rows = page.locator(".table .body .row")
     rows.first.wait_for()
@@ -45,7 +47,9 @@ def test_a_part_is_handed_over_to_perfetto_and_to_nobody_else(visit, served):
         served_trace = trace()
         address = served.address(served_trace, "operators")
         # The page as a server would give it that was started with `--perfetto-ui`.
-        visit.page.route("**/api/options", lambda route: route.fulfill(json={"perfetto_ui": perfetto.address}))
+        visit.page.route(
+            "**/api/options", lambda route: route.fulfill(json={"perfetto_ui": perfetto.address})
+        )
         page = visit.open(address)
         page.get_by_role("button", name="Export").click()
         with page.expect_popup() as opened:
@@ -58,4 +62,6 @@ def test_a_part_is_handed_over_to_perfetto_and_to_nobody_else(visit, served):
         # Its own window is what was opened on purpose.
         assert all(one.startswith(perfetto.address) for one in visit.strayed)
         visit.strayed.clear()
-        visit.complaints[:] = [text for text in visit.complaints if "favicon" not in text and "404" not in text]
+        visit.complaints[:] = [
+            text for text in visit.complaints if "favicon" not in text and "404" not in text
+        ]
