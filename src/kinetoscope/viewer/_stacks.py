@@ -37,20 +37,14 @@ ORDERS = {"callees": upright, "callers": inverted}
 
 @dataclass(frozen=True)
 class _Weights:
-    """What weighs in the stacks of one process or of all: something with a value each, at a span and a stack.
+    """What weighs in the stacks by one measure, in one process or in all.
 
     Attributes:
-        span: The span of each, -1 for none.
-        stack: Its stack.
-        value: Its weight, above 0.
         total: What weighs in all, also where no stack is known.
         of_stack: The sum for each stack.
-        count: How many there are for each stack.
+        count: How many spans or allocations that is of.
     """
 
-    span: NDArray[np.int64]
-    stack: NDArray[np.int32]
-    value: NDArray[np.int64]
     total: int
     of_stack: NDArray[np.int64]
     count: NDArray[np.int64]
@@ -116,15 +110,14 @@ def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
         ArgumentError: An option that cannot be used.
     """
     options = _options(trace, query)
-    tree, weights, spans = (
-        _tree(trace, options),
-        _weights(trace, options[0], options[3]),
-        trace.columns("spans"),
-    )
-    names = np.append(event_names(trace), np.int32(-1))[weights.span]
-    kinds = np.append(spans["kind"].astype(np.int32), np.int32(-1))[weights.span]
-    group, first = _core.group([tree.of_stack[weights.stack], names, kinds])
-    node, value = tree.of_stack[weights.stack][first], _core.group_sums(group, len(first), weights.value)
+    tree, spans = _tree(trace, options), trace.columns("spans")
+    span, stack, value = _heavy(trace, options[0], options[3])
+    known = np.flatnonzero(stack >= 0)
+    span, node = span[known], tree.of_stack[stack[known]]
+    names = np.append(event_names(trace), np.int32(-1))[span]
+    kinds = np.append(spans["kind"].astype(np.int32), np.int32(-1))[span]
+    group, first = _core.group([node, names, kinds])
+    node, value = node[first], _core.group_sums(group, len(first), value[known])
     places, texts = few_texts(names[first], _and_none(trace.strings))
     columns: dict[str, Any] = {
         "node": node,
@@ -203,27 +196,28 @@ def _like_frames(trace: Trace) -> NDArray[np.int32]:
 
 
 def _weights(trace: Trace, by: str, process: int) -> _Weights:
-    """What weighs in the stacks by one measure, in one process or, for -1, in all."""
+    """What weighs in the stacks by one measure, in one process or, for -1, in all; added up once."""
 
     def make() -> _Weights:
-        span, stack, value = _allocated(trace) if by == "bytes" else _times(trace, by)
-        heavy = value > 0
-        if process >= 0:
-            threads = trace.columns("allocations" if by == "bytes" else "spans")["thread"]
-            heavy &= thread_processes(trace)[threads] == process
-        known = heavy & (stack >= 0)
-        rows = np.flatnonzero(known)
+        _, stack, value = _heavy(trace, by, process)
         stacks = len(trace.columns("stacks"))
-        return _Weights(
-            span[rows],
-            stack[rows],
-            value[rows],
-            int(value[heavy].sum()),
-            _core.group_sums(stack[rows], stacks, value[rows]),
-            _core.group_counts(stack[rows], stacks),
-        )
+        of_stack, count = _core.group_sums(stack, stacks, value), _core.group_counts(stack, stacks)
+        return _Weights(int(value.sum()), of_stack, count)
 
     return trace.cached(f"viewer: weights of stacks {by} {process}", make)
+
+
+def _heavy(
+    trace: Trace, by: str, process: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """What weighs anything: the span of each or -1, its stack or -1, and its weight."""
+    span, stack, value = _allocated(trace) if by == "bytes" else _times(trace, by)
+    heavy = value > 0
+    if process >= 0:
+        threads = trace.columns("allocations" if by == "bytes" else "spans")["thread"]
+        heavy &= thread_processes(trace)[threads] == process
+    rows = np.flatnonzero(heavy)
+    return span[rows], stack[rows], value[rows]
 
 
 def _times(trace: Trace, by: str) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:

@@ -94,7 +94,7 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
             const [name, kind] = [names[row] ?? "", kinds[row] ?? ""];
             return (
               <a href={address("operators", { name, kind })} title={name.slice(0, 2000)}>
-                {name}
+                {plain(name)}
               </a>
             );
           },

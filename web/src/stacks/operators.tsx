@@ -85,7 +85,7 @@ function Inside(props: { flame: Flame; table: Columns; node: number; title: stri
             if (!name) return <span class="muted">outside of any operator</span>;
             return (
               <a href={address("operators", { name, kind })} title={name.slice(0, 2000)}>
-                {name}
+                {plain(name)}
               </a>
             );
           },
