@@ -145,7 +145,8 @@ def _inside(trace: Trace, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
         caller = np.append(spans["caller"], np.int32(-1))
         found &= ~calls | is_call[parent]
         found |= ~calls & (caller[parent] != caller[:-1]) & mark[caller[:-1]]
-    within = np.flatnonzero(found & (spans["lane"] == 0))
+    # One of the chosen within another one is counted in its self time, and is no part beside it.
+    within = np.flatnonzero(found & ~mark[:-1] & (spans["lane"] == 0))
     return _by_name(trace, within, spans["duration_ns"][within])
 
 
