@@ -83,7 +83,7 @@ if __name__ == "__main__":
         os.kill(child.pid, number)
         end(child)
     loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2, multiprocessing_context="fork")
-    print(sum(batch.shape[0] for batch in loader))
+    print(sum(batch.shape[0] for batch in loader), flush=True)  # or a fork below would print it, too
     for become in (False, True):
         child = os.fork()
         if child == 0:
@@ -119,6 +119,9 @@ def run(folder: Path, program: str, *words: str, name: str = "family.py", text: 
     """Runs a program that is put into a folder, under `kinetoscope run --children` with some words."""
     (folder / name).write_text(program, encoding="utf-8")
     source = str(Path(kinetoscope.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source, "COLUMNS": "100"}
+    # Of a program whose output is not buffered some mistakes with forks are not seen.
+    environment.pop("PYTHONUNBUFFERED", None)
     done = subprocess.run(
         [sys.executable, "-m", "kinetoscope", "run", "--children", *words],
         cwd=folder,
@@ -126,7 +129,7 @@ def run(folder: Path, program: str, *words: str, name: str = "family.py", text: 
         text=True,
         input=text,
         check=False,
-        env={**os.environ, "PYTHONPATH": source},
+        env=environment,
     )
     files = sorted(path.name for path in folder.iterdir() if path.suffix not in (".py", "") or path.is_dir())
     return Ended(done.returncode, done.stdout, done.stderr, [name for name in files if name != "__pycache__"])
