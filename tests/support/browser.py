@@ -101,9 +101,10 @@ class Visit:
 
     def open(self, address: str, *, settled: bool = True) -> Page:
         """Goes to an address of the viewer's and waits until its page shows what it has to show."""
-        self._home = _home(address)
         # Where only what is behind # differs, the browser would keep the page as it is.
         self.page.goto("about:blank")
+        # Only now: the page before may have asked its own server until here.
+        self._home = _home(address)
         self.page.goto(address)
         if settled:
             self.settle()

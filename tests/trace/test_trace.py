@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -144,6 +145,36 @@ def test_cached_makes_a_thing_once():
     assert trace.cached("thing", lambda: made.append(1) or "x") == "x"
     assert trace.cached("thing", lambda: made.append(1) or "y") == "x"
     assert made == [1]
+
+
+def test_threads_that_need_what_the_other_makes_do_not_wait_forever():
+    trace = small()
+    in_column, in_cached = threading.Event(), threading.Event()
+
+    def column():
+        in_column.set()
+        # Not set where the other thread waits for this one, as it should.
+        in_cached.wait(0.2)
+        return {"self_ns": np.full(2, trace.cached("other", lambda: 3))}
+
+    def cached():
+        in_cached.set()
+        return trace.column("spans", "depth")
+
+    trace.columns("spans").source(("self_ns",), column)
+    found = {}
+    threads = [
+        threading.Thread(target=lambda: found.update(column=trace.column("spans", "self_ns")), daemon=True),
+        threading.Thread(
+            target=lambda: in_column.wait(5) and found.update(cached=trace.cached("thing", cached)), daemon=True
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert set(found) == {"column", "cached"}
+    assert found["column"].tolist() == [3, 3]
 
 
 def test_it_prints_well_everywhere():

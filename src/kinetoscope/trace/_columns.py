@@ -31,11 +31,12 @@ class Columns:
     ) -> None:
         """Keep the `given` columns of `table`: values, or functions that load them when they are first needed.
 
-        `length` may be a function where only a source knows it.
+        `length` may be a function where only a source knows it. `lock` is held while a source runs: all that makes
+        one another has the same one, or two threads could wait for each other.
         """
         self.table = table
         self._length = length
-        self._lock = lock
+        self.lock = lock
         self._ready: dict[str, Values] = {}
         self._sources: dict[str, Source] = {}
         self._given = frozenset(given)
@@ -77,7 +78,7 @@ class Columns:
 
     def forget(self, names: Sequence[str]) -> None:
         """Let the columns `names` be computed again when they are next asked for, unless they were given."""
-        with self._lock:
+        with self.lock:
             for name in names:
                 if name not in self._given:
                     self._ready.pop(name, None)
@@ -85,7 +86,7 @@ class Columns:
     def _compute(self, name: str) -> Values:
         """Run the source of a column and keep all it returns."""
         definition = _definition(self.table, name)
-        with self._lock:
+        with self.lock:
             if name in self._ready:
                 return self._ready[name]
             function = self._sources.get(name)

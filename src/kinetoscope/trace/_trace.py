@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -38,6 +37,7 @@ Kept = TypeVar("Kept")
 _RECORDED = (
     "threads", "frames", "stacks", "modules", "parameters", "shapes", "spans", "allocations",
 )  # fmt: skip
+_NOT_YET: Any = object()
 _RENAMED = {"stack": "own_stack", "module": "own_module"}
 
 
@@ -63,7 +63,8 @@ class Trace(Selections):
         self.info = info
         self.path = path
         self._kept: dict[str, Any] = {}
-        self._lock = threading.RLock()
+        # That of the columns: they ask for what is cached, and what is cached asks for them.
+        self._lock = tables["spans"].lock
         self._closed = False
         self._release: Callable[[], None] | None = None
         catalog.attach_columns(self, tables)
@@ -202,11 +203,11 @@ class Trace(Selections):
 
     def cached(self, key: str, make: Callable[[], Kept]) -> Kept:
         """Return what `make` returned the first time it was called for `key`; used by tables that build on others."""
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = make()
-            kept: Kept = self._kept[key]
-            return kept
+        kept: Kept = self._kept.get(key, _NOT_YET)
+        if kept is _NOT_YET:
+            with self._lock:
+                kept = self._kept[key] = self._kept[key] if key in self._kept else make()
+        return kept
 
     def forget(self, table: str, names: Sequence[str]) -> None:
         """Let columns be computed again when they are next asked for, and all that was cached under their names.

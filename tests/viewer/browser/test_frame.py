@@ -57,7 +57,7 @@ def test_a_question_that_fails_is_told_on_the_page(visit, served):
     trace = TraceBuilder().span("aten::mm", 0, 100).build()
     address = served.address(trace, "operators")
     visit.page.route(
-        "**/table/ops*",
+        "**/operators*",
         lambda route: route.fulfill(status=409, body=json.dumps({"error": "The file was cut."})),
     )
     page = visit.open(address)
