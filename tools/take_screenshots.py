@@ -1,8 +1,9 @@
 """Takes pictures of every page of the viewer, light and dark, for README and documentation: docs/images/PAGE-THEME.png.
 
-    python tools/take_screenshots.py TRACE [--folder docs/images] [--page overview ...]
+    python tools/take_screenshots.py [TRACE] [--gpu TRACE] [--folder docs/images] [--page overview ...]
 
-Without a TRACE it records the demo's small GPT first. Needs Chromium, and `pip install "kinetoscope[view]" playwright`.
+Without a TRACE it records the demo's small GPT first. The pictures of kernels, and those whose names begin with `gpu-`, are of a
+trace with a device. Needs Chromium, and `pip install "kinetoscope[view]" playwright pillow`; without pillow the files are larger.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import kinetoscope
 
@@ -27,17 +29,24 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 SIZE = {"width": 1280, "height": 800}
 THEMES = ("light", "dark")
-# What there is to be seen: the query of each page. `{…}` stands for something of the trace.
-SHOWN = {
-    "overview": "",
-    "timeline": "?span={operator}",
-    "operators": "?name={name}&kind=operator",
-    "kernels": "",
-    "modules": "",
-    "stacks": "",
-    "memory": "",
-    "health": "",
-    "sql": "",
+# What there is to be seen: page and query by picture. `{…}` stands for something of the trace.
+QUERY = (
+    "select name, count(*) as calls, sum(self_ns) as self_ns from spans group by name order by self_ns desc"
+)
+HOST = {
+    "overview": "overview",
+    "timeline": "timeline?span={span}",
+    "operators": "operators?name={name}&kind=operator",
+    "modules": "modules",
+    "stacks": "stacks",
+    "memory": "memory",
+    "health": "health",
+    "sql": f"sql?q={quote(QUERY)}",
+}
+DEVICE = {
+    "gpu-overview": "overview",
+    "gpu-timeline": "timeline?span={kernel}",
+    "kernels": "kernels?name={kernel_name}",
 }
 
 
@@ -45,26 +54,34 @@ def main() -> None:
     """Records where there is nothing to look at, and takes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("trace", nargs="?", help="the trace to be seen")
+    parser.add_argument("--gpu", help="a trace with a device; without one there are no pictures of kernels")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
-    parser.add_argument("--page", action="append", choices=list(SHOWN), help="only this page (repeatable)")
+    parser.add_argument(
+        "--page", action="append", choices=[*HOST, *DEVICE], help="only this picture (repeatable)"
+    )
     options = parser.parse_args()
+    wanted = options.page or [*HOST, *DEVICE]
+    host = {name: HOST[name] for name in wanted if name in HOST}
+    device = {name: DEVICE[name] for name in wanted if name in DEVICE} if options.gpu else {}
+    options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(options.trace or recorded(Path(folder)))
-        options.folder.mkdir(parents=True, exist_ok=True)
-        for picture in pictures(path, options.folder, options.page or list(SHOWN)):
-            print(f"{picture}  {picture.stat().st_size / 1000:.0f} kB")
+        for path, shown in ((options.trace, host), (options.gpu, device)):
+            if not shown:
+                continue
+            for picture in pictures(Path(path or recorded(Path(folder))), options.folder, shown):
+                print(f"{picture}  {picture.stat().st_size / 1000:.0f} kB")
 
 
 def recorded(folder: Path) -> Path:
     """Records a training run, with everything that a page shows."""
-    program = Path(kinetoscope.__file__).parent / "examples" / "train_gpt.py"
     command = [sys.executable, "-m", "kinetoscope", "run", "--shapes", "--memory", "-o", folder / "train_gpt"]
-    subprocess.run([*command, program, "--steps", "12"], check=True, stdout=subprocess.DEVNULL)
+    program = ["-m", "kinetoscope.examples.train_gpt", "--steps", "12"]
+    subprocess.run([*command, *program], check=True, stdout=subprocess.DEVNULL)
     return folder / "train_gpt.ktrace"
 
 
-def pictures(path: Path, folder: Path, names: list[str]) -> Iterator[Path]:
-    """Takes the pictures one by one."""
+def pictures(path: Path, folder: Path, shown: dict[str, str]) -> Iterator[Path]:
+    """Takes the pictures of a trace one by one."""
     from playwright.sync_api import sync_playwright
 
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -77,11 +94,9 @@ def pictures(path: Path, folder: Path, names: list[str]) -> Iterator[Path]:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=browser_path, args=list(OPTIONS))
                 for theme in THEMES:
-                    for name in names:
+                    for name, page in shown.items():
                         target = folder / f"{name}-{theme}.png"
-                        take(
-                            browser, f"{viewer.address}#/{name}{SHOWN[name].format_map(facts)}", theme, target
-                        )
+                        take(browser, f"{viewer.address}#/{page.format_map(facts)}", theme, target)
                         yield target
                 browser.close()
         finally:
@@ -89,12 +104,23 @@ def pictures(path: Path, folder: Path, names: list[str]) -> Iterator[Path]:
 
 
 def known(trace: kinetoscope.Trace) -> dict[str, object]:
-    """What the queries need: a span of the operator with the most self time, and its name."""
-    table = trace.table("ops").to_pylist()
-    name = next((row["name"] for row in table if row["kind"] == "operator"), "")
-    texts, ids = trace.strings, trace.column("spans", "name")
-    rows = (ids == texts.index(name)).nonzero()[0] if name in texts else []
-    return {"name": name.replace(":", "%3A"), "operator": int(rows[len(rows) // 2]) if len(rows) else ""}
+    """What the addresses need: a span of the operator with the most self time, one of such a kernel, and their names."""
+    operators = (row["name"] for row in trace.table("ops").to_pylist() if row["kind"] == "operator")
+    kernels = (row["name"] for row in trace.table("kernels").to_pylist())
+    name, kernel = next(operators, ""), next(kernels, "")
+    return {
+        "name": quote(name),
+        "span": one_of(trace, name),
+        "kernel_name": quote(kernel),
+        "kernel": one_of(trace, kernel),
+    }
+
+
+def one_of(trace: kinetoscope.Trace, name: str) -> int | str:
+    """A span of a name, from the middle of the run."""
+    texts, names = trace.strings, trace.column("spans", "name")
+    rows = (names == texts.index(name)).nonzero()[0] if name in texts else []
+    return int(rows[len(rows) // 2]) if len(rows) else ""
 
 
 def take(browser: Browser, address: str, theme: str, target: Path) -> None:
@@ -112,11 +138,14 @@ def take(browser: Browser, address: str, theme: str, target: Path) -> None:
 
 
 def shrink(target: Path) -> None:
-    """Makes the file smaller where a program that can do it is installed."""
-    if shutil.which("pngquant"):
-        subprocess.run(["pngquant", "--force", "--ext", ".png", "--skip-if-larger", target], check=False)
-    elif shutil.which("optipng"):
-        subprocess.run(["optipng", "-quiet", target], check=False)
+    """Makes the file a third as large, with 256 colours, where Pillow is installed."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return
+    with Image.open(target) as picture:
+        few = picture.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few.save(target, optimize=True)
 
 
 if __name__ == "__main__":

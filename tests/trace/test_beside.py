@@ -36,7 +36,8 @@ def told(trace: Trace, table: str, moved_ns: int = 0, without: tuple[str, ...] =
         for name, value in row.items():
             if value is not None and name.endswith(MOMENTS) and name != "lifetime_ns":
                 row[name] = value - moved_ns
-    return rows
+    # Lines that took the same come in the order of their frames, which a joined trace numbers anew.
+    return sorted(rows, key=str) if table == "lines" else rows
 
 
 def without(rows: list[dict], names: tuple[str, ...]) -> list[dict]:

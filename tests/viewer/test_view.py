@@ -65,6 +65,9 @@ def test_a_program_waits_until_it_is_interrupted_and_a_notebook_does_not(
 ):
     waited = []
     monkeypatch.setattr(_view.Viewer, "wait", lambda self: waited.append(self.address))
+    # What tests of notebooks leave behind in this process.
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.delattr(sys, "ps1", raising=False)
     with kinetoscope.view(trace, port=0) as viewer:
         assert waited == [viewer.address]
         assert capsys.readouterr().out == f"{viewer.address}\n"

@@ -21,7 +21,7 @@ COMMANDS = {
     "info": "Say what a trace is and whether it is complete.",
     "table": "Print a table of a trace.",
     "view": "Look at traces in a browser.",
-    "report": "Write a page with a trace that opens without a server, or print a summary.",
+    "report": "Write a page that opens without a server, or print a summary.",
     "convert": "Write a trace, or a part of it, in other formats.",
     "merge": "Put the traces of the ranks of a job into one.",
     "sql": "Ask a trace a question in SQL.",

@@ -101,11 +101,16 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
     """Feed the native reader with a text, and tell how far it is."""
     reader = new_reader(max_memory_bytes)
     source = text.source
+    told_bytes = 0
     for block in text:
         with _named(text):
             reader.feed(block)
         if progress is not None:
-            progress(source.read_bytes, source.total_bytes, reader.events)
+            told_bytes = source.read_bytes
+            progress(told_bytes, source.total_bytes, reader.events)
+    # What ends a packed file may have been read after its last block was there.
+    if progress is not None and told_bytes != source.read_bytes:
+        progress(source.read_bytes, source.total_bytes, reader.events)
     with _named(text):
         native = reader.finish(later=True)
         unusable = sum(

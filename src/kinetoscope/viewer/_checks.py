@@ -27,9 +27,9 @@ RECORDED: dict[str, tuple[str, str, str]] = {
     "memory": ("Memory", "its curve, its peak and who held it", "profile_memory=True, or --memory"),
     "stacks": ("Stacks", "source lines and flame graphs", "with_stack=True"),
     "modules": ("Modules", "time and memory of each layer", "with_modules=True"),
-    "python": ("Python calls", "functions as spans of the timeline", "with_stack=True and the engine of Kineto"),
+    "python": ("Python calls", "functions as spans of the timeline", "python_calls=True"),
     "collectives": ("Collectives", "size and speed of calls between ranks", "torch.distributed in the program"),
-    "counters": ("Counters", "samples over time", "a source that samples"),
+    "counters": ("Counters", "samples over time", "sources=[SystemCounters()]"),
 }  # fmt: skip
 
 

@@ -141,9 +141,9 @@ def test_zooming_is_kept_in_the_address(visit, served, device_trace):
     assert re.fullmatch(r"\d+ µs", width)
     again.keyboard.press("0")
     again.wait_for_function("() => !location.hash.includes('start=')")
-    assert again.locator(".tl-corner strong").first.inner_text() == "980 µs"
+    again.locator(".tl-corner strong", has_text="980 µs").wait_for()
     again.keyboard.press("?")
-    assert again.get_by_role("dialog").get_by_text("zoom in, out").count() == 1
+    again.get_by_role("dialog").get_by_text("zoom in, out").wait_for()
 
 
 def test_names_of_any_kind_are_texts(visit, served):
