@@ -6,6 +6,7 @@ from kinetoscope.viewer._checks import judged
 
 FACTS = {
     "stopped": True,
+    "running": False,
     "losses": {"kinds": 0, "count": 0},
     "spans": 1000,
     "unfinished": 0,

@@ -9,8 +9,10 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
+from kinetoscope.collect._machine import boot
 from kinetoscope.viewer import _given
 from kinetoscope.viewer._given import Given, given, is_running, names_of, stamp
+from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -169,11 +171,25 @@ def test_a_running_recording_is_read_at_once_when_it_grows(tmp_path, clock):
     assert (len(read), one.offer.version, one.offer.live) == (2, 2, True)
 
 
+def test_a_recording_becomes_the_trace_that_its_program_writes_at_its_end(tmp_path, clock):
+    path = tmp_path / "run.recording"
+    RecordingBuilder().write(path)
+    one = Given("run.recording", str(path), clock=clock)
+    path.unlink()
+    clock.after(3, one)
+    assert (one.offer.name, one.offer.version, spans(one)) == ("run.recording", 1, 0)
+    TraceBuilder().span("a", 0, 10).build().save(tmp_path / "run.ktrace")
+    clock.after(3, one)
+    assert (one.offer.name, one.offer.version, spans(one)) == ("run.ktrace", 2, 1)
+
+
 def test_a_process_that_was_killed_writes_no_more():
     builder = TraceBuilder().span("a", 0, 10)
     builder.state = "recording"
     trace = builder.build()
     trace.info["process"] = os.getpid()
+    assert is_running(trace)
+    trace.info |= {key: json.loads(text) for key, text in boot().items()}
     assert is_running(trace)
     trace.info["boot_id"] = "another machine"
     assert not is_running(trace)

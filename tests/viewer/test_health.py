@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,6 +54,16 @@ def test_a_killed_recording_was_never_stopped():
     found = health(builder)
     assert not found["stopped"]
     assert found["line"]["text"].startswith("Never stopped")
+
+
+def test_a_recording_that_goes_on_is_no_reason_to_worry():
+    builder = TraceBuilder().span("aten::mm", 0, 10).lose("unfinished_spans", 3)
+    builder.killed()
+    trace = builder.build()
+    trace.info["process"] = os.getpid()
+    found = answer(trace, "health", {})
+    assert (found["state"], found["line"]["text"]) == ("note", "Still being recorded")
+    assert found["losses"] == {"kinds": 0, "count": 0}
 
 
 def test_a_whole_trace_is_good():

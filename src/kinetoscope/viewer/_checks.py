@@ -55,6 +55,8 @@ def judged(facts: dict[str, Any]) -> dict[str, Any]:
     warnings = [check for check in checks if check["state"] == WARN]
     if facts["spans"] == 0 and not warnings:
         return {"state": NOTE, "line": said("The trace is empty"), "checks": checks}
+    if facts["running"] and not warnings:
+        return {"state": NOTE, "line": said("Still being recorded"), "checks": checks}
     if not warnings:
         return {"state": GOOD, "line": said("Nothing is missing"), "checks": checks}
     line = warnings[0]["told"]
@@ -74,7 +76,9 @@ def _check(state: str, title: str, told: Said, meaning: Said | str = "") -> Chec
 def _recording(facts: dict[str, Any]) -> Check:
     if facts["stopped"]:
         return _check(GOOD, "Recording", said("Stopped as it should be"))
-    meaning = "The program ended, or still runs, without stop(): what it had recorded by then is here."
+    if facts["running"]:
+        return _check(NOTE, "Recording", said("Still going on"), "What was recorded until now is here.")
+    meaning = "The program ended, or runs elsewhere, without stop(): what it had recorded by then is here."
     return _check(WARN, "Recording", said("Never stopped"), meaning)
 
 

@@ -24,6 +24,8 @@ LOOK_EVERY_S = 2.0
 REST_FOR_READING = 4.0
 """A file whose reading takes long is left alone this many times as long before it is read again."""
 
+RECORDING_SUFFIX, TRACE_SUFFIX = ".recording", ".ktrace"
+
 # As native/core/recording_format.h has it: magic, version, bytes of a chunk, state.
 _HEAD = struct.Struct("<8sIII")
 _HEAD_BYTES, _CHUNK_HEAD_BYTES = 8192, 64
@@ -106,6 +108,12 @@ class Given:
         """Look at the file, and replace the offer where there is something new."""
         before, began, offer = self._seen, self._clock(), self.offer
         self._seen = now = stamp(path)
+        if now is None and (written := finished(path)) is not None:
+            # The program has ended, and wrote its trace in the place of the recording.
+            self._path, path = written, written
+            self._seen = now = stamp(path)
+            before = now
+            offer = self.offer = offer._replace(name=str(PurePath(offer.name).with_suffix(TRACE_SUFFIX)))
         self._next = began + LOOK_EVERY_S
         running = offer.trace is not None and is_running(offer.trace)
         if now == self._stamp or now is None:
@@ -183,14 +191,21 @@ def stamp(path: str) -> Hashable:
         return None
 
 
+def finished(path: str) -> str | None:
+    """The trace that `kinetoscope run` made of a recording that is gone, or None where there is none."""
+    written = Path(path).with_suffix(TRACE_SUFFIX)
+    return str(written) if path.endswith(RECORDING_SUFFIX) and written.exists() else None
+
+
 def is_running(trace: Trace) -> bool:
     """Whether the process that writes the file is still at it, as far as this machine can tell."""
     process = trace.info.get("process")
     if trace.info.get("complete", True) or type(process) is not int or process <= 0:
         return False
-    boot = trace.info.get("boot_id")
+    boot = str(trace.info.get("boot_id") or "").split()
     here = Path("/proc/sys/kernel/random/boot_id")
-    if boot and here.exists() and here.read_text().strip() != boot:
+    # What follows the number of the boot names a clock: other ones tick here, too.
+    if boot and here.exists() and here.read_text().strip() != boot[0]:
         return False
     return Path(f"/proc/{process}").exists()
 

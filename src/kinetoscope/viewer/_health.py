@@ -15,6 +15,7 @@ from kinetoscope.trace._device_time import calls_runtime
 from kinetoscope.trace._schema import FLAG_UNFINISHED
 from kinetoscope.trace._shown import memory_recorded
 from kinetoscope.viewer._checks import RECORDED, judged
+from kinetoscope.viewer._given import is_running
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -28,6 +29,8 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 )
 """What a report must answer of this."""
 
+# What is missing from every recording that goes on.
+UNTIL_STOPPED = ("recording not stopped", "spans without an end")
 # Calls that start work on a device: cudaLaunchKernel, hipModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync, hipMemsetAsync.
 _STARTS = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _CLOCK_FACTS = (
@@ -46,9 +49,15 @@ def numbers(trace: Trace) -> dict[str, Any]:
     spans, losses = trace.columns("spans"), trace.columns("losses")
     processes = trace.columns("processes")
     errors = processes["error_ns"]
+    running = is_running(trace)
+    expected = UNTIL_STOPPED if running else ()
+    lost = [
+        count for what, count in zip(losses["what"], losses["count"], strict=True) if what not in expected
+    ]
     return {
         "stopped": trace.info.get("complete") is not False or len(processes) > 0,
-        "losses": {"kinds": len(losses), "count": int(losses["count"].sum())},
+        "running": running,
+        "losses": {"kinds": len(lost), "count": int(sum(lost))},
         "spans": len(spans),
         "unfinished": int(((spans["flags"] & FLAG_UNFINISHED) != 0).sum()),
         "overlapping": int((spans["lane"] > 0).sum()),
