@@ -13,6 +13,7 @@ import click
 
 from kinetoscope.cli import _units
 from kinetoscope.tables.of_processes import process_tree
+from kinetoscope.viewer._run_facts import RUNTIMES, SWITCHES
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -27,18 +28,6 @@ _TOLD = {
 # Longer values are cut; the table `info` has them whole.
 _LONGEST_VALUE = 300
 _MOST_PROCESSES = 24
-_RUNTIMES = (
-    ("CUDA", "cuda_runtime_version", 1000, 10),
-    ("CUDA driver", "cuda_driver_version", 1000, 10),
-    ("HIP", "hip_runtime_version", 10**7, 10**5),
-)
-_SWITCHES = {
-    "record_shapes": "shapes",
-    "profile_memory": "memory",
-    "with_stack": "stacks",
-    "with_modules": "modules",
-    "with_flops": "flops",
-}
 
 
 @click.command("info")
@@ -71,7 +60,7 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
         facts.append(("on", where))
     if ranks := _rank(info):
         facts.append(("rank", ranks))
-    switches = [word for key, word in _SWITCHES.items() if info.get(key)]
+    switches = [word for key, word in SWITCHES.items() if info.get(key)]
     if "engine" in info or switches:
         facts.append(("with", ", ".join([f"{info.get('engine', 'unknown')} engine", *switches])))
     facts.append(("holds", _amounts(trace)))
@@ -85,7 +74,7 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
     facts += [
         (key, _cut(json.dumps(value, ensure_ascii=False)))
         for key, value in sorted(info.items())
-        if key not in _TOLD | set(_SWITCHES)
+        if key not in _TOLD | set(SWITCHES)
     ]
     return facts
 
@@ -197,7 +186,7 @@ def _where(info: dict[str, Any]) -> str:
         for name, key in (("Python", "python_version"), ("torch", "torch_version"))
         if key in info
     ]
-    for name, key, major, minor in _RUNTIMES:
+    for name, key, major, minor in RUNTIMES:
         version = info.get(key)
         if type(version) is int and version >= major:
             parts.append(f"{name} {version // major}.{version % major // minor}")

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 LONGEST = 2000
 """A text from a trace may be of any length; no page shows more of it."""
 
-_RUNTIMES = (
+# What it is called, its key, and by what its number is divided for the major and the minor version.
+RUNTIMES = (
     ("CUDA", "cuda_runtime_version", 1000, 10),
     ("CUDA driver", "cuda_driver_version", 1000, 10),
     ("HIP", "hip_runtime_version", 10**7, 10**5),
 )
-_SWITCHES = {
+# What was recorded besides, by the keyword that asked for it.
+SWITCHES = {
     "record_shapes": "shapes",
     "profile_memory": "memory",
     "with_stack": "stacks",
@@ -60,11 +62,11 @@ def run_facts(trace: Trace) -> list[dict[str, str]]:
         ("Machine", _each(known, _machine)),
         ("PyTorch", _each(known, lambda info: _text(info.get("torch_version")))),
         ("Python", _each(known, lambda info: _text(info.get("python_version")))),
-        *((name, _each(known, _runtime(key, major, minor))) for name, key, major, minor in _RUNTIMES),
+        *((name, _each(known, _runtime(key, major, minor))) for name, key, major, minor in RUNTIMES),
         ("NCCL", _each(known, lambda info: _of_job(info, "nccl_version"))),
         ("Trainer", _each(known, lambda info: _text(info.get("trainer")))),
         ("Engine", _each(known, lambda info: _text(info.get("engine")))),
-        ("Options", ", ".join(word for key, word in _SWITCHES.items() if trace.info.get(key))),
+        ("Options", ", ".join(word for key, word in SWITCHES.items() if trace.info.get(key))),
         ("float32 matmul", _each(known, lambda info: _text(info.get("float32_matmul_precision")))),
     ]
     return [{"label": label, "value": value} for label, value in facts if value]
