@@ -46,6 +46,8 @@ class Viewer:
             self._look_again,
         )
         self.address: str = self._server.address
+        self._ready = threading.Thread(target=_make_ready, name="kinetoscope viewer begins", daemon=True)
+        self._ready.start()
         try:
             self._given += _given.given(traces, open_trace)
         except BaseException:
@@ -75,6 +77,7 @@ class Viewer:
                 end_queries(one.offer.trace)
         self._server.stop()
         self._thread.join()
+        self._ready.join()
         for one in self._given:
             one.close()
         self._given = []
@@ -104,6 +107,14 @@ class Viewer:
             return "<p>Viewer (closed)</p>"
         names = html.escape(", ".join(one.offer.name for one in self._given))
         return f'<p>Kinetoscope: <a href="{self.address}" target="_blank">look at {names}</a></p>'
+
+
+def _make_ready() -> None:
+    """Load what the first answer needs, while traces are read and the browser starts."""
+    import pyarrow as pa
+
+    # With the first array pyarrow loads pandas, where that is installed.
+    pa.array([0])
 
 
 def view(
