@@ -2,12 +2,15 @@
 
 import { useMemo } from "preact/hooks";
 import { Inside } from "../modules/inside";
-import { Outline, type OutlineColumn } from "../modules/outline";
+import { Outline } from "../modules/outline";
 import { shortPath, type Tree, treeOf } from "../modules/tree";
 import { Nothing, Shown, useColumns } from "../parts/answer";
+import { Choice } from "../parts/choice";
 import { Icicle } from "../parts/icicle";
 import type { Look } from "../parts/icicle-paint";
 import { laidOut } from "../parts/icicle-rows";
+import type { ShownColumn } from "../parts/table";
+import { says } from "../parts/table-columns";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import { plain } from "../timeline/names";
@@ -20,7 +23,7 @@ const MEASURES = [
   { by: "flops", title: "FLOPs" },
 ] as const;
 
-const COLUMNS: readonly OutlineColumn[] = [
+const COLUMNS: readonly ShownColumn[] = [
   { name: "calls", title: "Calls", width: "5rem" },
   { name: "total_ns", title: "CPU time", width: "7.5rem", bar: true },
   { name: "self_ns", title: "Self", width: "6rem" },
@@ -73,18 +76,12 @@ function Whole(props: { table: Columns }) {
       <header class="title modules-title">
         <h1>Modules</h1>
         {measures.length > 1 && (
-          <div class="choice" role="group" aria-label="What the picture shows">
-            {measures.map((one) => (
-              <button
-                key={one.by}
-                type="button"
-                aria-pressed={one === measure}
-                onClick={() => change({ by: one.by })}
-              >
-                {one.title}
-              </button>
-            ))}
-          </div>
+          <Choice
+            label="What the picture shows"
+            options={measures.map((one) => [one.by, one.title] as const)}
+            chosen={measure.by}
+            onChoice={(by) => change({ by })}
+          />
         )}
         {ranks.length > 1 && (
           <select
@@ -112,7 +109,14 @@ function Whole(props: { table: Columns }) {
         onChoose={choose}
       />
       <div class="modules-parts">
-        <Outline table={part} tree={tree} columns={columns} chosen={chosen} onChoose={choose} />
+        <Outline
+          key={rank?.key}
+          table={part}
+          tree={tree}
+          columns={columns}
+          chosen={chosen}
+          onChoose={choose}
+        />
         <Inside table={part} tree={tree} chosen={chosen} />
       </div>
     </>
@@ -201,12 +205,9 @@ function drawn(table: Columns, tree: Tree, by: string) {
   return { rows, boxes, looks, places, weights };
 }
 
-/** Whether a column says anything: it is there, and not all of it is nothing. */
+/** Whether a column says anything, or is the one that is always there. */
 function holdsAny(table: Columns, name: string): boolean {
-  if (!table.has(name)) return false;
-  const values = table.values(name);
-  for (let row = 0; row < values.length; row++) if (values[row]) return true;
-  return name === "total_ns";
+  return name === "total_ns" || says(table, name);
 }
 
 interface Process {
