@@ -19,8 +19,8 @@ export function Inside(props: { table: Columns; tree: Tree; chosen: number }) {
   const span = chosen < 0 ? null : table.values("span")[chosen];
   const path = plain(table.texts("path")[chosen] ?? "");
   return (
-    <div class="modules-inside">
-      <header class="modules-chosen">
+    <div>
+      <header class="head-line">
         <h2 class="name" title={path}>
           {chosen < 0 ? "All modules" : path}
         </h2>

@@ -9,15 +9,7 @@ import { barOf, bars, type Durations, nameOf } from "./bars";
 import { Calls } from "./calls";
 import { Histogram } from "./histogram";
 import { frames, lineName } from "./kinds";
-import { type Part, Parts } from "./parts";
-
-interface Chosen {
-  count: number;
-  total_ns: number;
-  self_ns: number;
-  device_ns: number | null;
-  parts: Record<string, Part[]>;
-}
+import { type Chosen, type Part, Parts } from "./parts";
 
 export interface Fact {
   label: string;
@@ -27,7 +19,6 @@ export interface Fact {
 }
 
 const MOST_ASKED = 8000;
-const ON_DEVICE = new Set(["kernel", "memcpy", "memset"]);
 
 export function Panel(props: {
   name: string;
@@ -52,9 +43,9 @@ export function Panel(props: {
   const found = durations.value ? bars(durations.value) : [];
   const bar = barOf(found, route.value.query["bar"]);
   return (
-    <aside class="op-panel" aria-label={`About ${name.slice(0, 100)}`}>
+    <aside class="panel op-panel" aria-label={`About ${name.slice(0, 100)}`}>
       <header>
-        <h2 class="op-name" title={name.slice(0, 2000)}>
+        <h2 class="clamp" title={name.slice(0, 2000)}>
           {lineName(kind, name)}
         </h2>
         <span class="muted">{props.what}</span>
@@ -86,18 +77,8 @@ export function Panel(props: {
         </dl>
         {props.children}
         {has("chosen") && (
-          <div class="op-parts-room">
-            <Shown answer={about}>
-              {(value) => (
-                <Parts
-                  parts={value.parts}
-                  totalNs={value.total_ns}
-                  selfNs={value.self_ns}
-                  deviceNs={value.device_ns}
-                  to={leadsTo}
-                />
-              )}
-            </Shown>
+          <div class="op-parts">
+            <Shown answer={about}>{(value) => <Parts of={value} to={leadsTo} />}</Shown>
           </div>
         )}
         {has("histogram") && (
@@ -127,12 +108,13 @@ export function Panel(props: {
   );
 }
 
-/** The page that tells more of a part, or null. */
-function leadsTo(part: Part): string | null {
-  if (part.name === undefined || part.kind === undefined) return null;
-  if (part.kind === "kernel") return address("kernels", { name: part.name });
-  if (ON_DEVICE.has(part.kind)) return address("kernels", { tab: "copies" });
-  return address("operators", { name: part.name, kind: part.kind });
+/** The page that tells more of a part, if any. */
+function leadsTo({ name, kind }: Part): string | undefined {
+  if (name === undefined || kind === undefined) return;
+  if (kind === "kernel") return address("kernels", { name });
+  return kind.startsWith("mem")
+    ? address("kernels", { tab: "copies" })
+    : address("operators", { name, kind });
 }
 
 /** Choose nothing. */

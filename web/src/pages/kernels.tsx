@@ -136,7 +136,7 @@ function KernelRows(props: { table: Columns; way: string }) {
       />
       {name !== undefined &&
         (chosen < 0 ? (
-          <aside class="op-panel">
+          <aside class="panel op-panel">
             <Nothing>
               The trace has no kernel “{name.slice(0, 200)}”.{" "}
               <button type="button" onClick={close}>
@@ -263,7 +263,7 @@ function CopyRows(props: { table: Columns; way: string }) {
     ["direction", "kind", "source", "target"].map((name) => table.texts(name)[row] ?? "").join(" ");
   const chosen = query["place"];
   return (
-    <div class="op-copies">
+    <div class="rows op-copies">
       <Table
         table={table}
         id="copies"

@@ -73,7 +73,7 @@ function Whole(props: { table: Columns }) {
     change({ module: row < 0 ? undefined : String(tree.ids[row]) }, byKey);
   return (
     <>
-      <header class="title modules-title">
+      <header class="title">
         <h1>Modules</h1>
         {measures.length > 1 && (
           <Choice

@@ -160,7 +160,7 @@ function Rows(props: { table: Columns; way: string; kinds: readonly string[]; ca
         />
         {name !== undefined &&
           (chosen < 0 ? (
-            <aside class="op-panel">
+            <aside class="panel op-panel">
               <Nothing>
                 The trace has no “{name.slice(0, 200)}”{way === "name" ? "" : " of this place"} here.{" "}
                 <button type="button" onClick={close}>

@@ -80,8 +80,8 @@ export function marks(low: number, high: number, most: number, unit: string): nu
   return found.slice(0, most + 1);
 }
 
-/** 1, 2 or 5 times a power of ten. */
-function tenStep(least: number): number {
+/** The next of 1, 2 or 5 times a power of ten. */
+export function tenStep(least: number): number {
   const ten = 10 ** Math.floor(Math.log10(least));
   return ([1, 2, 5].find((factor) => factor * ten >= least * 0.999_999) ?? 10) * ten;
 }

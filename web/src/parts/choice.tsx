@@ -1,11 +1,13 @@
-/** A choice of one of a few words, all of them in sight. */
+/** A choice of one of a few words: all of them in sight, or in a list that opens. */
 
-export function Choice(props: {
+interface Choices {
   label: string;
   options: readonly (readonly [value: string, title: string, hint?: string])[];
   chosen: string;
   onChoice: (value: string) => void;
-}) {
+}
+
+export function Choice(props: Choices) {
   return (
     <span class="choice" role="group" aria-label={props.label}>
       {props.options.map(([value, title, hint]) => (
@@ -20,5 +22,21 @@ export function Choice(props: {
         </button>
       ))}
     </span>
+  );
+}
+
+export function Select(props: Choices) {
+  return (
+    <select
+      aria-label={props.label}
+      value={props.chosen}
+      onChange={(event) => props.onChoice(event.currentTarget.value)}
+    >
+      {props.options.map(([value, title]) => (
+        <option key={value} value={value}>
+          {title}
+        </option>
+      ))}
+    </select>
   );
 }

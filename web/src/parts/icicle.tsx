@@ -146,7 +146,7 @@ export function Icicle(props: IcicleProps) {
         <div style={{ height: `${boxes.rows * rowHeight}px` }} />
       </div>
       {hovered && hovered.index < boxes.row.length && (
-        <div class="icicle-tip" style={beside(hovered, scroller.current)} role="presentation">
+        <div class="tip" style={beside(hovered, scroller.current)} role="presentation">
           {props.tip(hovered.index)}
         </div>
       )}

@@ -35,3 +35,9 @@ export function reveal(scroller: HTMLElement | null, top: number, height: number
   const { scrollTop, clientHeight } = scroller;
   scroller.scrollTop = Math.min(Math.max(scrollTop, top + height + head - clientHeight), top);
 }
+
+/** Where words beside a place in an element of a width stand: on the side that has more room. */
+export function beside(x: number, y: number, width: number): Record<string, string> {
+  const right = x > width / 2;
+  return { [right ? "right" : "left"]: `${(right ? width - x : x) + 14}px`, top: `${y + 16}px` };
+}

@@ -150,7 +150,7 @@ function Files(props: { source: Source }) {
 
   return (
     <>
-      <fieldset class="share-parts">
+      <fieldset>
         <legend>What</legend>
         {parts.map((one) => (
           <label key={one.key}>
