@@ -1,22 +1,15 @@
 /** Beside the table: all about the row that is chosen in it. */
 
-import type { ComponentChildren } from "preact";
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
 import { address, change, route } from "../router";
 import type { Query } from "../source/source";
 import * as units from "../units";
 import { barOf, bars, type Durations, nameOf } from "./bars";
 import { Calls } from "./calls";
+import type { Fact } from "./find";
 import { Histogram } from "./histogram";
 import { frames, lineName } from "./kinds";
 import { type Chosen, type Part, Parts } from "./parts";
-
-export interface Fact {
-  label: string;
-  value: string;
-  /** The number in full, and what it means. */
-  title?: string | undefined;
-}
 
 const MOST_ASKED = 8000;
 
@@ -28,7 +21,6 @@ export function Panel(props: {
   /** The place in common, where rows are told apart by one. */
   place?: { by: string; value: string | null } | undefined;
   facts: readonly Fact[];
-  children?: ComponentChildren;
 }) {
   const { name, kind, place } = props;
   const source = useSource();
@@ -75,7 +67,6 @@ export function Panel(props: {
             </div>
           ))}
         </dl>
-        {props.children}
         {has("chosen") && (
           <div class="op-parts">
             <Shown answer={about}>{(value) => <Parts of={value} to={leadsTo} />}</Shown>
@@ -117,9 +108,16 @@ function leadsTo({ name, kind }: Part): string | undefined {
     : address("operators", { name, kind });
 }
 
-/** Choose nothing. */
+export const nothingChosen = {
+  name: undefined,
+  kind: undefined,
+  place: undefined,
+  bar: undefined,
+  part: undefined,
+};
+
 export function close(): void {
-  change({ name: undefined, kind: undefined, place: undefined, bar: undefined, part: undefined });
+  change(nothingChosen);
 }
 
 /** Esc closes the panel, unless it is meant for a field or a list that is open. */
