@@ -5,7 +5,7 @@ import { Inside } from "../modules/inside";
 import { Outline } from "../modules/outline";
 import { shortPath, type Tree, treeOf } from "../modules/tree";
 import { Nothing, Shown, useColumns } from "../parts/answer";
-import { Choice } from "../parts/choice";
+import { Choice, Select } from "../parts/choice";
 import { Icicle } from "../parts/icicle";
 import type { Look } from "../parts/icicle-paint";
 import { laidOut } from "../parts/icicle-rows";
@@ -44,9 +44,7 @@ export function Modules() {
           <Whole table={table} />
         ) : (
           <>
-            <header class="title">
-              <h1>Modules</h1>
-            </header>
+            <h1>Modules</h1>
             <Nothing>
               No <code>nn.Module</code> was recorded. Record with <code>with_modules=True</code>; with{" "}
               <code>kinetoscope run</code> modules are recorded unless you say <code>--no-modules</code>.
@@ -84,20 +82,12 @@ function Whole(props: { table: Columns }) {
           />
         )}
         {ranks.length > 1 && (
-          <select
-            aria-label="Process"
-            value={rank?.key ?? ""}
-            onChange={(event) =>
-              change({ process: event.currentTarget.value || undefined, module: undefined })
-            }
-          >
-            <option value="">all processes</option>
-            {ranks.map((one) => (
-              <option key={one.key} value={one.key}>
-                {one.label}
-              </option>
-            ))}
-          </select>
+          <Select
+            label="Process"
+            options={[["", "all processes"], ...ranks.map((one) => [one.key, one.label] as const)]}
+            chosen={rank?.key ?? ""}
+            onChoice={(process) => change({ process: process || undefined, module: undefined })}
+          />
         )}
       </header>
       <Picture
@@ -181,25 +171,17 @@ function Picture(props: {
 
 /** The modules that weigh something as boxes, and which box is of which row. */
 function drawn(table: Columns, tree: Tree, by: string) {
-  const all = table.values(by);
-  const paths = table.texts("path");
-  const classes = table.texts("class");
-  const rows: number[] = [];
-  const places = new Map<number, number>();
-  for (let row = 0; row < table.rows; row++) {
-    if (Number(all[row] ?? 0) <= 0) continue;
-    places.set(row, rows.length);
-    rows.push(row);
-  }
-  const weights = rows.map((row) => Number(all[row] ?? 0));
+  const [all, paths, classes] = [table.numbers(by), table.texts("path"), table.texts("class")];
+  const rows = tree.ids.map((_, row) => row).filter((row) => (all[row] ?? 0) > 0);
+  const places = new Map(rows.map((row, place) => [row, place]));
+  const weights = rows.map((row) => all[row] ?? 0);
   const boxes = laidOut(
     rows.map((row) => places.get(tree.parent[row] ?? -1) ?? -1),
     weights,
   );
   const looks: Look[] = rows.map((row) => {
-    const path = plain(paths[row] ?? "");
-    const type = plain(classes[row] ?? "");
-    const name = (tree.depth[row] ?? 0) > 0 ? shortPath(path) : path;
+    const [path, type] = [plain(paths[row] ?? ""), plain(classes[row] ?? "")];
+    const name = tree.depth[row] ? shortPath(path) : path;
     return { text: type && type !== name ? `${name}  ${type}` : name, role: "module", shade: type };
   });
   return { rows, boxes, looks, places, weights };
@@ -210,27 +192,26 @@ function holdsAny(table: Columns, name: string): boolean {
   return name === "total_ns" || says(table, name);
 }
 
-interface Process {
-  key: string;
-  label: string;
+/** The process that each row is of. */
+function processOf(table: Columns): (row: number) => string {
+  const [processes, ranks] = [table.values("process"), table.values("rank")];
+  return (row) => `${ranks[row] ?? ""}.${processes[row] ?? ""}`;
 }
 
 /** The processes that the modules are of. */
-function processesOf(table: Columns): Process[] {
-  const found = new Map<string, Process>();
-  const [processes, ranks] = [table.values("process"), table.values("rank")];
-  for (let row = 0; row < table.rows; row++) {
-    const [process, rank] = [processes[row] ?? null, ranks[row] ?? null];
-    const key = `${rank ?? ""}.${process ?? ""}`;
-    if (found.has(key)) continue;
-    const words = [rank === null ? "" : `rank ${rank}`, process === null ? "" : `process ${process}`];
-    found.set(key, { key, label: words.filter(Boolean).join(" · ") || "unknown" });
-  }
-  return [...found.values()].sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }));
+function processesOf(table: Columns) {
+  const key = processOf(table);
+  return [...new Set(Array.from({ length: table.rows }, (_, row) => key(row)))]
+    .map((key) => {
+      const [rank, process] = key.split(".");
+      const label = [rank && `rank ${rank}`, process && `process ${process}`].filter(Boolean).join(" · ");
+      return { key, label: label || "unknown" };
+    })
+    .sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }));
 }
 
 /** The rows of one process. */
-function ofProcess(table: Columns, key: string): Columns {
-  const [processes, ranks] = [table.values("process"), table.values("rank")];
-  return table.where((row) => `${ranks[row] ?? ""}.${processes[row] ?? ""}` === key);
+function ofProcess(table: Columns, wanted: string): Columns {
+  const key = processOf(table);
+  return table.where((row) => key(row) === wanted);
 }

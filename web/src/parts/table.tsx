@@ -7,7 +7,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
@@ -16,7 +16,7 @@ import { save } from "./save";
 import { Cell, type CellPlace, Heading, moved } from "./table-cells";
 import { ColumnChooser } from "./table-chooser";
 import { chosenColumns, groupSpans, leastWidth, type ShownColumn, track, turnedNames } from "./table-columns";
-import { CopyOne } from "./table-copy";
+import { CopyOne, useCopyPlace } from "./table-copy";
 import { asCsv, asTabs, byColumn, filtered, sumOf, top } from "./table-rows";
 
 export type { ShownColumn } from "./table-columns";
@@ -95,7 +95,7 @@ export function Table(props: TableProps) {
     [table, kept, shown.map((column) => column.name).join()],
   );
 
-  const body = useRef<HTMLDivElement>(null);
+  const { place: copyPlace, ...pointed } = useCopyPlace();
   const [view, setView] = useState({ first: 0, last: 60 });
   const [active, setActive] = useState<CellPlace | null>(null);
   const told = useSignal("");
@@ -297,7 +297,7 @@ export function Table(props: TableProps) {
         <div
           class="body"
           role="rowgroup"
-          ref={body}
+          {...pointed}
           style={{ height: `${rows.length * rowHeight}px`, minWidth: least }}
         >
           {Array.from(rows.subarray(view.first, view.last), (row, offset) => {
@@ -329,7 +329,7 @@ export function Table(props: TableProps) {
             );
           })}
           <CopyOne
-            body={body}
+            place={copyPlace}
             onCopy={(cell) =>
               copyCell({
                 index: Number(cell.parentElement?.dataset["index"]),
