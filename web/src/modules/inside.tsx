@@ -75,7 +75,7 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
       columns={[
         {
           name: "name",
-          width: "minmax(11rem, 4fr)",
+          width: [11, 4],
           cell: (row) => {
             const [name, kind] = [names[row] ?? "", kinds[row] ?? ""];
             return (
@@ -85,21 +85,21 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
             );
           },
         },
-        { name: "kind", width: "9rem" },
-        { name: "self_ns", title: "CPU self", bar: true, width: "7rem" },
-        { name: "share", width: "5.5rem" },
+        { name: "kind", width: 9 },
+        { name: "self_ns", title: "CPU self", bar: true, width: 7 },
+        { name: "share", width: 5.5 },
         {
           name: "device_self_ns",
           title: "Device",
           bar: true,
-          width: "7rem",
+          width: 7,
           optional: !says(rows, "device_self_ns"),
         },
-        { name: "count", width: "5rem" },
+        { name: "count", width: 5 },
         {
           name: "span",
           title: "Longest",
-          width: "6rem",
+          width: 6,
           cell: (row: number) =>
             typeof spans[row] === "number" ? (
               <a href={address("timeline", { span: String(spans[row]) })}>timeline</a>

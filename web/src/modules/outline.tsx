@@ -76,7 +76,7 @@ export function Outline(props: {
       order="-total_ns"
       searched={SEARCHED}
       hidden={HIDDEN}
-      columns={[{ name: "path", title: "Module", width: "minmax(14rem, 3fr)", cell: name }, ...props.columns]}
+      columns={[{ name: "path", title: "Module", width: [14, 3], cell: name }, ...props.columns]}
       onRow={(row) => onChoose(row, false)}
       selected={(row) => row === chosen}
       outline={{

@@ -163,9 +163,9 @@ function AsTable(props: { table: Columns }) {
       order="start_ns"
       height="22rem"
       columns={[
-        { name: "step", width: "5rem" },
-        { name: "rank", width: "5rem" },
-        { name: "device", width: "6rem" },
+        { name: "step", width: 5 },
+        { name: "rank", width: 5 },
+        { name: "device", width: 6 },
         { name: "duration_ns", bar: true },
         ...PARTS.map((part) => ({ name: part.column })),
         { name: "unrecorded_ns" },

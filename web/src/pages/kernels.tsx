@@ -135,19 +135,19 @@ function kernelColumns(table: Columns): ShownColumn[] {
   const names = table.texts("name");
   const operators = table.texts("operator");
   return [
-    { name: "name", width: "minmax(16rem, 5fr)", cell: (row) => kernelLine(names[row] ?? "") },
-    { name: "calls", width: "minmax(4.6rem, 1fr)", sum: true },
+    { name: "name", width: [16, 5], cell: (row) => kernelLine(names[row] ?? "") },
+    { name: "calls", width: [4.6, 1], sum: true },
     { name: "total_ns", title: "Time", bar: true, sum: true },
-    { name: "kernel_percent", title: "Share", width: "minmax(5rem, 1fr)" },
-    { name: "mean_ns", width: "minmax(5.6rem, 1fr)" },
+    { name: "kernel_percent", title: "Share", width: [5, 1] },
+    { name: "mean_ns", width: [5.6, 1] },
     { name: "min_ns", title: "Shortest", optional: true },
     { name: "max_ns", title: "Longest", optional: true },
     { name: "device_percent", title: "Share of device", optional: true },
-    ...where(says(table, "tensor_cores"), { name: "tensor_cores", title: "Tensor cores", width: "8rem" }),
+    ...where(says(table, "tensor_cores"), { name: "tensor_cores", title: "Tensor cores", width: 8 }),
     {
       name: "operator",
       title: "Launched by",
-      width: "minmax(9rem, 2fr)",
+      width: [9, 2],
       cell: (row) =>
         operators[row] === null ? (
           "–"
@@ -162,15 +162,15 @@ function kernelColumns(table: Columns): ShownColumn[] {
     },
     ...where(
       says(table, "grid_x") || says(table, "block_x"),
-      { name: "grid_x", title: "Grid", width: "minmax(7rem, 1fr)", cell: (row) => sized("grid", row) },
-      { name: "block_x", title: "Block", width: "minmax(5rem, 1fr)", cell: (row) => sized("block", row) },
+      { name: "grid_x", title: "Grid", width: [7, 1], cell: (row) => sized("grid", row) },
+      { name: "block_x", title: "Block", width: [5, 1], cell: (row) => sized("block", row) },
     ),
     ...[
-      { name: "registers", width: "6.2rem" },
-      { name: "shared_bytes", title: "Shared", width: "6rem" },
-      { name: "occupancy_percent", title: "Occupancy", width: "6.6rem" },
+      { name: "registers", width: 6.2 },
+      { name: "shared_bytes", title: "Shared", width: 6 },
+      { name: "occupancy_percent", title: "Occupancy", width: 6.6 },
     ].filter(({ name }) => says(table, name)),
-    { name: "streams", width: "5.4rem" },
+    { name: "streams", width: 5.4 },
     { name: "devices", optional: true },
     { name: "blocks_per_sm", title: "Blocks per SM", optional: true },
     { name: "warps_per_sm", title: "Warps per SM", optional: true },
@@ -193,20 +193,20 @@ function CopyRows(props: { table: Columns; way: string }) {
   const columns: ShownColumn[] = [
     {
       name: "direction",
-      width: "minmax(7rem, 1fr)",
+      width: [7, 1],
       cell: (row) => directions[row] ?? (kinds[row] === "memset" ? "filled" : "–"),
     },
-    { name: "source", title: "From", width: "minmax(6rem, 1fr)" },
-    { name: "target", title: "To", width: "minmax(6rem, 1fr)" },
+    { name: "source", title: "From", width: [6, 1] },
+    { name: "target", title: "To", width: [6, 1] },
     { name: "operator", title: "Asked for by", optional: way !== "operator" },
-    { name: "count", title: "Copies", width: "minmax(4.6rem, 1fr)" },
+    { name: "count", title: "Copies", width: [4.6, 1] },
     { name: "total_ns", title: "Time", bar: true, sum: true },
-    { name: "mean_ns", width: "minmax(5.6rem, 1fr)" },
-    { name: "max_ns", title: "Longest", width: "minmax(5.6rem, 1fr)" },
+    { name: "mean_ns", width: [5.6, 1] },
+    { name: "max_ns", title: "Longest", width: [5.6, 1] },
     { name: "bytes", bar: true },
-    { name: "gb_per_s", title: "Bandwidth", width: "minmax(6.9rem, 1fr)" },
-    { name: "max_gb_per_s", title: "Fastest", width: "minmax(6.4rem, 1fr)" },
-    { name: "blocked", title: "Host waited", width: "minmax(7.4rem, 1fr)" },
+    { name: "gb_per_s", title: "Bandwidth", width: [6.9, 1] },
+    { name: "max_gb_per_s", title: "Fastest", width: [6.4, 1] },
+    { name: "blocked", title: "Host waited", width: [7.4, 1] },
   ];
   const key = placeOf(table);
   const chosen = route.value.query["place"];
@@ -241,16 +241,16 @@ function EachCopy(props: { table: Columns; place?: string }) {
       id="each_copy"
       order="-duration_ns"
       columns={[
-        { name: "name", width: "minmax(14rem, 3fr)" },
+        { name: "name", width: [14, 3] },
         { name: "start_ns", title: "At" },
-        { name: "duration_ns", bar: true, width: "minmax(6.8rem, 1fr)" },
+        { name: "duration_ns", bar: true, width: [6.8, 1] },
         { name: "bytes", bar: true },
-        { name: "gb_per_s", title: "Bandwidth", width: "minmax(6.9rem, 1fr)" },
-        { name: "call", width: "minmax(9rem, 2fr)" },
-        { name: "call_ns", title: "Call took", width: "minmax(6rem, 1fr)" },
-        { name: "blocked", title: "Host waited", width: "7.6rem" },
-        { name: "operator", title: "Asked for by", width: "minmax(9rem, 2fr)" },
-        { name: "step", width: "5rem" },
+        { name: "gb_per_s", title: "Bandwidth", width: [6.9, 1] },
+        { name: "call", width: [9, 2] },
+        { name: "call_ns", title: "Call took", width: [6, 1] },
+        { name: "blocked", title: "Host waited", width: 7.6 },
+        { name: "operator", title: "Asked for by", width: [9, 2] },
+        { name: "step", width: 5 },
       ]}
       onRow={(row) => go("timeline", { span: String(spans[row]) })}
     />

@@ -24,15 +24,15 @@ const MEASURES = [
 ] as const;
 
 const COLUMNS: readonly ShownColumn[] = [
-  { name: "calls", title: "Calls", width: "5rem" },
-  { name: "total_ns", title: "CPU time", width: "7.5rem", bar: true },
-  { name: "self_ns", title: "Self", width: "6rem" },
-  { name: "forward_ns", title: "Forward", width: "6rem" },
-  { name: "backward_ns", title: "Backward", width: "6.5rem" },
-  { name: "recompute_ns", title: "Recompute", width: "7rem" },
-  { name: "device_ns", title: "Device", width: "7rem", bar: true },
-  { name: "flops", title: "FLOPs", width: "7.5rem", bar: true },
-  { name: "bytes", title: "Memory", width: "6rem" },
+  { name: "calls", title: "Calls", width: 5 },
+  { name: "total_ns", title: "CPU time", width: 7.5, bar: true },
+  { name: "self_ns", title: "Self", width: 6 },
+  { name: "forward_ns", title: "Forward", width: 6 },
+  { name: "backward_ns", title: "Backward", width: 6.5 },
+  { name: "recompute_ns", title: "Recompute", width: 7 },
+  { name: "device_ns", title: "Device", width: 7, bar: true },
+  { name: "flops", title: "FLOPs", width: 7.5, bar: true },
+  { name: "bytes", title: "Memory", width: 6 },
 ];
 
 export function Modules() {

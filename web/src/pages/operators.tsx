@@ -144,19 +144,19 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
   const place: ShownColumn = {
     name: "place",
     title: way === "shape" ? "Shapes" : (WAYS.find(([key]) => key === way)?.[1] ?? ""),
-    width: "minmax(13rem, 5fr)",
+    width: [13, 5],
     cell: (row) => placeCell(way, table.texts("place")[row] ?? null),
   };
   return [
     {
       name: "name",
-      width: "minmax(13rem, 4fr)",
+      width: [13, 4],
       cell: (row) => lineName(text("kind", row), text("name", row)),
     },
     ...(way === "name" ? [] : [place]),
     {
       name: "kind",
-      width: "7rem",
+      width: 7,
       cell: (row) => (
         <>
           <span class="swatch" style={{ background: kindColour(text("kind", row)) }} />
@@ -164,10 +164,10 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
         </>
       ),
     },
-    { name: "count", title: "Calls", width: "minmax(4.6rem, 1fr)", sum: true },
+    { name: "count", title: "Calls", width: [4.6, 1], sum: true },
     { name: "self_ns", group: "Host", bar: true, sum: true },
     { name: "total_ns", group: "Host", bar: true },
-    { name: "mean_ns", group: "Host", width: "minmax(5.6rem, 1fr)" },
+    { name: "mean_ns", group: "Host", width: [5.6, 1] },
     { name: "min_ns", title: "Shortest", group: "Host", optional: true },
     { name: "max_ns", title: "Longest", group: "Host", optional: true },
     { name: "self_percent", group: "Host", optional: true },
@@ -179,21 +179,21 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     ),
     ...where(
       "bytes",
-      { name: "self_bytes", title: "Self", group: "Memory", width: "minmax(6.4rem, 1fr)" },
-      { name: "bytes", title: "Total", group: "Memory", width: "minmax(6.4rem, 1fr)", optional: true },
+      { name: "self_bytes", title: "Self", group: "Memory", width: [6.4, 1] },
+      { name: "bytes", title: "Total", group: "Memory", width: [6.4, 1], optional: true },
     ),
     ...where(
       "flops",
-      { name: "flops", title: "Operations", group: "Compute", width: "minmax(7.3rem, 1fr)" },
-      { name: "flops_per_s", title: "Speed", group: "Compute", width: "minmax(7.7rem, 1fr)" },
+      { name: "flops", title: "Operations", group: "Compute", width: [7.3, 1] },
+      { name: "flops_per_s", title: "Speed", group: "Compute", width: [7.7, 1] },
       {
         name: "arithmetic_intensity",
         title: "Intensity",
         group: "Compute",
-        width: "minmax(8rem, 1fr)",
+        width: [8, 1],
         optional: true,
       },
-      { name: "bytes_moved", group: "Compute", width: "minmax(7.3rem, 1fr)", optional: true },
+      { name: "bytes_moved", group: "Compute", width: [7.3, 1], optional: true },
     ),
   ];
 }

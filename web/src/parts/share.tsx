@@ -144,7 +144,7 @@ function Files(props: { source: Source }) {
             <input
               type="text"
               aria-label="Numbers of steps"
-              placeholder={known.value.steps.join("-")}
+              placeholder={[...new Set(known.value.steps)].join("-")}
               value={steps}
               onFocus={() => setKey("steps")}
               onInput={(event) => setSteps(event.currentTarget.value)}

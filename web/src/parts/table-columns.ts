@@ -8,8 +8,8 @@ export interface ShownColumn {
   name: string;
   /** The heading, made from the name where it is left out. */
   title?: string;
-  /** A CSS grid track such as `minmax(12rem, 3fr)`. */
-  width?: string;
+  /** In rem: fixed, or the least and the share of what is left. Or a CSS grid track such as `minmax(12rem, 3fr)`. */
+  width?: number | readonly [least: number, share: number] | string;
   /** A bar behind the number, as a share of the largest in the column. */
   bar?: boolean;
   /** What is shown in the place of the value. */
@@ -84,7 +84,10 @@ export function turn(turned: ReadonlySet<string>, name: string): string | undefi
 
 /** The grid track of a column. */
 export function track({ width, facts }: Column): string {
-  return width ?? (facts.numeric ? "minmax(6rem, 1fr)" : "minmax(9rem, 3fr)");
+  if (typeof width === "string") return width;
+  if (typeof width === "number") return `${width}rem`;
+  const [least, share] = width ?? (facts.numeric ? [6, 1] : [9, 3]);
+  return `minmax(${least}rem, ${share}fr)`;
 }
 
 /** The least width of some tracks together, for rows that are as wide as their heading. */
