@@ -3,6 +3,7 @@
 import { useEffect } from "preact/hooks";
 import { PAGES } from "./pages/pages";
 import { Problem, SourceContext, version } from "./parts/answer";
+import { Button } from "./parts/button";
 import { Select } from "./parts/choice";
 import { Mark } from "./parts/mark";
 import { Share } from "./parts/share";
@@ -77,9 +78,7 @@ export function App(props: {
             </span>
             <div class="pair">
               <Share />
-              <button type="button" onClick={turnTheme}>
-                {theme.value === "dark" ? "Light" : "Dark"}
-              </button>
+              <Button onClick={turnTheme}>{theme.value === "dark" ? "Light" : "Dark"}</Button>
             </div>
           </div>
         </aside>

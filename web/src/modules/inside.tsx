@@ -2,6 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { Shown, useColumns, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { summed } from "../parts/summed";
 import { Table } from "../parts/table";
 import { says } from "../parts/table-columns";
@@ -41,9 +42,9 @@ export function Inside(props: { table: Columns; tree: Tree; chosen: number }) {
             </a>
           )}
           {chosen >= 0 && (
-            <button type="button" onClick={() => change({ zoom: within ? undefined : id })}>
+            <Button onClick={() => change({ zoom: within ? undefined : id })}>
               {within ? "Show all" : "Go into it"}
-            </button>
+            </Button>
           )}
         </div>
       </header>

@@ -1,6 +1,7 @@
 /** The tree of modules as a table: rows open and close, siblings sort, the filter keeps what is around what it finds. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
+import { Button } from "../parts/button";
 import { type ShownColumn, Table } from "../parts/table";
 import { route } from "../router";
 import type { Columns } from "../source/source";
@@ -45,8 +46,7 @@ export function Outline(props: {
       <span class="modules-name" title={`${path}\n${type}`}>
         <span style={{ width: `${Math.min(depth, 24) * 0.9}rem` }} />
         {tree.held.has(row) && !wanted ? (
-          <button
-            type="button"
+          <Button
             class="plain"
             tabIndex={-1}
             aria-label={open ? "Close" : "Open"}
@@ -58,7 +58,7 @@ export function Outline(props: {
             <svg data-open={open} viewBox="0 0 10 10" aria-hidden="true">
               <path d="M3 1.5 7 5 3 8.5" fill="none" stroke="currentColor" stroke-width="1.5" />
             </svg>
-          </button>
+          </Button>
         ) : (
           <span class="modules-leaf" />
         )}
@@ -90,12 +90,8 @@ export function Outline(props: {
       }}
       tools={
         <>
-          <button type="button" onClick={() => setOpened(new Set(tree.held.keys()))}>
-            Open all
-          </button>
-          <button type="button" onClick={() => setOpened(new Set())}>
-            Close all
-          </button>
+          <Button onClick={() => setOpened(new Set(tree.held.keys()))}>Open all</Button>
+          <Button onClick={() => setOpened(new Set())}>Close all</Button>
         </>
       }
     />

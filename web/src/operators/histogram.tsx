@@ -1,6 +1,7 @@
 /** How long the calls of one name took: bars on a logarithmic axis, each of which can be chosen. */
 
 import { useState } from "preact/hooks";
+import { Button } from "../parts/button";
 import { useWidth } from "../parts/lengths";
 import * as units from "../units";
 import { type Bar, bars, type Durations, marks, nameOf, place, told } from "./bars";
@@ -55,9 +56,9 @@ export function Histogram(props: {
           ? `${told(shown)} · ${units.percent((100 * shown.count) / Math.max(1, durations.calls))} of them`
           : "Choose a bar to list its calls"}
         {current && (
-          <button type="button" class="plain" onClick={() => onBar(undefined)}>
+          <Button class="plain" onClick={() => onBar(undefined)}>
             All calls
-          </button>
+          </Button>
         )}
       </p>
       <div

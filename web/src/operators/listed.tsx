@@ -3,6 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { Nothing, Shown, useColumns } from "../parts/answer";
+import { Button } from "../parts/button";
 import { Choice } from "../parts/choice";
 import { change } from "../router";
 import type { Columns, Query } from "../source/source";
@@ -74,10 +75,7 @@ export function Split(props: {
         (missing ? (
           <aside class="panel op-panel">
             <Nothing>
-              {missing}{" "}
-              <button type="button" onClick={close}>
-                Close
-              </button>
+              {missing} <Button onClick={close}>Close</Button>
             </Nothing>
           </aside>
         ) : (

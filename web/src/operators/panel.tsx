@@ -1,6 +1,7 @@
 /** Beside the table: all about the row that is chosen in it. */
 
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { address, change, route } from "../router";
 import type { Query } from "../source/source";
 import * as units from "../units";
@@ -41,9 +42,9 @@ export function Panel(props: {
           {lineName(kind, name)}
         </h2>
         <span class="muted">{props.what}</span>
-        <button type="button" class="plain" aria-label="Close" title="Close (Esc)" onClick={close}>
+        <Button class="plain" aria-label="Close" title="Close (Esc)" onClick={close}>
           ✕
-        </button>
+        </Button>
       </header>
       <div class="op-inside">
         {place && (

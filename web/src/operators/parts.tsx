@@ -1,5 +1,6 @@
 /** Where the time of what is chosen went: lists whose rows add up, one of them shown at a time. */
 
+import { Button } from "../parts/button";
 import { End } from "../parts/end";
 import { Ranked } from "../parts/ranked";
 import { change, route } from "../router";
@@ -63,15 +64,9 @@ export function Parts(props: { of: Chosen; to: (part: Part) => string | undefine
     <>
       <div class="op-tabs" role="tablist" aria-label="Where its time went">
         {offered.map(([part, title]) => (
-          <button
-            key={part}
-            type="button"
-            role="tab"
-            aria-selected={part === key}
-            onClick={() => change({ part }, true)}
-          >
+          <Button key={part} role="tab" aria-selected={part === key} onClick={() => change({ part }, true)}>
             {title}
-          </button>
+          </Button>
         ))}
       </div>
       <Ranked

@@ -2,6 +2,7 @@
 
 import { useMemo, useRef, useState } from "preact/hooks";
 import { Shown, useColumns } from "../parts/answer";
+import { Button } from "../parts/button";
 import { Select } from "../parts/choice";
 import { beside } from "../parts/lengths";
 import { Table } from "../parts/table";
@@ -92,13 +93,9 @@ function Steps(props: { table: Columns; leftOut: readonly LeftOut[] }) {
               onChoice={(of) => change({ of })}
             />
           )}
-          <button
-            type="button"
-            aria-pressed={asTable}
-            onClick={() => change({ steps: asTable ? undefined : "table" })}
-          >
+          <Button aria-pressed={asTable} onClick={() => change({ steps: asTable ? undefined : "table" })}>
             Table
-          </button>
+          </Button>
         </div>
       </header>
       <ul class="legend">

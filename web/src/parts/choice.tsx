@@ -1,5 +1,7 @@
 /** A choice of one of a few words: all of them in sight, or in a list that opens. */
 
+import { Button } from "./button";
+
 interface Choices {
   label: string;
   options: readonly (readonly [value: string, title: string, hint?: string])[];
@@ -11,15 +13,14 @@ export function Choice(props: Choices) {
   return (
     <span class="choice" role="group" aria-label={props.label}>
       {props.options.map(([value, title, hint]) => (
-        <button
+        <Button
           key={value}
-          type="button"
           title={hint}
           aria-pressed={value === props.chosen}
           onClick={() => props.onChoice(value)}
         >
           {title}
-        </button>
+        </Button>
       ))}
     </span>
   );

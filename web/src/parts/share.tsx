@@ -8,6 +8,7 @@ import { route } from "../router";
 import type { Query, Source } from "../source/source";
 import * as units from "../units";
 import { useJson, useSource, words } from "./answer";
+import { Button } from "./button";
 import { handOver } from "./perfetto";
 import "./share.css";
 
@@ -36,8 +37,7 @@ export function Share() {
   const [at, setAt] = useState<DOMRect | null>(null);
   return (
     <>
-      <button
-        type="button"
+      <Button
         aria-expanded={at !== null}
         aria-haspopup="dialog"
         popovertarget="share"
@@ -45,7 +45,7 @@ export function Share() {
         onClick={(event) => setAt(event.currentTarget.getBoundingClientRect())}
       >
         Export
-      </button>
+      </Button>
       <div
         id="share"
         class="share"
@@ -66,8 +66,7 @@ function Link() {
   const [copied, setCopied] = useState(false);
   return (
     <div class="share-row">
-      <button
-        type="button"
+      <Button
         onClick={() =>
           navigator.clipboard?.writeText(location.href).then(
             () => setCopied(true),
@@ -76,7 +75,7 @@ function Link() {
         }
       >
         Copy link to this view
-      </button>
+      </Button>
       <span class="muted" role="status">
         {copied ? "Copied." : ""}
       </span>
@@ -165,9 +164,7 @@ function Files(props: { source: Source }) {
                   {title}
                 </a>
               ) : (
-                <button type="button" disabled>
-                  {title}
-                </button>
+                <Button disabled>{title}</Button>
               )}
               <span class="muted">{told}</span>
             </li>
@@ -177,13 +174,9 @@ function Files(props: { source: Source }) {
       {source.perfettoUi && (
         <div class="share-perfetto">
           <div class="share-row">
-            <button
-              type="button"
-              disabled={!query || working || tooMany || about.error !== undefined}
-              onClick={perfetto}
-            >
+            <Button disabled={!query || working || tooMany || about.error !== undefined} onClick={perfetto}>
               Open in Perfetto
-            </button>
+            </Button>
             <span class="muted" role="status">
               {told}
             </span>

@@ -2,6 +2,7 @@
 
 import type { Columns } from "../source/source";
 import * as units from "../units";
+import { Button } from "./button";
 import type { Column } from "./table-columns";
 
 const MOST_TITLE = 2000;
@@ -22,15 +23,14 @@ export function Heading(props: {
       aria-colindex={place + 1}
       style={{ gridColumn: place + 1 }}
     >
-      <button
-        type="button"
+      <Button
         class={facts.numeric ? "number" : ""}
         title={[title, facts.meaning].filter(Boolean).join(": ")}
         onClick={props.onClick}
       >
         <span class="name">{title}</span>
         {sort && <span aria-hidden="true">{sort === "descending" ? "↓" : "↑"}</span>}
-      </button>
+      </Button>
     </div>
   );
 }

@@ -3,6 +3,7 @@
 import { useMemo, useRef } from "preact/hooks";
 import { change } from "../router";
 import type { Columns } from "../source/source";
+import { Button } from "./button";
 import { offeredColumns, type ShownColumn, turn } from "./table-columns";
 
 export function ColumnChooser(props: {
@@ -29,15 +30,14 @@ export function ColumnChooser(props: {
   };
   return (
     <>
-      <button
-        type="button"
+      <Button
         title="Choose what is shown"
         aria-haspopup="dialog"
         popovertarget={`${id}-columns`}
         onClick={(event) => place(event.currentTarget)}
       >
         Columns
-      </button>
+      </Button>
       <div ref={list} id={`${id}-columns`} popover="auto" class="columns" role="dialog" aria-label="Columns">
         {offered.map((column) => (
           <label key={column.name} title={column.facts.meaning}>
@@ -53,9 +53,7 @@ export function ColumnChooser(props: {
           </label>
         ))}
         {turned.size > 0 && (
-          <button type="button" onClick={() => change({ [`${id}.columns`]: undefined }, true)}>
-            As at first
-          </button>
+          <Button onClick={() => change({ [`${id}.columns`]: undefined }, true)}>As at first</Button>
         )}
       </div>
     </>

@@ -1,6 +1,7 @@
 /** The small button that lies on the cell under the pointer and copies it. */
 
 import { type Signal, useSignal } from "@preact/signals";
+import { Button } from "./button";
 
 interface Place {
   cell: HTMLElement;
@@ -35,9 +36,8 @@ export function CopyOne(props: { place: Signal<Place | null>; onCopy: (cell: HTM
   if (!shown?.cell.isConnected) return null;
   const { cell, top, left, done } = shown;
   return (
-    <button
+    <Button
       key={`${top} ${left}`}
-      type="button"
       class="copy-one"
       tabIndex={-1}
       title="Copy this value"
@@ -52,6 +52,6 @@ export function CopyOne(props: { place: Signal<Place | null>; onCopy: (cell: HTM
       <svg width="13" height="13" viewBox="0 0 13 13" fill="none" stroke="currentColor" aria-hidden="true">
         <path d={done ? "M2 7l3 3 6-7" : "M4.5 4.5h7v7h-7zM2 8.5h-.5v-7h7V2"} stroke-width="1.2" />
       </svg>
-    </button>
+    </Button>
   );
 }

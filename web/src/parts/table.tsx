@@ -11,6 +11,7 @@ import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
+import { Button } from "./button";
 import { rem, reveal, useSized } from "./lengths";
 import { save } from "./save";
 import { Cell, type CellPlace, Heading, moved } from "./table-cells";
@@ -241,20 +242,18 @@ export function Table(props: TableProps) {
             shown={shown}
             turned={turned}
           />
-          <button
-            type="button"
+          <Button
             title="Copy what is shown, for a spreadsheet"
             onClick={() => copyText(asTabs(table, rows, names))}
           >
             Copy
-          </button>
-          <button
-            type="button"
+          </Button>
+          <Button
             title="Save what is shown as a file"
             onClick={() => save(`${id}.csv`, asCsv(table, rows, names), "text/csv")}
           >
             CSV
-          </button>
+          </Button>
         </div>
       </div>
       <div
