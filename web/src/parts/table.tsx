@@ -217,7 +217,7 @@ export function Table(props: TableProps) {
         />
         <span class="count">
           {kept.length < table.rows && `${units.count(kept.length)} of `}
-          {units.count(table.rows)} rows
+          {units.count(table.rows)} {table.rows === 1 ? "row" : "rows"}
           {table.total > table.rows && `, the first of ${units.count(table.total)}`}
           {sums.map(({ column, sum }) => (
             <span
