@@ -1,6 +1,7 @@
 /** What ran in the chosen module and in those that it holds, by name. */
 
 import { useMemo } from "preact/hooks";
+import { kindWord } from "../operators/kinds";
 import { Shown, useColumns, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
 import { summed } from "../parts/summed";
@@ -86,7 +87,7 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
             );
           },
         },
-        { name: "kind", width: 9 },
+        { name: "kind", width: 9, cell: (row) => kindWord(kinds[row] ?? "") },
         { name: "self_ns", title: "CPU self", bar: true, width: 7 },
         { name: "share", width: 5.5 },
         {

@@ -5,6 +5,7 @@ import { address } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
 import { moment, type Overview, type Peak } from "./facts";
+import { placeTitle } from "./steps";
 
 export function RunCard(props: { overview: Overview }) {
   const { overview } = props;
@@ -43,17 +44,14 @@ export function UtilisationCard(props: { overview: Overview }) {
       <Shown answer={devices}>
         {(table) => (
           <ul class="ov-meters">
-            {Array.from({ length: table.rows }, (_, row) => (
-              <Device key={row} table={table} row={row} />
-            ))}
-            {host && (
-              <Meter
-                title={host.thread || "thread"}
-                share={host.busy_percent}
-                more={`busiest of ${host.threads === 1 ? "one thread" : `${units.count(host.threads)} threads`}`}
-                hint={`Operators, ranges and calls of a runtime ran for ${units.time(host.busy_ns)} on this thread.`}
-              />
-            )}
+            {Array.from({ length: table.rows }, (_, row) => device(table, row))}
+            {host &&
+              meter(
+                host.thread || "thread",
+                host.busy_percent,
+                `busiest of ${host.threads === 1 ? "one thread" : `${units.count(host.threads)} threads`}`,
+                `Operators, ranges and calls of a runtime ran for ${units.time(host.busy_ns)} on this thread.`,
+              )}
           </ul>
         )}
       </Shown>
@@ -61,33 +59,27 @@ export function UtilisationCard(props: { overview: Overview }) {
   );
 }
 
-function Device(props: { table: Columns; row: number }) {
-  const { table, row } = props;
+function device(table: Columns, row: number) {
   const number = (name: string) => table.numbers(name)[row] ?? null;
-  const rank = number("rank");
-  return (
-    <Meter
-      title={`${table.texts("device")[row] ?? ""}${rank === null ? "" : ` · rank ${rank}`}`}
-      share={number("busy_percent")}
-      more={table.texts("model")[row] ?? ""}
-      hint={[
-        `busy for ${units.time(number("busy_ns"))}`,
-        `${units.percent(number("utilisation_percent"))} from its first to its last work`,
-        `${units.count(number("kernels"))} kernels and ${units.count(number("copies"))} copies in ${units.count(number("streams"))} streams`,
-      ].join("\n")}
-    />
-  );
+  const hint = [
+    `busy for ${units.time(number("busy_ns"))}`,
+    `${units.percent(number("utilisation_percent"))} from its first to its last work`,
+    `${units.count(number("kernels"))} kernels and ${units.count(number("copies"))} copies in ${units.count(number("streams"))} streams`,
+  ];
+  const title = placeTitle({ rank: number("rank"), device: table.texts("device")[row] ?? "" });
+  return meter(title, number("busy_percent"), table.texts("model")[row] ?? "", hint.join("\n"));
 }
 
-function Meter(props: { title: string; share: number | null; more: string; hint: string }) {
+/** How much of the time something was busy. */
+function meter(title: string, share: number | null, more: string, hint: string) {
   return (
-    <li title={props.hint}>
-      <span class="name">{props.title}</span>
-      <strong>{units.percent(props.share)}</strong>
+    <li key={title} title={hint}>
+      <span class="name">{title}</span>
+      <strong>{units.percent(share)}</strong>
       <span class="ov-stacked">
-        <span style={{ width: `${Math.min(props.share ?? 0, 100)}%`, background: "var(--compute)" }} />
+        <span style={{ width: `${Math.min(share ?? 0, 100)}%`, background: "var(--compute)" }} />
       </span>
-      <span class="muted tiny name">{props.more}</span>
+      <span class="muted tiny name">{more}</span>
     </li>
   );
 }

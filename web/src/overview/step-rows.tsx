@@ -35,7 +35,7 @@ export function StepRows(props: {
                 {partsOf(bar).map(({ part, title, time }) => (
                   <span
                     key={title}
-                    class={part.colour.slice(6, -1)}
+                    class={part.column}
                     style={{ width: `${(100 * time) / bar.duration}%`, background: part.colour }}
                   >
                     {fitting([`${title} ${units.time(time)}`, units.time(time)], (track * time) / longest)}

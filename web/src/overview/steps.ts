@@ -14,14 +14,21 @@ export interface Part {
   hosted?: string | undefined;
 }
 
-export const PARTS: readonly Part[] = [
-  ["compute_ns", "compute", "Compute", "Operators"] as const,
-  ["communication_ns", "communication", "Communication"] as const,
-  ["copy_ns", "copy", "Copies"] as const,
-  ["input_wait_ns", "input", "Waiting for data"] as const,
-  ["cpu_bound_ns", "cpu", "Waiting for CPU", "Python and other"] as const,
-  ["idle_ns", "idle", "Idle"] as const,
-].map(([column, colour, title, hosted]) => ({ column, colour: `var(--${colour})`, title, hosted }));
+const NAMED: readonly (readonly [column: string, colour: string, title: string, hosted?: string])[] = [
+  ["compute_ns", "compute", "Compute", "Operators"],
+  ["communication_ns", "communication", "Communication"],
+  ["copy_ns", "copy", "Copies"],
+  ["input_wait_ns", "input", "Waiting for data"],
+  ["cpu_bound_ns", "cpu", "Waiting for CPU", "Python and other"],
+  ["idle_ns", "idle", "Idle"],
+];
+
+export const PARTS: readonly Part[] = NAMED.map(([column, colour, title, hosted]) => ({
+  column,
+  colour: `var(--${colour})`,
+  title,
+  hosted,
+}));
 
 export function partTitle(part: Part, onHost: boolean): string {
   return (onHost && part.hosted) || part.title;

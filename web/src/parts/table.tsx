@@ -126,19 +126,16 @@ export function Table(props: TableProps) {
   }, [walked]);
 
   const tracks = shown.map(track);
-  const grid = { gridTemplateColumns: tracks.join(" ") };
-  const least = leastWidth(tracks);
+  const minWidth = leastWidth(tracks);
+  const grid = { gridTemplateColumns: tracks.join(" "), minWidth };
   const groups = groupSpans(shown);
 
-  const say = (words: string) => {
-    told.value = words;
-    setTimeout(() => {
-      if (told.peek() === words) told.value = "";
-    }, TOLD_MS);
-  };
   const copyText = (text: string) => {
     copy(text);
-    say("Copied");
+    told.value = "Copied";
+    setTimeout(() => {
+      told.value = "";
+    }, TOLD_MS);
   };
   const copyCell = (place: CellPlace) => {
     const row = rows[place.index];
@@ -147,12 +144,12 @@ export function Table(props: TableProps) {
   };
   /** Opens and closes a row, or leads to the one around it. */
   const turns = (key: string): boolean => {
+    const opens = { ArrowLeft: false, ArrowRight: true }[key];
     const row = active?.column === 0 ? rows[active.index] : undefined;
-    if (!outline || row === undefined) return false;
-    const open = outline.open(row);
-    if (open === (key === "ArrowLeft")) outline.turn(row);
-    else if (key === "ArrowLeft") outline.choose(outline.around(row) < 0 ? row : outline.around(row));
-    else return false;
+    if (!outline || opens === undefined || row === undefined) return false;
+    if (outline.open(row) === !opens) outline.turn(row);
+    else if (opens) return false;
+    else if (outline.around(row) >= 0) outline.choose(outline.around(row));
     return true;
   };
   const onKey = (event: KeyboardEvent) => {
@@ -168,7 +165,7 @@ export function Table(props: TableProps) {
       Math.ceil(element.scrollTop / rowHeight),
     );
     if (next && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      if (key === "ArrowLeft" || key === "ArrowRight" ? !turns(key) : true) {
+      if (!turns(key)) {
         setActive(next);
         showRow(next.index);
         if (next.index !== active?.index) outline?.choose(rows[next.index] ?? -1);
@@ -263,12 +260,7 @@ export function Table(props: TableProps) {
         style={{ maxHeight: props.height ?? "none", "--row": `${rowHeight}px` }}
         {...used}
       >
-        <div
-          class="head"
-          role="row"
-          style={{ ...grid, minWidth: least }}
-          data-groups={groups.length ? "" : undefined}
-        >
+        <div class="head" role="row" style={grid} data-groups={groups.length ? "" : undefined}>
           {groups.map((one) => (
             <span
               key={one.first}
@@ -297,7 +289,7 @@ export function Table(props: TableProps) {
           class="body"
           role="rowgroup"
           {...pointed}
-          style={{ height: `${rows.length * rowHeight}px`, minWidth: least }}
+          style={{ height: `${rows.length * rowHeight}px`, minWidth }}
         >
           {Array.from(rows.subarray(view.first, view.last), (row, offset) => {
             const index = view.first + offset;
