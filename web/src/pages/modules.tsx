@@ -17,23 +17,18 @@ import { plain } from "../timeline/names";
 import * as units from "../units";
 import "../modules/modules.css";
 
-const MEASURES = [
-  { by: "total_ns", title: "CPU time" },
-  { by: "device_ns", title: "Device time" },
-  { by: "flops", title: "FLOPs" },
-] as const;
-
-const COLUMNS: readonly ShownColumn[] = [
+/** The picture shows one of those that have bars. */
+const COLUMNS = [
   { name: "calls", title: "Calls", width: 5 },
   { name: "total_ns", title: "CPU time", width: 7.5, bar: true },
   { name: "self_ns", title: "Self", width: 6 },
   { name: "forward_ns", title: "Forward", width: 6 },
   { name: "backward_ns", title: "Backward", width: 6.5 },
   { name: "recompute_ns", title: "Recompute", width: 7 },
-  { name: "device_ns", title: "Device", width: 7, bar: true },
+  { name: "device_ns", title: "Device time", width: 8, bar: true },
   { name: "flops", title: "FLOPs", width: 7.5, bar: true },
   { name: "bytes", title: "Memory", width: 6 },
-];
+] satisfies ShownColumn[];
 
 export function Modules() {
   const answer = useColumns("modules");
@@ -64,8 +59,9 @@ function Whole(props: { table: Columns }) {
   const part = useMemo(() => (rank ? ofProcess(table, rank.key) : table), [table, rank]);
   const tree = useMemo(() => treeOf(part), [part]);
   const columns = useMemo(() => COLUMNS.filter((column) => holdsAny(part, column.name)), [part]);
-  const measures = MEASURES.filter((one) => holdsAny(part, one.by));
-  const measure = measures.find((one) => one.by === query["by"]) ?? measures[0] ?? MEASURES[0];
+  const measures = columns.filter((one) => one.bar);
+  const { name: by = "total_ns", title = "" } =
+    measures.find((one) => one.name === query["by"]) ?? measures[0] ?? {};
   const chosen = tree.places.get(Number(query["module"] ?? -1)) ?? -1;
   const choose = (row: number, byKey: boolean) =>
     change({ module: row < 0 ? undefined : String(tree.ids[row]) }, byKey);
@@ -76,9 +72,9 @@ function Whole(props: { table: Columns }) {
         {measures.length > 1 && (
           <Choice
             label="What the picture shows"
-            options={measures.map((one) => [one.by, one.title] as const)}
-            chosen={measure.by}
-            onChoice={(by) => change({ by })}
+            options={measures.map((one) => [one.name, one.title] as const)}
+            chosen={by}
+            onChoice={(wanted) => change({ by: wanted })}
           />
         )}
         {ranks.length > 1 && (
@@ -90,14 +86,7 @@ function Whole(props: { table: Columns }) {
           />
         )}
       </header>
-      <Picture
-        table={part}
-        tree={tree}
-        by={measure.by}
-        title={measure.title}
-        chosen={chosen}
-        onChoose={choose}
-      />
+      <Picture table={part} tree={tree} by={by} title={title} chosen={chosen} onChoose={choose} />
       <div class="modules-parts">
         <Outline
           key={rank?.key}
