@@ -145,7 +145,7 @@ function Graph(props: { choices: Choices }) {
           ))}
         </div>
         {choices.library && can({ library: hide ? undefined : "hide" }) && (
-          <label class="stacks-switch" title="Leave out the frames of torch and of this package">
+          <label class="switch" title="Leave out the frames of torch and of this package">
             <input
               type="checkbox"
               checked={hide}

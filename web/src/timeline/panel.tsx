@@ -84,7 +84,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
   return (
     <>
       <header class="tl-chosen-head">
-        <h2 title={span.name.slice(0, 2000)}>
+        <h2 class="clamp" title={span.name.slice(0, 2000)}>
           <span class="swatch" style={{ background: palette.fill[label] }} />
           {plain(span.name)}
         </h2>

@@ -20,7 +20,7 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
       <div class="tools">
         {timeline.source.has("arrows") && (
           <label
-            class="tl-switch"
+            class="switch"
             title="Draw a line from every launch to what it started, and from forward to backward"
           >
             <input

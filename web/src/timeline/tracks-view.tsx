@@ -203,7 +203,7 @@ function Tip(props: { timeline: Timeline }) {
     [low ? "bottom" : "top"]: `${(low ? height.value - pointer.y : pointer.y) + 14}px`,
   };
   return (
-    <div class="tl-tip" style={style} role="presentation">
+    <div class="tip" style={style} role="presentation">
       {box ? <BoxTip box={box} timeline={timeline} /> : <CounterTip timeline={timeline} />}
     </div>
   );
@@ -214,7 +214,7 @@ function BoxTip(props: { box: Hovered; timeline: Timeline }) {
   const { palette } = timeline;
   return (
     <>
-      <div class="tl-tip-name">
+      <div class="clamp">
         <span class="swatch" style={{ background: palette.fill[box.label] }} />
         {plain(palette.name(box.label))}
       </div>
