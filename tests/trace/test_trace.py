@@ -166,7 +166,8 @@ def test_threads_that_need_what_the_other_makes_do_not_wait_forever():
     threads = [
         threading.Thread(target=lambda: found.update(column=trace.column("spans", "self_ns")), daemon=True),
         threading.Thread(
-            target=lambda: in_column.wait(5) and found.update(cached=trace.cached("thing", cached)), daemon=True
+            target=lambda: in_column.wait(5) and found.update(cached=trace.cached("thing", cached)),
+            daemon=True,
         ),
     ]
     for thread in threads:

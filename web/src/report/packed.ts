@@ -1,30 +1,28 @@
 /** Numbers and texts as a report packs them; the other half of `viewer/_packed.py`. */
 
-import { decompress } from "fzstd";
+import { AnswerError } from "../source/source";
 
 /** `[at, length]` of bytes; `[at, rows, bytes, rising, wide]` of integers. */
 export type Directory = Readonly<Record<string, readonly number[]>>;
 
 export type Integers = Int32Array | Float64Array;
 
-/** Letters as they stand in the page, unpacked. */
-export function unpacked(letters: string): Uint8Array {
-  // A view of the decompressor's own buffer may begin anywhere; Arrow wants its columns at multiples of eight.
-  return decompress(bytesOf(letters)).slice();
-}
-
-function bytesOf(letters: string): Uint8Array {
-  const made = Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array };
-  if (made.fromBase64) return made.fromBase64(letters);
-  const text = atob(letters);
-  const bytes = new Uint8Array(text.length);
-  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
-  return bytes;
+/** Letters as they stand in the page, unpacked by the browser. */
+export async function unpacked(letters: string): Promise<Uint8Array<ArrayBuffer>> {
+  try {
+    const text = atob(letters);
+    const bytes = new Uint8Array(text.length);
+    for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  } catch {
+    throw new AnswerError("The file of this report is not whole.");
+  }
 }
 
 export class Pack {
   constructor(
-    private readonly body: Uint8Array,
+    private readonly body: Uint8Array<ArrayBuffer>,
     private readonly directory: Directory,
   ) {}
 
@@ -32,7 +30,7 @@ export class Pack {
     return name in this.directory;
   }
 
-  bytes(name: string): Uint8Array {
+  bytes(name: string): Uint8Array<ArrayBuffer> {
     const [at = 0, length = 0] = this.directory[name] ?? [];
     return this.body.slice(at, at + length);
   }

@@ -1,6 +1,7 @@
 /** Answers of the local server. */
 
-import { AnswerError, Columns, type Query, type Source, spelled } from "./source";
+import { tableOf } from "./arrow";
+import { AnswerError, type Columns, type Query, type Source, spelled } from "./source";
 
 export class HttpSource implements Source {
   readonly served = true;
@@ -18,10 +19,7 @@ export class HttpSource implements Source {
   async columns(path: string, query?: Query): Promise<Columns> {
     const response = await this.answer(path, query);
     const total = response.headers.get("X-Total-Rows");
-    return new Columns(
-      new Uint8Array(await response.arrayBuffer()),
-      total === null ? undefined : Number(total),
-    );
+    return tableOf(await response.arrayBuffer(), total === null ? undefined : Number(total));
   }
 
   has(): boolean {

@@ -98,8 +98,8 @@ function gathered(
 
 /** The label of each row. Both texts have few values, so few pairs are looked up. */
 function labelled(answer: Columns, labelOf: LabelOf): Int32Array {
-  const names = coded(answer, "name");
-  const kinds = coded(answer, "kind");
+  const names = answer.coded("name");
+  const kinds = answer.coded("kind");
   const known = new Int32Array(names.texts.length * kinds.texts.length).fill(-1);
   const labels = new Int32Array(answer.rows);
   for (let index = 0; index < answer.rows; index++) {
@@ -114,19 +114,6 @@ function labelled(answer: Columns, labelOf: LabelOf): Int32Array {
     labels[index] = label;
   }
   return labels;
-}
-
-function coded(answer: Columns, name: string): { codes: ArrayLike<number>; texts: readonly string[] } {
-  const found = answer.coded(name);
-  if (found) return found;
-  const places = new Map<string, number>();
-  const codes = Int32Array.from({ length: answer.rows }, (_, index) => {
-    const text = answer.texts(name)[index] ?? "";
-    const place = places.get(text) ?? places.size;
-    places.set(text, place);
-    return place;
-  });
-  return { codes, texts: [...places.keys()] };
 }
 
 function floats(values: ArrayLike<number>, size: number): Float64Array {
