@@ -21,18 +21,21 @@ export async function unpacked(letters: string): Promise<Uint8Array<ArrayBuffer>
 }
 
 export class Pack {
-  constructor(
-    private readonly body: Uint8Array<ArrayBuffer>,
-    private readonly directory: Directory,
-  ) {}
+  readonly #body: Uint8Array<ArrayBuffer>;
+  readonly #directory: Directory;
+
+  constructor(body: Uint8Array<ArrayBuffer>, directory: Directory) {
+    this.#body = body;
+    this.#directory = directory;
+  }
 
   has(name: string): boolean {
-    return name in this.directory;
+    return name in this.#directory;
   }
 
   bytes(name: string): Uint8Array<ArrayBuffer> {
-    const [at = 0, length = 0] = this.directory[name] ?? [];
-    return this.body.slice(at, at + length);
+    const [at = 0, length = 0] = this.#directory[name] ?? [];
+    return this.#body.slice(at, at + length);
   }
 
   json<T>(name: string): T {
@@ -40,9 +43,9 @@ export class Pack {
   }
 
   integers(name: string): Integers {
-    const [at = 0, rows = 0, bytes = 0, rising = 0, wide = 0] = this.directory[name] ?? [];
+    const [at = 0, rows = 0, bytes = 0, rising = 0, wide = 0] = this.#directory[name] ?? [];
     const values = wide || (rising && bytes > 4) ? new Float64Array(rows) : new Int32Array(rows);
-    const { body } = this;
+    const body = this.#body;
     if (bytes <= 3) {
       const middle = bytes > 1 ? rows : 0;
       const high = bytes > 2 ? 2 * rows : 0;

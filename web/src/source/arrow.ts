@@ -21,10 +21,14 @@ const decoder = new TextDecoder();
 
 /** A table of a flat buffer: what its fields hold stands elsewhere, or was left out. */
 class Flat {
+  readonly #at: number;
+
   constructor(
     readonly view: DataView<ArrayBuffer>,
-    private readonly at: number,
-  ) {}
+    at: number,
+  ) {
+    this.#at = at;
+  }
 
   byte(field: number): number {
     const place = this.place(field);
@@ -38,23 +42,23 @@ class Flat {
   }
 
   text(field: number): string {
-    const place = this.target(field);
+    const place = this.#target(field);
     return place
       ? decoder.decode(new Uint8Array(this.view.buffer, place + 4, this.view.getInt32(place, true)))
       : "";
   }
 
   table(field: number): Flat {
-    return new Flat(this.view, this.target(field));
+    return new Flat(this.view, this.#target(field));
   }
 
   tables(field: number): Flat[] {
-    return this.list(field, 4).map((place) => new Flat(this.view, this.pointed(place)));
+    return this.list(field, 4).map((place) => new Flat(this.view, this.#pointed(place)));
   }
 
   /** Where the parts of a list stand, each of so many bytes. */
   list(field: number, bytes: number): number[] {
-    const place = this.target(field);
+    const place = this.#target(field);
     const length = place && this.view.getInt32(place, true);
     return Array.from({ length }, (_, index) => place + 4 + index * bytes);
   }
@@ -66,19 +70,20 @@ class Flat {
 
   /** Where a field stands, 0 where it was left out. */
   place(field: number): number {
-    const { view, at } = this;
+    const { view } = this;
+    const at = this.#at;
     const fields = at - view.getInt32(at, true);
     const entry = 4 + 2 * field;
     const offset = entry < view.getUint16(fields, true) ? view.getUint16(fields + entry, true) : 0;
     return offset && at + offset;
   }
 
-  private target(field: number): number {
+  #target(field: number): number {
     const place = this.place(field);
-    return place && this.pointed(place);
+    return place && this.#pointed(place);
   }
 
-  private pointed(place: number): number {
+  #pointed(place: number): number {
     return place + this.view.getInt32(place, true);
   }
 }
@@ -86,36 +91,39 @@ class Flat {
 /** The columns of a batch, one after the other. */
 class Batch {
   readonly rows: number;
-  private readonly nodes: number[];
-  private readonly buffers: number[];
+  readonly #nodes: number[];
+  readonly #buffers: number[];
 
-  constructor(
-    private readonly view: DataView<ArrayBuffer>,
-    private readonly body: number,
-    batch: Flat,
-  ) {
+  readonly #view: DataView<ArrayBuffer>;
+  readonly #body: number;
+
+  constructor(view: DataView<ArrayBuffer>, body: number, batch: Flat) {
+    this.#view = view;
+    this.#body = body;
+
     this.rows = batch.integer(0);
-    this.nodes = batch.list(1, 16);
-    this.buffers = batch.list(2, 16);
+    this.#nodes = batch.list(1, 16);
+    this.#buffers = batch.list(2, 16);
   }
 
   /** What reads the next column: numbers of a type, truth values or texts. */
   next(type: number, kind?: Flat): () => ArrayLike<Value> {
-    const nulls = this.view.getInt32((this.nodes.shift() ?? 0) + 8, true);
-    const valid = this.buffer();
-    const at = this.buffer();
-    const letters = type === TEXT ? this.buffer() : 0;
+    const nulls = this.#view.getInt32((this.#nodes.shift() ?? 0) + 8, true);
+    const valid = this.#buffer();
+    const at = this.#buffer();
+    const letters = type === TEXT ? this.#buffer() : 0;
     return () => {
-      const values = this.read(type, at, letters, kind);
-      return nulls ? Array.from(values, (value, row) => (this.bit(valid, row) ? value : null)) : values;
+      const values = this.#read(type, at, letters, kind);
+      return nulls ? Array.from(values, (value, row) => (this.#bit(valid, row) ? value : null)) : values;
     };
   }
 
-  private read(type: number, at: number, letters: number, kind?: Flat): ArrayLike<Value> {
-    const { view, rows } = this;
+  #read(type: number, at: number, letters: number, kind?: Flat): ArrayLike<Value> {
+    const { rows } = this;
+    const view = this.#view;
     const { buffer } = view;
     if (type === FLOAT) return new (kind?.byte(0) === 1 ? Float32Array : Float64Array)(buffer, at, rows);
-    if (type === TRUTH) return Array.from({ length: rows }, (_, row) => this.bit(at, row));
+    if (type === TRUTH) return Array.from({ length: rows }, (_, row) => this.#bit(at, row));
     if (type === TEXT)
       return Array.from({ length: rows }, (_, row) => {
         const [from, to] = [view.getInt32(at + 4 * row, true), view.getInt32(at + 4 * row + 4, true)];
@@ -128,12 +136,12 @@ class Batch {
       : (values as Int32Array);
   }
 
-  private bit(at: number, row: number): boolean {
-    return ((this.view.getUint8(at + (row >> 3)) >> (row & 7)) & 1) === 1;
+  #bit(at: number, row: number): boolean {
+    return ((this.#view.getUint8(at + (row >> 3)) >> (row & 7)) & 1) === 1;
   }
 
-  private buffer(): number {
-    return this.body + this.view.getInt32(this.buffers.shift() ?? 0, true);
+  #buffer(): number {
+    return this.#body + this.#view.getInt32(this.#buffers.shift() ?? 0, true);
   }
 }
 

@@ -43,11 +43,13 @@ export class EmbeddedSource implements Source {
   #spans: Promise<Spans> | undefined;
   #facts: Promise<Facts> | undefined;
 
+  readonly #report: Report;
+  readonly #letters: (block: number) => string;
   /** `letters` gives a block of the page as it stands there. */
-  constructor(
-    private readonly report: Report,
-    private readonly letters: (block: number) => string,
-  ) {
+  constructor(report: Report, letters: (block: number) => string) {
+    this.#report = report;
+    this.#letters = letters;
+
     const { cut } = report;
     if (cut)
       this.lacks =
@@ -71,7 +73,7 @@ export class EmbeddedSource implements Source {
 
   has(path: string, query?: Query): boolean {
     if (query?.["by"] === undefined && kindOf(path) in this.#fromRows) return true;
-    const { answers } = this.report;
+    const { answers } = this.#report;
     if (spelled(path, query) in answers) return true;
     // Without a query it is asked whether anything of the kind can be answered.
     return query === undefined && Object.keys(answers).some((key) => key.startsWith(`${path}?`));
@@ -100,7 +102,7 @@ export class EmbeddedSource implements Source {
   }
 
   #held(path: string, query: Query): Held | undefined {
-    const held = this.report.answers[spelled(path, query)];
+    const held = this.#report.answers[spelled(path, query)];
     if (held?.error !== undefined) throw new AnswerError(held.error);
     return held;
   }
@@ -110,24 +112,24 @@ export class EmbeddedSource implements Source {
   }
 
   #block(number: number): Promise<Uint8Array<ArrayBuffer>> {
-    const body = this.#blocks.get(number) ?? unpacked(this.letters(number));
+    const body = this.#blocks.get(number) ?? unpacked(this.#letters(number));
     this.#blocks.set(number, body);
     return body;
   }
 
   /** A part that is read once and then kept as what was made of it. */
   async #pack({ block, at }: Part): Promise<Pack> {
-    return new Pack(await unpacked(this.letters(block)), at);
+    return new Pack(await unpacked(this.#letters(block)), at);
   }
 
   #laid(): Promise<Spans> {
-    const { timeline } = this.report;
+    const { timeline } = this.#report;
     this.#spans ??= this.#pack(timeline.rows).then((pack) => new Spans(pack, timeline));
     return this.#spans;
   }
 
   #known(): Promise<Facts> {
-    const { timeline } = this.report;
+    const { timeline } = this.#report;
     this.#facts ??= Promise.all([this.#laid(), this.#pack(timeline.facts)]).then(
       ([spans, pack]) => new Facts(spans, pack, timeline),
     );
@@ -135,7 +137,7 @@ export class EmbeddedSource implements Source {
   }
 
   async #counter(id: string): Promise<Columns> {
-    const { block, at } = this.report.timeline.counters;
+    const { block, at } = this.#report.timeline.counters;
     if (!(id in at)) throw new AnswerError(`there is no such counter: ${id.slice(0, 50)}`);
     return tableOf(new Pack(await this.#block(block), at).bytes(id).buffer);
   }

@@ -6,18 +6,21 @@ import { AnswerError, type Columns, type Query, type Source, spelled } from "./s
 export class HttpSource implements Source {
   readonly served = true;
 
+  readonly #trace: number;
   /** `trace` is the number of the trace among those the server was given. */
   constructor(
-    private readonly trace: number,
+    trace: number,
     readonly perfettoUi?: string,
-  ) {}
+  ) {
+    this.#trace = trace;
+  }
 
   async json<T>(path: string, query?: Query): Promise<T> {
-    return (await (await this.answer(path, query)).json()) as T;
+    return (await (await this.#answer(path, query)).json()) as T;
   }
 
   async columns(path: string, query?: Query): Promise<Columns> {
-    const response = await this.answer(path, query);
+    const response = await this.#answer(path, query);
     const total = response.headers.get("X-Total-Rows");
     return tableOf(await response.arrayBuffer(), total === null ? undefined : Number(total));
   }
@@ -27,17 +30,17 @@ export class HttpSource implements Source {
   }
 
   download(path: string, query?: Query): string {
-    return this.address(path, query);
+    return this.#address(path, query);
   }
 
-  private address(path: string, query?: Query): string {
-    return `api/${this.trace}/${spelled(path, query)}`;
+  #address(path: string, query?: Query): string {
+    return `api/${this.#trace}/${spelled(path, query)}`;
   }
 
-  private async answer(path: string, query?: Query): Promise<Response> {
+  async #answer(path: string, query?: Query): Promise<Response> {
     let response: Response;
     try {
-      response = await fetch(this.address(path, query));
+      response = await fetch(this.#address(path, query));
     } catch {
       throw new AnswerError("The server does not answer. Is `kinetoscope view` still running?");
     }

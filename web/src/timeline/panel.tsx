@@ -5,6 +5,7 @@ import { Problem } from "../parts/answer";
 import { address } from "../router";
 import * as units from "../units";
 import { argumentText, type Link, type SpanFacts } from "./details";
+import { drag } from "./input";
 import { plain } from "./names";
 import { RangeTable } from "./range-table";
 import { moment } from "./ticks";
@@ -27,13 +28,9 @@ export function Panel(props: { timeline: Timeline }) {
     const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
     const from = height.peek() + event.clientY / rem;
     const most = innerHeight / rem - 16;
-    const move = (now: PointerEvent) => {
+    drag(event, handle, (_dx, _dy, now) => {
       height.value = Math.min(Math.max(from - now.clientY / rem, LEAST_REM), most);
-    };
-    const end = () => handle.removeEventListener("pointermove", move);
-    handle.setPointerCapture(event.pointerId);
-    handle.addEventListener("pointermove", move);
-    handle.addEventListener("lostpointercapture", end, { once: true });
+    });
   };
   const onKey = (event: KeyboardEvent) => {
     const by = event.key === "ArrowUp" ? 2 : event.key === "ArrowDown" ? -2 : 0;

@@ -1,7 +1,7 @@
 /** What ran in the chosen stretch of time, or in all that is in view while nothing is chosen. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Problem, Shown, useColumns } from "../parts/answer";
+import { Shown, useColumns } from "../parts/answer";
 import { Table } from "../parts/table";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
@@ -35,8 +35,7 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   const start = Math.floor(view.start);
   const end = Math.max(Math.ceil(view.end), start + 1);
   const query = { start, end, tracks };
-  const can = timeline.source.has("range");
-  const answer = useColumns(tracks && can ? "range" : null, query);
+  const answer = useColumns(tracks ? "range" : null, query);
   const since = useRef(0);
   useEffect(() => {
     if (answer.waiting) since.current = performance.now();
@@ -79,35 +78,32 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
           {answer.value ? summed(answer.value, end - start) : ""}
         </span>
       </header>
-      {!can && <Problem>This report does not hold what would answer this.</Problem>}
-      {can && (
-        <Shown answer={answer}>
-          {(table) => (
-            <Table
-              table={table}
-              id="range"
-              order="-self_ns"
-              columns={[
-                { name: "name", width: "minmax(12rem, 4fr)" },
-                {
-                  name: "kind",
-                  width: "10rem",
-                  cell: (row) => (table.texts("kind")[row] ?? "").replaceAll("_", " "),
-                },
-                { name: "count", width: "minmax(5rem, 1fr)" },
-                { name: "self_ns", bar: true },
-                { name: "total_ns", bar: true },
-                { name: "share", title: "Self %", width: "minmax(5rem, 1fr)" },
-              ]}
-              selected={(row) => table.texts("name")[row] === timeline.search.text.value}
-              onRow={(row) => {
-                const name = table.texts("name")[row] ?? "";
-                change({ find: name === timeline.search.text.peek() ? undefined : name }, true);
-              }}
-            />
-          )}
-        </Shown>
-      )}
+      <Shown answer={answer}>
+        {(table) => (
+          <Table
+            table={table}
+            id="range"
+            order="-self_ns"
+            columns={[
+              { name: "name", width: "minmax(12rem, 4fr)" },
+              {
+                name: "kind",
+                width: "10rem",
+                cell: (row) => (table.texts("kind")[row] ?? "").replaceAll("_", " "),
+              },
+              { name: "count", width: "minmax(5rem, 1fr)" },
+              { name: "self_ns", bar: true },
+              { name: "total_ns", bar: true },
+              { name: "share", title: "Self %", width: "minmax(5rem, 1fr)" },
+            ]}
+            selected={(row) => table.texts("name")[row] === timeline.search.text.value}
+            onRow={(row) => {
+              const name = table.texts("name")[row] ?? "";
+              change({ find: name === timeline.search.text.peek() ? undefined : name }, true);
+            }}
+          />
+        )}
+      </Shown>
     </div>
   );
 }

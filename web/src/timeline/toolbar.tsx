@@ -3,6 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { change } from "../router";
 import * as units from "../units";
+import { listening } from "./input";
 import type { Timeline } from "./timeline";
 import { zoomed } from "./view";
 
@@ -16,21 +17,19 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
   return (
     <header class="title tl-title">
       <h1>Timeline</h1>
-      {timeline.source.has("search") ? <SearchBox timeline={timeline} /> : null}
+      <SearchBox timeline={timeline} />
       <div class="tools">
-        {timeline.source.has("arrows") && (
-          <label
-            class="tl-switch"
-            title="Draw a line from every launch to what it started, and from forward to backward"
-          >
-            <input
-              type="checkbox"
-              checked={timeline.allArrows.value}
-              onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
-            />
-            All arrows
-          </label>
-        )}
+        <label
+          class="tl-switch"
+          title="Draw a line from every launch to what it started, and from forward to backward"
+        >
+          <input
+            type="checkbox"
+            checked={timeline.allArrows.value}
+            onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
+          />
+          All arrows
+        </label>
         <span class="choice">
           <button type="button" title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
             −
@@ -58,20 +57,26 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
   );
 }
 
+const STEPS = [
+  [-1, "The one before", "Shift+Enter, N", "↑"],
+  [1, "The next", "Enter, n", "↓"],
+] as const;
+
 function SearchBox(props: { timeline: Timeline }) {
   const { timeline } = props;
   const { search } = timeline;
   const input = useRef<HTMLInputElement>(null);
-  useEffect(() => {
-    const onKey = (event: KeyboardEvent) => {
-      if (event.key !== "/" || isTyping(event)) return;
-      event.preventDefault();
-      input.current?.focus();
-      input.current?.select();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
+  useEffect(
+    () =>
+      listening(window, {
+        keydown: (event: KeyboardEvent) => {
+          if (event.key !== "/" || isTyping(event)) return;
+          event.preventDefault();
+          input.current?.select();
+        },
+      }),
+    [],
+  );
   const step = (by: 1 | -1) => {
     const { start, end } = timeline.view.peek();
     search.step(by, timeline.chosen.peek()?.span, start >= timeline.whole.start ? start : end);
@@ -95,24 +100,18 @@ function SearchBox(props: { timeline: Timeline }) {
         }}
       />
       <span class="choice">
-        <button
-          type="button"
-          disabled={none}
-          aria-label="The one before"
-          title="The one before (Shift+Enter, N)"
-          onClick={() => step(-1)}
-        >
-          ↑
-        </button>
-        <button
-          type="button"
-          disabled={none}
-          aria-label="The next"
-          title="The next (Enter, n)"
-          onClick={() => step(1)}
-        >
-          ↓
-        </button>
+        {STEPS.map(([by, label, keys, sign]) => (
+          <button
+            key={by}
+            type="button"
+            disabled={none}
+            aria-label={label}
+            title={`${label} (${keys})`}
+            onClick={() => step(by)}
+          >
+            {sign}
+          </button>
+        ))}
       </span>
       <span class="muted tl-found" role="status">
         <Told timeline={timeline} />
@@ -137,14 +136,10 @@ function Told(props: { timeline: Timeline }) {
 
 /** Whether a key goes into a field. */
 export function isTyping(event: KeyboardEvent): boolean {
-  const target = event.target instanceof HTMLElement ? event.target : null;
   return (
     event.ctrlKey ||
     event.metaKey ||
     event.altKey ||
-    target?.isContentEditable === true ||
-    (target instanceof HTMLInputElement && target.type !== "checkbox") ||
-    target instanceof HTMLTextAreaElement ||
-    target instanceof HTMLSelectElement
+    (event.target instanceof Element && event.target.matches("input:not([type=checkbox]), textarea, select"))
   );
 }

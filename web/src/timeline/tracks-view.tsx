@@ -26,10 +26,8 @@ export function TracksView(props: { timeline: Timeline }) {
     const stage = new Stage(
       timeline,
       { lanes: lanes.current, over: over.current, axis: axis.current, whole: whole.current },
-      {
-        base: (value) => {
-          base.value = value;
-        },
+      (value) => {
+        base.value = value;
       },
     );
     const frame = scroller.current;

@@ -59,7 +59,7 @@ test.each([
       [2, 0, 0, 1, 1],
       [1, 0, 9, 1, 1],
     ],
-    "follow each other",
+    "in order",
   ],
   [
     [
