@@ -1,6 +1,7 @@
 /** Who held the memory at the cursor or, without one, at the peak. */
 
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { Choice } from "../parts/choice";
 import { Table } from "../parts/table";
 import { address, change } from "../router";
@@ -44,11 +45,7 @@ export function LiveView(props: {
           <span class="told">A report knows who held memory at the peak alone; the viewer at any time.</span>
         )}
         <span class="tools">
-          {time !== undefined && (
-            <button type="button" onClick={() => change({ time: undefined })}>
-              Go to the peak
-            </button>
-          )}
+          {time !== undefined && <Button onClick={() => change({ time: undefined })}>Go to the peak</Button>}
           <a class="button" href={address("timeline", around(shownTime, props.shown))}>
             Show on the timeline
           </a>

@@ -5,9 +5,11 @@ import { CurveView } from "../memory/curve-view";
 import { countsFit, type Device, deviceTitle, type Memory } from "../memory/facts";
 import { LiveView } from "../memory/live-view";
 import { StackView } from "../memory/stack-view";
+import { Button } from "../parts/button";
 import "../memory/memory.css";
 import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
 import { Choice } from "../parts/choice";
+import { Pick } from "../parts/pick";
 import { change, route } from "../router";
 import * as units from "../units";
 
@@ -75,9 +77,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
         </span>
         <span class="tools">
           {part.start !== undefined && (
-            <button type="button" onClick={() => change({ start: undefined, end: undefined })}>
-              Whole run
-            </button>
+            <Button onClick={() => change({ start: undefined, end: undefined })}>Whole run</Button>
           )}
           {counted && (
             <label title="What the allocator itself counted as handed out, and what it held of the device">
@@ -93,24 +93,15 @@ function OfDevice(props: { memory: Memory; device: Device }) {
             <Choice label="Divided by" options={BY} chosen={by} onChoice={(value) => change({ by: value })} />
           )}
           {memory.devices.length > 1 && (
-            <select
-              aria-label="Device"
-              value={device.key}
-              onChange={(event) =>
-                change({
-                  device: event.currentTarget.value,
-                  time: undefined,
-                  start: undefined,
-                  end: undefined,
-                })
-              }
-            >
-              {memory.devices.map((one) => (
-                <option key={one.key} value={one.key}>
-                  {deviceTitle(one, severalProcesses(memory))} · {units.bytes(one.peak_bytes)}
-                </option>
-              ))}
-            </select>
+            <Pick
+              label="Device"
+              chosen={device.key}
+              options={memory.devices.map((one) => [
+                one.key,
+                `${deviceTitle(one, severalProcesses(memory))} · ${units.bytes(one.peak_bytes)}`,
+              ])}
+              onPick={(key) => change({ device: key, time: undefined, start: undefined, end: undefined })}
+            />
           )}
         </span>
       </header>

@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { Problem } from "../parts/answer";
+import { Button } from "../parts/button";
 import { address } from "../router";
 import * as units from "../units";
 import { argumentText, type Link, type SpanFacts } from "./details";
@@ -10,6 +11,7 @@ import { plain } from "./names";
 import { RangeTable } from "./range-table";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
+import { FitOrClose } from "./toolbar";
 import "./panel.css";
 
 const LEAST_REM = 4;
@@ -92,17 +94,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
               All calls
             </a>
           )}
-          <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
-            Fit
-          </button>
-          <button
-            type="button"
-            title="Choose nothing (Esc)"
-            aria-label="Close"
-            onClick={() => timeline.choose(null, false)}
-          >
-            ✕
-          </button>
+          <FitOrClose timeline={timeline} onClose={() => timeline.choose(null, false)} />
         </div>
       </header>
       <div class="tl-columns">
@@ -190,16 +182,11 @@ function LinkRow(props: { link: Link; timeline: Timeline }) {
   const { link, timeline } = props;
   return (
     <li>
-      <button
-        type="button"
-        class="plain"
-        onClick={() => timeline.choose(link.span, true)}
-        title={link.name.slice(0, 2000)}
-      >
+      <Button class="plain" onClick={() => timeline.choose(link.span, true)} title={link.name.slice(0, 2000)}>
         <span class="tl-tie muted">{link.label}</span>
         <span class="name">{plain(link.name)}</span>
         <span class="tl-time">{units.time(link.duration_ns)}</span>
-      </button>
+      </Button>
     </li>
   );
 }

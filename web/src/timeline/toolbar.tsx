@@ -1,6 +1,7 @@
 /** The line above the timeline: search, what is drawn, and moving about without a keyboard. */
 
 import { useEffect, useRef } from "preact/hooks";
+import { Button } from "../parts/button";
 import { change } from "../router";
 import * as units from "../units";
 import { listening } from "./input";
@@ -31,27 +32,26 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
           All arrows
         </label>
         <span class="choice">
-          <button type="button" title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
+          <Button title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
             −
-          </button>
-          <button type="button" title="Zoom in (w)" aria-label="Zoom in" onClick={() => zoom(0.5)}>
+          </Button>
+          <Button title="Zoom in (w)" aria-label="Zoom in" onClick={() => zoom(0.5)}>
             +
-          </button>
-          <button
-            type="button"
+          </Button>
+          <Button
             title="Fit what is chosen into the view (f)"
             disabled={nothing}
             onClick={() => timeline.fit()}
           >
             Fit
-          </button>
-          <button type="button" title="Show the whole trace (0)" onClick={() => timeline.showAll()}>
+          </Button>
+          <Button title="Show the whole trace (0)" onClick={() => timeline.showAll()}>
             All
-          </button>
+          </Button>
         </span>
-        <button type="button" title="Keys and mouse (?)" aria-label="Keys and mouse" onClick={props.onHelp}>
+        <Button title="Keys and mouse (?)" aria-label="Keys and mouse" onClick={props.onHelp}>
           ?
-        </button>
+        </Button>
       </div>
     </header>
   );
@@ -101,22 +101,35 @@ function SearchBox(props: { timeline: Timeline }) {
       />
       <span class="choice">
         {STEPS.map(([by, label, keys, sign]) => (
-          <button
+          <Button
             key={by}
-            type="button"
             disabled={none}
             aria-label={label}
             title={`${label} (${keys})`}
             onClick={() => step(by)}
           >
             {sign}
-          </button>
+          </Button>
         ))}
       </span>
       <span class="muted tl-found" role="status">
         <Told timeline={timeline} />
       </span>
     </search>
+  );
+}
+
+/** What can be done with what is chosen. */
+export function FitOrClose(props: { timeline: Timeline; onClose: () => void }) {
+  return (
+    <>
+      <Button title="Fit it into the view (f)" onClick={() => props.timeline.fit()}>
+        Fit
+      </Button>
+      <Button title="Choose nothing (Esc)" aria-label="Close" onClick={props.onClose}>
+        ✕
+      </Button>
+    </>
   );
 }
 

@@ -2,6 +2,7 @@
 
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { Button } from "../parts/button";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
 import { groupKey, type Lane, laneOf, trackKey } from "./layout";
@@ -84,8 +85,7 @@ export function TracksView(props: { timeline: Timeline }) {
       >
         <div class="tl-labels" style={{ height: `${height}px` }}>
           {headings.map((heading) => (
-            <button
-              type="button"
+            <Button
               key={groupKey(heading.group)}
               class="tl-heading"
               style={{ top: `${heading.top}px` }}
@@ -95,7 +95,7 @@ export function TracksView(props: { timeline: Timeline }) {
             >
               <Chevron open={heading.open} />
               <span class="name">{plain(heading.label)}</span>
-            </button>
+            </Button>
           ))}
           {placed.map((lane) => (
             <Label key={lane.track.id} lane={lane} timeline={timeline} />
@@ -154,9 +154,9 @@ function Label(props: { lane: Lane; timeline: Timeline }) {
       title={about.filter(Boolean).join("\n")}
     >
       {lane.opens ? (
-        <button type="button" aria-expanded={lane.open} onClick={() => timeline.turn(trackKey(track.id))}>
+        <Button aria-expanded={lane.open} onClick={() => timeline.turn(trackKey(track.id))}>
           {inner}
-        </button>
+        </Button>
       ) : (
         <div class="tl-still">{inner}</div>
       )}
