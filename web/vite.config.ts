@@ -38,5 +38,9 @@ export default defineConfig({
     cssCodeSplit: false,
     reportCompressedSize: true,
   },
-  oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  // Children as arguments take less room in the page than as properties.
+  oxc: {
+    jsx: { runtime: "classic", pragma: "createElement", pragmaFrag: "Fragment" },
+    jsxInject: `import { createElement, Fragment } from "preact";`,
+  },
 });

@@ -132,7 +132,7 @@ function Graph(props: { choices: Choices }) {
           onChoice={(one) => change({ order: one, at: undefined, zoom: undefined })}
         />
         {choices.library && can({ library: hide ? undefined : "hide" }) && (
-          <label class="stacks-switch" title="Leave out the frames of torch and of this package">
+          <label class="switch" title="Leave out the frames of torch and of this package">
             <input
               type="checkbox"
               checked={hide}

@@ -4,7 +4,7 @@ import { lowest } from "../source/lod";
 import { AnswerError, type Columns, type Query } from "../source/source";
 import type { Link, SpanFacts } from "../timeline/details";
 import type { Integers, Pack } from "./packed";
-import { before, type Spans } from "./spans";
+import type { Spans } from "./spans";
 import { made, number, stretch, text } from "./window";
 
 interface Fact {
@@ -36,9 +36,6 @@ const MOST_ARROWS = 2000;
 const SORTS = ["launch", "backward"] as const;
 
 export class Facts {
-  readonly #columns = new Map<string, Integers>();
-  readonly #groups = new Map<string, readonly (readonly Fact[])[]>();
-
   readonly #spans: Spans;
   readonly #pack: Pack;
   readonly #told: FactsOfSpans;
@@ -65,7 +62,9 @@ export class Facts {
       facts: this.#told.parts.flatMap((part) => this.#factsOf(part, place)),
       stack: this.#stack(place),
       arguments:
-        this.#json<Record<string, unknown>[]>("arguments")[this.#column("argument")[place] as number] ?? {},
+        this.#pack.json<Record<string, unknown>[]>("arguments")[
+          this.#pack.integers("argument")[place] as number
+        ] ?? {},
       links: this.#links(place),
     };
   }
@@ -78,7 +77,7 @@ export class Facts {
         (group) => group.find((fact) => fact.label === label)?.value ?? null,
       );
       if (values.some((value) => value !== null)) {
-        const column = this.#column(part.column);
+        const column = this.#pack.integers(part.column);
         return (place) => values[column[place] as number] ?? null;
       }
     }
@@ -121,7 +120,7 @@ export class Facts {
   }
 
   #factsOf(part: Part, place: number): readonly Fact[] {
-    const value = this.#column(part.column)[place] as number;
+    const value = this.#pack.integers(part.column)[place] as number;
     if (part.groups) return this.#groupsOf(part.groups)[value] ?? [];
     const { label = "", unit = "", absent, rate } = part;
     if (!rate) return value === absent ? [] : [{ label, value, unit }];
@@ -130,10 +129,10 @@ export class Facts {
   }
 
   #stack(place: number): string[] {
-    const frames = this.#json<string[]>("frames");
-    const [frame, distance] = [this.#column("stack frame"), this.#column("stack parent")];
+    const frames = this.#pack.json<string[]>("frames");
+    const [frame, distance] = [this.#pack.integers("stack frame"), this.#pack.integers("stack parent")];
     const found: string[] = [];
-    for (let at = this.#column("stack")[place] as number; at >= 0; ) {
+    for (let at = this.#pack.integers("stack")[place] as number; at >= 0; ) {
       const name = frames[frame[at] as number];
       if (name !== undefined) found.push(name);
       at = distance[at] ? at - (distance[at] as number) : -1;
@@ -150,8 +149,8 @@ export class Facts {
     const launches = lowest(sort, 0, sort.length, 1);
     const targets = (index: number) => (from[index] as number) + (distance[index] as number);
     if (this.#pack.has("launched by")) {
-      found.push(["launched by", [this.#earlier("launched by")[place] as number]]);
-      found.push(["launched for", [this.#earlier("launched for")[place] as number]]);
+      found.push(["launched by", [this.#pack.before("launched by")[place] as number]]);
+      found.push(["launched for", [this.#pack.before("launched for")[place] as number]]);
       const first = lowest(from, 0, launches, place);
       const last = lowest(from, first, launches, this.#beyond(place));
       found.push(["launched", numbers(first, last).filter(isLaunch).map(targets)]);
@@ -191,30 +190,15 @@ export class Facts {
 
   /** Launches first, then forward and backward; each sort by where they come from. */
   #pairs(): readonly [Integers, Integers, Integers] {
-    return [this.#column("arrow from"), this.#column("arrow to"), this.#column("arrow sort")];
-  }
-
-  #earlier(name: string): Integers {
-    const key = `${name} places`;
-    const held = this.#columns.get(key) ?? before(this.#column(name));
-    this.#columns.set(key, held);
-    return held;
-  }
-
-  #column(name: string): Integers {
-    const held = this.#columns.get(name) ?? this.#pack.integers(name);
-    this.#columns.set(name, held);
-    return held;
+    return [
+      this.#pack.integers("arrow from"),
+      this.#pack.integers("arrow to"),
+      this.#pack.integers("arrow sort"),
+    ];
   }
 
   #groupsOf(name: string): readonly (readonly Fact[])[] {
-    return this.#json<readonly (readonly Fact[])[]>(name);
-  }
-
-  #json<T>(name: string): T {
-    const held = this.#groups.get(name) ?? this.#pack.json<readonly (readonly Fact[])[]>(name);
-    this.#groups.set(name, held);
-    return held as T;
+    return this.#pack.json<readonly (readonly Fact[])[]>(name);
   }
 }
 

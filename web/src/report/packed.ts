@@ -20,7 +20,9 @@ export async function unpacked(letters: string): Promise<Uint8Array<ArrayBuffer>
   }
 }
 
+/** Parts that are unpacked together; each is read once, when somebody asks for it. */
 export class Pack {
+  readonly #made = new Map<string, unknown>();
   readonly #body: Uint8Array<ArrayBuffer>;
   readonly #directory: Directory;
 
@@ -33,16 +35,33 @@ export class Pack {
     return name in this.#directory;
   }
 
+  /** What is made of a part, once. */
+  once<Made>(name: string, make: () => Made): Made {
+    const made = (this.#made.get(name) as Made | undefined) ?? make();
+    this.#made.set(name, made);
+    return made;
+  }
+
   bytes(name: string): Uint8Array<ArrayBuffer> {
     const [at = 0, length = 0] = this.#directory[name] ?? [];
     return this.#body.slice(at, at + length);
   }
 
   json<T>(name: string): T {
-    return JSON.parse(new TextDecoder().decode(this.bytes(name))) as T;
+    return this.once(name, () => JSON.parse(new TextDecoder().decode(this.bytes(name))) as T);
   }
 
   integers(name: string): Integers {
+    return this.once(name, () => this.#unfolded(name));
+  }
+
+  /** Distances to what is before, as places; -1 for 0. */
+  before(name: string): Int32Array {
+    const places = () => Int32Array.from(this.integers(name), (far, place) => (far ? place - far : -1));
+    return this.once(`${name} before`, places);
+  }
+
+  #unfolded(name: string): Integers {
     const [at = 0, rows = 0, bytes = 0, rising = 0, wide = 0] = this.#directory[name] ?? [];
     const values = wide || (rising && bytes > 4) ? new Float64Array(rows) : new Int32Array(rows);
     const body = this.#body;

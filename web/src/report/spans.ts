@@ -33,6 +33,8 @@ export interface Store {
   /** The place of the kind of each item among all kinds. */
   kindOf(item: number): number;
   rows: Laid;
+  /** The track of each row. */
+  tracks: Track[];
 }
 
 const LONGEST_NAME = 2000;
@@ -57,7 +59,6 @@ export class Spans {
   readonly own: Float64Array;
   readonly #call: Integers | null;
   readonly #ids: Integers | null;
-  readonly #trackOfRow: readonly Track[];
 
   constructor(
     pack: Pack,
@@ -76,8 +77,8 @@ export class Spans {
     this.thread = pack.integers("thread");
     this.kind = pack.integers("kind");
     this.beside = pack.integers("beside");
-    this.parent = before(pack.integers("parent"));
-    this.caller = pack.has("caller") ? before(pack.integers("caller")) : null;
+    this.parent = pack.before("parent");
+    this.caller = pack.has("caller") ? pack.before("caller") : null;
     this.#call = pack.has("call") ? pack.integers("call") : null;
     this.#ids = pack.has("id") ? pack.integers("id") : null;
     const tracks = facts.tracks.flatMap(([id, number, first, count]) => {
@@ -85,11 +86,7 @@ export class Spans {
       return store ? [{ id, store, first, count }] : [];
     });
     this.tracks = new Map(tracks.map((track) => [track.id, track]));
-    const trackOfRow: Track[] = [];
-    for (const track of tracks)
-      if (track.store === spans)
-        for (let row = track.first; row < track.first + track.count; row++) trackOfRow[row] = track;
-    this.#trackOfRow = trackOfRow;
+    for (const track of tracks) track.store.tracks.fill(track, track.first, track.first + track.count);
     this.own = this.#ownTimes(pack.integers("own"));
   }
 
@@ -112,10 +109,10 @@ export class Spans {
     return this.#ids[place] === id ? place : -1;
   }
 
-  /** The track and the row of a span. */
-  where(place: number): { track: number; row: number } {
-    const row = this.stores[0]?.row[place] ?? -1;
-    const track = this.#trackOfRow[row];
+  /** The track and the row of a span, or of an item of another store. */
+  where(item: number, store = this.stores[0]): { track: number; row: number } {
+    const row = store?.row[item] ?? -1;
+    const track = store?.tracks[row];
     return track ? { track: track.id, row: row - track.first } : { track: -1, row: -1 };
   }
 
@@ -144,14 +141,16 @@ export class Spans {
     const row = pack.integers(`${prefix}row`);
     const start = pack.floats(`${prefix}start`);
     const duration = pack.floats(`${prefix}duration`);
+    const rows = rowsOf(row, start, duration);
     return {
       spans: !kind,
       start,
       duration,
       row,
+      rows,
+      tracks: Array(rows.edges.length),
       name: pack.integers(`${prefix}name`),
       kindOf: kinds ? (item) => kinds[item] as number : () => alike,
-      rows: rowsOf(row, start, duration),
     };
   }
 
@@ -166,12 +165,4 @@ export class Spans {
         if (outer >= 0) own[outer] = (own[outer] as number) - (this.duration[place] as number);
     return own;
   }
-}
-
-/** Distances to what is before, as places; -1 for 0. */
-export function before(distances: Integers): Int32Array {
-  const places = new Int32Array(distances.length);
-  for (let place = 0; place < places.length; place++)
-    places[place] = distances[place] ? place - (distances[place] as number) : -1;
-  return places;
 }

@@ -4,7 +4,7 @@ import { lowest } from "../source/lod";
 import type { Columns, Source } from "../source/source";
 import type { View } from "./view";
 
-type Numbers = Float64Array | Int32Array;
+type Numbers = Float64Array;
 
 /** The boxes of one track in one stretch of time, as a source answered. */
 export interface Boxes {
@@ -59,7 +59,15 @@ export function split(
     "busy",
     "count",
     "span",
-  ].map((name) => answer.numbers(name)) as [Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers];
+  ].map((name) => Float64Array.from(answer.numbers(name))) as [
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+  ];
   const label = labelled(answer, labelOf);
   const made = new Map<number, Boxes>();
   /** The boxes from one place of the answer up to another: one track's. */
@@ -98,11 +106,11 @@ export function split(
 }
 
 /** The label of each row. Both texts have few values, so few pairs are looked up. */
-function labelled(answer: Columns, labelOf: LabelOf): Int32Array {
+function labelled(answer: Columns, labelOf: LabelOf): Numbers {
   const names = answer.coded("name");
   const kinds = answer.coded("kind");
   const known: number[] = [];
-  return Int32Array.from({ length: answer.rows }, (_, index) => {
+  return Float64Array.from({ length: answer.rows }, (_, index) => {
     const name = names.codes[index] as number;
     const kind = kinds.codes[index] as number;
     const pair = kind * names.texts.length + name;

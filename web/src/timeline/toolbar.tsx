@@ -21,7 +21,7 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
       <SearchBox timeline={timeline} />
       <div class="tools">
         <label
-          class="tl-switch"
+          class="switch"
           title="Draw a line from every launch to what it started, and from forward to backward"
         >
           <input
