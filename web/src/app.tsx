@@ -3,6 +3,8 @@
 import { useEffect } from "preact/hooks";
 import { PAGES } from "./pages/pages";
 import { Problem, SourceContext, version } from "./parts/answer";
+import { Button } from "./parts/button";
+import { Select } from "./parts/choice";
 import { Mark } from "./parts/mark";
 import { Share } from "./parts/share";
 import { theme, turnTheme } from "./parts/theme";
@@ -48,17 +50,12 @@ export function App(props: {
             <span>Kinetoscope</span>
           </a>
           {offered.length > 1 ? (
-            <select
-              aria-label="Trace"
-              value={String(chosen)}
-              onChange={(event) => go(route.value.page, { trace: event.currentTarget.value })}
-            >
-              {offered.map((one, index) => (
-                <option key={index} value={String(index)}>
-                  {one.name}
-                </option>
-              ))}
-            </select>
+            <Select
+              label="Trace"
+              options={offered.map((one, index) => [String(index), one.name])}
+              chosen={String(chosen)}
+              onChoice={(trace) => go(route.value.page, { trace })}
+            />
           ) : null}
           <nav aria-label="Pages">
             {pages.map((one) => (
@@ -71,19 +68,17 @@ export function App(props: {
             <span class="name" title={name}>
               {name}
             </span>
-            {live && <span class="warn">still being written</span>}
-            {problem && readable && (
-              <span class="warn" title={problem.slice(0, 2000)}>
-                The file has changed and cannot be read now; this is what it held before.
-              </span>
-            )}
-            {source.lacks && <span class="warn">{source.lacks}</span>}
-            {props.gone && <span class="warn">The server has ended: nothing more can be asked.</span>}
+            <span class="warn" title={problem?.slice(0, 2000)}>
+              {live && <p>still being written</p>}
+              {problem && readable && (
+                <p>The file has changed and cannot be read now; this is what it held before.</p>
+              )}
+              {source.lacks && <p>{source.lacks}</p>}
+              {props.gone && <p>The server has ended: nothing more can be asked.</p>}
+            </span>
             <div class="pair">
               <Share />
-              <button type="button" onClick={turnTheme}>
-                {theme.value === "dark" ? "Light" : "Dark"}
-              </button>
+              <Button onClick={turnTheme}>{theme.value === "dark" ? "Light" : "Dark"}</Button>
             </div>
           </div>
         </aside>

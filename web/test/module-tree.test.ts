@@ -1,14 +1,7 @@
 import { expect, test } from "vitest";
-import {
-  byColumn,
-  inSight,
-  matching,
-  openedAtFirst,
-  rowsAround,
-  shortPath,
-  treeOf,
-} from "../src/modules/tree";
+import { inSight, openedAtFirst, rowsAround, shortPath, treeOf } from "../src/modules/tree";
 import { summed } from "../src/parts/summed";
+import { byColumn, filtered } from "../src/parts/table-rows";
 import { type ColumnFacts, Columns, type Value } from "../src/source/source";
 
 function table(columns: Record<string, Value[]>): Columns {
@@ -25,6 +18,9 @@ const NET = table({
 });
 const tree = treeOf(NET);
 const asIs = (a: number, b: number) => a - b;
+const shown = (opened: number[], found: ArrayLike<number> | null = null, order = asIs) => [
+  ...inSight(tree, new Set(opened), found, order),
+];
 
 test("the outline opens level by level as far as there is room", () => {
   expect([...tree.depth]).toEqual([0, 1, 2, 2, 1]);
@@ -34,21 +30,20 @@ test("the outline opens level by level as far as there is room", () => {
 });
 
 test("closed rows hide what they hold", () => {
-  expect(inSight(tree, new Set(), null, asIs)).toEqual([0]);
-  expect(inSight(tree, new Set([0]), null, asIs)).toEqual([0, 1, 4]);
-  expect(inSight(tree, new Set([0, 1]), null, asIs)).toEqual([0, 1, 2, 3, 4]);
+  expect(shown([])).toEqual([0]);
+  expect(shown([0])).toEqual([0, 1, 4]);
+  expect(shown([0, 1])).toEqual([0, 1, 2, 3, 4]);
 });
 
 test("siblings are sorted, each followed by what it holds", () => {
-  const order = byColumn(NET.values("total_ns"), false);
-  expect(inSight(tree, new Set([0, 1]), null, order)).toEqual([0, 4, 1, 2, 3]);
+  expect(shown([0, 1], null, byColumn(NET, "total_ns", false))).toEqual([0, 4, 1, 2, 3]);
+  expect(shown([0, 1], null, byColumn(NET, "absent", true))).toEqual([0, 1, 2, 3, 4]);
 });
 
 test("a filter keeps what is around what it finds, opened or not", () => {
-  const match = matching(tree, [NET.values("path"), NET.values("class")], "linear");
-  expect([...(match?.found ?? [])]).toEqual([2, 4]);
-  expect(inSight(tree, new Set(), match, asIs)).toEqual([0, 1, 2, 4]);
-  expect(matching(tree, [NET.values("path")], " ")).toBeNull();
+  const found = filtered(NET, ["path", "class"], "linear");
+  expect([...found]).toEqual([2, 4]);
+  expect(shown([], found)).toEqual([0, 1, 2, 4]);
 });
 
 test("a table that was cut has rows without what holds them", () => {

@@ -36,7 +36,7 @@ def led_to(page, query):
 
 def legend(page):
     """The parts of the steps, as they are written."""
-    return [text.split("\n") for text in page.locator(".ov-legend li").all_inner_texts()]
+    return [text.split("\n") for text in page.locator(".ov-steps .legend li").all_inner_texts()]
 
 
 def test_numbers_are_those_of_the_tables(visit, served):

@@ -59,7 +59,6 @@ function Drawn(props: {
         time={time}
         layers={layers}
         lines={counts ? lines : NONE}
-        unit="bytes"
         height="19rem"
         cursor={cursor}
         marks={marks}

@@ -1,9 +1,12 @@
 /** What ran in the chosen module and in those that it holds, by name. */
 
 import { useMemo } from "preact/hooks";
+import { kindWord } from "../operators/kinds";
 import { Shown, useColumns, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { summed } from "../parts/summed";
 import { Table } from "../parts/table";
+import { says } from "../parts/table-columns";
 import { address, change, route } from "../router";
 import type { Columns } from "../source/source";
 import { plain } from "../timeline/names";
@@ -17,10 +20,12 @@ export function Inside(props: { table: Columns; tree: Tree; chosen: number }) {
   const answer = useColumns(can ? "module_operators" : null);
   if (!can) return null;
   const span = chosen < 0 ? null : table.values("span")[chosen];
+  const id = String(tree.ids[chosen]);
+  const within = route.value.query["zoom"] === id;
   const path = plain(table.texts("path")[chosen] ?? "");
   return (
-    <div class="modules-inside">
-      <header class="modules-chosen">
+    <div>
+      <header class="head-line">
         <h2 class="name" title={path}>
           {chosen < 0 ? "All modules" : path}
         </h2>
@@ -38,19 +43,9 @@ export function Inside(props: { table: Columns; tree: Tree; chosen: number }) {
             </a>
           )}
           {chosen >= 0 && (
-            <button
-              type="button"
-              onClick={() =>
-                change({
-                  zoom:
-                    route.value.query["zoom"] === String(tree.ids[chosen])
-                      ? undefined
-                      : String(tree.ids[chosen]),
-                })
-              }
-            >
-              {route.value.query["zoom"] === String(tree.ids[chosen]) ? "Show all" : "Go into it"}
-            </button>
+            <Button onClick={() => change({ zoom: within ? undefined : id })}>
+              {within ? "Show all" : "Go into it"}
+            </Button>
           )}
         </div>
       </header>
@@ -65,22 +60,15 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
   const { operators, tree, chosen } = props;
   const rows = useMemo(() => {
     const modules = operators.numbers("module");
-    const known = new Map<number, boolean>();
-    const inside = (row: number) => {
-      const id = modules[row] ?? -1;
-      let found = known.get(id);
-      if (found === undefined) {
-        const place = tree.places.get(id) ?? -1;
-        found = place >= 0 && (chosen < 0 || rowsAround(tree, place).includes(chosen));
-        known.set(id, found);
-      }
-      return found;
-    };
+    const known = new Map<number | undefined, boolean>();
+    tree.places.forEach((place, id) => {
+      known.set(id, chosen < 0 || rowsAround(tree, place).includes(chosen));
+    });
+    const inside = (row: number) => known.get(modules[row]) ?? false;
     const sums = ["self_ns", "device_self_ns", "count"];
     return summed(operators, ["name", "kind"], sums, inside, "self_ns", ["span"]);
   }, [operators, tree, chosen]);
   const [names, kinds, spans] = [rows.texts("name"), rows.texts("kind"), rows.values("span")];
-  const onDevice = Array.from(rows.numbers("device_self_ns")).some((value) => value > 0);
   return (
     <Table
       table={rows}
@@ -89,7 +77,7 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
       columns={[
         {
           name: "name",
-          width: "minmax(11rem, 4fr)",
+          width: [11, 4],
           cell: (row) => {
             const [name, kind] = [names[row] ?? "", kinds[row] ?? ""];
             return (
@@ -99,15 +87,21 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
             );
           },
         },
-        { name: "kind", width: "9rem" },
-        { name: "self_ns", title: "CPU self", bar: true, width: "7rem" },
-        { name: "share", width: "5.5rem" },
-        ...(onDevice ? [{ name: "device_self_ns", title: "Device", bar: true, width: "7rem" }] : []),
-        { name: "count", width: "5rem" },
+        { name: "kind", width: 9, cell: (row) => kindWord(kinds[row] ?? "") },
+        { name: "self_ns", title: "CPU self", bar: true, width: 7 },
+        { name: "share", width: 5.5 },
+        {
+          name: "device_self_ns",
+          title: "Device",
+          bar: true,
+          width: 7,
+          optional: !says(rows, "device_self_ns"),
+        },
+        { name: "count", width: 5 },
         {
           name: "span",
           title: "Longest",
-          width: "6rem",
+          width: 6,
           cell: (row: number) =>
             typeof spans[row] === "number" ? (
               <a href={address("timeline", { span: String(spans[row]) })}>timeline</a>

@@ -1,6 +1,6 @@
 /** The outline of modules: which rows are in sight, in which order, and which of them can be opened. */
 
-import type { Columns, Value } from "../source/source";
+import type { Columns } from "../source/source";
 
 export interface Tree {
   /** The number of the module in each row of the table, and the row of each module. */
@@ -56,70 +56,25 @@ export function openedAtFirst(tree: Tree, most: number): Set<number> {
   return opened;
 }
 
-/** Rows that hold a text, and all rows around these; null for an empty text. */
-export function matching(tree: Tree, texts: readonly ArrayLike<Value>[], text: string): Matching | null {
-  const wanted = text.trim().toLowerCase();
-  if (!wanted) return null;
-  const found = new Set<number>();
-  const kept = new Set<number>();
-  for (let row = 0; row < tree.ids.length; row++) {
-    if (
-      !texts.some((values) =>
-        String(values[row] ?? "")
-          .toLowerCase()
-          .includes(wanted),
-      )
-    )
-      continue;
-    found.add(row);
-    for (let at = row; at >= 0 && !kept.has(at); at = tree.parent[at] ?? -1) kept.add(at);
-  }
-  return { found, kept };
-}
-
-export interface Matching {
-  found: ReadonlySet<number>;
-  /** Those found and all rows around them. */
-  kept: ReadonlySet<number>;
-}
-
 /**
- * The rows in sight, from the top. What is searched for is in sight with all that is around it, opened or not.
+ * The rows in sight, from the top.
  *
+ * @param found What is searched for: it is in sight with all that is around it, opened or not. Null for no search.
  * @param order Compares two rows that one row holds.
  */
 export function inSight(
   tree: Tree,
   opened: ReadonlySet<number>,
-  match: Matching | null,
+  found: ArrayLike<number> | null,
   order: (a: number, b: number) => number,
-): number[] {
-  const rows: number[] = [];
-  const waiting = [...(tree.held.get(-1) ?? [])].sort(order).reverse();
-  while (waiting.length) {
-    const row = waiting.pop() ?? 0;
-    if (match && !match.kept.has(row)) continue;
-    rows.push(row);
-    if (match ? !holdsKept(tree, match, row) : !opened.has(row)) continue;
-    waiting.push(...[...(tree.held.get(row) ?? [])].sort(order).reverse());
-  }
-  return rows;
-}
-
-function holdsKept(tree: Tree, match: Matching, row: number): boolean {
-  return (tree.held.get(row) ?? []).some((inner) => match.kept.has(inner));
-}
-
-/** Compares rows by a column; what has no value comes last. */
-export function byColumn(values: ArrayLike<Value>, descending: boolean): (a: number, b: number) => number {
-  const sign = descending ? -1 : 1;
-  return (a, b) => {
-    const [left, right] = [values[a] ?? null, values[b] ?? null];
-    if (left === null || right === null) return left === right ? a - b : left === null ? 1 : -1;
-    if (typeof left === "string" && typeof right === "string")
-      return left === right ? a - b : sign * (left < right ? -1 : 1);
-    return sign * (Number(left) - Number(right)) || a - b;
-  };
+): Int32Array {
+  const kept = found && new Set(Array.from(found, (row) => rowsAround(tree, row)).flat());
+  const within = (row: number): number[] =>
+    (tree.held.get(row) ?? [])
+      .filter((inner) => !kept || kept.has(inner))
+      .sort(order)
+      .flatMap((inner) => [inner, ...(kept || opened.has(inner) ? within(inner) : [])]);
+  return Int32Array.from(within(-1));
 }
 
 /** The name of a module without what holds it. */

@@ -54,26 +54,20 @@ export function marks(durations: Durations, room: number): { at: number; text: s
   const low = Math.max(durations.edges_ns[0] ?? 1, 1);
   const high = durations.edges_ns.at(-1) ?? 1;
   if (high <= low) return [];
+  let found: { at: number; text: string }[] = [];
   for (const steps of [[1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]]) {
-    const found: { at: number; text: string }[] = [];
-    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) {
+    found = [];
+    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++)
       for (const step of steps) {
         const value = step * 10 ** power;
-        if (value >= low && value <= high && (value >= 1 || value === 1))
-          found.push({ at: place(durations, value), text: round(value) });
+        if (value >= low && value <= high) found.push({ at: place(durations, value), text: round(value) });
       }
-    }
-    const close = found.some((mark, index) => index > 0 && mark.at - (found[index - 1]?.at ?? 0) < room);
-    if (!close || steps.length === 1) return thinned(found, room);
+    if (found.every((mark, index) => mark.at - (found[index - 1]?.at ?? -1) >= room)) return found;
   }
-  return [];
-}
-
-function thinned(found: { at: number; text: string }[], room: number): { at: number; text: string }[] {
-  let last = Number.NEGATIVE_INFINITY;
-  return found.filter((mark) => {
-    if (mark.at - last < room) return false;
-    last = mark.at;
+  let last = -1;
+  return found.filter(({ at }) => {
+    if (at - last < room) return false;
+    last = at;
     return true;
   });
 }

@@ -2,11 +2,20 @@
 
 import { useMemo } from "preact/hooks";
 import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
-import { Table } from "../parts/table";
+import { type ShownColumn, Table } from "../parts/table";
+import { says } from "../parts/table-columns";
 import { address, go } from "../router";
 import type { Columns, Query } from "../source/source";
 import * as units from "../units";
 import type { Bar } from "./bars";
+import { rowsWhere } from "./find";
+
+/** What tells calls apart, where it is known. */
+const PLACES: readonly ShownColumn[] = [
+  { name: "step", width: [3.5, 0.5] },
+  { name: "shapes", width: [9, 3] },
+  { name: "module", width: [9, 3] },
+];
 
 export function Calls(props: { asked: Query; bar: Bar | undefined }) {
   const { asked, bar } = props;
@@ -29,8 +38,7 @@ function CallsTable(props: { table: Columns; bar: Bar | undefined }) {
   const rows = useMemo(() => {
     if (!bar) return undefined;
     const durations = table.numbers("duration_ns");
-    const all = Int32Array.from({ length: table.rows }, (_, row) => row);
-    return all.filter((row) => (durations[row] ?? 0) >= bar.low && (durations[row] ?? 0) < bar.high);
+    return rowsWhere(table, (row) => (durations[row] ?? 0) >= bar.low && (durations[row] ?? 0) < bar.high);
   }, [table, bar?.low, bar?.high]);
   const spans = table.numbers("span");
   const starts = table.numbers("start_ns");
@@ -44,7 +52,7 @@ function CallsTable(props: { table: Columns; bar: Bar | undefined }) {
         {
           name: "start_ns",
           title: "At",
-          width: "minmax(5.5rem, 1fr)",
+          width: [5.5, 1],
           cell: (row) => (
             <a
               href={address("timeline", { span: String(spans[row]) })}
@@ -55,20 +63,12 @@ function CallsTable(props: { table: Columns; bar: Bar | undefined }) {
             </a>
           ),
         },
-        { name: "duration_ns", title: "Duration", bar: true, width: "minmax(5.5rem, 1fr)" },
-        { name: "self_ns", title: "Self", width: "minmax(5rem, 1fr)" },
-        ...(known(table, "step") ? [{ name: "step", width: "minmax(3.5rem, 0.5fr)" }] : []),
-        ...(known(table, "shapes") ? [{ name: "shapes", width: "minmax(9rem, 3fr)" }] : []),
-        ...(known(table, "module") ? [{ name: "module", width: "minmax(9rem, 3fr)" }] : []),
+        { name: "duration_ns", title: "Duration", bar: true, width: [5.5, 1] },
+        { name: "self_ns", title: "Self", width: [5, 1] },
+        ...PLACES.filter(({ name }) => says(table, name)),
       ]}
       onRow={(row) => go("timeline", { span: String(spans[row]) })}
       height="21rem"
     />
   );
-}
-
-function known(table: Columns, name: string): boolean {
-  const values = table.values(name);
-  for (let row = 0; row < values.length; row++) if (values[row] !== null) return true;
-  return false;
 }

@@ -1,6 +1,8 @@
 /** How long the calls of one name took: bars on a logarithmic axis, each of which can be chosen. */
 
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
+import { Button } from "../parts/button";
+import { useWidth } from "../parts/lengths";
 import * as units from "../units";
 import { type Bar, bars, type Durations, marks, nameOf, place, told } from "./bars";
 
@@ -16,20 +18,14 @@ export function Histogram(props: {
   onBar: (bar: Bar | undefined) => void;
 }) {
   const { durations, chosen, onBar } = props;
-  const frame = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(360);
-  useLayoutEffect(() => {
-    const measure = () => frame.current && setWidth(Math.max(160, frame.current.clientWidth));
-    measure();
-    const watcher = new ResizeObserver(measure);
-    if (frame.current) watcher.observe(frame.current);
-    return () => watcher.disconnect();
-  }, []);
+  const [frame, measured] = useWidth<HTMLDivElement>();
+  const width = Math.max(160, measured);
   const found = bars(durations);
   const filled = found.filter((bar) => bar.count > 0);
   const current = filled.find((bar) => nameOf(bar) === chosen);
   const [pointed, setPointed] = useState<Bar | undefined>();
   const shown = pointed ?? current;
+  const ground = TOP + HEIGHT;
   const x = (share: number) => share * (width - 2) + 1;
   // One call, or all of one length: a bar in the middle.
   const wide = (bar: Bar) => (found.length === 1 ? 24 : Math.max(2, x(bar.right) - x(bar.left) - 1));
@@ -39,7 +35,7 @@ export function Histogram(props: {
     return filled.find((bar) => at >= left(bar) && at <= left(bar) + wide(bar) + 1);
   };
   const onKey = (event: KeyboardEvent) => {
-    const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (event.key === "Escape" && current) {
       event.stopPropagation();
       onBar(undefined);
@@ -47,27 +43,25 @@ export function Histogram(props: {
     if (!by) return;
     event.preventDefault();
     const at = current ? filled.indexOf(current) + by : by > 0 ? 0 : filled.length - 1;
-    const next = filled[Math.min(Math.max(at, 0), filled.length - 1)];
-    if (next) onBar(next);
+    onBar(filled[at] ?? current);
   };
+  const labels =
+    found.length === 1
+      ? [{ at: 0.5, text: units.time(durations.min_ns) }]
+      : marks(durations, LABEL_ROOM / width);
   return (
     <div class="op-histogram" ref={frame}>
-      <p class="op-histogram-told" aria-live="polite">
-        {shown ? (
-          <>
-            {told(shown)} · {units.percent((100 * shown.count) / Math.max(1, durations.calls))} of them
-          </>
-        ) : (
-          "Choose a bar to list its calls"
-        )}
+      <p class="muted small" aria-live="polite">
+        {shown
+          ? `${told(shown)} · ${units.percent((100 * shown.count) / Math.max(1, durations.calls))} of them`
+          : "Choose a bar to list its calls"}
         {current && (
-          <button type="button" class="plain" onClick={() => onBar(undefined)}>
+          <Button class="plain" onClick={() => onBar(undefined)}>
             All calls
-          </button>
+          </Button>
         )}
       </p>
       <div
-        class="op-histogram-bars"
         role="slider"
         aria-label="Durations of the calls; the arrow keys choose a bar"
         aria-valuenow={current ? filled.indexOf(current) + 1 : 0}
@@ -83,32 +77,26 @@ export function Histogram(props: {
           onBar(bar === current ? undefined : bar);
         }}
       >
-        <svg width={width} height={TOP + HEIGHT + AXIS} aria-hidden="true">
-          <line class="op-axis" x1={0} x2={width} y1={TOP + HEIGHT + 0.5} y2={TOP + HEIGHT + 0.5} />
+        <svg width={width} height={ground + AXIS} aria-hidden="true">
+          <path d={`M0 ${ground + 0.5}H${width}`} />
+          {pointed && <rect class="op-pointed" x={left(pointed)} width={wide(pointed) + 1} height={ground} />}
           {filled.map((bar) => {
-            const high = Math.max(1.5, bar.height * HEIGHT);
+            const height = Math.max(1.5, bar.height * HEIGHT);
             return (
-              <g
+              <rect
                 key={bar.low}
-                class="op-bar"
-                data-chosen={bar === current ? "" : undefined}
-                data-pointed={bar === pointed ? "" : undefined}
-              >
-                <rect class="op-bar-room" x={left(bar)} y={0} width={wide(bar) + 1} height={TOP + HEIGHT} />
-                <rect
-                  class="op-bar-fill"
-                  x={left(bar)}
-                  y={TOP + HEIGHT - high}
-                  width={wide(bar)}
-                  height={high}
-                />
-              </g>
+                class={bar === current ? "op-chosen" : undefined}
+                x={left(bar)}
+                y={ground - height}
+                width={wide(bar)}
+                height={height}
+              />
             );
           })}
           {lines(durations, width).map((line) => (
-            <g key={line.text} class="op-line">
+            <g key={line.text}>
               <title>{line.told}</title>
-              <line x1={line.x} x2={line.x} y1={2} y2={TOP + HEIGHT} />
+              <path class="op-line" d={`M${line.x} 2V${ground}`} />
               {line.side !== 0 && (
                 <text x={line.x + 3 * line.side} y={10} text-anchor={line.side < 0 ? "end" : "start"}>
                   {line.text}
@@ -116,22 +104,16 @@ export function Histogram(props: {
               )}
             </g>
           ))}
-          {marks(durations, LABEL_ROOM / width).map((mark) => (
+          {labels.map((mark) => (
             <text
               key={mark.text}
-              class="op-mark"
               x={x(mark.at)}
-              y={TOP + HEIGHT + 13}
+              y={ground + 13}
               text-anchor={mark.at < 0.06 ? "start" : mark.at > 0.94 ? "end" : "middle"}
             >
               {mark.text}
             </text>
           ))}
-          {found.length === 1 && (
-            <text class="op-mark" x={x(0.5)} y={TOP + HEIGHT + 13} text-anchor="middle">
-              {units.time(durations.min_ns)}
-            </text>
-          )}
         </svg>
       </div>
     </div>
@@ -142,10 +124,8 @@ export function Histogram(props: {
 function lines(durations: Durations, width: number) {
   const { median_ns, p95_ns } = durations;
   if (median_ns === null || p95_ns === null || durations.counts.length < 3) return [];
-  const [median, most] = [median_ns, p95_ns].map((ns) => place(durations, ns) * (width - 2) + 1) as [
-    number,
-    number,
-  ];
+  const at = (ns: number) => place(durations, ns) * (width - 2) + 1;
+  const [median, most] = [at(median_ns), at(p95_ns)];
   const before = median > WORD_ROOM;
   const after = width - most > WORD_ROOM;
   const between = most - median;

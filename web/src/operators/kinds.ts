@@ -9,14 +9,20 @@ export interface Category {
   kinds: readonly string[];
 }
 
-export const CATEGORIES: readonly Category[] = [
-  { key: "", title: "All", kinds: [] },
-  { key: "operators", title: "Operators", kinds: ["operator", "backward"] },
-  { key: "ranges", title: "Ranges", kinds: ["user_annotation", "step"] },
-  { key: "collectives", title: "Collectives", kinds: ["collective"] },
-  { key: "runtime", title: "Runtime", kinds: ["runtime", "driver", "sync", "overhead"] },
-  { key: "python", title: "Python", kinds: ["python", "module"] },
+const KINDS: readonly (readonly [title: string, ...kinds: string[]])[] = [
+  ["All"],
+  ["Operators", "operator", "backward"],
+  ["Ranges", "user_annotation", "step"],
+  ["Collectives", "collective"],
+  ["Runtime", "runtime", "driver", "sync", "overhead"],
+  ["Python", "python", "module"],
 ];
+
+export const CATEGORIES: readonly Category[] = KINDS.map(([title, ...kinds]) => ({
+  key: kinds.length ? title.toLowerCase() : "",
+  title,
+  kinds,
+}));
 
 /** Calls of Python come from a question of their own: they enclose work and are none. */
 export function isCall(kind: string | undefined): boolean {

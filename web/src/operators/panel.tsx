@@ -1,33 +1,18 @@
 /** Beside the table: all about the row that is chosen in it. */
 
-import type { ComponentChildren } from "preact";
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { address, change, route } from "../router";
 import type { Query } from "../source/source";
 import * as units from "../units";
 import { barOf, bars, type Durations, nameOf } from "./bars";
 import { Calls } from "./calls";
+import type { Fact } from "./find";
 import { Histogram } from "./histogram";
 import { frames, lineName } from "./kinds";
-import { type Part, Parts } from "./parts";
-
-interface Chosen {
-  count: number;
-  total_ns: number;
-  self_ns: number;
-  device_ns: number | null;
-  parts: Record<string, Part[]>;
-}
-
-export interface Fact {
-  label: string;
-  value: string;
-  /** The number in full, and what it means. */
-  title?: string | undefined;
-}
+import { type Chosen, type Part, Parts } from "./parts";
 
 const MOST_ASKED = 8000;
-const ON_DEVICE = new Set(["kernel", "memcpy", "memset"]);
 
 export function Panel(props: {
   name: string;
@@ -37,7 +22,6 @@ export function Panel(props: {
   /** The place in common, where rows are told apart by one. */
   place?: { by: string; value: string | null } | undefined;
   facts: readonly Fact[];
-  children?: ComponentChildren;
 }) {
   const { name, kind, place } = props;
   const source = useSource();
@@ -52,15 +36,15 @@ export function Panel(props: {
   const found = durations.value ? bars(durations.value) : [];
   const bar = barOf(found, route.value.query["bar"]);
   return (
-    <aside class="op-panel" aria-label={`About ${name.slice(0, 100)}`}>
+    <aside class="panel op-panel" aria-label={`About ${name.slice(0, 100)}`}>
       <header>
-        <h2 class="op-name" title={name.slice(0, 2000)}>
+        <h2 class="clamp" title={name.slice(0, 2000)}>
           {lineName(kind, name)}
         </h2>
         <span class="muted">{props.what}</span>
-        <button type="button" class="plain" aria-label="Close" title="Close (Esc)" onClick={close}>
+        <Button class="plain" aria-label="Close" title="Close (Esc)" onClick={close}>
           ✕
-        </button>
+        </Button>
       </header>
       <div class="op-inside">
         {place && (
@@ -84,20 +68,9 @@ export function Panel(props: {
             </div>
           ))}
         </dl>
-        {props.children}
         {has("chosen") && (
-          <div class="op-parts-room">
-            <Shown answer={about}>
-              {(value) => (
-                <Parts
-                  parts={value.parts}
-                  totalNs={value.total_ns}
-                  selfNs={value.self_ns}
-                  deviceNs={value.device_ns}
-                  to={leadsTo}
-                />
-              )}
-            </Shown>
+          <div class="op-parts">
+            <Shown answer={about}>{(value) => <Parts of={value} to={leadsTo} />}</Shown>
           </div>
         )}
         {has("histogram") && (
@@ -127,17 +100,25 @@ export function Panel(props: {
   );
 }
 
-/** The page that tells more of a part, or null. */
-function leadsTo(part: Part): string | null {
-  if (part.name === undefined || part.kind === undefined) return null;
-  if (part.kind === "kernel") return address("kernels", { name: part.name });
-  if (ON_DEVICE.has(part.kind)) return address("kernels", { tab: "copies" });
-  return address("operators", { name: part.name, kind: part.kind });
+/** The page that tells more of a part, if any. */
+function leadsTo({ name, kind }: Part): string | undefined {
+  if (name === undefined || kind === undefined) return;
+  if (kind === "kernel") return address("kernels", { name });
+  return kind.startsWith("mem")
+    ? address("kernels", { tab: "copies" })
+    : address("operators", { name, kind });
 }
 
-/** Choose nothing. */
+export const nothingChosen = {
+  name: undefined,
+  kind: undefined,
+  place: undefined,
+  bar: undefined,
+  part: undefined,
+};
+
 export function close(): void {
-  change({ name: undefined, kind: undefined, place: undefined, bar: undefined, part: undefined });
+  change(nothingChosen);
 }
 
 /** Esc closes the panel, unless it is meant for a field or a list that is open. */

@@ -1,8 +1,9 @@
 /** Where the time of what is chosen went: lists whose rows add up, one of them shown at a time. */
 
+import { Button } from "../parts/button";
 import { End } from "../parts/end";
+import { Ranked } from "../parts/ranked";
 import { change, route } from "../router";
-import { plain } from "../timeline/names";
 import * as units from "../units";
 import { frameLine, lineName } from "./kinds";
 
@@ -25,108 +26,76 @@ export interface Part {
   shared_bytes?: number | null;
 }
 
-/** In the order in which they are offered; what there is none of is left out. */
-const TITLES: readonly { key: string; title: string; none: string; whole: string }[] = [
-  { key: "operator", title: "Launched by", none: "not known", whole: "its time" },
-  { key: "inside", title: "Inside", none: "", whole: "its time" },
-  { key: "kernel", title: "Device work", none: "", whole: "its device time" },
-  { key: "module", title: "By module", none: "outside modules", whole: "its time" },
-  { key: "step", title: "By step", none: "outside steps", whole: "its time" },
-  { key: "shape", title: "By shape", none: "not recorded", whole: "its time" },
-  { key: "line", title: "By line", none: "not recorded", whole: "its time" },
-  { key: "caller", title: "Called by", none: "nothing around it", whole: "its time" },
-  { key: "stream", title: "By stream", none: "not known", whole: "its time" },
-  { key: "launch", title: "By launch", none: "not known", whole: "its time" },
+/** In the order in which they are offered, with what stands where there is none; parts that are not there are left out. */
+const TITLES: readonly (readonly [key: string, title: string, none: string])[] = [
+  ["operator", "Launched by", "not known"],
+  ["inside", "Inside", ""],
+  ["kernel", "Device work", ""],
+  ["module", "By module", "outside modules"],
+  ["step", "By step", "outside steps"],
+  ["shape", "By shape", "not recorded"],
+  ["line", "By line", "not recorded"],
+  ["caller", "Called by", "nothing around it"],
+  ["stream", "By stream", "not known"],
+  ["launch", "By launch", "not known"],
 ];
 
-export function Parts(props: {
-  parts: Readonly<Record<string, readonly Part[]>>;
-  totalNs: number;
-  selfNs: number;
-  deviceNs: number | null;
-  to: (part: Part) => string | null;
-}) {
-  const { parts } = props;
-  const offered = TITLES.filter((one) => parts[one.key]);
-  const chosen = offered.find((one) => one.key === route.value.query["part"]) ?? offered[0];
+/** What is chosen, and the parts of it. */
+export interface Chosen {
+  count: number;
+  total_ns: number;
+  self_ns: number;
+  device_ns: number | null;
+  parts: Record<string, Part[]>;
+}
+
+export function Parts(props: { of: Chosen; to: (part: Part) => string | undefined }) {
+  const { of, to } = props;
+  const offered = TITLES.filter(([key]) => of.parts[key]);
+  const chosen = offered.find(([key]) => key === route.value.query["part"]) ?? offered[0];
   if (!chosen) return null;
-  const rows = [...(parts[chosen.key] ?? [])];
-  if (chosen.key === "inside" && props.selfNs > 0)
-    rows.unshift({ label: "itself", count: 0, total_ns: props.selfNs });
+  const [key, , none] = chosen;
+  const rows = [...(of.parts[key] ?? [])];
+  if (key === "inside" && of.self_ns > 0) rows.unshift({ label: "itself", count: 0, total_ns: of.self_ns });
   rows.sort((a, b) => Number(Boolean(a.others)) - Number(Boolean(b.others)) || b.total_ns - a.total_ns);
-  const whole = chosen.key === "kernel" ? (props.deviceNs ?? 0) : props.totalNs;
+  const [whole, measure] =
+    key === "kernel" ? [of.device_ns ?? 0, "its device time"] : [of.total_ns, "its time"];
   return (
-    <section class="op-parts">
+    <>
       <div class="op-tabs" role="tablist" aria-label="Where its time went">
-        {offered.map((one) => (
-          <button
-            key={one.key}
-            type="button"
-            role="tab"
-            aria-selected={one === chosen}
-            onClick={() => change({ part: one.key }, true)}
-          >
-            {one.title}
-          </button>
+        {offered.map(([part, title]) => (
+          <Button key={part} role="tab" aria-selected={part === key} onClick={() => change({ part }, true)}>
+            {title}
+          </Button>
         ))}
       </div>
-      <ul>
-        {rows.map((row, index) => (
-          <Row
-            key={index}
-            row={row}
-            whole={whole}
-            measure={chosen.whole}
-            none={chosen.none}
-            part={chosen.key}
-            to={props.to(row)}
-          />
-        ))}
-      </ul>
-    </section>
+      <Ranked
+        rows={rows.map((row) => {
+          const share = whole > 0 ? Math.min(100, (100 * row.total_ns) / whole) : null;
+          const percent = units.percent(share);
+          const text = worded(row, key) ?? none;
+          const known = row.label !== null && !row.others;
+          return {
+            name: key === "module" && known ? <End>{text}</End> : known ? text : <i class="muted">{text}</i>,
+            title: `${row.label ?? text}\n${units.count(row.total_ns)} ns${share === null ? "" : `, ${percent} of ${measure}`}`,
+            count: row.count ? `${units.count(row.count)} ×` : "",
+            time: units.time(row.total_ns),
+            percent,
+            fill: share ?? 0,
+            href: to(row),
+          };
+        })}
+      />
+    </>
   );
 }
 
-/** How the labels of a part are cut to what tells most. */
-const SHORT: Readonly<Record<string, (label: string) => string>> = { line: frameLine };
-
-function Row(props: {
-  row: Part;
-  whole: number;
-  measure: string;
-  none: string;
-  part: string;
-  to: string | null;
-}) {
-  const { row, whole, to } = props;
-  const share = whole > 0 ? Math.min(100, (100 * row.total_ns) / whole) : null;
-  const text = row.others
-    ? `${units.count(row.others)} more`
-    : (row.grid_x ?? null) !== null
-      ? launch(row)
-      : row.label === null
-        ? props.none
-        : (SHORT[props.part]?.(row.label) ?? lineName(row.kind ?? "", row.label));
-  const calls = row.count ? `${units.count(row.count)} ×` : "";
-  return (
-    <li
-      title={`${(row.label ?? text).slice(0, 2000)}\n${units.count(row.total_ns)} ns${share === null ? "" : `, ${units.percent(share)} of ${props.measure}`}`}
-    >
-      <span class="op-share" style={{ width: `${share ?? 0}%` }} />
-      {to ? (
-        <a class="name" href={to}>
-          {text}
-        </a>
-      ) : (
-        <span class={row.label === null ? "name muted" : "name"}>
-          {props.part === "module" && row.label !== null ? <End>{plain(text)}</End> : text}
-        </span>
-      )}
-      <span class="muted op-count">{calls}</span>
-      <span class="op-number">{units.time(row.total_ns)}</span>
-      <span class="muted op-percent">{units.percent(share)}</span>
-    </li>
-  );
+/** What a row is called where it is shown; null for what belongs to nothing. */
+function worded(row: Part, part: string): string | null {
+  if (row.others) return `${units.count(row.others)} more`;
+  if (row.grid_x != null) return launch(row);
+  if (row.label === null) return null;
+  return part === "line" ? frameLine(row.label) : lineName(row.kind ?? "", row.label);
 }
 
 /** `grid 82,960 · block 1,024 · 32 registers · 128 B shared`. */

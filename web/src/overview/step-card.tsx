@@ -1,103 +1,129 @@
 /** How long the steps took, and where their time went. */
 
 import { useMemo, useRef, useState } from "preact/hooks";
-import { type Answer, Shown } from "../parts/answer";
+import { Shown, useColumns } from "../parts/answer";
+import { Button } from "../parts/button";
+import { Select } from "../parts/choice";
+import { beside } from "../parts/lengths";
 import { Table } from "../parts/table";
 import { change, go, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
+import type { StepFacts } from "./facts";
 import { StepChart } from "./step-chart";
 import { StepRows } from "./step-rows";
 import {
   type Bar,
   compared,
   type LeftOut,
+  onHost,
   PARTS,
-  type Place,
+  partTitle,
   placesOf,
   quantile,
+  rising,
   type Step,
   stepsOf,
   summed,
 } from "./steps";
-import { partTitle, Told } from "./told";
+import { Told } from "./told";
 
 /** Up to so many steps each has a row, with words in it; more are drawn side by side. */
 const MOST_ROWS = 12;
 /** With more than so many in all, one device is shown before all of them. */
 const MOST_OF_ALL = 64;
+const NONE: never[] = [];
 
-export function StepCard(props: {
-  answer: Answer<Columns>;
-  leftOut: readonly LeftOut[];
-  /** About how many rows there will be. */
-  expected: number;
-}) {
+export function StepCard(props: { steps: StepFacts | null }) {
+  const answer = useColumns("table/breakdown");
+  // About as high as it will be, so that nothing moves when the steps come.
+  const expected = props.steps?.count ?? 1;
+  const minHeight = expected > MOST_ROWS ? "24.4rem" : `${6.4 + 1.79 * expected}rem`;
   return (
-    <section
-      class="card ov-steps"
-      aria-label="Steps"
-      style={{ minHeight: props.expected > MOST_ROWS ? "24.4rem" : `${6.4 + 1.79 * props.expected}rem` }}
-    >
-      <Shown answer={props.answer}>{(table) => <Steps table={table} leftOut={props.leftOut} />}</Shown>
+    <section class="card ov-steps" aria-label="Steps" style={{ minHeight }}>
+      <Shown answer={answer}>
+        {(table) => <Steps table={table} leftOut={props.steps?.left_out ?? NONE} />}
+      </Shown>
     </section>
   );
 }
 
 function Steps(props: { table: Columns; leftOut: readonly LeftOut[] }) {
-  const { table } = props;
+  const { table, leftOut } = props;
   const places = useMemo(() => placesOf(stepsOf(table)), [table]);
   const wanted = route.value.query["of"];
   const place =
     places.find((one) => one.key === wanted) ??
     (places.length === 1 || (wanted !== "all" && table.rows > MOST_OF_ALL) ? places[0] : undefined);
-  const shown = useMemo(() => place?.steps ?? together(places), [place, places]);
-  const judged = useMemo(() => compared(shown, props.leftOut), [shown, props.leftOut]);
+  // Of all devices, the steps of one number stand beside each other.
+  const shown = useMemo(
+    () =>
+      place?.steps ?? places.flatMap((one) => one.steps).sort((a, b) => (a.number ?? 0) - (b.number ?? 0)),
+    [place, places],
+  );
+  const judged = useMemo(() => compared(shown, leftOut), [shown, leftOut]);
   const times = useMemo(() => judged.map((step) => step.duration), [judged]);
+  const sum = summed(judged);
   const asTable = route.value.query["steps"] === "table";
   const noSteps = shown.every((step) => step.number === null);
-  const [first] = props.leftOut.length && judged.length < shown.length ? shown : [];
+  const [first] = leftOut.length && judged.length < shown.length ? shown : [];
+  const sorted = rising(times);
   return (
     <>
-      <header class="ov-head">
+      <header class="head-line">
         <h2>{noSteps ? "Where the time went" : "Step time"}</h2>
-        {!noSteps && <Statistics times={times} />}
+        {!noSteps && times.length > 1 && (
+          <span class="legend">
+            {(["min", "median", "max"] as const).map((name, index) => (
+              <span key={name}>
+                {name} <strong>{units.time(quantile(sorted, index / 2))}</strong>
+              </span>
+            ))}
+          </span>
+        )}
         <div class="tools">
-          {places.length > 1 && <Choice places={places} chosen={place?.key ?? "all"} />}
-          <button
-            type="button"
-            aria-pressed={asTable}
-            onClick={() => change({ steps: asTable ? undefined : "table" })}
-          >
+          {places.length > 1 && (
+            <Select
+              label="Device"
+              options={[
+                ["all", `all ${places.length} devices`],
+                ...places.map((one) => [one.key, one.title] as const),
+              ]}
+              chosen={place?.key ?? "all"}
+              onChoice={(of) => change({ of })}
+            />
+          )}
+          <Button aria-pressed={asTable} onClick={() => change({ steps: asTable ? undefined : "table" })}>
             Table
-          </button>
+          </Button>
         </div>
       </header>
-      <Legend steps={judged} />
+      <ul class="legend">
+        {PARTS.map(
+          (part, index) =>
+            Boolean(sum.parts[index]) && (
+              <li key={part.column}>
+                <span class="swatch" style={{ background: part.colour }} />
+                {partTitle(part, onHost(judged))}
+                <strong>{units.percent((100 * (sum.parts[index] ?? 0)) / sum.duration)}</strong>
+              </li>
+            ),
+        )}
+      </ul>
       {asTable ? <AsTable table={table} /> : <Plot steps={shown} times={times} />}
-      {first && (
-        <p class="muted ov-note">
-          Step {first.number} ({units.time(first.duration)}) holds what came before the loop: no number here
-          counts it.
-        </p>
-      )}
-      {noSteps && (
-        <p class="muted ov-note">
-          The trace has no steps: call <code>prof.step()</code> in the loop to have them.
-        </p>
-      )}
-      {table.total > table.rows && (
-        <p class="muted ov-note">
-          The first {units.count(table.rows)} of {units.count(table.total)} rows.
-        </p>
-      )}
+      <p class="muted small">
+        {first &&
+          `Step ${first.number} (${units.time(first.duration)}) holds what came before the loop: no number here counts it. `}
+        {noSteps && (
+          <>
+            The trace has no steps: call <code>prof.step()</code> in the loop to have them.{" "}
+          </>
+        )}
+        {table.total > table.rows &&
+          `The first ${units.count(table.rows)} of ${units.count(table.total)} rows.`}
+      </p>
     </>
   );
-}
-
-/** The steps of all devices, those of one number beside each other. */
-function together(places: readonly Place[]): Step[] {
-  return places.flatMap((place) => place.steps).sort((a, b) => (a.number ?? 0) - (b.number ?? 0));
 }
 
 /** A row or a bar for each step, and what is told of the one under the pointer. */
@@ -106,15 +132,9 @@ function Plot(props: { steps: readonly Step[]; times: readonly number[] }) {
   const frame = useRef<HTMLDivElement>(null);
   const point = (bar: Bar | null, event?: MouseEvent) => {
     const box = frame.current?.getBoundingClientRect();
-    if (!bar || !box) setTold(null);
-    else
-      setTold({
-        bar,
-        x: event ? event.clientX - box.left : box.width / 3,
-        y: event ? event.clientY - box.top : 40,
-      });
+    const { clientX, clientY } = event ?? { clientX: (box?.left ?? 0) + 200, clientY: (box?.top ?? 0) + 40 };
+    setTold(bar && box ? { bar, x: clientX - box.left, y: clientY - box.top } : null);
   };
-  const width = frame.current?.clientWidth ?? 0;
   return (
     <div class="ov-plot" ref={frame}>
       {props.steps.length <= MOST_ROWS ? (
@@ -123,75 +143,11 @@ function Plot(props: { steps: readonly Step[]; times: readonly number[] }) {
         <StepChart steps={props.steps} times={props.times} onPoint={point} />
       )}
       {told && (
-        <div
-          class="ov-told"
-          style={{
-            top: `${told.y + 16}px`,
-            left: told.x > width / 2 ? "auto" : `${told.x + 12}px`,
-            right: told.x > width / 2 ? `${width - told.x + 12}px` : "auto",
-          }}
-        >
+        <div class="tip ov-told" style={beside(told.x, told.y, frame.current?.clientWidth ?? 0)}>
           <Told bar={told.bar} />
         </div>
       )}
     </div>
-  );
-}
-
-function Statistics(props: { times: readonly number[] }) {
-  const sorted = useMemo(() => [...props.times].sort((a, b) => a - b), [props.times]);
-  if (sorted.length < 2) return null;
-  const numbers = [
-    ["min", sorted[0]],
-    ["median", quantile(sorted, 0.5)],
-    ["max", sorted[sorted.length - 1]],
-  ] as const;
-  return (
-    <dl class="ov-statistics">
-      {numbers.map(([name, value]) => (
-        <div key={name}>
-          <dt>{name}</dt>
-          <dd>{units.time(value)}</dd>
-        </div>
-      ))}
-    </dl>
-  );
-}
-
-function Choice(props: { places: readonly Place[]; chosen: string }) {
-  return (
-    <select
-      aria-label="Device"
-      value={props.chosen}
-      onChange={(event) => change({ of: event.currentTarget.value })}
-    >
-      <option value="all">all {props.places.length} devices</option>
-      {props.places.map((place) => (
-        <option key={place.key} value={place.key}>
-          {place.title}
-        </option>
-      ))}
-    </select>
-  );
-}
-
-/** What each colour is, and what it comes to. */
-function Legend(props: { steps: readonly Step[] }) {
-  const sum = useMemo(() => summed(props.steps), [props.steps]);
-  const onHost = props.steps.every((step) => step.device === "cpu");
-  return (
-    <ul class="ov-legend">
-      {PARTS.map((part, index) => {
-        const value = sum.parts[index] ?? 0;
-        return value === 0 ? null : (
-          <li key={part.column}>
-            <span class={`swatch ov-${part.colour}`} />
-            <span>{partTitle(index, onHost)}</span>
-            <strong>{units.percent(sum.duration > 0 ? (100 * value) / sum.duration : null)}</strong>
-          </li>
-        );
-      })}
-    </ul>
   );
 }
 
@@ -204,9 +160,9 @@ function AsTable(props: { table: Columns }) {
       order="start_ns"
       height="22rem"
       columns={[
-        { name: "step", width: "5rem" },
-        { name: "rank", width: "5rem" },
-        { name: "device", width: "6rem" },
+        { name: "step", width: 5 },
+        { name: "rank", width: 5 },
+        { name: "device", width: 6 },
         { name: "duration_ns", bar: true },
         ...PARTS.map((part) => ({ name: part.column })),
         { name: "unrecorded_ns" },

@@ -1,11 +1,22 @@
 /** Many steps: a bar each, split into parts, with the distribution of their times at the same axis. */
 
 import { useMemo, useState } from "preact/hooks";
-import { address } from "../router";
+import { rem, useWidth } from "../parts/lengths";
+import { go } from "../router";
 import * as units from "../units";
-import { axisTop, type Bar, barsOf, counted, marks, PARTS, quantile, roundUp, type Step } from "./steps";
+import {
+  axisTop,
+  type Bar,
+  barsOf,
+  counted,
+  marks,
+  PARTS,
+  quantile,
+  rising,
+  roundUp,
+  type Step,
+} from "./steps";
 import { sentence } from "./told";
-import { rem, useWidth } from "./width";
 
 /** Lengths in the chart, in the pixels of a page of 14 pixels to the letter. */
 const HEIGHT = 236;
@@ -36,7 +47,7 @@ export function StepChart(props: {
   // Thin bars touch, so that they read as one shape.
   const thick = Math.min(pitch - (pitch > 9 ? 3 : pitch > 5 ? 1 : 0), WIDEST_BAR);
   const paths = useMemo(() => drawn(bars, top, pitch, thick), [bars, top, pitch, thick]);
-  const sorted = useMemo(() => [...props.times].sort((a, b) => a - b), [props.times]);
+  const sorted = useMemo(() => rising(props.times), [props.times]);
   const median = quantile(sorted, 0.5);
   const current = chosen === null ? undefined : bars[chosen];
 
@@ -50,16 +61,14 @@ export function StepChart(props: {
     props.onPoint(index === null ? null : (bars[index] ?? null), event);
   };
   const open = (bar: Bar | undefined) => {
-    if (bar) location.hash = address("timeline", { start: String(bar.start), end: String(bar.end) });
+    if (bar) go("timeline", { start: String(bar.start), end: String(bar.end) });
   };
   const onKey = (event: KeyboardEvent) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 }[event.key];
     if (step !== undefined) {
-      const next = Math.min(Math.max((chosen ?? (step > 0 ? -1 : bars.length)) + step, 0), bars.length - 1);
-      point(next);
-    } else if (event.key === "Home") point(0);
-    else if (event.key === "End") point(bars.length - 1);
-    else if (event.key === "Escape") point(null);
+      const next = (chosen ?? (step > 0 ? -1 : bars.length)) + step;
+      point(Math.min(Math.max(next, 0), bars.length - 1));
+    } else if (event.key === "Escape") point(null);
     else if (event.key === "Enter" || event.key === " ") open(current);
     else return;
     event.preventDefault();
@@ -89,8 +98,8 @@ export function StepChart(props: {
             const y = TOP + PLOT * (1 - value / top);
             return (
               <g key={value}>
-                <line class="ov-grid" x1={LEFT} x2={width - 4} y1={y} y2={y} />
-                <text class="ov-label" x={LEFT - 8} y={y + 4} text-anchor="end">
+                <path class="ov-grid" d={`M${LEFT} ${y}H${width - 4}`} />
+                <text x={LEFT - 8} y={y + 4} text-anchor="end">
                   {units.time(value)}
                 </text>
               </g>
@@ -98,7 +107,7 @@ export function StepChart(props: {
           })}
           <g transform={`translate(${LEFT} ${TOP})`}>
             {PARTS.map((part, index) => (
-              <path key={part.column} class={`ov-${part.colour}`} d={paths[index]} />
+              <path key={part.column} fill={part.colour} d={paths[index]} />
             ))}
             <Ranges bars={bars} top={top} pitch={pitch} />
             <Cut bars={bars} top={top} pitch={pitch} thick={thick} />
@@ -110,15 +119,13 @@ export function StepChart(props: {
           <g transform={`translate(${LEFT + room + 10} ${TOP})`}>
             <Spread times={props.times} top={top} />
             {(bars[0]?.steps.length ?? 0) > 1 && (
-              <text class="ov-label" x={SPREAD - 4} y={PLOT + 17} text-anchor="end">
+              <text x={SPREAD - 4} y={PLOT + 17} text-anchor="end">
                 means of {bars[0]?.steps.length}
               </text>
             )}
           </g>
           {sorted.length > 1 && median <= top && (
-            <g transform={`translate(0 ${TOP + PLOT * (1 - median / top)})`}>
-              <line class="ov-median" x1={LEFT} x2={width - 4} y1={0} y2={0} />
-            </g>
+            <path class="ov-median" d={`M${LEFT} ${TOP + PLOT * (1 - median / top)}H${width - 4}`} />
           )}
         </svg>
       )}
@@ -128,23 +135,17 @@ export function StepChart(props: {
 
 /** A path for each part, through all bars. */
 function drawn(bars: readonly Bar[], top: number, pitch: number, thick: number): string[] {
-  const paths = PARTS.map(() => [] as string[]);
-  if (!(top > 0)) return paths.map(() => "");
-  bars.forEach((bar, index) => {
-    const x = (index * pitch + (pitch - thick) / 2).toFixed(2);
-    let below = 0;
-    bar.parts.forEach((value, part) => {
-      const low = Math.min(below / top, 1);
-      below += value;
-      const high = Math.min(below / top, 1);
-      if (high <= low) return;
-      const y = (PLOT * (1 - high)).toFixed(2);
-      paths[part]?.push(
-        `M${x} ${y}h${thick.toFixed(2)}v${(PLOT * (high - low)).toFixed(2)}h-${thick.toFixed(2)}z`,
-      );
-    });
-  });
-  return paths.map((path) => path.join(""));
+  const wide = thick.toFixed(2);
+  return PARTS.map((_, part) =>
+    bars
+      .map((bar, index) => {
+        const below = bar.parts.slice(0, part).reduce((a, b) => a + b, 0);
+        const [low, high] = [y(below, top), y(below + (bar.parts[part] ?? 0), top)];
+        const x = (index * pitch + (pitch - thick) / 2).toFixed(2);
+        return low === high ? "" : `M${x} ${high}h${wide}V${low}h-${wide}z`;
+      })
+      .join(""),
+  );
 }
 
 /** From the mean up to the longest step of each bar that stands for several. */
@@ -159,7 +160,7 @@ function Ranges(props: { bars: readonly Bar[]; top: number; pitch: number }) {
 }
 
 function y(value: number, top: number): string {
-  return (PLOT * (1 - Math.min(value / top, 1))).toFixed(2);
+  return (PLOT * (1 - Math.min(value / (top || 1), 1))).toFixed(2);
 }
 
 /** A gap through bars that reach beyond the axis, and what they come to where there is room to say it. */
@@ -179,12 +180,7 @@ function Cut(props: { bars: readonly Bar[]; top: number; pitch: number; thick: n
           <g key={index}>
             <path class="ov-gap" d={`M${left} 15L${right} 11v4L${left} 19z`} />
             {shown && (
-              <text
-                class="ov-label"
-                x={start ? left : middle}
-                y={-4}
-                text-anchor={start ? "start" : "middle"}
-              >
+              <text x={start ? left : middle} y={-4} text-anchor={start ? "start" : "middle"}>
                 {units.time(bar.duration)}
               </text>
             )}
@@ -213,12 +209,12 @@ function Numbers(props: { bars: readonly Bar[]; pitch: number }) {
         index >= first &&
         (index - first) % each === 0 &&
         number !== numbers[index - each] ? (
-          <text key={index} class="ov-label" x={(index + 0.5) * pitch} y={PLOT + 17} text-anchor="middle">
+          <text key={index} x={(index + 0.5) * pitch} y={PLOT + 17} text-anchor="middle">
             {number}
           </text>
         ) : null,
       )}
-      <text class="ov-label" x={-8} y={PLOT + 17} text-anchor="end">
+      <text x={-8} y={PLOT + 17} text-anchor="end">
         step
       </text>
     </>

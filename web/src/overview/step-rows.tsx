@@ -1,10 +1,10 @@
 /** A few steps, each as a row with a bar. */
 
+import { useWidth } from "../parts/lengths";
 import { address } from "../router";
 import * as units from "../units";
-import { type Bar, barOf, barTitle, PARTS, placeTitle, type Step } from "./steps";
-import { partTitle, sentence } from "./told";
-import { useWidth } from "./width";
+import { type Bar, barOf, barTitle, placeTitle, type Step } from "./steps";
+import { partsOf, sentence } from "./told";
 
 export function StepRows(props: {
   steps: readonly Step[];
@@ -13,19 +13,15 @@ export function StepRows(props: {
   const several = new Set(props.steps.map(placeTitle)).size > 1;
   const [list, width] = useWidth<HTMLOListElement>();
   const track = width - (several ? 270 : 200);
-  const bars = props.steps.map((step) => barOf([step]));
+  const bars = props.steps.map((step) => ({ ...barOf([step]), place: placeTitle(step) }));
   const longest = Math.max(1, ...bars.map((bar) => bar.duration));
   const oneStep = new Set(props.steps.map((step) => step.number)).size === 1;
   return (
     <ol ref={list} class={several ? "ov-rows wide" : "ov-rows"}>
       {bars.map((bar, index) => {
-        const step = props.steps[index];
-        const title = step
-          ? [several && oneStep ? "" : barTitle(bar), several ? placeTitle(step) : ""]
-              .filter(Boolean)
-              .join(" · ")
-          : "";
-        const onHost = step?.device === "cpu";
+        const title = [!(several && oneStep) && barTitle(bar), several && bar.place]
+          .filter(Boolean)
+          .join(" · ");
         return (
           <li key={index}>
             <a
@@ -34,27 +30,19 @@ export function StepRows(props: {
               onMouseMove={(event) => props.onPoint(bar, event)}
               onMouseLeave={() => props.onPoint(null)}
             >
-              <span class="ov-row-title">{title}</span>
-              <span class="ov-row-track">
-                <span class="ov-row-bar" style={{ width: `${(100 * bar.duration) / longest}%` }}>
-                  {PARTS.map((part, place) => {
-                    const share = bar.duration > 0 ? (100 * (bar.parts[place] ?? 0)) / bar.duration : 0;
-                    const ofTrack = (share * bar.duration) / longest;
-                    return share > 0 ? (
-                      <span key={part.column} class={`ov-${part.colour}`} style={{ width: `${share}%` }}>
-                        {fitting(
-                          [
-                            `${partTitle(place, onHost)} ${units.time(bar.parts[place])}`,
-                            units.time(bar.parts[place]),
-                          ],
-                          (track * ofTrack) / 100,
-                        )}
-                      </span>
-                    ) : null;
-                  })}
-                </span>
+              <span class="muted name">{title}</span>
+              <span class="ov-stacked" style={{ width: `${(100 * bar.duration) / longest}%` }}>
+                {partsOf(bar).map(({ part, title, time }) => (
+                  <span
+                    key={title}
+                    class={part.column}
+                    style={{ width: `${(100 * time) / bar.duration}%`, background: part.colour }}
+                  >
+                    {fitting([`${title} ${units.time(time)}`, units.time(time)], (track * time) / longest)}
+                  </span>
+                ))}
               </span>
-              <span class="ov-row-time">{units.time(bar.duration)}</span>
+              <strong>{units.time(bar.duration)}</strong>
             </a>
           </li>
         );

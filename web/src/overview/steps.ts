@@ -1,5 +1,6 @@
 /** Steps and where their time went: the rows of the table `breakdown`, the bars they are drawn as, and their axis. */
 
+import { tenStep } from "../parts/chart-scale";
 import type { Columns } from "../source/source";
 
 export interface Part {
@@ -9,26 +10,34 @@ export interface Part {
   colour: string;
   /** What it is called on a device. */
   title: string;
-  /** What it is called where the host computed. */
-  onHost: string;
+  /** What it is called where the host computed, if not the same: the host has no CPU to wait for. */
+  hosted?: string | undefined;
 }
 
-export const PARTS: readonly Part[] = [
-  { column: "compute_ns", colour: "compute", title: "Compute", onHost: "Operators" },
-  {
-    column: "communication_ns",
-    colour: "communication",
-    title: "Communication",
-    onHost: "Communication",
-  },
-  { column: "copy_ns", colour: "copy", title: "Copies", onHost: "Copies" },
-  { column: "input_wait_ns", colour: "input", title: "Waiting for data", onHost: "Waiting for data" },
-  { column: "cpu_bound_ns", colour: "cpu", title: "Waiting for CPU", onHost: "Python and other" },
-  { column: "idle_ns", colour: "idle", title: "Idle", onHost: "Idle" },
+const NAMED: readonly (readonly [column: string, colour: string, title: string, hosted?: string])[] = [
+  ["compute_ns", "compute", "Compute", "Operators"],
+  ["communication_ns", "communication", "Communication"],
+  ["copy_ns", "copy", "Copies"],
+  ["input_wait_ns", "input", "Waiting for data"],
+  ["cpu_bound_ns", "cpu", "Waiting for CPU", "Python and other"],
+  ["idle_ns", "idle", "Idle"],
 ];
 
-/** The parts in which a device worked. */
-export const WORKING = 3;
+export const PARTS: readonly Part[] = NAMED.map(([column, colour, title, hosted]) => ({
+  column,
+  colour: `var(--${colour})`,
+  title,
+  hosted,
+}));
+
+export function partTitle(part: Part, onHost: boolean): string {
+  return (onHost && part.hosted) || part.title;
+}
+
+/** Whether all of some steps are those of the host. */
+export function onHost(steps: readonly Step[]): boolean {
+  return steps.every((step) => step.device === "cpu");
+}
 
 /** A device in one step, or in the whole trace where there are no steps. */
 export interface Step {
@@ -43,21 +52,15 @@ export interface Step {
 }
 
 export function stepsOf(table: Columns): Step[] {
-  const number = table.values("step");
-  const rank = table.values("rank");
-  const device = table.texts("device");
-  const start = table.numbers("start_ns");
-  const duration = table.numbers("duration_ns");
-  const unrecorded = table.numbers("unrecorded_ns");
-  const parts = PARTS.map((part) => table.numbers(part.column));
+  const number = (name: string, row: number) => table.numbers(name)[row] ?? 0;
   return Array.from({ length: table.rows }, (_, row) => ({
-    number: (number[row] ?? null) as number | null,
-    rank: (rank[row] ?? null) as number | null,
-    device: device[row] ?? "",
-    start: start[row] ?? 0,
-    duration: duration[row] ?? 0,
-    parts: parts.map((values) => values[row] ?? 0),
-    unrecorded: unrecorded[row] ?? 0,
+    number: table.numbers("step")[row] ?? null,
+    rank: table.numbers("rank")[row] ?? null,
+    device: table.texts("device")[row] ?? "",
+    start: number("start_ns", row),
+    duration: number("duration_ns", row),
+    parts: PARTS.map((part) => number(part.column, row)),
+    unrecorded: number("unrecorded_ns", row),
   }));
 }
 
@@ -73,13 +76,11 @@ export interface Place {
 export function placesOf(steps: readonly Step[]): Place[] {
   const places = new Map<string, Place>();
   for (const step of steps) {
-    const key = `${step.rank ?? ""}/${step.device}`;
-    let place = places.get(key);
-    if (!place) {
-      place = { key, title: placeTitle(step), rank: step.rank, device: step.device, steps: [] };
-      places.set(key, place);
-    }
+    const { rank, device } = step;
+    const key = `${rank ?? ""}/${device}`;
+    const place = places.get(key) ?? { key, title: placeTitle(step), rank, device, steps: [] };
     place.steps.push(step);
+    places.set(key, place);
   }
   return [...places.values()].sort(
     (a, b) => (a.rank ?? -1) - (b.rank ?? -1) || a.device.localeCompare(b.device, "en", { numeric: true }),
@@ -106,23 +107,12 @@ export interface Sum {
 }
 
 export function summed(steps: readonly Step[]): Sum {
-  const parts = PARTS.map(() => 0);
-  let duration = 0;
-  let unrecorded = 0;
-  for (const step of steps) {
-    duration += step.duration;
-    unrecorded += step.unrecorded;
-    step.parts.forEach((value, part) => {
-      parts[part] = (parts[part] ?? 0) + value;
-    });
-  }
-  return { duration, parts, unrecorded };
-}
-
-/** The share of time in which a device computed, communicated or copied, in percent. */
-export function working(sum: Sum): number | null {
-  if (sum.duration <= 0) return null;
-  return (100 * sum.parts.slice(0, WORKING).reduce((a, b) => a + b, 0)) / sum.duration;
+  const sum = (value: (step: Step) => number) => steps.reduce((all, step) => all + value(step), 0);
+  return {
+    duration: sum((step) => step.duration),
+    parts: PARTS.map((_, part) => sum((step) => step.parts[part] ?? 0)),
+    unrecorded: sum((step) => step.unrecorded),
+  };
 }
 
 /** One bar: a step, or the mean of several that follow each other where there is no room for a bar each. */
@@ -140,23 +130,17 @@ export interface Bar {
 
 export function barOf(steps: readonly Step[]): Bar {
   const sum = summed(steps);
-  const count = Math.max(steps.length, 1);
-  let [least, most, start, end] = [Number.POSITIVE_INFINITY, 0, Number.POSITIVE_INFINITY, 0];
-  for (const step of steps) {
-    least = Math.min(least, step.duration);
-    most = Math.max(most, step.duration);
-    start = Math.min(start, step.start);
-    end = Math.max(end, step.start + step.duration);
-  }
+  const count = steps.length;
+  const durations = steps.map((step) => step.duration);
   return {
     steps,
     duration: sum.duration / count,
     parts: sum.parts.map((part) => part / count),
     unrecorded: sum.unrecorded / count,
-    least,
-    most,
-    start,
-    end,
+    least: Math.min(...durations),
+    most: Math.max(...durations),
+    start: Math.min(...steps.map((step) => step.start)),
+    end: Math.max(...steps.map((step) => step.start + step.duration)),
   };
 }
 
@@ -170,12 +154,16 @@ export function barsOf(steps: readonly Step[], room: number): Bar[] {
 
 /** The next of 1, 2, 5, 10, 20, 50 ... */
 export function roundUp(value: number): number {
-  return value <= 1 ? 1 : rounded(value);
+  return value <= 1 ? 1 : tenStep(value);
+}
+
+export function rising(values: readonly number[]): number[] {
+  return [...values].sort((a, b) => a - b);
 }
 
 /** The top of the axis. A few bars far above all others are cut there. */
 export function axisTop(bars: readonly Bar[]): number {
-  const values = bars.map((bar) => bar.most).sort((a, b) => a - b);
+  const values = rising(bars.map((bar) => bar.most));
   const largest = values[values.length - 1] ?? 0;
   const limit = values.length < 8 ? largest : quantile(values, 0.9) * 2.5;
   return largest <= limit ? largest * 1.05 : Math.max(...values.filter((value) => value <= limit)) * 1.15;
@@ -193,21 +181,15 @@ export function quantile(ascending: readonly number[], share: number): number {
 /** Round values from 0 up to the top, about one for each `least` of `pixels`. */
 export function marks(top: number, pixels: number, least = 44): number[] {
   if (!(top > 0)) return [];
-  const step = rounded((top * least) / Math.max(pixels, 1));
+  const step = tenStep((top * least) / Math.max(pixels, 1));
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
-}
-
-function rounded(value: number): number {
-  const scale = 10 ** Math.floor(Math.log10(value));
-  return ([1, 2, 5, 10].find((times) => times * scale >= value * (1 - 1e-9)) ?? 10) * scale;
 }
 
 /** How many values lie in each of `bins` equal stretches from 0 to the top; those above it count in the last one. */
 export function counted(values: readonly number[], top: number, bins: number): number[] {
   const counts = new Array<number>(bins).fill(0);
-  if (!(top > 0)) return counts;
-  for (const value of values) {
-    const bin = Math.min(Math.max(Math.floor((value / top) * bins), 0), bins - 1);
+  for (const value of top > 0 ? values : []) {
+    const bin = Math.min(Math.floor((value / top) * bins), bins - 1);
     counts[bin] = (counts[bin] ?? 0) + 1;
   }
   return counts;

@@ -37,7 +37,7 @@ function Frame(props: { title: string; value: string; more: string; hint?: strin
     <div class="card ov-tile" title={props.hint}>
       <h2>{props.title}</h2>
       <p class="number">{props.value}</p>
-      <p class="muted name">{props.more}</p>
+      <p class="muted tiny name">{props.more}</p>
     </div>
   );
 }

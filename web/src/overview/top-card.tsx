@@ -1,26 +1,16 @@
 /** A short list of what took most time, with a link to the page that has it all. */
 
 import { Shown, useColumns } from "../parts/answer";
+import { Ranked } from "../parts/ranked";
 import { address } from "../router";
 import type { Columns } from "../source/source";
 import { boxName, plain } from "../timeline/names";
 import * as units from "../units";
 
-export interface TopKind {
-  /** The table it is the head of. */
-  table: "ops" | "modules" | "lines" | "kernels";
-  title: string;
-  /** The page that has all of it. */
-  page: string;
-  noun: string;
-  /** Where a row leads. */
-  leads: (row: Row) => string;
-}
-
 export interface Row {
   name: string;
-  detail: string | null;
-  kind: string | null;
+  detail: string;
+  kind: string;
   key: number | null;
   depth: number;
   count: number;
@@ -28,81 +18,84 @@ export interface Row {
   share: number;
 }
 
-export function TopCard(props: { kind: TopKind; time: "host" | "device"; nothing: string }) {
-  const { kind } = props;
-  const query = kind.table === "kernels" ? {} : { time: props.time };
-  const answer = useColumns(`top/${kind.table}`, query);
-  const total = answer.value?.total;
+/** What there is a list of, by the table it is the head of. */
+const TOPS = {
+  kernels: { title: "Kernels", page: "kernels", leads: ({ name }: Row) => ({ name }) },
+  ops: { title: "Operators", page: "operators", leads: ({ name, kind }: Row) => ({ name, kind }) },
+  modules: { title: "Modules", page: "modules", leads: ({ key }: Row) => ({ module: String(key) }) },
+  lines: {
+    title: "Source lines",
+    page: "stacks",
+    leads: ({ name, key }: Row) => ({ find: `${name}(${key})` }),
+  },
+};
+
+export function TopCard(props: { top: keyof typeof TOPS; time: "host" | "device"; nothing: string }) {
+  const { top } = props;
+  const { title, page, leads } = TOPS[top];
+  const answer = useColumns(`top/${top}`, top === "kernels" ? {} : { time: props.time });
+  const total = answer.value?.total ?? 0;
+  const noun = title.toLowerCase().replace("source ", "");
   return (
-    <section class="card ov-top" aria-label={kind.title}>
-      <header class="ov-head">
-        <h2>{kind.title}</h2>
-        <a href={address(kind.page)}>
-          {total && total > 1 ? `All ${units.count(total)} ${kind.noun}` : `More of ${kind.noun}`}
+    <section class="card ov-top" aria-label={title}>
+      <header class="head-line">
+        <h2>{title}</h2>
+        <a class="tools small" href={address(page)}>
+          {total > 1 ? `All ${units.count(total)} ${noun}` : `More of ${noun}`}
         </a>
       </header>
       <Shown answer={answer}>
-        {(table) =>
-          table.rows ? <Rows rows={rowsOf(table)} kind={kind} /> : <p class="nothing">{props.nothing}</p>
-        }
+        {(table) => {
+          const rows = rowsOf(table);
+          const most = Math.max(1, ...rows.map((row) => row.time));
+          if (!rows.length) return <p class="nothing">{props.nothing}</p>;
+          return (
+            <Ranked
+              rows={rows.map((row) => {
+                const [shown, more] = named(top, row);
+                return {
+                  name: (
+                    <span style={{ paddingLeft: `${Math.min(row.depth, 12) * 0.8}rem` }}>
+                      {shown} <span class="muted">{more}</span>
+                    </span>
+                  ),
+                  title: [row.name, row.detail, `${units.count(row.count)} times`].filter(Boolean).join("\n"),
+                  time: units.time(row.time),
+                  percent: units.percent(row.share),
+                  fill: (100 * row.time) / most,
+                  href: address(page, leads(row)),
+                };
+              })}
+            />
+          );
+        }}
       </Shown>
     </section>
   );
 }
 
 function rowsOf(table: Columns): Row[] {
+  const text = (name: string, row: number) => table.texts(name)[row] ?? "";
+  const number = (name: string, row: number) => table.numbers(name)[row] ?? 0;
   return Array.from({ length: table.rows }, (_, row) => ({
-    name: table.texts("name")[row] ?? "",
-    detail: table.texts("detail")[row] ?? null,
-    kind: table.texts("kind")[row] ?? null,
-    key: (table.values("key")[row] ?? null) as number | null,
-    depth: table.numbers("depth")[row] ?? 0,
-    count: table.numbers("count")[row] ?? 0,
-    time: table.numbers("time_ns")[row] ?? 0,
-    share: table.numbers("share")[row] ?? 0,
+    name: text("name", row),
+    detail: text("detail", row),
+    kind: text("kind", row),
+    key: table.numbers("key")[row] ?? null,
+    depth: number("depth", row),
+    count: number("count", row),
+    time: number("time_ns", row),
+    share: number("share", row),
   }));
 }
 
-function Rows(props: { rows: readonly Row[]; kind: TopKind }) {
-  const { rows, kind } = props;
-  const most = Math.max(1, ...rows.map((row) => row.time));
-  return (
-    <ol>
-      {rows.map((row, index) => {
-        const [shown, beside] = named(kind.table, row);
-        const whole = `${row.name}${row.detail ? `\n${row.detail}` : ""}\n${units.count(row.count)} times`;
-        return (
-          <li key={index}>
-            <a href={kind.leads(row)} title={whole.slice(0, 2000)}>
-              <span class="ov-fill" style={{ width: `${(100 * row.time) / most}%` }} />
-              <span class="name" style={{ paddingLeft: `${Math.min(row.depth, 12) * 0.8}rem` }}>
-                {shown}
-                {beside && <span class="muted"> {beside}</span>}
-              </span>
-              <span class="ov-time">{units.time(row.time)}</span>
-              <span class="ov-share">{units.percent(row.share)}</span>
-            </a>
-          </li>
-        );
-      })}
-    </ol>
-  );
-}
-
 /** The name as it is shown, and what stands beside it. */
-export function named(table: TopKind["table"], row: Row): [string, string] {
-  if (table === "kernels") return kernel(boxName("kernel", row.name), plain(row.detail ?? ""));
-  if (table === "lines") return [`${fileOf(plain(row.name))}:${row.key}`, plain(row.detail ?? "")];
-  if (table === "modules") {
-    const last = row.name.slice(row.name.lastIndexOf(".") + 1);
-    return [plain(last), row.detail === row.name ? "" : plain(row.detail ?? "")];
-  }
-  return [
-    plain(row.name),
-    row.kind === "operator" || row.kind === "backward"
-      ? ""
-      : (row.kind ?? "").replace("user_annotation", "range"),
-  ];
+function named(top: keyof typeof TOPS, row: Row): [string, string] {
+  const [name, detail] = [plain(row.name), plain(row.detail)];
+  if (top === "kernels") return kernel(boxName("kernel", row.name), detail);
+  if (top === "lines") return [`${fileOf(name)}:${row.key}`, detail];
+  if (top === "modules") return [name.slice(name.lastIndexOf(".") + 1), detail === name ? "" : detail];
+  return [name, /^(operator|backward)$/.test(row.kind) ? "" : row.kind.replace("user_annotation", "range")];
 }
 
 /** Kernels that apply an operation to elements are all called alike: the operation comes first. */

@@ -39,7 +39,7 @@ export function HealthPage() {
       <Shown answer={answer}>
         {(health) => (
           <div class="he">
-            <p class={`he-verdict ${health.state}`}>
+            <p class={`verdict he-verdict ${health.state}`}>
               <span aria-hidden="true">{SIGNS[health.state]}</span>
               {sentence(health.line)}
             </p>

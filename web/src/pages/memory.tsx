@@ -8,8 +8,7 @@ import { StackView } from "../memory/stack-view";
 import { Button } from "../parts/button";
 import "../memory/memory.css";
 import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
-import { Choice } from "../parts/choice";
-import { Pick } from "../parts/pick";
+import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
 import * as units from "../units";
 
@@ -93,14 +92,14 @@ function OfDevice(props: { memory: Memory; device: Device }) {
             <Choice label="Divided by" options={BY} chosen={by} onChoice={(value) => change({ by: value })} />
           )}
           {memory.devices.length > 1 && (
-            <Pick
+            <Select
               label="Device"
               chosen={device.key}
               options={memory.devices.map((one) => [
                 one.key,
                 `${deviceTitle(one, severalProcesses(memory))} · ${units.bytes(one.peak_bytes)}`,
               ])}
-              onPick={(key) => change({ device: key, time: undefined, start: undefined, end: undefined })}
+              onChoice={(key) => change({ device: key, time: undefined, start: undefined, end: undefined })}
             />
           )}
         </span>

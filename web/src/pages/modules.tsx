@@ -2,12 +2,15 @@
 
 import { useMemo } from "preact/hooks";
 import { Inside } from "../modules/inside";
-import { Outline, type OutlineColumn } from "../modules/outline";
+import { Outline } from "../modules/outline";
 import { shortPath, type Tree, treeOf } from "../modules/tree";
 import { Nothing, Shown, useColumns } from "../parts/answer";
+import { Choice, Select } from "../parts/choice";
 import { Icicle } from "../parts/icicle";
 import type { Look } from "../parts/icicle-paint";
 import { laidOut } from "../parts/icicle-rows";
+import type { ShownColumn } from "../parts/table";
+import { says } from "../parts/table-columns";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import { plain } from "../timeline/names";
@@ -20,16 +23,16 @@ const MEASURES = [
   { by: "flops", title: "FLOPs" },
 ] as const;
 
-const COLUMNS: readonly OutlineColumn[] = [
-  { name: "calls", title: "Calls", width: "5rem" },
-  { name: "total_ns", title: "CPU time", width: "7.5rem", bar: true },
-  { name: "self_ns", title: "Self", width: "6rem" },
-  { name: "forward_ns", title: "Forward", width: "6rem" },
-  { name: "backward_ns", title: "Backward", width: "6.5rem" },
-  { name: "recompute_ns", title: "Recompute", width: "7rem" },
-  { name: "device_ns", title: "Device", width: "7rem", bar: true },
-  { name: "flops", title: "FLOPs", width: "7.5rem", bar: true },
-  { name: "bytes", title: "Memory", width: "6rem" },
+const COLUMNS: readonly ShownColumn[] = [
+  { name: "calls", title: "Calls", width: 5 },
+  { name: "total_ns", title: "CPU time", width: 7.5, bar: true },
+  { name: "self_ns", title: "Self", width: 6 },
+  { name: "forward_ns", title: "Forward", width: 6 },
+  { name: "backward_ns", title: "Backward", width: 6.5 },
+  { name: "recompute_ns", title: "Recompute", width: 7 },
+  { name: "device_ns", title: "Device", width: 7, bar: true },
+  { name: "flops", title: "FLOPs", width: 7.5, bar: true },
+  { name: "bytes", title: "Memory", width: 6 },
 ];
 
 export function Modules() {
@@ -41,9 +44,7 @@ export function Modules() {
           <Whole table={table} />
         ) : (
           <>
-            <header class="title">
-              <h1>Modules</h1>
-            </header>
+            <h1>Modules</h1>
             <Nothing>
               No <code>nn.Module</code> was recorded. Record with <code>with_modules=True</code>; with{" "}
               <code>kinetoscope run</code> modules are recorded unless you say <code>--no-modules</code>.
@@ -70,37 +71,23 @@ function Whole(props: { table: Columns }) {
     change({ module: row < 0 ? undefined : String(tree.ids[row]) }, byKey);
   return (
     <>
-      <header class="title modules-title">
+      <header class="title">
         <h1>Modules</h1>
         {measures.length > 1 && (
-          <div class="choice" role="group" aria-label="What the picture shows">
-            {measures.map((one) => (
-              <button
-                key={one.by}
-                type="button"
-                aria-pressed={one === measure}
-                onClick={() => change({ by: one.by })}
-              >
-                {one.title}
-              </button>
-            ))}
-          </div>
+          <Choice
+            label="What the picture shows"
+            options={measures.map((one) => [one.by, one.title] as const)}
+            chosen={measure.by}
+            onChoice={(by) => change({ by })}
+          />
         )}
         {ranks.length > 1 && (
-          <select
-            aria-label="Process"
-            value={rank?.key ?? ""}
-            onChange={(event) =>
-              change({ process: event.currentTarget.value || undefined, module: undefined })
-            }
-          >
-            <option value="">all processes</option>
-            {ranks.map((one) => (
-              <option key={one.key} value={one.key}>
-                {one.label}
-              </option>
-            ))}
-          </select>
+          <Select
+            label="Process"
+            options={[["", "all processes"], ...ranks.map((one) => [one.key, one.label] as const)]}
+            chosen={rank?.key ?? ""}
+            onChoice={(process) => change({ process: process || undefined, module: undefined })}
+          />
         )}
       </header>
       <Picture
@@ -112,7 +99,14 @@ function Whole(props: { table: Columns }) {
         onChoose={choose}
       />
       <div class="modules-parts">
-        <Outline table={part} tree={tree} columns={columns} chosen={chosen} onChoose={choose} />
+        <Outline
+          key={rank?.key}
+          table={part}
+          tree={tree}
+          columns={columns}
+          chosen={chosen}
+          onChoose={choose}
+        />
         <Inside table={part} tree={tree} chosen={chosen} />
       </div>
     </>
@@ -177,59 +171,47 @@ function Picture(props: {
 
 /** The modules that weigh something as boxes, and which box is of which row. */
 function drawn(table: Columns, tree: Tree, by: string) {
-  const all = table.values(by);
-  const paths = table.texts("path");
-  const classes = table.texts("class");
-  const rows: number[] = [];
-  const places = new Map<number, number>();
-  for (let row = 0; row < table.rows; row++) {
-    if (Number(all[row] ?? 0) <= 0) continue;
-    places.set(row, rows.length);
-    rows.push(row);
-  }
-  const weights = rows.map((row) => Number(all[row] ?? 0));
+  const [all, paths, classes] = [table.numbers(by), table.texts("path"), table.texts("class")];
+  const rows = tree.ids.map((_, row) => row).filter((row) => (all[row] ?? 0) > 0);
+  const places = new Map(rows.map((row, place) => [row, place]));
+  const weights = rows.map((row) => all[row] ?? 0);
   const boxes = laidOut(
     rows.map((row) => places.get(tree.parent[row] ?? -1) ?? -1),
     weights,
   );
   const looks: Look[] = rows.map((row) => {
-    const path = plain(paths[row] ?? "");
-    const type = plain(classes[row] ?? "");
-    const name = (tree.depth[row] ?? 0) > 0 ? shortPath(path) : path;
+    const [path, type] = [plain(paths[row] ?? ""), plain(classes[row] ?? "")];
+    const name = tree.depth[row] ? shortPath(path) : path;
     return { text: type && type !== name ? `${name}  ${type}` : name, role: "module", shade: type };
   });
   return { rows, boxes, looks, places, weights };
 }
 
-/** Whether a column says anything: it is there, and not all of it is nothing. */
+/** Whether a column says anything, or is the one that is always there. */
 function holdsAny(table: Columns, name: string): boolean {
-  if (!table.has(name)) return false;
-  const values = table.values(name);
-  for (let row = 0; row < values.length; row++) if (values[row]) return true;
-  return name === "total_ns";
+  return name === "total_ns" || says(table, name);
 }
 
-interface Process {
-  key: string;
-  label: string;
+/** The process that each row is of. */
+function processOf(table: Columns): (row: number) => string {
+  const [processes, ranks] = [table.values("process"), table.values("rank")];
+  return (row) => `${ranks[row] ?? ""}.${processes[row] ?? ""}`;
 }
 
 /** The processes that the modules are of. */
-function processesOf(table: Columns): Process[] {
-  const found = new Map<string, Process>();
-  const [processes, ranks] = [table.values("process"), table.values("rank")];
-  for (let row = 0; row < table.rows; row++) {
-    const [process, rank] = [processes[row] ?? null, ranks[row] ?? null];
-    const key = `${rank ?? ""}.${process ?? ""}`;
-    if (found.has(key)) continue;
-    const words = [rank === null ? "" : `rank ${rank}`, process === null ? "" : `process ${process}`];
-    found.set(key, { key, label: words.filter(Boolean).join(" · ") || "unknown" });
-  }
-  return [...found.values()].sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }));
+function processesOf(table: Columns) {
+  const key = processOf(table);
+  return [...new Set(Array.from({ length: table.rows }, (_, row) => key(row)))]
+    .map((key) => {
+      const [rank, process] = key.split(".");
+      const label = [rank && `rank ${rank}`, process && `process ${process}`].filter(Boolean).join(" · ");
+      return { key, label: label || "unknown" };
+    })
+    .sort((a, b) => a.label.localeCompare(b.label, "en", { numeric: true }));
 }
 
 /** The rows of one process. */
-function ofProcess(table: Columns, key: string): Columns {
-  const [processes, ranks] = [table.values("process"), table.values("rank")];
-  return table.where((row) => `${ranks[row] ?? ""}.${processes[row] ?? ""}` === key);
+function ofProcess(table: Columns, wanted: string): Columns {
+  const key = processOf(table);
+  return table.where((row) => key(row) === wanted);
 }

@@ -3,8 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
-import { Choice } from "../parts/choice";
-import { Pick } from "../parts/pick";
+import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import { Flame } from "../stacks/flame";
@@ -146,14 +145,14 @@ function Graph(props: { choices: Choices }) {
           </label>
         )}
         {processes.length > 0 && (
-          <Pick
+          <Select
             label="Process"
             chosen={at > 0 ? String(at - 1) : ""}
             options={[
               ["", "all processes"],
               ...choices.processes.map((label, row) => [String(row), label.slice(0, 200)] as const),
             ]}
-            onPick={(row) => change({ process: row || undefined })}
+            onChoice={(row) => change({ process: row || undefined })}
           />
         )}
         <div class="tools told" title="What has no stack ran where none was recorded">

@@ -1,7 +1,7 @@
-/** A button that sends no form. */
+/** A button that does something on the page, and sends no form. */
 
-import type { ButtonHTMLAttributes } from "preact";
+import type { ComponentProps } from "preact";
 
-export function Button(props: ButtonHTMLAttributes<HTMLButtonElement>) {
+export function Button(props: ComponentProps<"button">) {
   return <button type="button" {...props} />;
 }

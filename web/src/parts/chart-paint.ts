@@ -1,8 +1,9 @@
 /** Draws a chart on its canvas. */
 
 import { moment, ticks } from "../timeline/ticks";
+import { bytes } from "../units";
 import type { ChartProps } from "./chart";
-import { type Extent, marks, type Room, reading, xOf, yOf } from "./chart-scale";
+import { type Extent, marks, type Room, xOf, yOf } from "./chart-scale";
 import { colour } from "./theme";
 
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
@@ -23,12 +24,12 @@ export function paint(
   if (!ctx) return;
   ctx.scale(ratio, ratio);
   ctx.font = FONT;
-  axes(ctx, props.unit, room, extent);
+  axes(ctx, room, extent);
   ctx.save();
   ctx.beginPath();
   ctx.rect(room.left, room.top - 1, room.right - room.left, room.bottom - room.top + 1);
   ctx.clip();
-  const { time, layers = [], lines = [] } = props;
+  const { time, layers, lines } = props;
   // Each is filled down to zero, so the topmost comes first and those below cover it.
   for (let layer = layers.length - 1; layer >= 0; layer--) {
     const painted = colour(layers[layer]?.colour ?? "");
@@ -44,8 +45,7 @@ export function paint(
     ctx.lineTo(xOf(time[0] ?? 0, room, extent), zero);
     ctx.fill();
   }
-  ctx.lineWidth = layers.length ? 1 : 1.5;
-  if (layers.length) ctx.setLineDash([5, 3]);
+  ctx.setLineDash([5, 3]);
   for (const line of lines) {
     ctx.strokeStyle = colour(line.colour);
     trace(ctx, time, line.values, room, extent);
@@ -80,17 +80,17 @@ function trace(
   }
 }
 
-function axes(ctx: CanvasRenderingContext2D, unit: string, room: Room, extent: Extent): void {
+function axes(ctx: CanvasRenderingContext2D, room: Room, extent: Extent): void {
   ctx.strokeStyle = colour("line");
   ctx.fillStyle = colour("muted");
   ctx.lineWidth = 1;
   ctx.textBaseline = "middle";
   ctx.textAlign = "right";
   const down = Math.max(2, Math.floor((room.bottom - room.top) / APART.y));
-  for (const value of marks(extent.low, extent.high, down, unit)) {
+  for (const value of marks(extent.high, down)) {
     const y = Math.round(yOf(value, room, extent)) + 0.5;
     segment(ctx, room.left, y, room.right, y);
-    ctx.fillText(reading(value, unit), room.left - 8, y);
+    ctx.fillText(bytes(value), room.left - 8, y);
   }
   ctx.textBaseline = "top";
   ctx.textAlign = "center";
@@ -110,7 +110,7 @@ function axes(ctx: CanvasRenderingContext2D, unit: string, room: Room, extent: E
 function chosen(ctx: CanvasRenderingContext2D, props: ChartProps, room: Room, extent: Extent): void {
   ctx.textBaseline = "top";
   ctx.fillStyle = colour("text");
-  for (const mark of props.marks ?? []) {
+  for (const mark of props.marks) {
     if (mark.time < extent.start || mark.time > extent.end) continue;
     const x = Math.round(xOf(mark.time, room, extent)) + 0.5;
     ctx.strokeStyle = colour("muted");
@@ -127,7 +127,7 @@ function chosen(ctx: CanvasRenderingContext2D, props: ChartProps, room: Room, ex
     ctx.strokeText(mark.label, at, room.top + 1);
     ctx.fillText(mark.label, at, room.top + 1);
   }
-  if (typeof props.cursor !== "number" || props.cursor < extent.start || props.cursor > extent.end) return;
+  if (props.cursor < extent.start || props.cursor > extent.end) return;
   ctx.strokeStyle = colour("text");
   ctx.lineWidth = 2;
   const x = Math.round(xOf(props.cursor, room, extent));

@@ -12,49 +12,34 @@ export interface Room {
   bottom: number;
 }
 
-/** What a chart shows: from the first to the last time, from the lowest to the highest value. */
+/** What a chart shows: from the first to the last time, and from 0 to the highest value. */
 export interface Extent {
   start: number;
   end: number;
-  low: number;
   high: number;
 }
 
-const MARGIN = { left: 62, right: 14, top: 10, bottom: 26 };
-
 export function room(width: number, height: number): Room {
-  const { left, right, top, bottom } = MARGIN;
+  const [left, top] = [62, 10];
   return {
     width,
     height,
     left,
-    right: Math.max(left + 1, width - right),
+    right: Math.max(left + 1, width - 14),
     top,
-    bottom: Math.max(top + 1, height - bottom),
+    bottom: Math.max(top + 1, height - 26),
   };
 }
 
-/** Of all values, zero among them; `reach` is shown in any case. */
-export function extent(
-  time: ArrayLike<number>,
-  series: readonly ArrayLike<number | null>[],
-  reach: number,
-): Extent {
-  let [low, high] = [0, reach];
+/** Of all values. */
+export function extent(time: ArrayLike<number>, series: readonly ArrayLike<number | null>[]): Extent {
+  let high = 0;
   for (const values of series)
-    for (let row = 0; row < values.length; row++) {
-      const value = values[row] ?? 0;
-      if (value > high) high = value;
-      if (value < low) low = value;
-    }
+    for (let row = 0; row < values.length; row++) high = Math.max(high, values[row] ?? 0);
   const start = time[0] ?? 0;
-  // A little air above the highest, unless the scale ends there by its nature.
-  return {
-    start,
-    end: Math.max(time[time.length - 1] ?? 0, start + 1),
-    low: low < 0 ? low * 1.04 : 0,
-    high: high === reach && reach > 0 ? high : high * 1.04 || 1,
-  };
+  const end = Math.max(time[time.length - 1] ?? 0, start + 1);
+  // A little air above the highest.
+  return { start, end, high: high * 1.04 || 1 };
 }
 
 export function xOf(time: number, room: Room, extent: Extent): number {
@@ -67,21 +52,17 @@ export function timeAt(x: number, room: Room, extent: Extent): number {
 }
 
 export function yOf(value: number, room: Room, extent: Extent): number {
-  return room.bottom - ((value - extent.low) / (extent.high - extent.low)) * (room.bottom - room.top);
+  return room.bottom - (value / extent.high) * (room.bottom - room.top);
 }
 
-/** At most so many round values of a scale: bytes in powers of two, everything else in tens. */
-export function marks(low: number, high: number, most: number, unit: string): number[] {
-  if (!(high > low) || most < 1) return [];
-  const least = (high - low) / most;
-  const step = unit.startsWith("bytes") ? byteStep(least) : tenStep(least);
-  const first = Math.ceil(low / step);
-  const found = Array.from({ length: Math.floor(high / step) - first + 1 }, (_, row) => (first + row) * step);
-  return found.slice(0, most + 1);
+/** Round numbers of bytes from 0 on, about so many at most. */
+export function marks(high: number, most: number): number[] {
+  const step = byteStep(high / most);
+  return Array.from({ length: Math.floor(high / step) + 1 }, (_, row) => row * step);
 }
 
-/** 1, 2 or 5 times a power of ten. */
-function tenStep(least: number): number {
+/** The next of 1, 2 or 5 times a power of ten. */
+export function tenStep(least: number): number {
   const ten = 10 ** Math.floor(Math.log10(least));
   return ([1, 2, 5].find((factor) => factor * ten >= least * 0.999_999) ?? 10) * ten;
 }
@@ -93,10 +74,9 @@ function byteStep(least: number): number {
   return step >= 1000 ? unit * 1024 : step * unit;
 }
 
-/** What stands at a mark, and what is read where the pointer is. */
+/** A value with its unit. */
 export function reading(value: number | null | undefined, unit: string): string {
-  if (unit === "bytes") return units.bytes(value);
-  if (unit === "bytes/s") return value || value === 0 ? `${units.bytes(value)}/s` : units.bytes(value);
+  if (unit.startsWith("bytes")) return units.bytes(value) + (value == null ? "" : unit.slice(5));
   if (unit === "%") return units.percent(value);
   return units.scaled(value, unit);
 }

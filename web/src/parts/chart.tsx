@@ -1,5 +1,5 @@
 /**
- * Values over time: layers on top of each other, and lines. Values hold until the next one.
+ * Bytes over time: layers on top of each other, and lines. Values hold until the next one.
  *
  * The colours are names of the theme. The chart takes the width that there is and the height it is given, so nothing
  * moves when its values come. `cursor` and `marks` are drawn where the page says; what the pointer or the keyboard does
@@ -7,10 +7,11 @@
  * of what the pages need, and a library for all kinds of charts would be a quarter of the app.
  */
 
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import "./chart.css";
 import { paint } from "./chart-paint";
 import { extent, highestNear, room, rowAt, stacked, timeAt } from "./chart-scale";
+import { useSized } from "./lengths";
 import { theme } from "./theme";
 
 export interface Layer {
@@ -25,26 +26,22 @@ export interface ChartProps {
   label: string;
   /** Rising times in ns. */
   time: ArrayLike<number>;
-  /** From the bottom up; each is drawn on top of those before. */
-  layers?: readonly Layer[];
-  /** Drawn over the layers, dashed where there are layers. */
-  lines?: readonly Layer[];
-  /** Of the values, as tables name units. */
-  unit: string;
+  /** Bytes, from the bottom up; each is drawn on top of those before. */
+  layers: readonly Layer[];
+  /** Drawn dashed over the layers. */
+  lines: readonly Layer[];
   /** A CSS length such as `16rem`. */
   height: string;
-  /** The value the scale reaches at least; 100 for shares. */
-  reach?: number;
-  /** A time that is marked as chosen. */
-  cursor?: number | null;
+  /** The time that is chosen. */
+  cursor: number;
   /** Times that are marked with a word. */
-  marks?: readonly { time: number; label: string }[];
+  marks: readonly { time: number; label: string }[];
   /** What the chosen time reads as, for those who cannot see it. */
-  told?: string;
+  told: string;
   /** Called with the row whose values hold under the pointer, null when it is gone. */
-  onHover?: (row: number | null) => void;
+  onHover: (row: number | null) => void;
   /** Called with the time that was clicked or reached with the arrow keys: near a peak, that of the peak. */
-  onCursor?: (time: number) => void;
+  onCursor: (time: number) => void;
   /** Called with the stretch of time that was dragged over. */
   onRange?: (start: number, end: number) => void;
 }
@@ -53,15 +50,16 @@ export interface ChartProps {
 const NEAR = 4;
 /** Pixels after which a press becomes a drag. */
 const DRAGS = 6;
-const NONE: readonly Layer[] = [];
 
 export function Chart(props: ChartProps) {
-  const { time, layers = NONE, lines = NONE, onHover, onCursor, onRange } = props;
-  const host = useRef<HTMLDivElement>(null);
+  const { time, layers, lines, cursor, onHover, onCursor, onRange } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
   const pointer = useRef<HTMLSpanElement>(null);
   const pressed = useRef<number | null>(null);
   const [size, setSize] = useState({ width: 0, height: 0 });
+  const host = useSized<HTMLDivElement>((element) =>
+    setSize({ width: element.clientWidth, height: element.clientHeight }),
+  );
   const painted = theme.value;
   const stack = useMemo(
     () =>
@@ -72,21 +70,12 @@ export function Chart(props: ChartProps) {
     [time, layers],
   );
   const all = useMemo(() => [...stack.slice(-1), ...lines.map((line) => line.values)], [stack, lines]);
-  const shown = useMemo(() => extent(time, all, props.reach ?? 0), [time, all, props.reach]);
+  const shown = useMemo(() => extent(time, all), [time, all]);
   const inside = room(size.width, size.height);
 
-  useLayoutEffect(() => {
-    const element = host.current;
-    if (!element) return;
-    const look = () => setSize({ width: element.clientWidth, height: element.clientHeight });
-    const watcher = new ResizeObserver(look);
-    watcher.observe(element);
-    look();
-    return () => watcher.disconnect();
-  }, []);
   useEffect(() => {
     if (canvas.current && size.width > 0) paint(canvas.current, props, stack, inside, shown);
-  }, [painted, size, stack, lines, shown, props.cursor, props.marks, props.unit]);
+  }, [painted, size, stack, lines, shown, cursor, props.marks]);
 
   const xIn = (event: PointerEvent) => event.clientX - (host.current?.getBoundingClientRect().left ?? 0);
   /** The line under the pointer or, while something is dragged over, all from there on. */
@@ -95,24 +84,24 @@ export function Chart(props: ChartProps) {
     if (!element) return;
     element.hidden = x === null;
     if (x === null) return;
-    const from = pressed.current === null || !onRange ? x : Math.min(x, pressed.current);
-    element.style.left = `${Math.max(inside.left, from)}px`;
-    const wide = pressed.current === null || !onRange ? 0 : Math.abs(x - pressed.current);
-    element.style.width = `${Math.min(wide, inside.right - Math.max(inside.left, from))}px`;
+    const other = onRange && pressed.current !== null ? pressed.current : x;
+    const left = Math.max(inside.left, Math.min(x, other));
+    const right = Math.max(left, Math.min(inside.right, Math.max(x, other)));
+    Object.assign(element.style, { left: `${left}px`, width: `${right - left}px` });
   };
   const onPointerMove = (event: PointerEvent) => {
     const x = xIn(event);
     const within = x >= inside.left && x <= inside.right && time.length > 0;
     follow(within || pressed.current !== null ? x : null);
-    onHover?.(within ? rowAt(time, timeAt(x, inside, shown)) : null);
+    onHover(within ? rowAt(time, timeAt(x, inside, shown)) : null);
   };
   const onPointerLeave = () => {
     if (pressed.current !== null) return;
     follow(null);
-    onHover?.(null);
+    onHover(null);
   };
   const onPointerDown = (event: PointerEvent) => {
-    if (event.button !== 0 || (!onCursor && !onRange)) return;
+    if (event.button !== 0) return;
     pressed.current = xIn(event);
     host.current?.setPointerCapture(event.pointerId);
   };
@@ -122,12 +111,9 @@ export function Chart(props: ChartProps) {
     pressed.current = null;
     follow(to);
     if (Math.abs(to - from) >= DRAGS && onRange) {
-      const [start, end] = [
-        timeAt(Math.min(from, to), inside, shown),
-        timeAt(Math.max(from, to), inside, shown),
-      ];
+      const [start = 0, end = 0] = [from, to].sort((a, b) => a - b).map((x) => timeAt(x, inside, shown));
       if (end > start) onRange(start, end);
-    } else if (onCursor && time.length > 0) {
+    } else if (time.length > 0) {
       const at = timeAt(to, inside, shown);
       const around = timeAt(inside.left + NEAR, inside, shown) - shown.start;
       const found = time[highestNear(time, all[0] ?? [], at, around)] ?? at;
@@ -135,25 +121,31 @@ export function Chart(props: ChartProps) {
     }
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    const by = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
-    if (!by || !onCursor || time.length === 0) return;
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || time.length === 0) return;
     event.preventDefault();
-    const row = rowAt(time, props.cursor ?? shown.start) + by * (event.shiftKey ? 20 : 1);
+    const row = rowAt(time, cursor) + by * (event.shiftKey ? 20 : 1);
     onCursor(Math.round(time[Math.max(0, Math.min(time.length - 1, row))] ?? 0));
   };
 
-  const common = {
-    class: "chart",
-    ref: host,
-    style: { height: props.height },
-    "aria-label": props.label,
-    onPointerMove,
-    onPointerLeave,
-    onPointerDown,
-    onPointerUp,
-  };
-  const content = (
-    <>
+  return (
+    <div
+      role="slider"
+      aria-label={props.label}
+      aria-valuemin={shown.start}
+      aria-valuemax={shown.end}
+      aria-valuenow={cursor}
+      aria-valuetext={props.told}
+      tabIndex={0}
+      onKeyDown={onKeyDown}
+      class="chart"
+      ref={host}
+      style={{ height: props.height }}
+      onPointerMove={onPointerMove}
+      onPointerLeave={onPointerLeave}
+      onPointerDown={onPointerDown}
+      onPointerUp={onPointerUp}
+    >
       <canvas ref={canvas} />
       <span
         class="pointer"
@@ -161,26 +153,6 @@ export function Chart(props: ChartProps) {
         hidden
         style={{ top: `${inside.top}px`, bottom: `${inside.height - inside.bottom}px` }}
       />
-    </>
-  );
-  if (!onCursor)
-    return (
-      <div role="img" {...common}>
-        {content}
-      </div>
-    );
-  return (
-    <div
-      role="slider"
-      aria-valuemin={shown.start}
-      aria-valuemax={shown.end}
-      aria-valuenow={props.cursor ?? shown.start}
-      aria-valuetext={props.told}
-      tabIndex={0}
-      onKeyDown={onKeyDown}
-      {...common}
-    >
-      {content}
     </div>
   );
 }

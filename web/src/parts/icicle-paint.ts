@@ -3,6 +3,7 @@
 import { Fitting } from "../timeline/names";
 import { hashed, luminance, parsedColour, shaded } from "../timeline/palette";
 import type { Boxes } from "./icicle-rows";
+import { colour } from "./theme";
 
 export const FONT =
   'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", "DejaVu Sans", sans-serif';
@@ -48,24 +49,17 @@ export class IciclePainter {
   private fitting = new Fitting(() => 0);
   private font = "";
 
-  /** `colour` gives a colour of the theme by its name. */
-  constructor(
-    private readonly context: CanvasRenderingContext2D,
-    private colour: (name: string) => string,
-  ) {}
+  constructor(private readonly context: CanvasRenderingContext2D) {}
 
   /** Take all colours from the theme anew. */
-  renew(colour: (name: string) => string): void {
-    this.colour = colour;
+  renew(): void {
     this.known.clear();
   }
 
   paint(picture: Picture): void {
     const { context } = this;
-    const { boxes, ratio, height, rowHeight, scroll } = picture;
-    const wide = Math.round(picture.width * ratio);
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, wide, Math.round(height * ratio));
+    const { boxes, ratio, width, height, rowHeight, scroll, chosen, hovered } = picture;
+    sized(context.canvas, width, height, ratio);
     this.setFont(Math.min(rowHeight * 0.6, 15) * ratio);
     const first = Math.max(Math.floor(scroll / rowHeight), 0);
     const last = Math.min(Math.ceil((scroll + height) / rowHeight), boxes.rows);
@@ -75,9 +69,8 @@ export class IciclePainter {
       const row = boxes.row[index] ?? 0;
       if (row >= first && row < last) this.box(picture, index, row, drawn);
     }
-    if (picture.chosen >= 0) this.outline(picture, picture.chosen, this.colour("text"), 2);
-    if (picture.hovered >= 0 && picture.hovered !== picture.chosen)
-      this.outline(picture, picture.hovered, this.colour("text"), 1);
+    if (chosen >= 0) this.outline(picture, chosen, 2);
+    if (hovered >= 0 && hovered !== chosen) this.outline(picture, hovered, 1);
   }
 
   private box(picture: Picture, index: number, row: number, drawn: Int32Array): void {
@@ -103,12 +96,12 @@ export class IciclePainter {
     const text = this.fitting.fit(look.text, Math.min(right, picture.width * ratio) - begin - 4 * ratio);
     if (!text) return;
     context.globalAlpha = wanted ? 1 : 0.6;
-    context.fillStyle = wanted && !around ? ink : this.colour("text");
+    context.fillStyle = wanted && !around ? ink : colour("text");
     context.fillText(text, begin, top + height / 2 + 0.5 * ratio);
     context.globalAlpha = 1;
   }
 
-  private outline(picture: Picture, index: number, colour: string, width: number): void {
+  private outline(picture: Picture, index: number, width: number): void {
     const { context } = this;
     const [left, right] = edges(picture, index);
     const [top, height] = rowEdges(picture, picture.boxes.row[index] ?? 0);
@@ -117,7 +110,7 @@ export class IciclePainter {
     const to = Math.min(Math.max(right - picture.ratio, from + 3 * line), picture.width * picture.ratio);
     if (right < 0 || left > picture.width * picture.ratio) return;
     context.globalAlpha = 1;
-    context.strokeStyle = colour;
+    context.strokeStyle = colour("text");
     context.lineWidth = line;
     context.strokeRect(from + line / 2, top + line / 2, to - from - line, height - line);
   }
@@ -126,10 +119,10 @@ export class IciclePainter {
     const key = `${look.role} ${look.shade}`;
     let found = this.known.get(key);
     if (!found) {
-      const rgb = shaded(parsedColour(this.colour(look.role)), hashed(look.shade));
+      const rgb = shaded(parsedColour(colour(look.role)), hashed(look.shade));
       found = {
         fill: `rgb(${rgb.join()})`,
-        ink: luminance(rgb) > 0.2 ? this.colour("on-span") : "#ffffff",
+        ink: luminance(rgb) > 0.2 ? colour("on-span") : "#ffffff",
       };
       this.known.set(key, found);
     }
@@ -145,6 +138,13 @@ export class IciclePainter {
     this.font = font;
     this.fitting = new Fitting((text) => context.measureText(text).width);
   }
+}
+
+/** Makes a canvas empty, and as large as it is shown. */
+function sized(canvas: HTMLCanvasElement, width: number, height: number, ratio: number): void {
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
 }
 
 /** Where a box begins and ends, in pixels of the canvas. */

@@ -4,7 +4,8 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { IciclePainter, type Look, type Picture, type Sight } from "./icicle-paint";
 import { type Boxes, boxAt, forkRow, neighbour } from "./icicle-rows";
-import { colour, theme } from "./theme";
+import { beside, rem, reveal, useSized } from "./lengths";
+import { theme } from "./theme";
 import "./icicle.css";
 
 export interface IcicleProps {
@@ -34,51 +35,28 @@ const ROW_REM = 1.45;
 const MARGINS_REM = 0.7;
 const GLIDE_MS = 160;
 
-interface Hovered {
-  index: number;
-  x: number;
-  y: number;
-}
-
 export function Icicle(props: IcicleProps) {
-  const { boxes, zoom, chosen } = props;
-  const scroller = useRef<HTMLDivElement>(null);
+  const { boxes, looks, found = null, zoom, chosen } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [hovered, setHovered] = useState<Hovered | null>(null);
+  const [hovered, setHovered] = useState<{ index: number; x: number; y: number } | null>(null);
   const drawing = useMemo(() => new Drawing(), []);
+  const scroller = useSized<HTMLDivElement>(() => drawing.draw());
   const rowHeight = Math.round(ROW_REM * rem());
   const shade = theme.value;
 
   useLayoutEffect(() => {
-    const element = canvas.current;
-    const around = scroller.current;
-    if (!element || !around) return;
-    drawing.begin(element, around);
-    const watcher = new ResizeObserver(() => drawing.draw());
-    watcher.observe(around);
-    return () => {
-      watcher.disconnect();
-      drawing.end();
-    };
+    drawing.begin(canvas.current, scroller.current);
+    return () => drawing.end();
   }, [drawing]);
   // The attribute with the theme is set by an effect of its own, which runs first.
   useEffect(() => drawing.renew(), [drawing, shade]);
   useLayoutEffect(() => {
-    const sight = {
-      start: zoom < 0 ? 0 : (boxes.start[zoom] ?? 0),
-      end: zoom < 0 ? boxes.whole : (boxes.end[zoom] ?? 0),
-    };
-    drawing.show({
-      boxes,
-      looks: props.looks,
-      found: props.found ?? null,
-      zoom,
-      chosen,
-      hovered: hovered?.index ?? -1,
-      rowHeight,
-      sight,
-    });
-  }, [drawing, boxes, props.looks, props.found, zoom, chosen, hovered?.index, rowHeight]);
+    const sight =
+      zoom < 0
+        ? { start: 0, end: boxes.whole }
+        : { start: boxes.start[zoom] ?? 0, end: boxes.end[zoom] ?? 0 };
+    drawing.show({ boxes, looks, found, zoom, chosen, hovered: hovered?.index ?? -1, rowHeight, sight });
+  }, [drawing, boxes, looks, found, zoom, chosen, hovered?.index, rowHeight]);
   // What was under the pointer is elsewhere now.
   useEffect(() => setHovered(null), [boxes, zoom]);
   // What all has in common is scrolled away where the picture is too high.
@@ -89,21 +67,16 @@ export function Icicle(props: IcicleProps) {
   }, [boxes, rowHeight]);
   // A box that keys lead to is scrolled into sight.
   useEffect(() => {
-    const around = scroller.current;
-    if (!around || chosen < 0) return;
-    const top = (boxes.row[chosen] ?? 0) * rowHeight;
-    if (top < around.scrollTop) around.scrollTop = top;
-    else if (top + rowHeight > around.scrollTop + around.clientHeight)
-      around.scrollTop = top + rowHeight - around.clientHeight;
+    if (chosen >= 0) reveal(scroller.current, (boxes.row[chosen] ?? 0) * rowHeight, rowHeight);
   }, [boxes, chosen, rowHeight]);
 
-  const at = (event: MouseEvent): Hovered | null => {
-    const place = scroller.current?.getBoundingClientRect();
-    if (!place) return null;
+  const at = (event: MouseEvent & { currentTarget: HTMLElement }) => {
+    const element = event.currentTarget;
+    const place = element.getBoundingClientRect();
     const [x, y] = [event.clientX - place.left, event.clientY - place.top];
-    const row = Math.floor((y + (scroller.current?.scrollTop ?? 0)) / rowHeight);
+    const row = Math.floor((y + element.scrollTop) / rowHeight);
     const { start, end } = drawing.sight;
-    const index = boxAt(boxes, row, start + (x / Math.max(drawing.width, 1)) * (end - start));
+    const index = boxAt(boxes, row, start + (x / Math.max(element.clientWidth, 1)) * (end - start));
     return index < 0 ? null : { index, x, y };
   };
   const onKeyDown = (event: KeyboardEvent) => {
@@ -133,20 +106,21 @@ export function Icicle(props: IcicleProps) {
         onKeyDown={onKeyDown}
         onPointerMove={(event) => setHovered(at(event))}
         onPointerLeave={() => setHovered(null)}
-        onClick={(event) => {
-          const found = at(event);
-          if (event.detail < 2) props.onChoose(found?.index ?? -1, false);
-        }}
+        onClick={(event) => event.detail < 2 && props.onChoose(at(event)?.index ?? -1, false)}
         onDblClick={(event) => {
-          const found = at(event);
-          if (found) props.onZoom(found.index);
+          const box = at(event);
+          if (box) props.onZoom(box.index);
         }}
       >
         <canvas ref={canvas} />
         <div style={{ height: `${boxes.rows * rowHeight}px` }} />
       </div>
       {hovered && hovered.index < boxes.row.length && (
-        <div class="icicle-tip" style={beside(hovered, scroller.current)} role="presentation">
+        <div
+          class="tip"
+          style={beside(hovered.x, hovered.y, scroller.current?.clientWidth ?? 0)}
+          role="presentation"
+        >
           {props.tip(hovered.index)}
         </div>
       )}
@@ -157,54 +131,37 @@ export function Icicle(props: IcicleProps) {
   );
 }
 
-/** Where the words beside the pointer stand, so that they stay within the picture. */
-function beside(hovered: Hovered, around: HTMLElement | null): Record<string, string> {
-  const width = around?.clientWidth ?? 0;
-  const right = hovered.x > width * 0.55;
-  return {
-    [right ? "right" : "left"]: `${(right ? width - hovered.x : hovered.x) + 14}px`,
-    top: `${hovered.y + 16}px`,
-  };
-}
-
-function rem(): number {
-  return Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
-}
+type Shown = Omit<Picture, "scroll" | "width" | "height" | "ratio">;
 
 /** The canvas: it fills what is in sight of the scroller, and glides where another part is to be shown. */
 class Drawing {
   sight: Sight = { start: 0, end: 1 };
-  width = 0;
-  private canvas: HTMLCanvasElement | null = null;
   private scroller: HTMLElement | null = null;
   private painter: IciclePainter | null = null;
-  private shown: Omit<Picture, "scroll" | "width" | "height" | "ratio"> | null = null;
+  private shown: Shown | null = null;
   private from: Sight = this.sight;
   private since = 0;
   private frame = 0;
 
-  begin(canvas: HTMLCanvasElement, scroller: HTMLElement): void {
-    const context = canvas.getContext("2d");
-    if (!context) return;
-    this.canvas = canvas;
+  begin(canvas: HTMLCanvasElement | null, scroller: HTMLElement | null): void {
+    const context = canvas?.getContext("2d");
+    this.painter = context ? new IciclePainter(context) : null;
     this.scroller = scroller;
-    this.painter = new IciclePainter(context, colour);
   }
 
   end(): void {
     cancelAnimationFrame(this.frame);
-    this.frame = 0;
     this.painter = null;
   }
 
   renew(): void {
-    this.painter?.renew(colour);
+    this.painter?.renew();
     this.draw();
   }
 
-  show(next: Omit<Picture, "scroll" | "width" | "height" | "ratio">): void {
+  show(next: Shown): void {
     const same = this.shown?.boxes === next.boxes;
-    if (!same || matchMedia("(prefers-reduced-motion: reduce)").matches) this.sight = next.sight;
+    if (!same || matchMedia("(prefers-reduced-motion: reduce)").matches) this.sight = this.from = next.sight;
     else if (this.shown?.zoom !== next.zoom) {
       this.from = this.sight;
       this.since = performance.now();
@@ -217,37 +174,28 @@ class Drawing {
     if (this.frame) return;
     this.frame = requestAnimationFrame((now) => {
       this.frame = 0;
-      this.glide(now);
-      this.paint();
+      this.paint(now);
     });
   }
 
-  private glide(now: number): void {
-    const { shown } = this;
-    if (!shown) return;
+  private paint(now: number): void {
+    const { scroller, painter, shown, from } = this;
+    if (!scroller || !painter || !shown) return;
     const past = Math.min(Math.max((now - this.since) / GLIDE_MS, 0), 1);
     const way = past * (2 - past);
     this.sight = {
-      start: this.from.start + (shown.sight.start - this.from.start) * way,
-      end: this.from.end + (shown.sight.end - this.from.end) * way,
+      start: from.start + (shown.sight.start - from.start) * way,
+      end: from.end + (shown.sight.end - from.end) * way,
     };
     if (past < 1) this.draw();
-    else this.sight = this.from = shown.sight;
-  }
-
-  private paint(): void {
-    const { canvas, scroller, painter, shown } = this;
-    if (!canvas || !scroller || !painter || !shown) return;
-    const ratio = devicePixelRatio || 1;
-    const [width, height] = [scroller.clientWidth, scroller.clientHeight];
-    this.width = width;
-    const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
-    if (canvas.width !== across || canvas.height !== down) {
-      canvas.width = across;
-      canvas.height = down;
-      canvas.style.width = `${width}px`;
-      canvas.style.height = `${height}px`;
-    }
-    painter.paint({ ...shown, sight: this.sight, scroll: scroller.scrollTop, width, height, ratio });
+    else this.from = this.sight;
+    painter.paint({
+      ...shown,
+      sight: this.sight,
+      scroll: scroller.scrollTop,
+      width: scroller.clientWidth,
+      height: scroller.clientHeight,
+      ratio: devicePixelRatio || 1,
+    });
   }
 }

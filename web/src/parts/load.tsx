@@ -52,7 +52,7 @@ function Small(props: { load: Columns; name: string; label: string; unit: string
       >
         <path d={area(values, unit === "%" ? Math.max(most, 100) : most || 1)} />
       </svg>
-      <span class="most">{reading(unit === "bytes" ? most : mean, unit)}</span>
+      <span class="muted">{reading(unit === "bytes" ? most : mean, unit)}</span>
     </li>
   );
 }

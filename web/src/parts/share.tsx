@@ -3,19 +3,20 @@
  * Any page can show it; which part is meant stands in the address.
  */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { route } from "../router";
 import type { Query, Source } from "../source/source";
 import * as units from "../units";
 import { useJson, useSource, words } from "./answer";
+import { Button } from "./button";
 import { handOver } from "./perfetto";
 import "./share.css";
 
 const FORMATS = [
-  { form: "ktrace", title: "Kinetoscope", told: ".ktrace: keeps everything, and is small" },
-  { form: "json", title: "Chrome JSON", told: ".json.gz: for what reads torch.profiler's traces" },
-  { form: "perfetto", title: "Perfetto", told: ".pftrace: for ui.perfetto.dev and its trace processor" },
-  { form: "speedscope", title: "speedscope", told: ".speedscope.json: drop it on speedscope.app" },
+  ["ktrace", "Kinetoscope", ".ktrace: keeps everything, and is small"],
+  ["json", "Chrome JSON", ".json.gz: for what reads torch.profiler's traces"],
+  ["perfetto", "Perfetto", ".pftrace: for ui.perfetto.dev and its trace processor"],
+  ["speedscope", "speedscope", ".speedscope.json: drop it on speedscope.app"],
 ] as const;
 
 /** A part of the trace that can be taken. */
@@ -31,57 +32,33 @@ interface About {
   steps: [number, number] | null;
 }
 
-export function Share(props: { label?: string }) {
+export function Share() {
   const source = useSource();
-  const [open, setOpen] = useState(false);
-  const button = useRef<HTMLButtonElement>(null);
-  const close = () => {
-    setOpen(false);
-    button.current?.focus();
-  };
+  const [at, setAt] = useState<DOMRect | null>(null);
   return (
     <>
-      <button
-        type="button"
-        ref={button}
-        aria-expanded={open}
+      <Button
+        aria-expanded={at !== null}
         aria-haspopup="dialog"
+        popovertarget="share"
         title={source.served ? "Save, share, or open elsewhere" : "Share what is shown"}
-        onClick={() => setOpen(!open)}
+        onClick={(event) => setAt(event.currentTarget.getBoundingClientRect())}
       >
-        {props.label ?? "Export"}
-      </button>
-      {open && <Panel at={button.current} onClose={close} />}
+        Export
+      </Button>
+      <div
+        id="share"
+        class="share"
+        popover="auto"
+        role="dialog"
+        aria-label="Export"
+        style={at ? place(at) : {}}
+        onToggle={(event) => event.newState === "closed" && setAt(null)}
+      >
+        {at && <Link />}
+        {at && source.served && <Files source={source} />}
+      </div>
     </>
-  );
-}
-
-function Panel(props: { at: HTMLElement | null; onClose: () => void }) {
-  const source = useSource();
-  const panel = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    panel.current?.focus();
-    const away = (event: PointerEvent) => {
-      const inside = event.target instanceof Node && panel.current?.contains(event.target);
-      if (!inside && !(event.target instanceof Node && props.at?.contains(event.target))) props.onClose();
-    };
-    const keys = (event: KeyboardEvent) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
-      props.onClose();
-    };
-    addEventListener("pointerdown", away);
-    addEventListener("keydown", keys, true);
-    return () => {
-      removeEventListener("pointerdown", away);
-      removeEventListener("keydown", keys, true);
-    };
-  }, []);
-  return (
-    <div class="share" ref={panel} role="dialog" aria-label="Export" tabIndex={-1} style={place(props.at)}>
-      <Link />
-      {source.served && <Files source={source} />}
-    </div>
   );
 }
 
@@ -89,8 +66,7 @@ function Link() {
   const [copied, setCopied] = useState(false);
   return (
     <div class="share-row">
-      <button
-        type="button"
+      <Button
         onClick={() =>
           navigator.clipboard?.writeText(location.href).then(
             () => setCopied(true),
@@ -99,7 +75,7 @@ function Link() {
         }
       >
         Copy link to this view
-      </button>
+      </Button>
       <span class="muted" role="status">
         {copied ? "Copied." : ""}
       </span>
@@ -148,34 +124,26 @@ function Files(props: { source: Source }) {
     }
   };
 
+  const radio = (value: string) =>
+    ({ type: "radio", name: "share-part", checked: key === value, onChange: () => setKey(value) }) as const;
   return (
     <>
-      <fieldset class="share-parts">
+      <fieldset>
         <legend>What</legend>
         {parts.map((one) => (
           <label key={one.key}>
-            <input
-              type="radio"
-              name="share-part"
-              checked={key === one.key}
-              onChange={() => setKey(one.key)}
-            />
+            <input {...radio(one.key)} />
             {one.title}
           </label>
         ))}
         {known.value?.steps && (
           <label>
-            <input
-              type="radio"
-              name="share-part"
-              checked={key === "steps"}
-              onChange={() => setKey("steps")}
-            />
+            <input {...radio("steps")} />
             Steps
             <input
               type="text"
               aria-label="Numbers of steps"
-              placeholder={`${known.value.steps[0]}-${known.value.steps[1]}`}
+              placeholder={[...new Set(known.value.steps)].join("-")}
               value={steps}
               onFocus={() => setKey("steps")}
               onInput={(event) => setSteps(event.currentTarget.value)}
@@ -187,26 +155,28 @@ function Files(props: { source: Source }) {
         </p>
       </fieldset>
       <ul>
-        {FORMATS.map((format) => (
-          <li key={format.form}>
-            <Save
-              href={query && !about.error ? source.download(`export/${format.form}`, query) : null}
-              title={format.title}
-            />
-            <span class="muted">{format.told}</span>
-          </li>
-        ))}
+        {FORMATS.map(([form, title, told]) => {
+          const href = query && !about.error && source.download(`export/${form}`, query);
+          return (
+            <li key={form}>
+              {href ? (
+                <a class="button" download href={href}>
+                  {title}
+                </a>
+              ) : (
+                <Button disabled>{title}</Button>
+              )}
+              <span class="muted">{told}</span>
+            </li>
+          );
+        })}
       </ul>
       {source.perfettoUi && (
         <div class="share-perfetto">
           <div class="share-row">
-            <button
-              type="button"
-              disabled={!query || working || tooMany || about.error !== undefined}
-              onClick={perfetto}
-            >
+            <Button disabled={!query || working || tooMany || about.error !== undefined} onClick={perfetto}>
               Open in Perfetto
-            </button>
+            </Button>
             <span class="muted" role="status">
               {told}
             </span>
@@ -219,18 +189,6 @@ function Files(props: { source: Source }) {
         </div>
       )}
     </>
-  );
-}
-
-function Save(props: { href: string | null; title: string }) {
-  return props.href === null ? (
-    <button type="button" disabled>
-      {props.title}
-    </button>
-  ) : (
-    <a class="button" download href={props.href}>
-      {props.title}
-    </a>
   );
 }
 
@@ -255,10 +213,9 @@ export function partsOf(query: Readonly<Record<string, string>>): Part[] {
 }
 
 /** Beside the button, on the side where there is more room. */
-function place(at: HTMLElement | null): Record<string, string> {
-  if (!at) return {};
-  const { left, right, top, bottom } = at.getBoundingClientRect();
-  const across = left > innerWidth / 2 ? { right: `${innerWidth - right}px` } : { left: `${left}px` };
-  const along = top > innerHeight / 2 ? { bottom: `${innerHeight - top + 6}px` } : { top: `${bottom + 6}px` };
-  return { ...across, ...along } as Record<string, string>;
+function place({ left, right, top, bottom }: DOMRect): Record<string, string> {
+  return {
+    ...(left > innerWidth / 2 ? { right: `${innerWidth - right}px` } : { left: `${left}px` }),
+    ...(top > innerHeight / 2 ? { bottom: `${innerHeight - top + 6}px` } : { top: `${bottom + 6}px` }),
+  };
 }

@@ -22,51 +22,36 @@ export function summed(
 ): Columns {
   const texts = keys.map((name) => table.values(name));
   const numbers = sums.map((name) => table.numbers(name));
-  const kept = most.map((name) => table.values(name));
+  const [first = []] = numbers;
   const groups = new Map<string, { row: number; best: number; sums: number[] }>();
   for (let row = 0; row < table.rows; row++) {
     if (!chosen(row)) continue;
     const key = JSON.stringify(texts.map((values) => values[row]));
-    let group = groups.get(key);
-    if (!group) {
-      group = { row, best: row, sums: sums.map(() => 0) };
-      groups.set(key, group);
-    }
-    const first = numbers[0];
-    if (first && (first[row] ?? 0) > (first[group.best] ?? 0)) group.best = row;
-    for (let place = 0; place < numbers.length; place++)
-      group.sums[place] = (group.sums[place] ?? 0) + (numbers[place]?.[row] ?? 0);
+    const group = groups.get(key) ?? { row, best: row, sums: sums.map(() => 0) };
+    groups.set(key, group);
+    if ((first[row] ?? 0) > (first[group.best] ?? 0)) group.best = row;
+    group.sums = group.sums.map((sum, place) => sum + (numbers[place]?.[row] ?? 0));
   }
   const rows = [...groups.values()];
-  const facts = new Map(table.facts.map((column) => [column.name, column]));
   const made = new Map<ColumnFacts, ArrayLike<Value>>();
-  const add = (name: string, values: ArrayLike<Value>) => {
-    const known = facts.get(name);
-    if (known) made.set(known, values);
+  const add = (name: string, value: (group: (typeof rows)[number]) => Value | undefined) => {
+    const known = table.facts.find((column) => column.name === name);
+    if (known)
+      made.set(
+        known,
+        rows.map((group) => value(group) ?? null),
+      );
   };
-  keys.forEach((name, place) => {
-    add(
-      name,
-      rows.map((group) => texts[place]?.[group.row] ?? null),
-    );
-  });
+  for (const name of keys) add(name, ({ row }) => table.values(name)[row]);
   sums.forEach((name, place) => {
-    add(
-      name,
-      rows.map((group) => group.sums[place] ?? 0),
-    );
+    add(name, (group) => group.sums[place]);
   });
-  most.forEach((name, place) => {
-    add(
-      name,
-      rows.map((group) => kept[place]?.[group.best] ?? null),
-    );
-  });
-  const place = sums.indexOf(share);
-  const whole = rows.reduce((sum, group) => sum + (group.sums[place] ?? 0), 0);
+  for (const name of most) add(name, ({ best }) => table.values(name)[best]);
+  const shares = rows.map((group) => group.sums[sums.indexOf(share)] ?? 0);
+  const whole = shares.reduce((sum, value) => sum + value, 0);
   made.set(
     { name: "share", unit: "%", meaning: "Its share of all rows together; adds up to 100.", numeric: true },
-    rows.map((group) => (whole > 0 ? (100 * (group.sums[place] ?? 0)) / whole : null)),
+    shares.map((value) => (whole > 0 ? (100 * value) / whole : null)),
   );
   return new Columns(made);
 }

@@ -1,20 +1,20 @@
 /** The heading and the cells of a table. */
 
-import type { ColumnFacts, Columns, Value } from "../source/source";
+import type { Columns } from "../source/source";
 import * as units from "../units";
-import type { ShownColumn } from "./table-columns";
+import { Button } from "./button";
+import type { Column } from "./table-columns";
 
 const MOST_TITLE = 2000;
 
 export function Heading(props: {
-  column: ShownColumn;
+  column: Column;
   place: number;
-  facts: ColumnFacts | undefined;
   sort: "ascending" | "descending" | undefined;
   onClick: () => void;
 }) {
-  const { column, facts, sort, place } = props;
-  const text = column.title ?? units.heading(column.name, facts?.unit ?? "");
+  const { column, sort, place } = props;
+  const { title, facts } = column;
   return (
     <div
       role="columnheader"
@@ -23,58 +23,49 @@ export function Heading(props: {
       aria-colindex={place + 1}
       style={{ gridColumn: place + 1 }}
     >
-      <button
-        type="button"
-        class={facts?.numeric ? "number" : ""}
-        title={[text, facts?.meaning].filter(Boolean).join(": ")}
+      <Button
+        class={facts.numeric ? "number" : ""}
+        title={[title, facts.meaning].filter(Boolean).join(": ")}
         onClick={props.onClick}
       >
-        <span class="name">{text}</span>
+        <span class="name">{title}</span>
         {sort && <span aria-hidden="true">{sort === "descending" ? "↓" : "↑"}</span>}
-      </button>
+      </Button>
     </div>
   );
 }
 
 export function Cell(props: {
   id: string | undefined;
-  column: ShownColumn;
+  column: Column;
   place: number;
-  facts: ColumnFacts | undefined;
   table: Columns;
   row: number;
   largest: number | undefined;
 }) {
-  const { column, facts, table, row, largest } = props;
-  const value = table.values(column.name)[row];
-  const text = units.shown(value, facts?.unit ?? "", column.name);
-  const share = largest && typeof value === "number" ? Math.max(0, Math.min(1, value / largest)) : 0;
-  const first = props.place === 0 ? " first" : "";
+  const { id, column, place, table, row, largest } = props;
+  const { name, facts } = column;
+  const value = table.values(name)[row];
+  const text = units.shown(value, facts.unit, name);
+  const cut = text.length > MOST_TITLE ? `${text.slice(0, MOST_TITLE)}…` : text;
+  const isNumber = typeof value === "number";
+  const share = largest && isNumber ? Math.max(0, Math.min(1, value / largest)) : 0;
+  // The value in full, where what is shown is shorter.
+  const exact = isNumber && facts.unit && !facts.unit.startsWith("row of");
+  const classes = ["cell", facts.numeric && "number", place === 0 && "first", value === 0 && "faint"];
   return (
     <div
-      id={props.id}
-      class={`${facts?.numeric ? "cell number" : "cell"}${first}`}
+      id={id}
+      class={classes.filter(Boolean).join(" ")}
       role="gridcell"
-      aria-colindex={props.place + 1}
-      data-active={props.id === undefined ? undefined : ""}
-      title={exact(value, facts, text)}
+      aria-colindex={place + 1}
+      data-active={id && ""}
+      title={exact ? `${value.toLocaleString("en-US")} ${facts.unit}` : cut}
     >
       {share > 0 && <span class="fill" style={{ "--share": share }} />}
-      {column.cell ? column.cell(row) : text.length > MOST_TITLE ? `${text.slice(0, MOST_TITLE)}…` : text}
+      {column.cell ? column.cell(row) : cut}
     </div>
   );
-}
-
-/** The value in full, where what is shown is shorter. */
-export function exact(value: unknown, facts: ColumnFacts | undefined, text: string): string {
-  if (typeof value === "number" && facts?.unit && !facts.unit.startsWith("row of"))
-    return `${value.toLocaleString("en-US")} ${facts.unit}`;
-  return text.length > MOST_TITLE ? `${text.slice(0, MOST_TITLE)}…` : text;
-}
-
-/** The value as it is copied: exact, without its unit. */
-export function copied(value: Value | undefined): string {
-  return value === null || value === undefined ? "" : String(value);
 }
 
 /** Where a cell is copied from, by the place of its row among those shown and of its column. */
@@ -93,10 +84,12 @@ export function moved(
 ): CellPlace | null {
   if (last.index < 0) return null;
   const at = from ?? { index: firstSeen, column: 0 };
-  const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page }[key];
-  if (by !== undefined) return from ? { ...at, index: held(at.index + by, last.index) } : at;
-  if (key === "ArrowLeft" || key === "ArrowRight")
-    return from ? { ...at, column: held(at.column + (key === "ArrowLeft" ? -1 : 1), last.column) } : at;
+  const down = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page }[key] ?? 0;
+  const right = { ArrowLeft: -1, ArrowRight: 1 }[key] ?? 0;
+  if (down || right)
+    return from
+      ? { index: held(at.index + down, last.index), column: held(at.column + right, last.column) }
+      : at;
   if (key === "Home") return { ...at, index: 0 };
   if (key === "End") return { ...at, index: last.index };
   return null;

@@ -2,13 +2,14 @@
 
 import type { ComponentChildren } from "preact";
 import type { ColumnFacts, Columns } from "../source/source";
+import * as units from "../units";
 
 export interface ShownColumn {
   name: string;
   /** The heading, made from the name where it is left out. */
   title?: string;
-  /** A CSS grid track such as `minmax(12rem, 3fr)`. */
-  width?: string;
+  /** In rem: fixed, or the least and the share of what is left. Or a CSS grid track such as `minmax(12rem, 3fr)`. */
+  width?: number | readonly [least: number, share: number] | string;
   /** A bar behind the number, as a share of the largest in the column. */
   bar?: boolean;
   /** What is shown in the place of the value. */
@@ -21,20 +22,21 @@ export interface ShownColumn {
   sum?: boolean;
 }
 
+/** A column that the table has. */
+export interface Column extends ShownColumn {
+  title: string;
+  facts: ColumnFacts;
+}
+
 /** The columns to show: those of the page, changed by what the reader turned on or off. */
 export function chosenColumns(
   table: Columns,
   columns: readonly ShownColumn[],
   turned: ReadonlySet<string>,
-): ShownColumn[] {
-  const known = columns.filter((column) => table.has(column.name));
-  const shown = known.filter((column) => Boolean(column.optional) === turned.has(column.name));
-  const mine = new Set(known.map((column) => column.name));
-  const more = table.facts
-    .filter((column) => turned.has(column.name) && !mine.has(column.name))
-    .map((column) => ({ name: column.name }));
-  const all = [...shown, ...more];
-  return all.length > 0 ? all : known.slice(0, 1);
+): Column[] {
+  const all = allColumns(table, columns);
+  const shown = all.filter((column) => Boolean(column.optional) === turned.has(column.name));
+  return shown.length > 0 ? shown : all.slice(0, 1);
 }
 
 /** All columns that can be shown: those of the page first, then what else the table says something in. */
@@ -42,40 +44,50 @@ export function offeredColumns(
   table: Columns,
   columns: readonly ShownColumn[],
   hidden: readonly string[] = [],
-): ShownColumn[] {
-  const mine = columns.filter((column) => table.has(column.name));
-  const names = new Set([...mine.map((column) => column.name), ...hidden]);
-  const more = table.facts.filter(
-    (column) => !names.has(column.name) && !column.unit.startsWith("row of") && says(table, column.name),
+): Column[] {
+  const mine = new Set(columns.map((column) => column.name));
+  return allColumns(table, columns).filter(
+    ({ name, facts }) =>
+      mine.has(name) || !(hidden.includes(name) || facts.unit.startsWith("row of") || !says(table, name)),
   );
-  return [...mine, ...more.map((column) => ({ name: column.name, optional: true }))];
+}
+
+function allColumns(table: Columns, columns: readonly ShownColumn[]): Column[] {
+  const mine = new Set(columns.map((column) => column.name));
+  const more = table.facts
+    .filter(({ name }) => !mine.has(name))
+    .map(({ name }) => ({ name, optional: true }));
+  return [...columns, ...more].flatMap((column) => {
+    const facts = table.facts.find((one) => one.name === column.name);
+    return facts ? { title: units.heading(column.name, facts.unit), ...column, facts } : [];
+  });
 }
 
 /** Whether a column has a value that is neither null nor zero. */
 export function says(table: Columns, name: string): boolean {
-  if (!table.has(name)) return false;
-  const values = table.values(name);
-  for (let row = 0; row < table.rows; row++) {
-    const value = values[row];
-    if (value !== null && value !== undefined && value !== 0) return true;
-  }
-  return false;
+  return (
+    table.has(name) &&
+    Array.prototype.some.call(table.values(name), (value: unknown) => value != null && value !== 0)
+  );
 }
 
 /** The names in an address that are turned from what the page has first. */
-export function turnedNames(text: string | undefined): ReadonlySet<string> {
-  return new Set((text ?? "").split(",").filter(Boolean));
+export function turnedNames(text = ""): ReadonlySet<string> {
+  return new Set(text.split(",").filter(Boolean));
 }
 
 /** The same names with one more or less, as an address has them; undefined for none. */
 export function turn(turned: ReadonlySet<string>, name: string): string | undefined {
   const names = turned.has(name) ? [...turned].filter((one) => one !== name) : [...turned, name];
-  return names.join(",") || undefined;
+  return names.join() || undefined;
 }
 
 /** The grid track of a column. */
-export function track(column: ShownColumn, facts: ColumnFacts | undefined): string {
-  return column.width ?? (facts?.numeric ? "minmax(6rem, 1fr)" : "minmax(9rem, 3fr)");
+export function track({ width, facts }: Column): string {
+  if (typeof width === "string") return width;
+  if (typeof width === "number") return `${width}rem`;
+  const [least, share] = width ?? (facts.numeric ? [6, 1] : [9, 3]);
+  return `minmax(${least}rem, ${share}fr)`;
 }
 
 /** The least width of some tracks together, for rows that are as wide as their heading. */

@@ -14,9 +14,8 @@ export function filtered(
   if (!wanted) return all;
   const columns = names.filter((name) => table.has(name)).map((name) => table.values(name));
   // Many rows share a text: each distinct one is looked at once.
-  const known = new Map<Value, boolean>();
+  const known = new Map<Value | undefined, boolean>([[null, false]]);
   const holds = (value: Value | undefined): boolean => {
-    if (value === null || value === undefined) return false;
     let found = known.get(value);
     if (found === undefined) {
       found = String(value).toLowerCase().includes(wanted);
@@ -27,19 +26,22 @@ export function filtered(
   return all.filter((row) => columns.some((values) => holds(values[row])));
 }
 
-/** The same rows in the order of a column; what has no value comes last either way. */
-export function sorted(table: Columns, rows: Int32Array, name: string, descending: boolean): Int32Array {
-  if (!table.has(name)) return rows;
+/** Compares rows by a column, or as they come where it is not there; what has no value comes last either way. */
+export function byColumn(
+  table: Columns,
+  name: string,
+  descending: boolean,
+): (a: number, b: number) => number {
+  if (!table.has(name)) return (a, b) => a - b;
   const values = table.values(name);
   const sign = descending ? -1 : 1;
-  return rows.slice().sort((a, b) => {
-    const left = values[a] ?? null;
-    const right = values[b] ?? null;
-    if (left === null || right === null) return left === right ? a - b : left === null ? 1 : -1;
+  return (a, b) => {
+    const [left, right] = [values[a] ?? null, values[b] ?? null];
     if (left === right) return a - b;
+    if (left === null || right === null) return left === null ? 1 : -1;
     if (typeof left === "string" && typeof right === "string") return sign * (left < right ? -1 : 1);
     return sign * (Number(left) - Number(right)) || a - b;
-  });
+  };
 }
 
 /** Rows as comma-separated values, with a line of names first. Exact numbers, as in the table. */
@@ -62,12 +64,8 @@ function delimited(
   quoted: (text: string) => string,
 ): string {
   const columns = names.map((name) => table.values(name));
-  const lines = [names.map(quoted).join(between)];
-  for (let index = 0; index < rows.length; index++) {
-    const row = rows[index] ?? 0;
-    lines.push(columns.map((values) => written(values[row], quoted)).join(between));
-  }
-  return `${lines.join("\n")}\n`;
+  const lines = Array.from(rows, (row) => columns.map((values) => written(values[row], quoted)));
+  return [names.map(quoted), ...lines].map((line) => `${line.join(between)}\n`).join("");
 }
 
 function written(value: Value | undefined, quoted: (text: string) => string): string {
@@ -79,16 +77,11 @@ function written(value: Value | undefined, quoted: (text: string) => string): st
 
 /** The largest number of a column, at least 0. */
 export function top(table: Columns, name: string): number {
-  let most = 0;
-  const values = table.numbers(name);
-  for (let row = 0; row < values.length; row++) most = Math.max(most, values[row] ?? 0);
-  return most;
+  return Array.from(table.numbers(name)).reduce((most, value) => Math.max(most, value), 0);
 }
 
 /** The sum of a column over some rows. */
 export function sumOf(table: Columns, rows: Int32Array, name: string): number {
   const values = table.numbers(name);
-  let sum = 0;
-  for (const row of rows) sum += values[row] ?? 0;
-  return sum;
+  return rows.reduce((sum, row) => sum + (values[row] ?? 0), 0);
 }

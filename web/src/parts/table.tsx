@@ -7,16 +7,18 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { change, route } from "../router";
-import type { ColumnFacts, Columns } from "../source/source";
+import type { Columns } from "../source/source";
 import * as units from "../units";
+import { Button } from "./button";
+import { rem, reveal, useSized } from "./lengths";
 import { save } from "./save";
-import { Cell, type CellPlace, copied, Heading, moved } from "./table-cells";
+import { Cell, type CellPlace, Heading, moved } from "./table-cells";
 import { ColumnChooser } from "./table-chooser";
 import { chosenColumns, groupSpans, leastWidth, type ShownColumn, track, turnedNames } from "./table-columns";
-import { CopyOne } from "./table-copy";
-import { asCsv, asTabs, filtered, sorted, sumOf, top } from "./table-rows";
+import { CopyOne, useCopyPlace } from "./table-copy";
+import { asCsv, asTabs, byColumn, filtered, sumOf, top } from "./table-rows";
 
 export type { ShownColumn } from "./table-columns";
 
@@ -39,6 +41,23 @@ export interface TableProps {
   hidden?: readonly string[];
   /** The most height of the list, a CSS length; all the room there is, where left out. */
   height?: string;
+  /** Where rows hold rows: which are in sight, and how keys walk through them. */
+  outline?: Outlined;
+}
+
+/** Rows within rows, of which some are open. */
+export interface Outlined {
+  /** The rows in sight, of those that the filter found. */
+  inSight: (found: Int32Array, order: (a: number, b: number) => number) => Int32Array;
+  depth: (row: number) => number;
+  /** The row that holds a row, -1 for none. */
+  around: (row: number) => number;
+  /** Whether a row is open; undefined where it holds none. */
+  open: (row: number) => boolean | undefined;
+  turn: (row: number) => void;
+  /** The row that is chosen, -1 for none: keys walk on from it, and choose the row they lead to. */
+  chosen: number;
+  choose: (row: number) => void;
 }
 
 const ROW_REM = 1.9;
@@ -46,14 +65,16 @@ const BEYOND = 12;
 const TOLD_MS = 1500;
 
 export function Table(props: TableProps) {
-  const { table, id, onRow, selected } = props;
+  const { table, id, onRow, selected, outline } = props;
   const query = route.value.query;
   const order = query[`${id}.sort`] ?? props.order ?? "";
-  const [sortName, descending] = order.startsWith("-") ? [order.slice(1), true] : [order, false];
+  const descending = order.startsWith("-");
+  const sortName = descending ? order.slice(1) : order;
   const text = query[`${id}.find`] ?? "";
+  const label = id.replaceAll("_", " ");
   const turned = turnedNames(query[`${id}.columns`]);
-  const facts = useMemo(() => new Map(table.facts.map((column) => [column.name, column])), [table]);
   const shown = chosenColumns(table, props.columns, turned);
+  const names = table.facts.map((column) => column.name);
   const searched =
     props.searched ?? table.facts.filter((column) => !column.numeric).map((column) => column.name);
 
@@ -61,95 +82,101 @@ export function Table(props: TableProps) {
     () => filtered(table, searched, text, props.rows),
     [table, text, searched.join(), props.rows],
   );
-  const rows = useMemo(() => sorted(table, kept, sortName, descending), [table, kept, sortName, descending]);
-  const largest = useMemo(
-    () =>
-      new Map(shown.filter((column) => column.bar).map((column) => [column.name, top(table, column.name)])),
-    [table, shown.map((column) => column.name).join()],
-  );
-  const sums = useMemo(
-    () =>
+  const rows = useMemo(() => {
+    const compare = byColumn(table, sortName, descending);
+    return outline ? outline.inSight(kept, compare) : kept.slice().sort(compare);
+  }, [table, kept, order, outline?.inSight]);
+  const [largest, sums] = useMemo(
+    () => [
+      new Map(shown.filter((column) => column.bar).map(({ name }) => [name, top(table, name)])),
       shown
         .filter((column) => column.sum)
         .map((column) => ({ column, sum: sumOf(table, kept, column.name) })),
+    ],
     [table, kept, shown.map((column) => column.name).join()],
   );
 
-  const scroll = useRef<HTMLDivElement>(null);
-  const body = useRef<HTMLDivElement>(null);
+  const { place: copyPlace, ...pointed } = useCopyPlace();
   const [view, setView] = useState({ first: 0, last: 60 });
   const [active, setActive] = useState<CellPlace | null>(null);
   const told = useSignal("");
   // Whole pixels, so that lines between rows are all alike.
   const rowHeight = Math.round(ROW_REM * rem());
-  const look = () => {
-    const element = scroll.current;
-    if (!element) return;
+  const look = (element: HTMLElement) => {
     const first = Math.max(0, Math.floor(element.scrollTop / rowHeight) - BEYOND);
     const last = Math.ceil((element.scrollTop + element.clientHeight) / rowHeight) + BEYOND;
     element.toggleAttribute("data-scrolled", element.scrollLeft > 0);
     setView((before) => (before.first === first && before.last === last ? before : { first, last }));
   };
-  const reveal = (index: number) => {
-    const element = scroll.current;
-    const head = element?.firstElementChild?.clientHeight ?? 0;
-    if (!element) return;
-    const from = index * rowHeight;
-    if (from < element.scrollTop) element.scrollTop = from;
-    else if (from + rowHeight + head > element.scrollTop + element.clientHeight)
-      element.scrollTop = from + rowHeight + head - element.clientHeight;
-  };
-  useLayoutEffect(look, [rows]);
-  useLayoutEffect(() => setActive(null), [rows]);
+  const scroll = useSized<HTMLDivElement>(look);
+  const showRow = (index: number) =>
+    reveal(scroll.current, index * rowHeight, rowHeight, scroll.current?.firstElementChild?.clientHeight);
+  const walked = outline ? rows.indexOf(outline.chosen) : -1;
+  useLayoutEffect(() => {
+    if (scroll.current) look(scroll.current);
+    setActive(walked < 0 ? null : { index: walked, column: active?.column ?? 0 });
+  }, [rows, walked]);
   useLayoutEffect(() => {
     // What an address chooses is in view when the page opens.
     const at = selected ? rows.findIndex(selected) : -1;
-    if (at >= 0) reveal(at);
+    if (at >= 0) showRow(at);
   }, [table]);
-  useEffect(() => {
-    const watcher = new ResizeObserver(look);
-    if (scroll.current) watcher.observe(scroll.current);
-    return () => watcher.disconnect();
-  }, []);
+  useLayoutEffect(() => {
+    if (walked >= 0) showRow(walked);
+  }, [walked]);
 
-  const tracks = shown.map((column) => track(column, facts.get(column.name)));
-  const grid = { gridTemplateColumns: tracks.join(" ") };
-  const least = leastWidth(tracks);
+  const tracks = shown.map(track);
+  const minWidth = leastWidth(tracks);
+  const grid = { gridTemplateColumns: tracks.join(" "), minWidth };
   const groups = groupSpans(shown);
-  const names = table.facts.map((column) => column.name);
-  const visible = rows.subarray(view.first, view.last);
 
-  const say = (words: string) => {
-    told.value = words;
+  const copyText = (text: string) => {
+    copy(text);
+    told.value = "Copied";
     setTimeout(() => {
-      if (told.peek() === words) told.value = "";
+      told.value = "";
     }, TOLD_MS);
   };
   const copyCell = (place: CellPlace) => {
     const row = rows[place.index];
     const column = shown[place.column];
-    if (row === undefined || !column) return;
-    copy(copied(table.values(column.name)[row]));
-    say("Copied");
+    if (row !== undefined && column) copyText(String(table.values(column.name)[row] ?? ""));
+  };
+  /** Opens and closes a row, or leads to the one around it. */
+  const turns = (key: string): boolean => {
+    const opens = { ArrowLeft: false, ArrowRight: true }[key];
+    const row = active?.column === 0 ? rows[active.index] : undefined;
+    if (!outline || opens === undefined || row === undefined) return false;
+    if (outline.open(row) === !opens) outline.turn(row);
+    else if (opens) return false;
+    else if (outline.around(row) >= 0) outline.choose(outline.around(row));
+    return true;
   };
   const onKey = (event: KeyboardEvent) => {
-    if (event.target !== event.currentTarget) return;
-    const wantsCopy = event.key === "c" && !event.altKey && !getSelection()?.toString();
+    const { key, currentTarget } = event;
+    const element = scroll.current;
+    if (event.target !== currentTarget || !element) return;
+    const wantsCopy = key === "c" && !event.altKey && !getSelection()?.toString();
     const next = moved(
       active,
-      event.key,
+      key,
       { index: rows.length - 1, column: shown.length - 1 },
-      Math.max(1, Math.floor((scroll.current?.clientHeight ?? 0) / rowHeight) - 2),
-      Math.ceil((scroll.current?.scrollTop ?? 0) / rowHeight),
+      Math.max(1, Math.floor(element.clientHeight / rowHeight) - 2),
+      Math.ceil(element.scrollTop / rowHeight),
     );
     if (next && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      setActive(next);
-      reveal(next.index);
-      const cell = scroll.current?.querySelector(`[aria-colindex="${next.column + 1}"]`);
-      if (next.column !== active?.column && cell)
-        cell.scrollIntoView({ block: "nearest", inline: "nearest" });
+      if (!turns(key)) {
+        setActive(next);
+        showRow(next.index);
+        if (next.index !== active?.index) outline?.choose(rows[next.index] ?? -1);
+        if (next.column !== active?.column)
+          element
+            .querySelector(`[aria-colindex="${next.column + 1}"]`)
+            ?.scrollIntoView({ block: "nearest", inline: "nearest" });
+      }
     } else if (active && wantsCopy) copyCell(active);
-    else if (active && onRow && event.key === "Enter") onRow(rows[active.index] ?? 0);
+    else if (active && onRow && key === "Enter") onRow(rows[active.index] ?? 0);
+    else if (key === "Escape" && outline && outline.chosen >= 0) outline.choose(-1);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -164,23 +191,39 @@ export function Table(props: TableProps) {
     onRow?.(row);
   };
 
+  const used = {
+    role: outline ? "treegrid" : "grid",
+    "aria-label": label,
+    "aria-rowcount": rows.length + 1,
+    "aria-colcount": shown.length,
+    "aria-activedescendant": active ? `${id}-active` : undefined,
+    tabIndex: 0,
+    onKeyDown: onKey,
+    onClick: onRow && onClick,
+  } as const;
+
   return (
-    <section class="table" aria-label={id.replaceAll("_", " ")}>
+    <section class="table" aria-label={label}>
       <div class="bar">
         <input
           type="search"
           placeholder="Filter"
-          aria-label={`Filter ${id.replaceAll("_", " ")}`}
+          aria-label={`Filter ${label}`}
           value={text}
           onInput={(event) => change({ [`${id}.find`]: event.currentTarget.value || undefined }, true)}
         />
         <span class="count">
-          {rows.length === table.rows
-            ? `${units.count(table.rows)} rows`
-            : `${units.count(rows.length)} of ${units.count(table.rows)} rows`}
+          {kept.length < table.rows && `${units.count(kept.length)} of `}
+          {units.count(table.rows)} {table.rows === 1 ? "row" : "rows"}
           {table.total > table.rows && `, the first of ${units.count(table.total)}`}
           {sums.map(({ column, sum }) => (
-            <Sum key={column.name} column={column} facts={facts.get(column.name)} sum={sum} />
+            <span
+              key={column.name}
+              title={`${units.count(sum)} ${column.facts.unit} in the rows that are shown`}
+            >
+              {" · "}
+              {column.title.toLowerCase()} {units.shown(sum, column.facts.unit, column.name)}
+            </span>
           ))}
         </span>
         {props.tools}
@@ -196,45 +239,28 @@ export function Table(props: TableProps) {
             shown={shown}
             turned={turned}
           />
-          <button
-            type="button"
+          <Button
             title="Copy what is shown, for a spreadsheet"
-            onClick={() => {
-              copy(asTabs(table, rows, names));
-              say("Copied");
-            }}
+            onClick={() => copyText(asTabs(table, rows, names))}
           >
             Copy
-          </button>
-          <button
-            type="button"
+          </Button>
+          <Button
             title="Save what is shown as a file"
             onClick={() => save(`${id}.csv`, asCsv(table, rows, names), "text/csv")}
           >
             CSV
-          </button>
+          </Button>
         </div>
       </div>
       <div
         class="scroll"
         ref={scroll}
-        onScroll={look}
-        onKeyDown={onKey}
-        onClick={onRow && onClick}
+        onScroll={(event) => look(event.currentTarget)}
         style={{ maxHeight: props.height ?? "none", "--row": `${rowHeight}px` }}
-        role="grid"
-        aria-label={id.replaceAll("_", " ")}
-        aria-rowcount={rows.length + 1}
-        aria-colcount={shown.length}
-        aria-activedescendant={active ? `${id}-active` : undefined}
-        tabIndex={0}
+        {...used}
       >
-        <div
-          class="head"
-          role="row"
-          style={{ ...grid, minWidth: least }}
-          data-groups={groups.length ? "" : undefined}
-        >
+        <div class="head" role="row" style={grid} data-groups={groups.length ? "" : undefined}>
           {groups.map((one) => (
             <span
               key={one.first}
@@ -250,48 +276,51 @@ export function Table(props: TableProps) {
               key={column.name}
               column={column}
               place={place}
-              facts={facts.get(column.name)}
               sort={sortName === column.name ? (descending ? "descending" : "ascending") : undefined}
-              onClick={() => change({ [`${id}.sort`]: next(column.name, sortName, descending, facts) })}
+              onClick={() => {
+                // Numbers begin with the largest, texts with the first.
+                const down = sortName === column.name ? !descending : column.facts.numeric;
+                change({ [`${id}.sort`]: down ? `-${column.name}` : column.name });
+              }}
             />
           ))}
         </div>
         <div
           class="body"
           role="rowgroup"
-          ref={body}
-          style={{ height: `${rows.length * rowHeight}px`, minWidth: least }}
+          {...pointed}
+          style={{ height: `${rows.length * rowHeight}px`, minWidth }}
         >
-          {Array.from(visible, (row, offset) => (
-            <div
-              key={row}
-              class={onRow ? "row link" : "row"}
-              role="row"
-              aria-rowindex={view.first + offset + 2}
-              aria-selected={selected?.(row) ?? undefined}
-              data-index={view.first + offset}
-              style={{ ...grid, top: `${(view.first + offset) * rowHeight}px` }}
-            >
-              {shown.map((column, place) => (
-                <Cell
-                  key={column.name}
-                  id={
-                    active?.index === view.first + offset && active.column === place
-                      ? `${id}-active`
-                      : undefined
-                  }
-                  column={column}
-                  place={place}
-                  facts={facts.get(column.name)}
-                  table={table}
-                  row={row}
-                  largest={largest.get(column.name)}
-                />
-              ))}
-            </div>
-          ))}
+          {Array.from(rows.subarray(view.first, view.last), (row, offset) => {
+            const index = view.first + offset;
+            return (
+              <div
+                key={row}
+                class={onRow ? "row link" : "row"}
+                role="row"
+                aria-rowindex={index + 2}
+                aria-level={outline && outline.depth(row) + 1}
+                aria-expanded={outline?.open(row)}
+                aria-selected={selected?.(row)}
+                data-index={index}
+                style={{ ...grid, top: `${index * rowHeight}px` }}
+              >
+                {shown.map((column, place) => (
+                  <Cell
+                    key={column.name}
+                    id={active?.index === index && active.column === place ? `${id}-active` : undefined}
+                    column={column}
+                    place={place}
+                    table={table}
+                    row={row}
+                    largest={largest.get(column.name)}
+                  />
+                ))}
+              </div>
+            );
+          })}
           <CopyOne
-            body={body}
+            place={copyPlace}
             onCopy={(cell) =>
               copyCell({
                 index: Number(cell.parentElement?.dataset["index"]),
@@ -304,32 +333,6 @@ export function Table(props: TableProps) {
       {rows.length === 0 && <p class="nothing">{text ? `Nothing holds “${text}”.` : "No rows."}</p>}
     </section>
   );
-}
-
-function Sum(props: { column: ShownColumn; facts: ColumnFacts | undefined; sum: number }) {
-  const { column, facts, sum } = props;
-  const title = column.title ?? units.heading(column.name, facts?.unit ?? "");
-  return (
-    <span title={`${units.count(sum)} ${facts?.unit ?? ""} in the rows that are shown`}>
-      {" · "}
-      {title.toLowerCase()} {units.shown(sum, facts?.unit ?? "", column.name)}
-    </span>
-  );
-}
-
-/** The order after a click on a heading: numbers begin with the largest, texts with the first. */
-function next(
-  name: string,
-  current: string,
-  descending: boolean,
-  facts: ReadonlyMap<string, ColumnFacts>,
-): string {
-  if (name !== current) return facts.get(name)?.numeric ? `-${name}` : name;
-  return descending ? name : `-${name}`;
-}
-
-function rem(): number {
-  return Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
 }
 
 function copy(text: string): void {

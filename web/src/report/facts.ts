@@ -106,16 +106,22 @@ export class Facts {
             { length: limit },
             (_, index) => found[Math.floor((index * (found.length - 1)) / Math.max(limit - 1, 1))] as number,
           );
-    const sources = kept.map((index) => from[index] as number);
-    const targets = kept.map((index, at) => (sources[at] as number) + (distance[index] as number));
-    const ends = ([name, places]: readonly [string, number[]]) => [
-      [name, places.map((place) => spans.idOf(place))] as const,
-      [`${name}_track`, places.map((place) => spans.where(place).track)] as const,
-      [`${name}_row`, places.map((place) => spans.where(place).row)] as const,
-      [`${name}_time`, places.map((place) => spans.start[place] as number)] as const,
-    ];
+    const columns: Record<string, number[]> = {};
+    const add = (end: string, places: number[]) => {
+      columns[end] = places.map((place) => spans.idOf(place));
+      columns[`${end}_track`] = places.map((place) => spans.where(place).track);
+      columns[`${end}_row`] = places.map((place) => spans.where(place).row);
+      columns[`${end}_time`] = places.map((place) => spans.start[place] as number);
+    };
+    add(
+      "from",
+      kept.map((index) => from[index] as number),
+    );
+    add(
+      "to",
+      kept.map((index) => (from[index] as number) + (distance[index] as number)),
+    );
     const codes = kept.map((index) => sort[index] as number);
-    const columns = Object.fromEntries([...ends(["from", sources]), ...ends(["to", targets])]);
     return made({ ...columns, sort: { codes, texts: SORTS } }, found.length);
   }
 

@@ -12,7 +12,7 @@ const SCROLL_PX = 54;
 export function onKeys(timeline: Timeline, help: () => void): () => void {
   return listening(window, {
     keydown: (event: KeyboardEvent) => {
-      if (isTyping(event) || document.querySelector("dialog[open]") || inTable(event)) return;
+      if (isTyping(event) || document.querySelector("dialog[open], :popover-open") || inTable(event)) return;
       const move = MOVES[event.key.toLowerCase()];
       if (move) {
         if (!event.repeat) timeline.motion.hold(move, performance.now());

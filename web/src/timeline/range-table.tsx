@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Shown, useColumns } from "../parts/answer";
-import { Pick } from "../parts/pick";
+import { Select } from "../parts/choice";
 import { Table } from "../parts/table";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
@@ -49,11 +49,11 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
       <header class="tl-chosen-head">
         <h2>{range ? `${units.time(end - start)} chosen` : "In view"}</h2>
         {parts.length > 2 && (
-          <Pick
+          <Select
             label="Which tracks"
             chosen={chosen?.[0] ?? ""}
-            options={parts}
-            onPick={(key) => change({ of: key || undefined }, true)}
+            options={parts.map(([key, title]) => [key, title])}
+            onChoice={(key) => change({ of: key || undefined }, true)}
           />
         )}
         {range && <FitOrClose timeline={timeline} onClose={() => timeline.chooseRange(null)} />}

@@ -180,10 +180,10 @@ function Tip(props: { timeline: Timeline }) {
     [low ? "bottom" : "top"]: `${(low ? height.value - at.y : at.y) + 14}px`,
   };
   return (
-    <div class="tl-tip" style={style} role="presentation">
+    <div class="tip" style={style} role="presentation">
       {box ? (
         <>
-          <div class="tl-tip-name">
+          <div class="clamp">
             <span class="swatch" style={{ background: palette.fill[box.label] }} />
             {plain(palette.name(box.label))}
           </div>

@@ -7,13 +7,11 @@ import {
   compared,
   counted,
   marks,
-  PARTS,
   placesOf,
   quantile,
   roundUp,
   type Step,
   summed,
-  working,
 } from "../../src/overview/steps";
 
 function step(number: number | null, parts: readonly number[], more: Partial<Step> = {}): Step {
@@ -41,11 +39,6 @@ describe("sums", () => {
     const bars = barsOf(steps, 100);
     for (const bar of bars) expect(bar.parts.reduce((a, b) => a + b, 0)).toBeCloseTo(bar.duration, 9);
     expect(bars.reduce((all, bar) => all + bar.duration * bar.steps.length, 0)).toBeCloseTo(sum.duration, 6);
-  });
-  test("a device works while it computes, communicates or copies", () => {
-    expect(working(summed([step(0, [50, 20, 10, 10, 5, 5])]))).toBe(80);
-    expect(working(summed([]))).toBeNull();
-    expect(PARTS).toHaveLength(6);
   });
 });
 
