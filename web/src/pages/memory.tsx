@@ -10,6 +10,7 @@ import "../memory/memory.css";
 import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
 import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
+import { parsedView } from "../timeline/view";
 import * as units from "../units";
 
 const BY = [
@@ -57,10 +58,8 @@ function OfDevice(props: { memory: Memory; device: Device }) {
   const source = useSource();
   const stack = query["stack"];
   const by = query["by"] === "module" && device.modules ? "module" : "category";
-  const time = numberOf(query["time"]);
-  const [start, end] = [numberOf(query["start"]), numberOf(query["end"])];
-  const part: { start: number; end: number } | { start?: undefined } =
-    start !== undefined && end !== undefined && start < end ? { start, end } : {};
+  const time = query["time"] && Number.isFinite(Number(query["time"])) ? Number(query["time"]) : undefined;
+  const part = parsedView(query["start"], query["end"]);
   const whole = { device: device.key, by };
   const closer = source.has("memory/curve", { ...whole, start: 0, end: 1 });
   const curve = useColumns("memory/curve", closer ? { ...whole, ...part } : whole);
@@ -75,9 +74,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
           the start
         </span>
         <span class="tools">
-          {part.start !== undefined && (
-            <Button onClick={() => change({ start: undefined, end: undefined })}>Whole run</Button>
-          )}
+          {part && <Button onClick={() => change({ start: undefined, end: undefined })}>Whole run</Button>}
           {counted && (
             <label title="What the allocator itself counted as handed out, and what it held of the device">
               <input
@@ -112,7 +109,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
         device={device}
         time={time}
         by={query["group"] ?? "all"}
-        shown={part.start === undefined ? memory.duration_ns : part.end - part.start}
+        shown={part ? part.end - part.start : memory.duration_ns}
         chosen={stack}
       />
       <BlocksView device={device} order={query["blocks"] ?? "biggest"} chosen={stack} />
@@ -144,9 +141,4 @@ function told(device: Device, closer: boolean): string {
 
 function severalProcesses(memory: Memory): boolean {
   return new Set(memory.devices.map((device) => device.process)).size > 1;
-}
-
-function numberOf(text: string | undefined): number | undefined {
-  const value = text === undefined ? Number.NaN : Number(text);
-  return Number.isFinite(value) ? value : undefined;
 }
