@@ -1,3 +1,4 @@
+import { fileURLToPath } from "node:url";
 import { defineConfig, type Plugin } from "vite";
 
 /** Puts the one script and the one style sheet into the page, so that the page is one file that needs no other. */
@@ -28,6 +29,8 @@ function onePage(): Plugin {
 
 export default defineConfig({
   base: "./",
+  // The few signals that the pages need, under the name of the library that has many more.
+  resolve: { alias: { "@preact/signals": fileURLToPath(new URL("src/signals.ts", import.meta.url)) } },
   plugins: [onePage()],
   build: {
     target: "es2022",
@@ -40,5 +43,9 @@ export default defineConfig({
     cssCodeSplit: false,
     reportCompressedSize: true,
   },
-  oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  // Children as arguments take less room in the page than as properties.
+  oxc: {
+    jsx: { runtime: "classic", pragma: "createElement", pragmaFrag: "Fragment" },
+    jsxInject: `import { createElement, Fragment } from "preact";`,
+  },
 });

@@ -1,17 +1,16 @@
 import "./theme.css";
-import { effect, signal } from "@preact/signals";
 import { render } from "preact";
 import { App, type Offered } from "./app";
 import { version } from "./parts/answer";
 import { route } from "./router";
+import { effect, signal } from "./signals";
 import { embedded } from "./source/embedded";
-import { HttpSource } from "./source/http";
+import { answer, HttpSource } from "./source/http";
 
 const LOOK_AGAIN_MS = 2000;
+const root = document.getElementById("app") as HTMLElement;
 
 async function start(): Promise<void> {
-  const root = document.getElementById("app");
-  if (!root) throw new Error("the page has no place for the app");
   const report = embedded();
   if (report) {
     const offered = [{ name: report.name, live: false }];
@@ -54,12 +53,9 @@ interface Options {
 }
 
 async function asked<T>(path: string): Promise<T> {
-  const response = await fetch(path);
-  if (!response.ok) throw new Error(`the server answered ${response.status}: ${await response.text()}`);
-  return (await response.json()) as T;
+  return (await answer(path)).json() as Promise<T>;
 }
 
 start().catch((error: unknown) => {
-  const root = document.getElementById("app");
-  if (root) root.textContent = `Kinetoscope could not start: ${String(error)}`;
+  root.textContent = `Kinetoscope could not start: ${String(error)}`;
 });

@@ -1,7 +1,7 @@
-"""Integers and texts packed for a report: small, and unpacked by a few lines of TypeScript.
+"""Integers and texts packed for a report: small, and unpacked by the browser and a few lines of TypeScript.
 
 An integer becomes an even number where it is not negative and an odd one where it is, so that small ones stay small.
-All lowest bytes come first, then all second ones, and so on: neighbours are alike, and zstd makes less of them than of
+All lowest bytes come first, then all second ones, and so on: neighbours are alike, and less becomes of them than of
 whole numbers. Columns whose values rise are kept as differences.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     Entry = list[int]
 
-_LEVEL = 9
 _INT32 = np.iinfo(np.int32)
 LARGEST = 2**52
 """Beyond it a page's numbers, and what is made of them here, are not exact. In ns that is 52 days."""
@@ -69,11 +69,7 @@ class Pack:
 
     def compressed(self) -> str:
         """All parts, compressed, as letters that may stand in a page."""
-        import pyarrow as pa
-
-        codec = pa.Codec("zstd", compression_level=_LEVEL)
-        body: bytes = codec.compress(b"".join(self._parts), asbytes=True)
-        return base64.b64encode(body).decode("ascii")
+        return base64.b64encode(zlib.compress(b"".join(self._parts))).decode("ascii")
 
     def _add(self, name: str, body: bytes, entry: Entry) -> None:
         """Keep a part and where it is."""

@@ -1,11 +1,12 @@
 /** Who held the memory at the cursor or, without one, at the peak. */
 
-import { Nothing, Shown, useColumns, useSource } from "../parts/answer";
+import { useColumns, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { Choice } from "../parts/choice";
-import { Table } from "../parts/table";
 import { address, change } from "../router";
 import { moment } from "../timeline/ticks";
-import { type Device, knows, shortFrame, stackOf, tail } from "./facts";
+import { type Device, knows } from "./facts";
+import { Holders } from "./holders";
 
 const GROUPINGS = [
   ["all", "All"],
@@ -25,7 +26,7 @@ export function LiveView(props: {
   /** The chosen stack. */
   chosen: string | undefined;
 }) {
-  const { device, time, chosen } = props;
+  const { device, time } = props;
   const groupings = GROUPINGS.filter(([name]) => knows(device, name));
   const by = groupings.some(([name]) => name === props.by) ? props.by : "all";
   const source = useSource();
@@ -34,66 +35,47 @@ export function LiveView(props: {
   const answer = useColumns("memory/live", can ? query : { device: device.key, by });
   const shownTime = can && time !== undefined ? time : device.peak_ns;
   return (
-    <section class="part">
-      <header class="title">
-        <h2>
-          Live {shownTime === device.peak_ns ? "at the peak" : "at the cursor"},{" "}
-          {moment(shownTime, props.shown / 500)}
-        </h2>
-        {!can && (
-          <span class="told">A report knows who held memory at the peak alone; the viewer at any time.</span>
-        )}
-        <span class="tools">
-          {time !== undefined && (
-            <button type="button" onClick={() => change({ time: undefined })}>
-              Go to the peak
-            </button>
+    <Holders
+      device={device}
+      answer={answer}
+      nothing="Nothing that the trace knows of was live then."
+      id="live"
+      order="-bytes"
+      height="17rem"
+      chosen={props.chosen}
+      heading={
+        <>
+          <h2>
+            Live {shownTime === device.peak_ns ? "at the peak" : "at the cursor"},{" "}
+            {moment(shownTime, props.shown / 500)}
+          </h2>
+          {!can && (
+            <span class="told">
+              A report knows who held memory at the peak alone; the viewer at any time.
+            </span>
           )}
-          <a class="button" href={address("timeline", around(shownTime, props.shown))}>
-            Show on the timeline
-          </a>
-          <Choice
-            label="Put together by"
-            options={groupings}
-            chosen={by}
-            onChoice={(value) => change({ group: value === "all" ? undefined : value })}
-          />
-        </span>
-      </header>
-      <Shown answer={answer}>
-        {(table) =>
-          table.rows === 0 ? (
-            <Nothing>Nothing that the trace knows of was live then.</Nothing>
-          ) : (
-            <Table
-              table={table}
-              id="live"
-              order="-bytes"
-              height="17rem"
-              columns={[
-                { name: "bytes", title: "Size", width: "7rem", bar: true },
-                { name: "percent", title: "Share", width: "5.5rem" },
-                { name: "blocks", width: "5rem" },
-                { name: "category", width: "minmax(8.6rem, 1fr)" },
-                {
-                  name: "module",
-                  width: "minmax(8rem, 2fr)",
-                  cell: (row: number) => tail(table.texts("module")[row] ?? "–"),
-                },
-                { name: "operator", width: "minmax(9rem, 2fr)" },
-                {
-                  name: "line",
-                  width: "minmax(10rem, 3fr)",
-                  cell: (row: number) => shortFrame(table.texts("line")[row] ?? "–"),
-                },
-              ].filter(({ name }) => knows(device, name))}
-              onRow={(row) => change({ stack: stackOf(table, row) })}
-              selected={(row) => chosen !== undefined && stackOf(table, row) === chosen}
+          <span class="tools">
+            {time !== undefined && (
+              <Button onClick={() => change({ time: undefined })}>Go to the peak</Button>
+            )}
+            <a class="button" href={address("timeline", around(shownTime, props.shown))}>
+              Show on the timeline
+            </a>
+            <Choice
+              label="Put together by"
+              options={groupings}
+              chosen={by}
+              onChoice={(value) => change({ group: value === "all" ? undefined : value })}
             />
-          )
-        }
-      </Shown>
-    </section>
+          </span>
+        </>
+      }
+      first={() => [
+        { name: "bytes", title: "Size", width: "7rem", bar: true },
+        { name: "percent", title: "Share", width: "5.5rem" },
+        { name: "blocks", width: "5rem" },
+      ]}
+    />
   );
 }
 

@@ -2,6 +2,7 @@
 
 import { useEffect, useMemo } from "preact/hooks";
 import { Nothing, Shown, useColumns } from "../parts/answer";
+import { Button } from "../parts/button";
 import { change } from "../router";
 import type { Columns } from "../source/source";
 import { type Device, shortFrame } from "./facts";
@@ -20,9 +21,9 @@ export function StackView(props: { device: Device; stack: number }) {
         <h2>Allocated from</h2>
         <span class="told">innermost frame first</span>
         <span class="tools">
-          <button type="button" title="Close (Esc)" onClick={end}>
+          <Button title="Close (Esc)" onClick={end}>
             Close
-          </button>
+          </Button>
         </span>
       </header>
       <Shown answer={answer}>{(table) => <Frames table={table} stack={props.stack} />}</Shown>

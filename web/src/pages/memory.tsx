@@ -5,10 +5,12 @@ import { CurveView } from "../memory/curve-view";
 import { countsFit, type Device, deviceTitle, type Memory } from "../memory/facts";
 import { LiveView } from "../memory/live-view";
 import { StackView } from "../memory/stack-view";
+import { Button } from "../parts/button";
 import "../memory/memory.css";
 import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
-import { Choice } from "../parts/choice";
+import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
+import { parsedView } from "../timeline/view";
 import * as units from "../units";
 
 const BY = [
@@ -56,10 +58,8 @@ function OfDevice(props: { memory: Memory; device: Device }) {
   const source = useSource();
   const stack = query["stack"];
   const by = query["by"] === "module" && device.modules ? "module" : "category";
-  const time = numberOf(query["time"]);
-  const [start, end] = [numberOf(query["start"]), numberOf(query["end"])];
-  const part: { start: number; end: number } | { start?: undefined } =
-    start !== undefined && end !== undefined && start < end ? { start, end } : {};
+  const time = query["time"] && Number.isFinite(Number(query["time"])) ? Number(query["time"]) : undefined;
+  const part = parsedView(query["start"], query["end"]);
   const whole = { device: device.key, by };
   const closer = source.has("memory/curve", { ...whole, start: 0, end: 1 });
   const curve = useColumns("memory/curve", closer ? { ...whole, ...part } : whole);
@@ -74,11 +74,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
           the start
         </span>
         <span class="tools">
-          {part.start !== undefined && (
-            <button type="button" onClick={() => change({ start: undefined, end: undefined })}>
-              Whole run
-            </button>
-          )}
+          {part && <Button onClick={() => change({ start: undefined, end: undefined })}>Whole run</Button>}
           {counted && (
             <label title="What the allocator itself counted as handed out, and what it held of the device">
               <input
@@ -93,24 +89,15 @@ function OfDevice(props: { memory: Memory; device: Device }) {
             <Choice label="Divided by" options={BY} chosen={by} onChoice={(value) => change({ by: value })} />
           )}
           {memory.devices.length > 1 && (
-            <select
-              aria-label="Device"
-              value={device.key}
-              onChange={(event) =>
-                change({
-                  device: event.currentTarget.value,
-                  time: undefined,
-                  start: undefined,
-                  end: undefined,
-                })
-              }
-            >
-              {memory.devices.map((one) => (
-                <option key={one.key} value={one.key}>
-                  {deviceTitle(one, severalProcesses(memory))} · {units.bytes(one.peak_bytes)}
-                </option>
-              ))}
-            </select>
+            <Select
+              label="Device"
+              chosen={device.key}
+              options={memory.devices.map((one) => [
+                one.key,
+                `${deviceTitle(one, severalProcesses(memory))} · ${units.bytes(one.peak_bytes)}`,
+              ])}
+              onChoice={(key) => change({ device: key, time: undefined, start: undefined, end: undefined })}
+            />
           )}
         </span>
       </header>
@@ -122,7 +109,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
         device={device}
         time={time}
         by={query["group"] ?? "all"}
-        shown={part.start === undefined ? memory.duration_ns : part.end - part.start}
+        shown={part ? part.end - part.start : memory.duration_ns}
         chosen={stack}
       />
       <BlocksView device={device} order={query["blocks"] ?? "biggest"} chosen={stack} />
@@ -154,9 +141,4 @@ function told(device: Device, closer: boolean): string {
 
 function severalProcesses(memory: Memory): boolean {
   return new Set(memory.devices.map((device) => device.process)).size > 1;
-}
-
-function numberOf(text: string | undefined): number | undefined {
-  const value = text === undefined ? Number.NaN : Number(text);
-  return Number.isFinite(value) ? value : undefined;
 }

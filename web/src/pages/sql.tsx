@@ -70,6 +70,7 @@ function Asking(props: { about: About }) {
           >
             <textarea
               ref={field}
+              class="mono"
               aria-label="Query"
               rows={7}
               spellcheck={false}
@@ -122,7 +123,7 @@ function Asking(props: { about: About }) {
             </div>
           </form>
           {answer.error !== undefined ? (
-            <pre class="problem sql-problem" role="alert">
+            <pre class="problem mono sql-problem" role="alert">
               {answer.error}
             </pre>
           ) : table ? (

@@ -2,6 +2,8 @@
 
 import { useMemo } from "preact/hooks";
 import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
+import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import { Flame } from "../stacks/flame";
@@ -42,16 +44,8 @@ const MEASURES: Readonly<Record<string, { title: string; none: string; of: strin
 };
 
 const ORDERS = [
-  {
-    order: "callees",
-    title: "Flame graph",
-    about: "From the program down: each frame in the one that called it",
-  },
-  {
-    order: "callers",
-    title: "Callers",
-    about: "From where it was spent up: each frame in the one that it called",
-  },
+  ["callees", "Flame graph", "From the program down: each frame in the one that called it"],
+  ["callers", "Callers", "From where it was spent up: each frame in the one that it called"],
 ] as const;
 
 export function Stacks() {
@@ -93,11 +87,11 @@ function Graph(props: { choices: Choices }) {
     choices.measures.find((one) => one.by === asked["by"] && (one.known[at] ?? 0) > 0) ??
     choices.measures.find((one) => (one.known[at] ?? 0) > 0) ??
     choices.measures[0];
-  const order = ORDERS.find((one) => one.order === asked["order"]) ?? ORDERS[0];
+  const order = asked["order"] === "callers" ? "callers" : "callees";
   const hide = choices.library && asked["library"] === "hide";
   const query = {
     by: measure?.by,
-    order: order.order,
+    order,
     library: hide ? "hide" : undefined,
     process: at > 0 ? at - 1 : undefined,
   };
@@ -118,32 +112,24 @@ function Graph(props: { choices: Choices }) {
           {choices.measures.map((one) => {
             const there = (one.known[at] ?? 0) > 0 && can({ by: one.by });
             return (
-              <button
+              <Button
                 key={one.by}
-                type="button"
                 aria-pressed={one === measure}
                 disabled={!there}
                 title={there ? undefined : MEASURES[one.by]?.none}
                 onClick={() => change({ by: one.by })}
               >
                 {MEASURES[one.by]?.title ?? one.by}
-              </button>
+              </Button>
             );
           })}
         </div>
-        <div class="choice" role="group" aria-label="Which way">
-          {ORDERS.filter((one) => can({ order: one.order })).map((one) => (
-            <button
-              key={one.order}
-              type="button"
-              aria-pressed={one === order}
-              title={one.about}
-              onClick={() => change({ order: one.order, at: undefined, zoom: undefined })}
-            >
-              {one.title}
-            </button>
-          ))}
-        </div>
+        <Choice
+          label="Which way"
+          options={ORDERS.filter(([one]) => can({ order: one }))}
+          chosen={order}
+          onChoice={(one) => change({ order: one, at: undefined, zoom: undefined })}
+        />
         {choices.library && can({ library: hide ? undefined : "hide" }) && (
           <label class="switch" title="Leave out the frames of torch and of this package">
             <input
@@ -159,18 +145,15 @@ function Graph(props: { choices: Choices }) {
           </label>
         )}
         {processes.length > 0 && (
-          <select
-            aria-label="Process"
-            value={at > 0 ? String(at - 1) : ""}
-            onChange={(event) => change({ process: event.currentTarget.value || undefined })}
-          >
-            <option value="">all processes</option>
-            {choices.processes.map((label, row) => (
-              <option key={`${row}${label}`} value={String(row)}>
-                {label.slice(0, 200)}
-              </option>
-            ))}
-          </select>
+          <Select
+            label="Process"
+            chosen={at > 0 ? String(at - 1) : ""}
+            options={[
+              ["", "all processes"],
+              ...choices.processes.map((label, row) => [String(row), label.slice(0, 200)] as const),
+            ]}
+            onChoice={(row) => change({ process: row || undefined })}
+          />
         )}
         <div class="tools told" title="What has no stack ran where none was recorded">
           {shown(known)}

@@ -4,7 +4,7 @@ import { lowest } from "../source/lod";
 import { AnswerError, type Columns, type Query } from "../source/source";
 import type { Link, SpanFacts } from "../timeline/details";
 import type { Integers, Pack } from "./packed";
-import { before, type Spans } from "./spans";
+import type { Spans } from "./spans";
 import { made, number, stretch, text } from "./window";
 
 interface Fact {
@@ -36,18 +36,19 @@ const MOST_ARROWS = 2000;
 const SORTS = ["launch", "backward"] as const;
 
 export class Facts {
-  private readonly columns = new Map<string, Integers>();
-  private readonly groups = new Map<string, readonly (readonly Fact[])[]>();
+  readonly #spans: Spans;
+  readonly #pack: Pack;
+  readonly #told: FactsOfSpans;
 
-  constructor(
-    private readonly spans: Spans,
-    private readonly pack: Pack,
-    private readonly told: FactsOfSpans,
-  ) {}
+  constructor(spans: Spans, pack: Pack, told: FactsOfSpans) {
+    this.#spans = spans;
+    this.#pack = pack;
+    this.#told = told;
+  }
 
   /** The answer of `span/<id>`. */
   span(id: number): SpanFacts {
-    const { spans } = this;
+    const spans = this.#spans;
     const place = spans.placeOf(id);
     if (place < 0) throw new AnswerError(`This report does not hold the span ${id}.`);
     return {
@@ -58,23 +59,25 @@ export class Facts {
       start_ns: spans.start[place] as number,
       duration_ns: spans.duration[place] as number,
       self_ns: spans.own[place] as number,
-      facts: this.told.parts.flatMap((part) => this.factsOf(part, place)),
-      stack: this.stack(place),
+      facts: this.#told.parts.flatMap((part) => this.#factsOf(part, place)),
+      stack: this.#stack(place),
       arguments:
-        this.json<Record<string, unknown>[]>("arguments")[this.column("argument")[place] as number] ?? {},
-      links: this.links(place),
+        this.#pack.json<Record<string, unknown>[]>("arguments")[
+          this.#pack.integers("argument")[place] as number
+        ] ?? {},
+      links: this.#links(place),
     };
   }
 
   /** What looks up the value that a label has for a span; null without. */
   lookUp(label: string): (place: number) => unknown {
-    for (const part of this.told.parts) {
+    for (const part of this.#told.parts) {
       if (!part.groups) continue;
-      const values = this.groupsOf(part.groups).map(
+      const values = this.#groupsOf(part.groups).map(
         (group) => group.find((fact) => fact.label === label)?.value ?? null,
       );
       if (values.some((value) => value !== null)) {
-        const column = this.column(part.column);
+        const column = this.#pack.integers(part.column);
         return (place) => values[column[place] as number] ?? null;
       }
     }
@@ -83,11 +86,11 @@ export class Facts {
 
   /** The answer of `arrows`. */
   arrows(query: Query): Columns {
-    const { spans } = this;
+    const spans = this.#spans;
     const { start, end } = stretch(query);
     const wanted = new Set(spans.chosen(text(query, "tracks")).map((track) => track.id));
     const limit = number(query, "limit", MOST_ARROWS);
-    const [from, distance, sort] = this.pairs();
+    const [from, distance, sort] = this.#pairs();
     const found: number[] = [];
     for (let index = 0; index < from.length; index++) {
       const source = from[index] as number;
@@ -103,33 +106,39 @@ export class Facts {
             { length: limit },
             (_, index) => found[Math.floor((index * (found.length - 1)) / Math.max(limit - 1, 1))] as number,
           );
-    const sources = kept.map((index) => from[index] as number);
-    const targets = kept.map((index, at) => (sources[at] as number) + (distance[index] as number));
-    const ends = ([name, places]: readonly [string, number[]]) => [
-      [name, places.map((place) => spans.idOf(place))] as const,
-      [`${name}_track`, places.map((place) => spans.where(place).track)] as const,
-      [`${name}_row`, places.map((place) => spans.where(place).row)] as const,
-      [`${name}_time`, places.map((place) => spans.start[place] as number)] as const,
-    ];
+    const columns: Record<string, number[]> = {};
+    const add = (end: string, places: number[]) => {
+      columns[end] = places.map((place) => spans.idOf(place));
+      columns[`${end}_track`] = places.map((place) => spans.where(place).track);
+      columns[`${end}_row`] = places.map((place) => spans.where(place).row);
+      columns[`${end}_time`] = places.map((place) => spans.start[place] as number);
+    };
+    add(
+      "from",
+      kept.map((index) => from[index] as number),
+    );
+    add(
+      "to",
+      kept.map((index) => (from[index] as number) + (distance[index] as number)),
+    );
     const codes = kept.map((index) => sort[index] as number);
-    const columns = Object.fromEntries([...ends(["from", sources]), ...ends(["to", targets])]);
     return made({ ...columns, sort: { codes, texts: SORTS } }, found.length);
   }
 
-  private factsOf(part: Part, place: number): readonly Fact[] {
-    const value = this.column(part.column)[place] as number;
-    if (part.groups) return this.groupsOf(part.groups)[value] ?? [];
+  #factsOf(part: Part, place: number): readonly Fact[] {
+    const value = this.#pack.integers(part.column)[place] as number;
+    if (part.groups) return this.#groupsOf(part.groups)[value] ?? [];
     const { label = "", unit = "", absent, rate } = part;
     if (!rate) return value === absent ? [] : [{ label, value, unit }];
-    const duration = this.spans.duration[place] as number;
+    const duration = this.#spans.duration[place] as number;
     return value > 0 && duration > 0 ? [{ label, value: value / duration, unit }] : [];
   }
 
-  private stack(place: number): string[] {
-    const frames = this.json<string[]>("frames");
-    const [frame, distance] = [this.column("stack frame"), this.column("stack parent")];
+  #stack(place: number): string[] {
+    const frames = this.#pack.json<string[]>("frames");
+    const [frame, distance] = [this.#pack.integers("stack frame"), this.#pack.integers("stack parent")];
     const found: string[] = [];
-    for (let at = this.column("stack")[place] as number; at >= 0; ) {
+    for (let at = this.#pack.integers("stack")[place] as number; at >= 0; ) {
       const name = frames[frame[at] as number];
       if (name !== undefined) found.push(name);
       at = distance[at] ? at - (distance[at] as number) : -1;
@@ -137,26 +146,26 @@ export class Facts {
     return found;
   }
 
-  private links(place: number): Link[] {
-    const { spans } = this;
+  #links(place: number): Link[] {
+    const spans = this.#spans;
     const found: (readonly [string, readonly number[]])[] = [["in", [spans.parent[place] as number]]];
     if (spans.caller) found.push(["called in", [spans.caller[place] as number]]);
-    const [from, distance, sort] = this.pairs();
+    const [from, distance, sort] = this.#pairs();
     const isLaunch = (index: number) => sort[index] === 0;
     const launches = lowest(sort, 0, sort.length, 1);
     const targets = (index: number) => (from[index] as number) + (distance[index] as number);
-    if (this.pack.has("launched by")) {
-      found.push(["launched by", [this.earlier("launched by")[place] as number]]);
-      found.push(["launched for", [this.earlier("launched for")[place] as number]]);
+    if (this.#pack.has("launched by")) {
+      found.push(["launched by", [this.#pack.before("launched by")[place] as number]]);
+      found.push(["launched for", [this.#pack.before("launched for")[place] as number]]);
       const first = lowest(from, 0, launches, place);
-      const last = lowest(from, first, launches, this.beyond(place));
+      const last = lowest(from, first, launches, this.#beyond(place));
       found.push(["launched", numbers(first, last).filter(isLaunch).map(targets)]);
     }
     for (let index = launches; index < from.length; index++)
       if (targets(index) === place) found.push(["forward", [from[index] as number]]);
     const first = lowest(from, launches, from.length, place);
     found.push(["backward", numbers(first, lowest(from, first, from.length, place + 1)).map(targets)]);
-    for (const [of, label, other] of this.told.links) if (of === place) found.push([label, [other]]);
+    for (const [of, label, other] of this.#told.links) if (of === place) found.push([label, [other]]);
     const known = new Set<string>();
     return found.flatMap(([label, others]) =>
       others.slice(0, MOST_LINKS).flatMap((other) => {
@@ -178,39 +187,24 @@ export class Facts {
   }
 
   /** The first place behind a span whose span begins when it has ended, or on another thread. */
-  private beyond(place: number): number {
-    const { spans } = this;
+  #beyond(place: number): number {
+    const spans = this.#spans;
     const last = lowest(spans.thread, place, spans.count, (spans.thread[place] as number) + 1);
     const end = (spans.start[place] as number) + (spans.duration[place] as number);
     return Math.max(place + 1, lowest(spans.start, place, last, end));
   }
 
   /** Launches first, then forward and backward; each sort by where they come from. */
-  private pairs(): readonly [Integers, Integers, Integers] {
-    return [this.column("arrow from"), this.column("arrow to"), this.column("arrow sort")];
+  #pairs(): readonly [Integers, Integers, Integers] {
+    return [
+      this.#pack.integers("arrow from"),
+      this.#pack.integers("arrow to"),
+      this.#pack.integers("arrow sort"),
+    ];
   }
 
-  private earlier(name: string): Integers {
-    const key = `${name} places`;
-    const held = this.columns.get(key) ?? before(this.column(name));
-    this.columns.set(key, held);
-    return held;
-  }
-
-  private column(name: string): Integers {
-    const held = this.columns.get(name) ?? this.pack.integers(name);
-    this.columns.set(name, held);
-    return held;
-  }
-
-  private groupsOf(name: string): readonly (readonly Fact[])[] {
-    return this.json<readonly (readonly Fact[])[]>(name);
-  }
-
-  private json<T>(name: string): T {
-    const held = this.groups.get(name) ?? this.pack.json<readonly (readonly Fact[])[]>(name);
-    this.groups.set(name, held);
-    return held as T;
+  #groupsOf(name: string): readonly (readonly Fact[])[] {
+    return this.#pack.json<readonly (readonly Fact[])[]>(name);
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { AnswerError, type Columns, type Query } from "../source/source";
 import type { Facts } from "./facts";
-import type { Spans, Store, Track } from "./spans";
+import type { Spans, Store } from "./spans";
 import { made, number, text } from "./window";
 
 const MOST = 1000;
@@ -32,7 +32,7 @@ export function search(spans: Spans, query: Query): Columns {
   }
   found.sort((a, b) => (a.store.start[a.item] as number) - (b.store.start[b.item] as number));
   const rows = found.slice(0, limit);
-  const places = rows.map(({ store, item }) => placeIn(spans, store, item));
+  const places = rows.map(({ store, item }) => spans.where(item, store));
   const columns = {
     span: rows.map(({ store, item }) => (store.spans ? spans.idOf(item) : -1)),
     name: { codes: rows.map(({ store, item }) => store.name[item] as number), texts: spans.names },
@@ -43,16 +43,6 @@ export function search(spans: Spans, query: Query): Columns {
     duration_ns: rows.map(({ store, item }) => store.duration[item] as number),
   };
   return made(columns, total, spans.facts.tables["search"]);
-}
-
-/** The track and row of an item of a store. */
-function placeIn(spans: Spans, store: Store, item: number): { track: number; row: number } {
-  if (store.spans) return spans.where(item);
-  const row = store.row[item] as number;
-  const holds = (track: Track) =>
-    track.store === store && row >= track.first && row < track.first + track.count;
-  const track = [...spans.tracks.values()].find(holds);
-  return track ? { track: track.id, row: row - track.first } : { track: -1, row: -1 };
 }
 
 export function instances(spans: Spans, facts: Facts, query: Query): Columns {

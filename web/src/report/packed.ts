@@ -1,50 +1,70 @@
 /** Numbers and texts as a report packs them; the other half of `viewer/_packed.py`. */
 
-import { decompress } from "fzstd";
+import { AnswerError } from "../source/source";
 
 /** `[at, length]` of bytes; `[at, rows, bytes, rising, wide]` of integers. */
 export type Directory = Readonly<Record<string, readonly number[]>>;
 
 export type Integers = Int32Array | Float64Array;
 
-/** Letters as they stand in the page, unpacked. */
-export function unpacked(letters: string): Uint8Array {
-  // A view of the decompressor's own buffer may begin anywhere; Arrow wants its columns at multiples of eight.
-  return decompress(bytesOf(letters)).slice();
+/** Letters as they stand in the page, unpacked by the browser. */
+export async function unpacked(letters: string): Promise<Uint8Array<ArrayBuffer>> {
+  try {
+    const text = atob(letters);
+    const bytes = new Uint8Array(text.length);
+    for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  } catch {
+    throw new AnswerError("The file of this report is not whole.");
+  }
 }
 
-function bytesOf(letters: string): Uint8Array {
-  const made = Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array };
-  if (made.fromBase64) return made.fromBase64(letters);
-  const text = atob(letters);
-  const bytes = new Uint8Array(text.length);
-  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
-  return bytes;
-}
-
+/** Parts that are unpacked together; each is read once, when somebody asks for it. */
 export class Pack {
-  constructor(
-    private readonly body: Uint8Array,
-    private readonly directory: Directory,
-  ) {}
+  readonly #made = new Map<string, unknown>();
+  readonly #body: Uint8Array<ArrayBuffer>;
+  readonly #directory: Directory;
 
-  has(name: string): boolean {
-    return name in this.directory;
+  constructor(body: Uint8Array<ArrayBuffer>, directory: Directory) {
+    this.#body = body;
+    this.#directory = directory;
   }
 
-  bytes(name: string): Uint8Array {
-    const [at = 0, length = 0] = this.directory[name] ?? [];
-    return this.body.slice(at, at + length);
+  has(name: string): boolean {
+    return name in this.#directory;
+  }
+
+  /** What is made of a part, once. */
+  once<Made>(name: string, make: () => Made): Made {
+    const made = (this.#made.get(name) as Made | undefined) ?? make();
+    this.#made.set(name, made);
+    return made;
+  }
+
+  bytes(name: string): Uint8Array<ArrayBuffer> {
+    const [at = 0, length = 0] = this.#directory[name] ?? [];
+    return this.#body.slice(at, at + length);
   }
 
   json<T>(name: string): T {
-    return JSON.parse(new TextDecoder().decode(this.bytes(name))) as T;
+    return this.once(name, () => JSON.parse(new TextDecoder().decode(this.bytes(name))) as T);
   }
 
   integers(name: string): Integers {
-    const [at = 0, rows = 0, bytes = 0, rising = 0, wide = 0] = this.directory[name] ?? [];
+    return this.once(name, () => this.#unfolded(name));
+  }
+
+  /** Distances to what is before, as places; -1 for 0. */
+  before(name: string): Int32Array {
+    const places = () => Int32Array.from(this.integers(name), (far, place) => (far ? place - far : -1));
+    return this.once(`${name} before`, places);
+  }
+
+  #unfolded(name: string): Integers {
+    const [at = 0, rows = 0, bytes = 0, rising = 0, wide = 0] = this.#directory[name] ?? [];
     const values = wide || (rising && bytes > 4) ? new Float64Array(rows) : new Int32Array(rows);
-    const { body } = this;
+    const body = this.#body;
     if (bytes <= 3) {
       const middle = bytes > 1 ? rows : 0;
       const high = bytes > 2 ? 2 * rows : 0;

@@ -33,6 +33,8 @@ export interface Store {
   /** The place of the kind of each item among all kinds. */
   kindOf(item: number): number;
   rows: Laid;
+  /** The track of each row. */
+  tracks: Track[];
 }
 
 const LONGEST_NAME = 2000;
@@ -55,9 +57,8 @@ export class Spans {
   readonly parent: Int32Array;
   readonly caller: Int32Array | null;
   readonly own: Float64Array;
-  private readonly call: Integers | null;
-  private readonly ids: Integers | null;
-  private readonly trackOfRow: readonly Track[];
+  readonly #call: Integers | null;
+  readonly #ids: Integers | null;
 
   constructor(
     pack: Pack,
@@ -68,7 +69,7 @@ export class Spans {
       name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME)}…` : name,
     );
     this.kinds = facts.kinds;
-    this.stores = facts.stores.map(({ prefix, kind }) => this.store(pack, prefix, kind));
+    this.stores = facts.stores.map(({ prefix, kind }) => this.#store(pack, prefix, kind));
     const spans = this.stores[0];
     if (!spans) throw new Error("the report has no spans");
     ({ start: this.start, duration: this.duration, name: this.name } = spans);
@@ -76,21 +77,17 @@ export class Spans {
     this.thread = pack.integers("thread");
     this.kind = pack.integers("kind");
     this.beside = pack.integers("beside");
-    this.parent = before(pack.integers("parent"));
-    this.caller = pack.has("caller") ? before(pack.integers("caller")) : null;
-    this.call = pack.has("call") ? pack.integers("call") : null;
-    this.ids = pack.has("id") ? pack.integers("id") : null;
+    this.parent = pack.before("parent");
+    this.caller = pack.has("caller") ? pack.before("caller") : null;
+    this.#call = pack.has("call") ? pack.integers("call") : null;
+    this.#ids = pack.has("id") ? pack.integers("id") : null;
     const tracks = facts.tracks.flatMap(([id, number, first, count]) => {
       const store = this.stores[number];
       return store ? [{ id, store, first, count }] : [];
     });
     this.tracks = new Map(tracks.map((track) => [track.id, track]));
-    const trackOfRow: Track[] = [];
-    for (const track of tracks)
-      if (track.store === spans)
-        for (let row = track.first; row < track.first + track.count; row++) trackOfRow[row] = track;
-    this.trackOfRow = trackOfRow;
-    this.own = this.ownTimes(pack.integers("own"));
+    for (const track of tracks) track.store.tracks.fill(track, track.first, track.first + track.count);
+    this.own = this.#ownTimes(pack.integers("own"));
   }
 
   /** The tracks that a question names; all without naming any. */
@@ -102,20 +99,20 @@ export class Spans {
 
   /** The number by which the whole trace knows a span. */
   idOf(place: number): number {
-    return place < 0 ? -1 : this.ids ? (this.ids[place] as number) : place;
+    return place < 0 ? -1 : this.#ids ? (this.#ids[place] as number) : place;
   }
 
   /** The place of a span of the trace, or -1 where the report does not hold it. */
   placeOf(id: number): number {
-    if (!this.ids) return id >= 0 && id < this.count ? id : -1;
-    const place = lowest(this.ids, 0, this.count, id);
-    return this.ids[place] === id ? place : -1;
+    if (!this.#ids) return id >= 0 && id < this.count ? id : -1;
+    const place = lowest(this.#ids, 0, this.count, id);
+    return this.#ids[place] === id ? place : -1;
   }
 
-  /** The track and the row of a span. */
-  where(place: number): { track: number; row: number } {
-    const row = this.stores[0]?.row[place] ?? -1;
-    const track = this.trackOfRow[row];
+  /** The track and the row of a span, or of an item of another store. */
+  where(item: number, store = this.stores[0]): { track: number; row: number } {
+    const row = store?.row[item] ?? -1;
+    const track = store?.tracks[row];
     return track ? { track: track.id, row: row - track.first } : { track: -1, row: -1 };
   }
 
@@ -130,32 +127,35 @@ export class Spans {
   /** Those whose own time a span's is not: work is not made shorter by the calls in it, but a call by the work in it. */
   outer(place: number): readonly [number, number] {
     const parent = this.parent[place] as number;
-    const { call, caller } = this;
+    const { caller } = this;
+    const call = this.#call;
     if (!call || !caller) return [parent, -1];
     if (call[place]) return [parent >= 0 && call[parent] ? parent : -1, -1];
     const around = caller[place] as number;
     return [parent, (parent >= 0 ? (caller[parent] as number) : -1) !== around ? around : -1];
   }
 
-  private store(pack: Pack, prefix: string, kind: string): Store {
+  #store(pack: Pack, prefix: string, kind: string): Store {
     const kinds = kind ? null : pack.integers("kind");
     const alike = this.kinds.indexOf(kind);
     const row = pack.integers(`${prefix}row`);
     const start = pack.floats(`${prefix}start`);
     const duration = pack.floats(`${prefix}duration`);
+    const rows = rowsOf(row, start, duration);
     return {
       spans: !kind,
       start,
       duration,
       row,
+      rows,
+      tracks: Array(rows.edges.length),
       name: pack.integers(`${prefix}name`),
       kindOf: kinds ? (item) => kinds[item] as number : () => alike,
-      rows: rowsOf(row, start, duration),
     };
   }
 
   /** The report holds only what differs from the times that follow from who is in whom. */
-  private ownTimes(differences: Integers): Float64Array {
+  #ownTimes(differences: Integers): Float64Array {
     const own = new Float64Array(this.count);
     for (let place = 0; place < this.count; place++)
       own[place] =
@@ -165,12 +165,4 @@ export class Spans {
         if (outer >= 0) own[outer] = (own[outer] as number) - (this.duration[place] as number);
     return own;
   }
-}
-
-/** Distances to what is before, as places; -1 for 0. */
-export function before(distances: Integers): Int32Array {
-  const places = new Int32Array(distances.length);
-  for (let place = 0; place < places.length; place++)
-    places[place] = distances[place] ? place - (distances[place] as number) : -1;
-  return places;
 }

@@ -7,53 +7,40 @@ import type { Spans } from "./spans";
 export function window(spans: Spans, query: Query): Columns {
   const { start, end } = stretch(query);
   const width = number(query, "width");
-  const seen = spans.chosen(text(query, "tracks")).map((track) => {
-    return { track, found: look(track.store.rows, track.first, track.count, start, end, width) };
-  });
-  const rows = seen.reduce((sum, { found }) => sum + found.item.length, 0);
-  const [track, row, count, span, name, kind] = Array.from({ length: 6 }, () => new Int32Array(rows)) as [
-    Int32Array,
-    Int32Array,
-    Int32Array,
-    Int32Array,
-    Int32Array,
-    Int32Array,
-  ];
-  const [begin, duration, busy] = Array.from({ length: 3 }, () => new Float64Array(rows)) as [
-    Float64Array,
-    Float64Array,
-    Float64Array,
-  ];
-  let to = 0;
-  for (const { track: of, found } of seen) {
-    const { rows: laid, name: names, spans: real } = of.store;
-    for (let index = 0; index < found.item.length; index++, to++) {
-      const first = found.item[index] as number;
-      const last = first + (found.count[index] as number) - 1;
-      const item = laid.order[first] as number;
-      track[to] = of.id;
-      row[to] = (found.row[index] as number) - of.first;
-      count[to] = found.count[index] as number;
-      span[to] = real ? spans.idOf(item) : -1;
-      name[to] = names[item] as number;
-      kind[to] = of.store.kindOf(item);
-      begin[to] = laid.start[first] as number;
-      duration[to] =
-        (laid.start[last] as number) + (laid.duration[last] as number) - (laid.start[first] as number);
-      busy[to] =
-        (laid.before[last] as number) + (laid.duration[last] as number) - (laid.before[first] as number);
-    }
+  const found = {
+    track: [] as number[],
+    row: [] as number[],
+    start: [] as number[],
+    duration: [] as number[],
+    busy: [] as number[],
+    count: [] as number[],
+    span: [] as number[],
+  };
+  const names: number[] = [];
+  const kinds: number[] = [];
+  for (const { id, store, first, count } of spans.chosen(text(query, "tracks"))) {
+    const { rows } = store;
+    const seen = look(rows, first, count, start, end, width);
+    seen.item.forEach((at, index) => {
+      const many = seen.count[index] as number;
+      const last = at + many - 1;
+      const item = rows.order[at] as number;
+      const [begin, length] = [rows.start[at] as number, rows.duration[last] as number];
+      found.track.push(id);
+      found.row.push((seen.row[index] as number) - first);
+      found.start.push(begin);
+      found.duration.push((rows.start[last] as number) + length - begin);
+      found.busy.push((rows.before[last] as number) + length - (rows.before[at] as number));
+      found.count.push(many);
+      found.span.push(store.spans ? spans.idOf(item) : -1);
+      names.push(store.name[item] as number);
+      kinds.push(store.kindOf(item));
+    });
   }
   return made({
-    track,
-    row,
-    start: begin,
-    duration,
-    busy,
-    count,
-    span,
-    name: { codes: name, texts: spans.shownNames },
-    kind: { codes: kind, texts: spans.kinds },
+    ...found,
+    name: { codes: names, texts: spans.shownNames },
+    kind: { codes: kinds, texts: spans.kinds },
   });
 }
 
@@ -61,24 +48,24 @@ export function window(spans: Spans, query: Query): Columns {
 export function counter(held: Columns, query: Query): Columns {
   const { start, end } = stretch(query);
   const edges = pixelEdges(start, end, number(query, "width"));
-  const [time, low, high, last] = ["time", "low", "high", "last"].map((name) => held.numbers(name)) as [
-    ArrayLike<number>,
-    ArrayLike<number>,
-    ArrayLike<number>,
-    ArrayLike<number>,
+  const time = held.numbers("time");
+  const [low, high, last] = ["low", "high", "last"].map((name) => Array.from(held.numbers(name))) as [
+    number[],
+    number[],
+    number[],
   ];
-  const found: Record<"time" | "low" | "high" | "last", number[]> = { time: [], low: [], high: [], last: [] };
+  const found = {
+    time: [] as (number | undefined)[],
+    low: [] as number[],
+    high: [] as number[],
+    last: [] as (number | undefined)[],
+  };
   let place = lowest(time, 0, held.rows, edges[0] as number);
   const add = (from: number, to: number) => {
-    let [least, most] = [low[from] as number, high[from] as number];
-    for (let at = from + 1; at < to; at++) {
-      least = Math.min(least, low[at] as number);
-      most = Math.max(most, high[at] as number);
-    }
-    found.time.push(time[from] as number);
-    found.low.push(least);
-    found.high.push(most);
-    found.last.push(last[to - 1] as number);
+    found.time.push(time[from]);
+    found.low.push(low.slice(from, to).reduce((a, b) => Math.min(a, b)));
+    found.high.push(high.slice(from, to).reduce((a, b) => Math.max(a, b)));
+    found.last.push(last[to - 1]);
   };
   if (place > 0) add(place - 1, place);
   for (let pixel = 0; pixel + 1 < edges.length && place < held.rows; pixel++) {
@@ -86,7 +73,7 @@ export function counter(held: Columns, query: Query): Columns {
     if (beyond > place) add(place, beyond);
     place = beyond;
   }
-  return made(found);
+  return made(found as Record<keyof typeof found, number[]>);
 }
 
 /** A table of columns that need no words, or that `facts` tells of. */

@@ -5,9 +5,10 @@ import { histogram, instances, search } from "../report/named";
 import { type Directory, Pack, unpacked } from "../report/packed";
 import { range } from "../report/range";
 import { Spans, type TimelineFacts } from "../report/spans";
-import { counter, text, window } from "../report/window";
+import { counter, window } from "../report/window";
 import * as units from "../units";
-import { AnswerError, Columns, type Query, type Source, spelled } from "./source";
+import { tableOf } from "./arrow";
+import { AnswerError, type Columns, type Query, type Source, spelled } from "./source";
 
 interface Part {
   block: number;
@@ -32,23 +33,23 @@ export interface Report {
   cut: { before_ns: number; spans: number; items: number } | null;
 }
 
-/** Questions that depend on where the reader looks, and that the rows of the timeline answer. */
-const FROM_ROWS = new Set(["window", "counter", "search", "range", "instances", "histogram", "arrows"]);
 const LACKING =
   "This report does not hold what would answer this: open the trace itself with `kinetoscope view`.";
 
 export class EmbeddedSource implements Source {
   readonly served = false;
   readonly lacks: string | undefined;
-  private readonly blocks = new Map<number, Uint8Array>();
-  private laid: Spans | undefined;
-  private known: Facts | undefined;
+  readonly #blocks = new Map<number, Promise<Uint8Array<ArrayBuffer>>>();
+  #spans: Promise<Spans> | undefined;
+  #facts: Promise<Facts> | undefined;
 
+  readonly #report: Report;
+  readonly #letters: (block: number) => string;
   /** `letters` gives a block of the page as it stands there. */
-  constructor(
-    private readonly report: Report,
-    private readonly letters: (block: number) => string,
-  ) {
+  constructor(report: Report, letters: (block: number) => string) {
+    this.#report = report;
+    this.#letters = letters;
+
     const { cut } = report;
     if (cut)
       this.lacks =
@@ -57,29 +58,22 @@ export class EmbeddedSource implements Source {
   }
 
   async json<T>(path: string, query: Query = {}): Promise<T> {
-    const held = this.held(path, query);
-    if (held) return JSON.parse(new TextDecoder().decode(this.body(held))) as T;
-    if (path === "histogram") return histogram(this.spans(), query) as T;
-    if (path.startsWith("span/")) return this.facts().span(Number(path.slice("span/".length))) as T;
-    throw new AnswerError(LACKING);
+    const held = this.#held(path, query);
+    const told = held
+      ? JSON.parse(new TextDecoder().decode(await this.#body(held)))
+      : this.#made(path, query);
+    return told as Promise<T>;
   }
 
   async columns(path: string, query: Query = {}): Promise<Columns> {
-    const held = this.held(path, query);
-    if (held) return new Columns(this.body(held), held.total);
-    if (!this.has(path, query)) throw new AnswerError(LACKING);
-    if (path === "window") return window(this.spans(), query);
-    if (path === "range") return range(this.spans(), query);
-    if (path === "search") return search(this.spans(), query);
-    if (path === "instances") return instances(this.spans(), this.facts(), query);
-    if (path === "arrows") return this.facts().arrows(query);
-    if (path === "counter") return counter(this.counter(text(query, "track") ?? ""), query);
-    throw new AnswerError(LACKING);
+    const held = this.#held(path, query);
+    if (held) return tableOf((await this.#body(held)).buffer, held.total);
+    return this.#made(path, query) as Promise<Columns>;
   }
 
   has(path: string, query?: Query): boolean {
-    if (path.startsWith("span/") || (FROM_ROWS.has(path) && query?.["by"] === undefined)) return true;
-    const { answers } = this.report;
+    if (query?.["by"] === undefined && kindOf(path) in this.#fromRows) return true;
+    const { answers } = this.#report;
     if (spelled(path, query) in answers) return true;
     // Without a query it is asked whether anything of the kind can be answered.
     return query === undefined && Object.keys(answers).some((key) => key.startsWith(`${path}?`));
@@ -89,54 +83,76 @@ export class EmbeddedSource implements Source {
     return null;
   }
 
-  private held(path: string, query: Query): Held | undefined {
-    const held = this.report.answers[spelled(path, query)];
+  /** What the rows of the timeline answer: questions that depend on where the reader looks. */
+  readonly #fromRows: Readonly<Record<string, (query: Query, path: string) => Promise<unknown>>> = {
+    window: async (query) => window(await this.#laid(), query),
+    range: async (query) => range(await this.#laid(), query),
+    search: async (query) => search(await this.#laid(), query),
+    histogram: async (query) => histogram(await this.#laid(), query),
+    instances: async (query) => instances(await this.#laid(), await this.#known(), query),
+    arrows: async (query) => (await this.#known()).arrows(query),
+    span: async (_, path) => (await this.#known()).span(Number(path.slice("span/".length))),
+    counter: async (query) => counter(await this.#counter(String(query["track"])), query),
+  };
+
+  #made(path: string, query: Query): Promise<unknown> {
+    const made = query["by"] === undefined && this.#fromRows[kindOf(path)];
+    if (!made) throw new AnswerError(LACKING);
+    return made(query, path);
+  }
+
+  #held(path: string, query: Query): Held | undefined {
+    const held = this.#report.answers[spelled(path, query)];
     if (held?.error !== undefined) throw new AnswerError(held.error);
     return held;
   }
 
-  private body(held: Held): Uint8Array {
-    const [at = 0, length = 0] = held.at ?? [];
-    return this.block(held.block ?? 0).slice(at, at + length);
+  async #body({ block = 0, at: [at = 0, length = 0] = [] }: Held): Promise<Uint8Array<ArrayBuffer>> {
+    return (await this.#block(block)).slice(at, at + length);
   }
 
-  private block(number: number): Uint8Array {
-    const body = this.blocks.get(number) ?? unpacked(this.letters(number));
-    this.blocks.set(number, body);
+  #block(number: number): Promise<Uint8Array<ArrayBuffer>> {
+    const body = this.#blocks.get(number) ?? unpacked(this.#letters(number));
+    this.#blocks.set(number, body);
     return body;
   }
 
   /** A part that is read once and then kept as what was made of it. */
-  private pack(part: Part): Pack {
-    return new Pack(unpacked(this.letters(part.block)), part.at);
+  async #pack({ block, at }: Part): Promise<Pack> {
+    return new Pack(await unpacked(this.#letters(block)), at);
   }
 
-  private spans(): Spans {
-    this.laid ??= new Spans(this.pack(this.report.timeline.rows), this.report.timeline);
-    return this.laid;
+  #laid(): Promise<Spans> {
+    const { timeline } = this.#report;
+    this.#spans ??= this.#pack(timeline.rows).then((pack) => new Spans(pack, timeline));
+    return this.#spans;
   }
 
-  private facts(): Facts {
-    this.known ??= new Facts(this.spans(), this.pack(this.report.timeline.facts), this.report.timeline);
-    return this.known;
+  #known(): Promise<Facts> {
+    const { timeline } = this.#report;
+    this.#facts ??= Promise.all([this.#laid(), this.#pack(timeline.facts)]).then(
+      ([spans, pack]) => new Facts(spans, pack, timeline),
+    );
+    return this.#facts;
   }
 
-  private counter(id: string): Columns {
-    const { block, at } = this.report.timeline.counters;
+  async #counter(id: string): Promise<Columns> {
+    const { block, at } = this.#report.timeline.counters;
     if (!(id in at)) throw new AnswerError(`there is no such counter: ${id.slice(0, 50)}`);
-    return new Columns(new Pack(this.block(block), at).bytes(id));
+    return tableOf(new Pack(await this.#block(block), at).bytes(id).buffer);
   }
+}
+
+/** The first part of a path. */
+function kindOf(path: string): string {
+  return path.split("/", 1)[0] ?? "";
 }
 
 /** The report in this page, or null where the page is served. */
 export function embedded(): { source: EmbeddedSource; name: string } | null {
-  const told = document.getElementById("kinetoscope-report")?.textContent;
+  const lettersOf = (id: string | number) => document.getElementById(`kinetoscope-${id}`)?.textContent ?? "";
+  const told = lettersOf("report");
   if (!told) return null;
   const report = JSON.parse(told) as Report;
-  const source = new EmbeddedSource(report, (block) => {
-    const text = document.getElementById(`kinetoscope-${block}`)?.textContent;
-    if (!text) throw new AnswerError("The file of this report is not whole.");
-    return text;
-  });
-  return { source, name: report.name };
+  return { source: new EmbeddedSource(report, lettersOf), name: report.name };
 }

@@ -1,27 +1,25 @@
 /** Answers of the local server. */
 
-import { AnswerError, Columns, type Query, type Source, spelled } from "./source";
+import { tableOf } from "./arrow";
+import { AnswerError, type Columns, type Query, type Source, spelled } from "./source";
 
 export class HttpSource implements Source {
   readonly served = true;
 
   /** `trace` is the number of the trace among those the server was given. */
   constructor(
-    private readonly trace: number,
+    readonly trace: number,
     readonly perfettoUi?: string,
   ) {}
 
   async json<T>(path: string, query?: Query): Promise<T> {
-    return (await (await this.answer(path, query)).json()) as T;
+    return (await answer(this.download(path, query))).json() as Promise<T>;
   }
 
   async columns(path: string, query?: Query): Promise<Columns> {
-    const response = await this.answer(path, query);
+    const response = await answer(this.download(path, query));
     const total = response.headers.get("X-Total-Rows");
-    return new Columns(
-      new Uint8Array(await response.arrayBuffer()),
-      total === null ? undefined : Number(total),
-    );
+    return tableOf(await response.arrayBuffer(), total === null ? undefined : Number(total));
   }
 
   has(): boolean {
@@ -29,28 +27,25 @@ export class HttpSource implements Source {
   }
 
   download(path: string, query?: Query): string {
-    return this.address(path, query);
-  }
-
-  private address(path: string, query?: Query): string {
     return `api/${this.trace}/${spelled(path, query)}`;
   }
+}
 
-  private async answer(path: string, query?: Query): Promise<Response> {
-    let response: Response;
-    try {
-      response = await fetch(this.address(path, query));
-    } catch {
-      throw new AnswerError("The server does not answer. Is `kinetoscope view` still running?");
-    }
-    if (response.ok) return response;
-    const told = await response.text();
-    let message = `The server answered ${response.status}.`;
-    try {
-      message = (JSON.parse(told) as { error: string }).error;
-    } catch {
-      if (told) message = told;
-    }
-    throw new AnswerError(message);
+/** What the server says to a request. */
+export async function answer(address: string): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(address);
+  } catch {
+    throw new AnswerError("The server does not answer. Is `kinetoscope view` still running?");
   }
+  if (response.ok) return response;
+  const told = await response.text();
+  let message = told || `The server answered ${response.status}.`;
+  try {
+    message = (JSON.parse(told) as { error: string }).error;
+  } catch {
+    // Then it is no error of ours, but told as it came.
+  }
+  throw new AnswerError(message);
 }

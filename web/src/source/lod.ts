@@ -75,13 +75,20 @@ export function pixelEdges(start: number, end: number, width: number): Float64Ar
   return edges;
 }
 
-/** The first place from `from` up to `to` whose value is not below `value`. */
-export function lowest(values: ArrayLike<number>, from: number, to: number, value: number): number {
+/** The first place from `from` up to `to` whose value is not below `value`; with `beyond`, whose value is above it. */
+export function lowest(
+  values: ArrayLike<number>,
+  from: number,
+  to: number,
+  value: number,
+  beyond = false,
+): number {
   let low = from;
   let high = to;
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if ((values[middle] as number) < value) low = middle + 1;
+    const found = values[middle] as number;
+    if (found < value || (beyond && found === value)) low = middle + 1;
     else high = middle;
   }
   return low;
@@ -117,7 +124,7 @@ export function look(
     if (before >= low && (rows.start[before] as number) + (rows.duration[before] as number) > start)
       add(row, before, 1);
     while (place < high) {
-      const pixel = pixelOf(pixels, rows.start[place] as number);
+      const pixel = lowest(pixels, 0, pixels.length, rows.start[place] as number, true) - 1;
       if (pixel >= width) break;
       const beyond = lowest(rows.start, place, high, pixels[pixel + 1] as number);
       const many = beyond - place;
@@ -129,16 +136,4 @@ export function look(
     }
   }
   return seen;
-}
-
-/** The pixel in which a moment is. */
-function pixelOf(pixels: Float64Array, time: number): number {
-  let low = 0;
-  let high = pixels.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if ((pixels[middle] as number) <= time) low = middle + 1;
-    else high = middle;
-  }
-  return low - 1;
 }

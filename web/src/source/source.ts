@@ -1,7 +1,5 @@
 /** Where a page gets its answers from: a local server, or what a report carries with it. */
 
-import { tableFromIPC } from "@uwdata/flechette";
-
 export type Query = Record<string, string | number | boolean | undefined>;
 
 /** One column of a table: its values are numbers, strings, booleans or null. */
@@ -23,75 +21,58 @@ export interface Coded {
   texts: readonly string[];
 }
 
+/** A column as it was sent or made; one that is sent is read when it is asked for. */
+export type Held = ArrayLike<Value> | Coded | (() => ArrayLike<Value> | Coded);
+
 /** A table: columns by name, all of one length. */
 export class Columns {
-  readonly rows: number;
   readonly facts: readonly ColumnFacts[];
+  readonly rows: number;
   /** How many rows there are where this table is only the first of them. */
   readonly total: number;
-  /** What else the answer says of the table. */
-  readonly told: ReadonlyMap<string, string>;
-  private readonly kept = new Map<string, ArrayLike<Value>>();
-  private readonly texted = new Map<string, Coded>();
-  private readonly table: ReturnType<typeof tableFromIPC> | null = null;
+  readonly #held: Map<string, Held>;
+  readonly #values = new Map<string, ArrayLike<Value>>();
 
-  /** From a table that came as Arrow, or from columns that were made in the page. */
-  constructor(from: Uint8Array | ReadonlyMap<ColumnFacts, ArrayLike<Value> | Coded>, total?: number) {
-    if (from instanceof Uint8Array) {
-      this.table = tableFromIPC(from);
-      this.told = this.table.schema.metadata ?? new Map();
-      this.rows = this.table.numRows;
-      this.facts = this.table.schema.fields.map((field) => ({
-        name: field.name,
-        unit: field.metadata?.get("unit") ?? "",
-        meaning: field.metadata?.get("meaning") ?? "",
-        numeric: isNumeric(field.type),
-      }));
-    } else {
-      this.told = new Map();
-      this.facts = [...from.keys()];
-      const sizes = [...from].map(([{ name }, values]) => {
-        if ("codes" in values) this.texted.set(name, values);
-        else this.kept.set(name, values);
-        return "codes" in values ? values.codes.length : values.length;
-      });
-      this.rows = Math.max(0, ...sizes);
-    }
+  constructor(
+    columns: ReadonlyMap<ColumnFacts, Held>,
+    total?: number,
+    rows?: number,
+    /** What else the answer says of the table. */
+    readonly told: ReadonlyMap<string, string> = new Map(),
+  ) {
+    this.facts = [...columns.keys()];
+    this.#held = new Map([...columns].map(([{ name }, values]) => [name, values]));
+    const [first = []] = columns.values();
+    this.rows = rows ?? ("codes" in first ? first.codes : first).length;
     this.total = total ?? this.rows;
   }
 
   has(name: string): boolean {
-    return this.facts.some((column) => column.name === name);
+    return this.#held.has(name);
   }
 
   /** The values of a column. Throws when there is none of this name. */
   values(name: string): ArrayLike<Value> {
-    let values = this.kept.get(name);
+    let values = this.#values.get(name);
     if (!values) {
-      const coded = this.texted.get(name);
-      const column = coded ?? this.table?.getChild(name);
-      if (!column) throw new Error(`the table has no column ${name}`);
-      values = coded
-        ? Array.from(coded.codes, (code) => coded.texts[code] ?? null)
-        : ((column as { toArray(): unknown }).toArray() as ArrayLike<Value>);
-      this.kept.set(name, values);
+      const held = this.#read(name);
+      values = "codes" in held ? Array.from(held.codes, (code) => held.texts[code] ?? null) : held;
+      this.#values.set(name, values);
     }
     return values;
   }
 
-  /**
-   * A column of texts as it was sent: each text once, and for each row its place among them. Null where it was not
-   * sent that way. Much faster than `texts` for many rows.
-   */
-  coded(name: string): Coded | null {
-    const texted = this.texted.get(name);
-    if (texted) return texted;
-    const parts = this.table?.getChild(name)?.data ?? [];
-    const part = parts[0] as unknown as
-      | { values?: ArrayLike<number>; cache?: string[]; nullCount: number }
-      | undefined;
-    if (parts.length !== 1 || !part?.cache || !part.values || part.nullCount > 0) return null;
-    return { codes: part.values, texts: part.cache };
+  /** A column of texts with each text once: much faster than `texts` for many rows. */
+  coded(name: string): Coded {
+    const held = this.#read(name);
+    if ("codes" in held) return held;
+    const places = new Map<Value, number>();
+    const codes = Array.from(held, (text) => {
+      const place = places.get(text) ?? places.size;
+      places.set(text, place);
+      return place;
+    });
+    return { codes, texts: [...places.keys()].map(String) };
   }
 
   /** The rows that are chosen. */
@@ -112,13 +93,15 @@ export class Columns {
   texts(name: string): ArrayLike<string | null> {
     return this.values(name) as ArrayLike<string | null>;
   }
-}
 
-/** Arrow's type numbers of integers, floats, decimals and times. */
-const NUMERIC_TYPES = new Set([2, 3, 7, 10]);
-
-function isNumeric(type: { typeId: number }): boolean {
-  return NUMERIC_TYPES.has(type.typeId);
+  #read(name: string): ArrayLike<Value> | Coded {
+    const held = this.#held.get(name);
+    if (!held) throw new Error(`the table has no column ${name}`);
+    if (typeof held !== "function") return held;
+    const read = held();
+    this.#held.set(name, read);
+    return read;
+  }
 }
 
 /** What is said when an answer cannot be had: one sentence for the person at the page. */

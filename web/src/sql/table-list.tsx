@@ -1,6 +1,7 @@
 /** The tables that can be asked, with their columns and what these mean. */
 
 import { useState } from "preact/hooks";
+import { Button } from "../parts/button";
 
 export interface About {
   /** Why nothing can be asked, or null. */
@@ -35,8 +36,7 @@ export function TableList(props: {
         {props.tables.map((table) => (
           <li key={table.name}>
             <div class="sql-table">
-              <button
-                type="button"
+              <Button
                 class="plain"
                 aria-expanded={open === table.name}
                 title={table.row}
@@ -44,15 +44,14 @@ export function TableList(props: {
               >
                 <span aria-hidden="true">{open === table.name ? "▾" : "▸"}</span>
                 <code>{table.name}</code>
-              </button>
-              <button
-                type="button"
+              </Button>
+              <Button
                 class="plain look"
                 title={`Show the first rows of ${table.name}`}
                 onClick={() => props.onTable(table.name)}
               >
                 look
-              </button>
+              </Button>
             </div>
             {open === table.name && (
               <>
@@ -60,15 +59,14 @@ export function TableList(props: {
                 <ul>
                   {table.columns.map((column) => (
                     <li key={column.name}>
-                      <button
-                        type="button"
+                      <Button
                         class="plain column"
                         title={`${column.meaning}${column.unit ? ` (${column.unit})` : ""}`}
                         onClick={() => props.onName(column.name)}
                       >
                         <code>{column.name}</code>
                         <span class="faint">{column.unit || column.type}</span>
-                      </button>
+                      </Button>
                     </li>
                   ))}
                 </ul>

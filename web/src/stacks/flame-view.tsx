@@ -1,6 +1,7 @@
 /** The picture of a flame graph with its search and the way to what is shown. */
 
 import { useMemo } from "preact/hooks";
+import { Button } from "../parts/button";
 import { Icicle } from "../parts/icicle";
 import { pathTo } from "../parts/icicle-rows";
 import { change, route } from "../router";
@@ -100,9 +101,9 @@ function Way(props: { flame: Flame; zoom: number }) {
     telling.length > MOST_STEPS ? [...telling.slice(0, 1), -1, ...telling.slice(2 - MOST_STEPS)] : telling;
   return (
     <nav class="stacks-way" aria-label="What is shown">
-      <button type="button" class="plain" disabled={zoom < 0} onClick={() => change({ zoom: undefined })}>
+      <Button class="plain" disabled={zoom < 0} onClick={() => change({ zoom: undefined })}>
         all
-      </button>
+      </Button>
       {kept.map((index) => {
         if (index < 0)
           return (
@@ -115,15 +116,14 @@ function Way(props: { flame: Flame; zoom: number }) {
         return (
           <span key={index} class="stacks-step">
             <span class="faint">›</span>
-            <button
-              type="button"
+            <Button
               class="plain name"
               title={frame && frameText(frame)}
               disabled={index === zoom}
               onClick={() => change({ zoom: flame.key(index) })}
             >
               {name}
-            </button>
+            </Button>
           </span>
         );
       })}

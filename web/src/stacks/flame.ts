@@ -24,8 +24,8 @@ export class Flame {
   readonly count: ArrayLike<number>;
   readonly unit: string;
   /** A short name of each box that depends on its path only: the same in another flame graph of the trace. */
-  private readonly keys: readonly string[];
-  private readonly places: ReadonlyMap<string, number>;
+  readonly #keys: readonly string[];
+  readonly #places: ReadonlyMap<string, number>;
 
   /** `callers` where each frame stands in the one that it called, so that only the outermost are spent in. */
   constructor(
@@ -52,8 +52,8 @@ export class Flame {
     this.frames.forEach((frame, index) => {
       keys.push(hash(`${keys[parent[index] ?? -1] ?? ""}\n${frame.rest ? "\n" : called(frame)}`));
     });
-    this.keys = keys;
-    this.places = new Map(keys.map((key, index) => [key, index]));
+    this.#keys = keys;
+    this.#places = new Map(keys.map((key, index) => [key, index]));
   }
 
   get whole(): number {
@@ -61,12 +61,12 @@ export class Flame {
   }
 
   key(index: number): string | undefined {
-    return this.keys[index];
+    return this.#keys[index];
   }
 
   /** The box of a key, -1 where there is none. */
   place(key: string | undefined): number {
-    return key === undefined ? -1 : (this.places.get(key) ?? -1);
+    return key === undefined ? -1 : (this.#places.get(key) ?? -1);
   }
 
   /** Which boxes hold a text, and what they weigh together, each thing counted once. Null for an empty text. */

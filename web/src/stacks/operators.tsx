@@ -2,6 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { Shown, useColumns, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { summed } from "../parts/summed";
 import { Table } from "../parts/table";
 import { address, change, route } from "../router";
@@ -41,15 +42,9 @@ export function Operators(props: {
         </span>
         <div class="tools">
           {node >= 0 && asked["zoom"] !== flame.key(node) && (
-            <button type="button" onClick={() => change({ zoom: flame.key(node) })}>
-              Go into it
-            </button>
+            <Button onClick={() => change({ zoom: flame.key(node) })}>Go into it</Button>
           )}
-          {chosen >= 0 && (
-            <button type="button" onClick={() => change({ at: undefined })}>
-              Choose nothing
-            </button>
-          )}
+          {chosen >= 0 && <Button onClick={() => change({ at: undefined })}>Choose nothing</Button>}
         </div>
       </header>
       <Shown answer={answer}>

@@ -1,7 +1,10 @@
 /** What a window of a track holds, as it is drawn: boxes by row, in order of time. */
 
-import type { Columns } from "../source/source";
+import { lowest } from "../source/lod";
+import type { Columns, Source } from "../source/source";
 import type { View } from "./view";
+
+type Numbers = Float64Array;
 
 /** The boxes of one track in one stretch of time, as a source answered. */
 export interface Boxes {
@@ -13,19 +16,31 @@ export interface Boxes {
   readonly whole: boolean;
   /** Row r has the boxes from `rows[r]` up to `rows[r + 1]`. */
   readonly rows: Int32Array;
-  readonly start: Float64Array;
-  readonly duration: Float64Array;
+  readonly start: Numbers;
+  readonly duration: Numbers;
   /** How much of the duration something ran. */
-  readonly busy: Float64Array;
-  readonly count: Int32Array;
+  readonly busy: Numbers;
+  readonly count: Numbers;
   /** The span, the first of them, or -1 for what is no span. */
-  readonly span: Int32Array;
+  readonly span: Numbers;
   /** What it is, as a place among the labels. */
-  readonly label: Int32Array;
+  readonly label: Numbers;
 }
 
 /** Numbers a kind and a name of a box. */
 export type LabelOf = (kind: string, name: string) => number;
+
+/** Ask what lies in a stretch of time, in so many pixels. */
+export async function windowOf(
+  source: Source,
+  view: View,
+  width: number,
+  tracks: readonly number[],
+  labelOf: LabelOf,
+): Promise<Map<number, Boxes>> {
+  const answer = await source.columns("window", { ...view, width, tracks: tracks.join() });
+  return split(answer, tracks, view, (view.end - view.start) / width, labelOf);
+}
 
 /** Split the answer of a window into its tracks; a track that has nothing there gets an empty one. */
 export function split(
@@ -36,105 +51,72 @@ export function split(
   labelOf: LabelOf,
 ): Map<number, Boxes> {
   const size = answer.rows;
-  const track = answer.numbers("track");
-  const row = answer.numbers("row");
-  const start = floats(answer.numbers("start"), size);
-  const parts = {
-    start,
-    duration: floats(answer.numbers("duration"), size),
-    busy: floats(answer.numbers("busy"), size),
-    count: integers(answer.numbers("count"), size),
-    span: integers(answer.numbers("span"), size),
-    label: labelled(answer, labelOf),
-  };
+  const [track, row, start, duration, busy, count, span] = [
+    "track",
+    "row",
+    "start",
+    "duration",
+    "busy",
+    "count",
+    "span",
+  ].map((name) => Float64Array.from(answer.numbers(name))) as [
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+  ];
+  const label = labelled(answer, labelOf);
   const made = new Map<number, Boxes>();
+  /** The boxes from one place of the answer up to another: one track's. */
+  const gather = (id: number, first: number, last: number) => {
+    const rows = new Int32Array(last > first ? (row[last - 1] as number) + 2 : 1);
+    for (let index = 1; index < rows.length; index++) rows[index] = lowest(row, first, last, index) - first;
+    const part = (values: Numbers) => values.subarray(first, last);
+    const counts = part(count);
+    made.set(id, {
+      view,
+      pixel,
+      whole: counts.every((one) => one === 1),
+      rows,
+      start: part(start),
+      duration: part(duration),
+      busy: part(busy),
+      count: counts,
+      span: part(span),
+      label: part(label),
+    });
+  };
   for (let first = 0; first < size; ) {
-    const id = track[first] ?? 0;
-    if (made.has(id)) throw new Error("the boxes of a track do not follow each other");
+    const id = track[first] as number;
     let last = first + 1;
-    while (last < size && track[last] === id) {
-      const back = (row[last] ?? 0) - (row[last - 1] ?? 0);
-      if (back < 0 || (back === 0 && (start[last] ?? 0) < (start[last - 1] ?? 0)))
-        throw new Error("the boxes of a track are not in order");
-      last += 1;
+    let ordered = !made.has(id);
+    for (; last < size && track[last] === id; last++) {
+      const back = (row[last] as number) - (row[last - 1] as number);
+      ordered &&= back > 0 || (back === 0 && (start[last] as number) >= (start[last - 1] as number));
     }
-    made.set(id, gathered(parts, row, first, last, view, pixel));
+    if (!ordered) throw new Error("the boxes of a track are not in order");
+    gather(id, first, last);
     first = last;
   }
-  for (const id of tracks) if (!made.has(id)) made.set(id, gathered(parts, row, 0, 0, view, pixel));
+  for (const id of tracks) if (!made.has(id)) gather(id, 0, 0);
   return made;
 }
 
-type Parts = Pick<Boxes, "start" | "duration" | "busy" | "count" | "span" | "label">;
-
-/** The boxes from one place of the answer up to another: one track's. */
-function gathered(
-  parts: Parts,
-  row: ArrayLike<number>,
-  first: number,
-  last: number,
-  view: View,
-  pixel: number,
-): Boxes {
-  const rows = new Int32Array(last > first ? (row[last - 1] ?? 0) + 2 : 1);
-  for (let index = 1, filled = first; index < rows.length; index++) {
-    while (filled < last && (row[filled] ?? 0) < index) filled += 1;
-    rows[index] = filled - first;
-  }
-  const count = parts.count.subarray(first, last);
-  return {
-    view,
-    pixel,
-    whole: count.every((one) => one === 1),
-    rows,
-    start: parts.start.subarray(first, last),
-    duration: parts.duration.subarray(first, last),
-    busy: parts.busy.subarray(first, last),
-    count,
-    span: parts.span.subarray(first, last),
-    label: parts.label.subarray(first, last),
-  };
-}
-
 /** The label of each row. Both texts have few values, so few pairs are looked up. */
-function labelled(answer: Columns, labelOf: LabelOf): Int32Array {
-  const names = coded(answer, "name");
-  const kinds = coded(answer, "kind");
-  const known = new Int32Array(names.texts.length * kinds.texts.length).fill(-1);
-  const labels = new Int32Array(answer.rows);
-  for (let index = 0; index < answer.rows; index++) {
-    const name = names.codes[index] ?? 0;
-    const kind = kinds.codes[index] ?? 0;
+function labelled(answer: Columns, labelOf: LabelOf): Numbers {
+  const names = answer.coded("name");
+  const kinds = answer.coded("kind");
+  const known: number[] = [];
+  return Float64Array.from({ length: answer.rows }, (_, index) => {
+    const name = names.codes[index] as number;
+    const kind = kinds.codes[index] as number;
     const pair = kind * names.texts.length + name;
-    let label = known[pair] ?? -1;
-    if (label < 0) {
-      label = labelOf(kinds.texts[kind] ?? "", names.texts[name] ?? "");
-      known[pair] = label;
-    }
-    labels[index] = label;
-  }
-  return labels;
-}
-
-function coded(answer: Columns, name: string): { codes: ArrayLike<number>; texts: readonly string[] } {
-  const found = answer.coded(name);
-  if (found) return found;
-  const places = new Map<string, number>();
-  const codes = Int32Array.from({ length: answer.rows }, (_, index) => {
-    const text = answer.texts(name)[index] ?? "";
-    const place = places.get(text) ?? places.size;
-    places.set(text, place);
-    return place;
+    known[pair] ??= labelOf(kinds.texts[kind] ?? "", names.texts[name] ?? "");
+    return known[pair];
   });
-  return { codes, texts: [...places.keys()] };
-}
-
-function floats(values: ArrayLike<number>, size: number): Float64Array {
-  return values instanceof Float64Array ? values.subarray(0, size) : Float64Array.from(values);
-}
-
-function integers(values: ArrayLike<number>, size: number): Int32Array {
-  return values instanceof Int32Array ? values.subarray(0, size) : Int32Array.from(values);
 }
 
 /** The boxes of a row that reach into a stretch of time: from the first up to, not including, the second number. */
@@ -149,7 +131,7 @@ export function within(boxes: Boxes, row: number, view: View): readonly [number,
 }
 
 export function endOf(boxes: Boxes, index: number): number {
-  return (boxes.start[index] ?? 0) + (boxes.duration[index] ?? 0);
+  return (boxes.start[index] as number) + (boxes.duration[index] as number);
 }
 
 /** The box of a row at a time, or the nearest one not farther than `reach`; -1 where there is none. */
@@ -162,7 +144,7 @@ export function boxAt(boxes: Boxes, row: number, time: number, reach: number): n
   let distance = reach;
   for (const index of [after - 1, after]) {
     if (index < from || index >= to) continue;
-    const start = boxes.start[index] ?? 0;
+    const start = boxes.start[index] as number;
     const away = Math.max(start - time, time - endOf(boxes, index), 0);
     if (away < distance || (away === 0 && best < 0)) {
       best = index;
@@ -170,16 +152,4 @@ export function boxAt(boxes: Boxes, row: number, time: number, reach: number): n
     }
   }
   return best;
-}
-
-/** The first place in a sorted part whose value is at least this. */
-function lowest(values: Float64Array, from: number, to: number, wanted: number): number {
-  let low = from;
-  let high = to;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((values[middle] ?? 0) < wanted) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

@@ -31,8 +31,8 @@ export interface SpanFacts {
 /** What is known of the chosen span: on its way, there, or not to be had. */
 export interface Details {
   id: number;
-  value: SpanFacts | undefined;
-  error: string | undefined;
+  value?: SpanFacts;
+  error?: string;
 }
 
 export function placeOf(of: Pick<Link, "track" | "row" | "start_ns" | "duration_ns">): Place {

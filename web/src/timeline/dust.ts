@@ -1,78 +1,68 @@
 /** Boxes too thin to be drawn one by one: each pixel column gets the mixture of what lies in it. */
 
-import { type Boxes, endOf } from "./boxes";
-import type { Palette } from "./palette";
+import type { Boxes } from "./boxes";
+import type { Palette, Rgb } from "./palette";
 
 /** However little of a pixel is busy, what is there can be seen. */
 const FAINTEST = 0.42;
 
+/** Of each pixel red, green and blue, how much fills it, and the same without the strength. */
+const PARTS = 5;
+
 /** One row of pixels, into which boxes are mixed by the share of each pixel they fill. */
 export class Dust {
-  private red = new Float32Array(0);
-  private green = new Float32Array(0);
-  private blue = new Float32Array(0);
-  private filled = new Float32Array(0);
-  /** The same without the strength. */
-  private there = new Float32Array(0);
-  private first = 0;
-  private last = -1;
+  #sums = new Float32Array(0);
+  #first = 0;
+  #last = -1;
 
   /** Make room for this many pixels; all are empty then. */
   reset(width: number): void {
-    if (this.filled.length !== width) {
-      this.red = new Float32Array(width);
-      this.green = new Float32Array(width);
-      this.blue = new Float32Array(width);
-      this.filled = new Float32Array(width);
-      this.there = new Float32Array(width);
-    } else if (this.last >= this.first) {
-      for (const part of [this.red, this.green, this.blue, this.filled, this.there])
-        part.fill(0, this.first, this.last + 1);
-    }
-    this.first = width;
-    this.last = -1;
+    if (this.#sums.length !== width * PARTS) this.#sums = new Float32Array(width * PARTS);
+    else if (!this.empty) this.#sums.fill(0, this.#first * PARTS, (this.#last + 1) * PARTS);
+    this.#first = width;
+    this.#last = -1;
   }
 
   get empty(): boolean {
-    return this.last < this.first;
+    return this.#last < this.#first;
   }
 
   /** Mix in a box that begins at pixel `x`; it counts with `strength` times its busy time. */
   add(boxes: Boxes, index: number, x: number, scale: number, palette: Palette, strength: number): void {
     const column = Math.floor(x);
-    if (column < 0 || column >= this.filled.length) return;
-    const rgb = palette.rgb[boxes.label[index] ?? 0] ?? [128, 128, 128];
-    const width = (endOf(boxes, index) - (boxes.start[index] ?? 0)) * scale;
-    const busy = Math.max((boxes.busy[index] ?? 0) * scale, 0.02);
+    const rgb = palette.rgb[boxes.label[index] as number] as Rgb;
+    const width = (boxes.duration[index] as number) * scale;
+    const busy = Math.min(Math.max((boxes.busy[index] as number) * scale, 0.02), 1);
     // What reaches into the next pixel counts there.
     const over = Math.min(Math.max(x + width - column - 1, 0), 1) / Math.max(width, 1);
-    this.mix(column, rgb, Math.min(busy, 1) * (1 - over), strength);
-    if (over > 0.05 && column + 1 < this.filled.length)
-      this.mix(column + 1, rgb, Math.min(busy, 1) * over, strength);
+    if (column < 0 || !this.#mix(column, rgb, busy * (1 - over), strength)) return;
+    if (over > 0.05) this.#mix(column + 1, rgb, busy * over, strength);
   }
 
   /** Write the row as pixels, from `at` on. */
   write(pixels: Uint8ClampedArray, at: number): void {
-    for (let column = this.first; column <= this.last; column++) {
-      const filled = this.filled[column] ?? 0;
+    for (let column = this.#first; column <= this.#last; column++) {
+      const [red, green, blue, filled, there] = this.#sums.subarray(
+        column * PARTS,
+        (column + 1) * PARTS,
+      ) as unknown as [number, number, number, number, number];
       if (filled <= 0) continue;
-      const place = at + column * 4;
-      pixels[place] = (this.red[column] ?? 0) / filled;
-      pixels[place + 1] = (this.green[column] ?? 0) / filled;
-      pixels[place + 2] = (this.blue[column] ?? 0) / filled;
-      const there = this.there[column] ?? 1;
-      pixels[place + 3] = 255 * Math.min(FAINTEST + (1 - FAINTEST) * there, 1) * (filled / there);
+      const alpha = 255 * Math.min(FAINTEST + (1 - FAINTEST) * there, 1) * (filled / there);
+      pixels.set([red / filled, green / filled, blue / filled, alpha], at + column * 4);
     }
   }
 
-  private mix(column: number, rgb: readonly [number, number, number], share: number, strength: number): void {
+  /** False where there is no such pixel. */
+  #mix(column: number, rgb: Rgb, share: number, strength: number): boolean {
+    const sums = this.#sums;
+    const at = column * PARTS;
+    if (at >= sums.length) return false;
     const strong = share * strength;
-    this.red[column] = (this.red[column] ?? 0) + rgb[0] * strong;
-    this.green[column] = (this.green[column] ?? 0) + rgb[1] * strong;
-    this.blue[column] = (this.blue[column] ?? 0) + rgb[2] * strong;
-    this.filled[column] = (this.filled[column] ?? 0) + strong;
-    this.there[column] = (this.there[column] ?? 0) + share;
-    if (column < this.first) this.first = column;
-    if (column > this.last) this.last = column;
+    for (let part = 0; part < 3; part++) (sums[at + part] as number) += (rgb[part] as number) * strong;
+    (sums[at + 3] as number) += strong;
+    (sums[at + 4] as number) += share;
+    this.#first = Math.min(this.#first, column);
+    this.#last = Math.max(this.#last, column);
+    return true;
   }
 }

@@ -15,21 +15,32 @@ const ZOOM_PER_PX = 0.003;
 
 export const MOVES: Readonly<Record<string, Move>> = { w: "closer", s: "farther", a: "earlier", d: "later" };
 
-/** The time at a place of an element that is as wide as the view. */
-function timeAt(timeline: Timeline, element: HTMLElement, clientX: number): number {
+/** The time at a place of an element that is as wide as a stretch of time. */
+function timeAt({ start, end }: View, element: HTMLElement, clientX: number): number {
   const box = element.getBoundingClientRect();
-  const view = timeline.view.peek();
-  return view.start + ((clientX - box.left) / box.width) * (view.end - view.start);
+  return start + ((clientX - box.left) / box.width) * (end - start);
+}
+
+/** How long a CSS pixel of the tracks is. */
+function pixelOf({ view, width }: Timeline): number {
+  const { start, end } = view.peek();
+  return (end - start) / width.peek();
+}
+
+/** Where a pointer is in an element. */
+function placeIn(element: HTMLElement, event: PointerEvent): { x: number; y: number } {
+  const box = element.getBoundingClientRect();
+  return { x: event.clientX - box.left, y: event.clientY - box.top };
 }
 
 /** What lies under a point of the tracks' area. */
-export function hit(timeline: Timeline, x: number, y: number): Hovered | null {
-  const lane = laneAt(timeline.layout.peek(), y + timeline.scroll.peek());
-  const row = lane && rowAt(lane, y + timeline.scroll.peek());
+function hit(timeline: Timeline, { x, y }: { x: number; y: number }): Hovered | null {
+  const height = y + timeline.scroll.peek();
+  const lane = laneAt(timeline.layout.peek(), height);
+  const row = lane && rowAt(lane, height);
   if (!lane || row === undefined || lane.track.sort === "counter") return null;
-  const view = timeline.view.peek();
-  const pixel = (view.end - view.start) / timeline.width.peek();
-  const time = view.start + x * pixel;
+  const pixel = pixelOf(timeline);
+  const time = timeline.view.peek().start + x * pixel;
   const answers = timeline.loader.boxes(lane.track.id);
   const boxes = answers.findLast((one) => one.view.start <= time && one.view.end >= time);
   if (!boxes) return null;
@@ -38,101 +49,134 @@ export function hit(timeline: Timeline, x: number, y: number): Hovered | null {
   return {
     track: lane.track.id,
     row,
-    start: boxes.start[found] ?? 0,
-    duration: boxes.duration[found] ?? 0,
-    span: boxes.span[found] ?? -1,
-    label: boxes.label[found] ?? 0,
-    count: boxes.count[found] ?? 1,
-    busy: boxes.busy[found] ?? 0,
+    start: boxes.start[found] as number,
+    duration: boxes.duration[found] as number,
+    span: boxes.span[found] as number,
+    label: boxes.label[found] as number,
+    count: boxes.count[found] as number,
+    busy: boxes.busy[found] as number,
     x,
     y,
   };
 }
 
-function within(whole: View, time: number): number {
-  return Math.min(Math.max(time, whole.start), whole.end);
-}
-
 /** Find again what is under the pointer: it moved, or the view did. */
 export function point(timeline: Timeline): void {
+  const { hovered, reading, loader } = timeline;
   const at = timeline.pointer.peek();
-  const found = at && hit(timeline, at.x, at.y);
-  const before = timeline.hovered.peek();
-  const keys = ["track", "row", "start", "label", "count", "x", "y"] as const;
-  if (found ? keys.some((key) => found[key] !== before?.[key]) : before) timeline.hovered.value = found;
-  const { start, end } = timeline.view.peek();
-  const time = start + ((at?.x ?? 0) / timeline.width.peek()) * (end - start);
+  const found = at && hit(timeline, at);
+  // A signal tells of every new object, so the same is not told again.
+  if (JSON.stringify(found) !== JSON.stringify(hovered.peek())) hovered.value = found;
+  const time = timeline.view.peek().start + (at?.x ?? 0) * pixelOf(timeline);
   const track = at && laneAt(timeline.layout.peek(), at.y + timeline.scroll.peek())?.track;
-  const curve = track?.sort === "counter" ? timeline.loader.counter(track.id).at(-1) : undefined;
+  const curve = track?.sort === "counter" ? loader.counter(track.id).at(-1) : undefined;
   const value = curve && valueAt(curve, time);
-  const reading = timeline.reading.peek();
-  if (value === undefined || !track) timeline.reading.value = null;
-  else if (reading?.track !== track.id || reading.value !== value)
-    timeline.reading.value = { track: track.id, value };
+  const before = reading.peek();
+  if (value === undefined || !track) reading.value = null;
+  else if (before?.track !== track.id || before.value !== value) reading.value = { track: track.id, value };
   if (at) timeline.cursor.value = time;
 }
 
+/** Listen until the end is called. */
+export function listening(
+  target: EventTarget,
+  // biome-ignore lint/suspicious/noExplicitAny: each event has its own type
+  listeners: Readonly<Record<string, (event: any) => void>>,
+): () => void {
+  const control = new AbortController();
+  // Not passive: else the browser would zoom the page.
+  const options = { passive: false, signal: control.signal };
+  for (const [name, listener] of Object.entries(listeners)) target.addEventListener(name, listener, options);
+  return () => control.abort();
+}
+
 /** Follow a pointer that was pressed until it is let go. */
-function drag(
+export function drag(
   event: PointerEvent,
   element: HTMLElement,
   move: (dx: number, dy: number, now: PointerEvent) => void,
-  done: (moved: boolean) => void,
+  done?: (moved: boolean) => void,
 ): void {
-  const from = { x: event.clientX, y: event.clientY };
   let moved = false;
-  const onMove = (now: PointerEvent) => {
-    const dx = now.clientX - from.x;
-    const dy = now.clientY - from.y;
-    moved ||= Math.abs(dx) > CLICK_PX || Math.abs(dy) > CLICK_PX;
-    if (moved) move(dx, dy, now);
-  };
-  const onEnd = () => {
-    element.removeEventListener("pointermove", onMove);
-    element.removeEventListener("pointerup", onEnd);
-    element.removeEventListener("pointercancel", onEnd);
-    done(moved);
-  };
   element.setPointerCapture(event.pointerId);
-  element.addEventListener("pointermove", onMove);
-  element.addEventListener("pointerup", onEnd);
-  element.addEventListener("pointercancel", onEnd);
+  const end = listening(element, {
+    pointermove: (now: PointerEvent) => {
+      const dx = now.clientX - event.clientX;
+      const dy = now.clientY - event.clientY;
+      moved ||= Math.abs(dx) > CLICK_PX || Math.abs(dy) > CLICK_PX;
+      if (moved) move(dx, dy, now);
+    },
+    lostpointercapture: () => {
+      end();
+      done?.(moved);
+    },
+  });
+}
+
+/** The pointer is no longer on the tracks. */
+function away(timeline: Timeline): void {
+  timeline.pointer.value = null;
+  timeline.cursor.value = null;
+}
+
+/** The stretch between two times, whichever is first. */
+function stretch(from: number, to: number): View {
+  return { start: Math.min(from, to), end: Math.max(from, to) };
 }
 
 /** Choose a stretch of time by dragging. */
 function dragRange(timeline: Timeline, event: PointerEvent, element: HTMLElement): void {
-  const before = timeline.range.peek();
-  const from = otherEnd(timeline, before, timeAt(timeline, element, event.clientX));
-  timeline.pointer.value = null;
-  timeline.cursor.value = null;
+  const { range, view, whole } = timeline;
+  const before = range.peek();
+  const time = timeAt(view.peek(), element, event.clientX);
+  const near = pixelOf(timeline) * EDGE_PX;
+  // Who takes one end of the range holds on to the other one.
+  const from =
+    before && Math.abs(time - before.start) <= near
+      ? before.end
+      : before && Math.abs(time - before.end) <= near
+        ? before.start
+        : time;
+  away(timeline);
   drag(
     event,
     element,
     (_dx, _dy, now) => {
-      const to = within(timeline.whole, timeAt(timeline, element, now.clientX));
-      timeline.range.value = to < from ? { start: to, end: from } : { start: from, end: to };
+      const to = timeAt(view.peek(), element, now.clientX);
+      range.value = stretch(from, Math.min(Math.max(to, whole.start), whole.end));
     },
     (moved) => {
-      const range = timeline.range.peek();
-      if (moved && range && range.end - range.start >= 1) timeline.chooseRange(range);
+      const chosen = range.peek();
+      if (moved && chosen && chosen.end - chosen.start >= 1) timeline.chooseRange(chosen);
       else if (before) timeline.chooseRange(null);
     },
   );
 }
 
-/** Where a drag that begins at a time holds on: at that time, or at the far end of the range whose end it takes. */
-function otherEnd(timeline: Timeline, range: View | null, time: number): number {
-  const { start, end } = timeline.view.peek();
-  const near = ((end - start) / timeline.width.peek()) * EDGE_PX;
-  if (range && Math.abs(time - range.start) <= near) return range.end;
-  if (range && Math.abs(time - range.end) <= near) return range.start;
-  return time;
+/** What the axis and the tracks have in common. */
+function onTime(
+  timeline: Timeline,
+  element: HTMLElement,
+  down: (event: PointerEvent) => void,
+  move: (event: PointerEvent) => void,
+  zooms: boolean,
+): () => void {
+  return listening(element, {
+    pointerdown: (event: PointerEvent) => {
+      if (event.button === 0) down(event);
+    },
+    pointermove: (event: PointerEvent) => {
+      if (event.buttons === 0) move(event);
+    },
+    pointerleave: () => away(timeline),
+    dblclick: () => timeline.fit(),
+    wheel: (event: WheelEvent) => onWheel(timeline, element, event, zooms),
+  });
 }
 
 /** Pan, zoom, choose and point on the area of the tracks; `scroller` is what scrolls them. */
 export function onTracks(timeline: Timeline, element: HTMLElement, scroller: HTMLElement): () => void {
   const down = (event: PointerEvent) => {
-    if (event.button !== 0) return;
     timeline.motion.stop();
     if (event.shiftKey) {
       event.preventDefault();
@@ -141,112 +185,83 @@ export function onTracks(timeline: Timeline, element: HTMLElement, scroller: HTM
     }
     const view = timeline.view.peek();
     const scroll = scroller.scrollTop;
-    const pixel = (view.end - view.start) / timeline.width.peek();
+    const pixel = pixelOf(timeline);
     drag(
       event,
       element,
       (dx, dy) => {
         element.dataset["dragged"] = "yes";
-        timeline.pointer.value = null;
-        timeline.cursor.value = null;
+        away(timeline);
         timeline.show(panned(view, -dx * pixel, timeline.whole));
         scroller.scrollTop = scroll - dy;
       },
       (moved) => {
         delete element.dataset["dragged"];
-        if (moved) return;
-        const box = element.getBoundingClientRect();
-        timeline.chooseBox(hit(timeline, event.clientX - box.left, event.clientY - box.top));
+        if (!moved) timeline.chooseBox(hit(timeline, placeIn(element, event)));
       },
     );
   };
   const move = (event: PointerEvent) => {
-    if (event.buttons !== 0) return;
-    const box = element.getBoundingClientRect();
-    timeline.pointer.value = { x: event.clientX - box.left, y: event.clientY - box.top };
+    timeline.pointer.value = placeIn(element, event);
   };
-  const leave = () => {
-    timeline.pointer.value = null;
-    timeline.cursor.value = null;
-  };
-  const twice = () => timeline.fit();
-  return listening(
-    element,
-    { pointerdown: down, pointermove: move, pointerleave: leave, dblclick: twice },
-    (event) => onWheel(timeline, element, event, false),
-  );
+  return onTime(timeline, element, down, move, false);
 }
 
 /** Choose a range on the axis; its wheel zooms. */
 export function onAxis(timeline: Timeline, element: HTMLElement): () => void {
-  const down = (event: PointerEvent) => {
-    if (event.button === 0) dragRange(timeline, event, element);
-  };
   const move = (event: PointerEvent) => {
-    if (event.buttons === 0) timeline.cursor.value = timeAt(timeline, element, event.clientX);
+    timeline.cursor.value = timeAt(timeline.view.peek(), element, event.clientX);
   };
-  const leave = () => {
-    timeline.cursor.value = null;
-  };
-  const twice = () => timeline.fit();
-  return listening(
-    element,
-    { pointerdown: down, pointermove: move, pointerleave: leave, dblclick: twice },
-    (event) => onWheel(timeline, element, event, true),
-  );
+  return onTime(timeline, element, (event) => dragRange(timeline, event, element), move, true);
 }
 
 /** Move the window over the whole trace, or draw a new one. */
 export function onWhole(timeline: Timeline, element: HTMLElement): () => void {
-  const down = (event: PointerEvent) => {
-    if (event.button !== 0) return;
-    timeline.motion.stop();
-    const box = element.getBoundingClientRect();
-    const scale = (timeline.whole.end - timeline.whole.start) / box.width;
-    const from = timeline.whole.start + (event.clientX - box.left) * scale;
-    const view = timeline.view.peek();
-    const inside = from >= view.start && from <= view.end && !same(view, timeline.whole);
-    drag(
-      event,
-      element,
-      (dx) => {
-        const to = from + dx * scale;
-        const drawn: View = to < from ? { start: to, end: from } : { start: from, end: to };
-        timeline.show(inside ? panned(view, dx * scale, timeline.whole) : clamped(drawn, timeline.whole));
-      },
-      (moved) => {
-        const half = (view.end - view.start) / 2;
-        if (!moved) timeline.glide({ start: from - half, end: from + half });
-      },
-    );
-  };
-  const wheel = (event: WheelEvent) => {
-    event.preventDefault();
-    const box = element.getBoundingClientRect();
-    const { start, end } = timeline.whole;
-    const at = start + ((event.clientX - box.left) / box.width) * (end - start);
-    const view = timeline.view.peek();
-    const around = at >= view.start && at <= view.end ? at : (view.start + view.end) / 2;
-    timeline.show(zoomed(view, zoomOf(event), around, timeline.whole));
-  };
-  return listening(element, { pointerdown: down }, wheel);
+  const { whole, motion } = timeline;
+  return listening(element, {
+    pointerdown: (event: PointerEvent) => {
+      if (event.button !== 0) return;
+      motion.stop();
+      const from = timeAt(whole, element, event.clientX);
+      const view = timeline.view.peek();
+      const inside = from >= view.start && from <= view.end && !same(view, whole);
+      drag(
+        event,
+        element,
+        (_dx, _dy, now) => {
+          const to = timeAt(whole, element, now.clientX);
+          timeline.show(inside ? panned(view, to - from, whole) : clamped(stretch(from, to), whole));
+        },
+        (moved) => {
+          const half = (view.end - view.start) / 2;
+          if (!moved) timeline.glide({ start: from - half, end: from + half });
+        },
+      );
+    },
+    wheel: (event: WheelEvent) => {
+      event.preventDefault();
+      const at = timeAt(whole, element, event.clientX);
+      const view = timeline.view.peek();
+      const around = at >= view.start && at <= view.end ? at : (view.start + view.end) / 2;
+      timeline.show(zoomed(view, zoomOf(event), around, whole));
+    },
+  });
 }
 
 function onWheel(timeline: Timeline, element: HTMLElement, event: WheelEvent, zooms: boolean): void {
-  const view = timeline.view.peek();
-  if (event.ctrlKey || event.metaKey || event.altKey || (zooms && !event.shiftKey)) {
-    event.preventDefault();
-    timeline.motion.stop();
-    const factor = zoomOf(event);
-    timeline.show(zoomed(view, factor, timeAt(timeline, element, event.clientX), timeline.whole));
-    return;
-  }
-  const sideways = event.shiftKey && event.deltaX === 0 ? event.deltaY : event.deltaX;
-  if (!event.shiftKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return; // the browser scrolls
+  const { deltaX, deltaY, shiftKey } = event;
+  const closer = event.ctrlKey || event.metaKey || event.altKey || (zooms && !shiftKey);
+  if (!closer && !shiftKey && Math.abs(deltaX) <= Math.abs(deltaY)) return; // the browser scrolls
   event.preventDefault();
   timeline.motion.stop();
-  const by = (pixelsOf(event, sideways) * (view.end - view.start)) / timeline.width.peek();
-  timeline.show(panned(view, by, timeline.whole));
+  const view = timeline.view.peek();
+  const { whole } = timeline;
+  const by = pixelsOf(event, shiftKey && deltaX === 0 ? deltaY : deltaX) * pixelOf(timeline);
+  timeline.show(
+    closer
+      ? zoomed(view, zoomOf(event), timeAt(view, element, event.clientX), whole)
+      : panned(view, by, whole),
+  );
 }
 
 /** By how much a turn of the wheel zooms. Two fingers on a touchpad turn it in small steps. */
@@ -258,20 +273,4 @@ function zoomOf(event: WheelEvent): number {
 /** Some browsers count wheels in lines. */
 function pixelsOf(event: WheelEvent, delta: number): number {
   return event.deltaMode === WheelEvent.DOM_DELTA_LINE ? delta * 33 : delta;
-}
-
-function listening(
-  element: HTMLElement,
-  pointers: Readonly<Record<string, (event: PointerEvent) => void>>,
-  wheel: (event: WheelEvent) => void,
-): () => void {
-  for (const [name, listen] of Object.entries(pointers))
-    element.addEventListener(name, listen as EventListener);
-  // Not passive: else the browser would zoom the page.
-  element.addEventListener("wheel", wheel, { passive: false });
-  return () => {
-    for (const [name, listen] of Object.entries(pointers))
-      element.removeEventListener(name, listen as EventListener);
-    element.removeEventListener("wheel", wheel);
-  };
 }

@@ -1,7 +1,8 @@
 /** Keeps what the timeline draws: asks for what is in view, one question at a time, and the newest wish wins. */
 
-import type { Columns, Source } from "../source/source";
-import { type Boxes, type LabelOf, split } from "./boxes";
+import { lowest } from "../source/lod";
+import type { Source } from "../source/source";
+import { type Boxes, type LabelOf, windowOf } from "./boxes";
 import type { View } from "./view";
 
 /** What should be there to be drawn. */
@@ -28,15 +29,8 @@ export interface Curve {
 }
 
 /** The value of a counter at a time: the last one taken until then. */
-export function valueAt(curve: Curve, time: number): number | undefined {
-  let low = 0;
-  let high = curve.time.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((curve.time[middle] ?? 0) <= time) low = middle + 1;
-    else high = middle;
-  }
-  return low ? curve.last[low - 1] : undefined;
+export function valueAt({ time, last }: Curve, at: number): number | undefined {
+  return last[lowest(time, 0, time.length, at, true) - 1];
 }
 
 /** How much beyond each side of the view is asked for, as a share of it: so that a pan finds it there. */
@@ -50,149 +44,136 @@ const PAUSE_MS = 2000;
 const ALL_PIXELS = 800;
 
 export class Loader {
-  private readonly near = new Map<number, Boxes>();
-  private readonly all = new Map<number, Boxes>();
-  private readonly curves = new Map<number, Curve>();
-  private readonly allCurves = new Map<number, Curve>();
-  private wish: Wish | undefined;
-  private busy = false;
-  private counting = false;
-  private paused = Number.NEGATIVE_INFINITY;
-  private ended = false;
+  readonly #near = new Map<number, Boxes | Curve>();
+  readonly #all = new Map<number, Boxes | Curve>();
+  #wish: Wish | undefined;
+  #busy = false;
+  #counting = false;
+  #paused = Number.NEGATIVE_INFINITY;
+  #ended = false;
+  readonly #source: Source;
+  readonly #whole: View;
+  readonly #labelOf: LabelOf;
+  readonly #arrived: () => void;
+  readonly #failed: (error: unknown) => void;
 
   constructor(
-    private readonly source: Source,
-    private readonly whole: View,
-    private readonly labelOf: LabelOf,
+    source: Source,
+    whole: View,
+    labelOf: LabelOf,
     /** Called when there is more to draw. */
-    private readonly arrived: () => void,
-    private readonly failed: (error: unknown) => void,
-  ) {}
+    arrived: () => void,
+    failed: (error: unknown) => void,
+  ) {
+    this.#source = source;
+    this.#whole = whole;
+    this.#labelOf = labelOf;
+    this.#arrived = arrived;
+    this.#failed = failed;
+  }
 
   want(wish: Wish): void {
-    this.wish = wish;
-    this.next();
+    this.#wish = wish;
+    this.#next();
   }
 
   /** What is there of a track: the coarse whole first, then what fits the view best. */
   boxes(track: number): readonly Boxes[] {
-    return kept(this.all.get(track), this.near.get(track));
+    return this.#held(track) as Boxes[];
   }
 
   counter(track: number): readonly Curve[] {
-    return kept(this.allCurves.get(track), this.curves.get(track));
+    return this.#held(track) as Curve[];
   }
 
   /** Whether nothing has come yet. */
   get empty(): boolean {
-    return this.near.size === 0 && this.curves.size === 0;
+    return this.#near.size === 0;
   }
 
   end(): void {
-    this.ended = true;
+    this.#ended = true;
   }
 
-  private next(): void {
-    if (this.busy || this.ended || !this.wish || performance.now() < this.paused + PAUSE_MS) return;
-    const question = missing(this.wish, this.whole, (track) => this.near.get(track)) ?? null;
-    if (question) this.ask(question);
-    else {
-      this.askCounters(this.wish);
-      this.askAll(this.wish);
-    }
+  #held(track: number): (Boxes | Curve | undefined)[] {
+    const kept = new Set([this.#all.get(track), this.#near.get(track)]);
+    return [...kept].filter((one) => one);
   }
 
-  private ask(question: Question): void {
-    const { view, width, tracks } = question;
-    const answer = this.source.columns("window", {
-      start: view.start,
-      end: view.end,
-      width,
-      tracks: tracks.join(),
-    });
-    this.follow(answer, (columns) => {
-      const pixel = (view.end - view.start) / width;
-      for (const [track, boxes] of split(columns, tracks, view, pixel, this.labelOf)) {
-        this.near.set(track, boxes);
-        if (holds(view, this.whole)) this.all.set(track, boxes);
-      }
-    });
-  }
-
-  /** The coarse whole of what is in view, for when the view moves faster than answers come. */
-  private askAll(wish: Wish): void {
-    const tracks = wish.tracks.filter((track) => !this.all.has(track));
+  #next(): void {
+    const wish = this.#wish;
+    if (this.#busy || this.#ended || !wish || performance.now() < this.#paused + PAUSE_MS) return;
+    const question = missing(wish, this.#whole, (track) => this.#near.get(track));
+    // Counters are drawn stretched while the view moves, so boxes never wait for them.
+    if (!question && !this.#counting) this.#askCounters(wish);
+    // The coarse whole is for when the view moves faster than answers come.
+    const coarse = wish.tracks.filter((track) => !this.#all.has(track));
+    const { view, width, tracks } = question ?? { view: this.#whole, width: ALL_PIXELS, tracks: coarse };
     if (!tracks.length) return;
-    const view = this.whole;
-    const query = { start: view.start, end: view.end, width: ALL_PIXELS, tracks: tracks.join() };
-    this.follow(this.source.columns("window", query), (columns) => {
-      const pixel = (view.end - view.start) / ALL_PIXELS;
-      for (const [track, boxes] of split(columns, tracks, view, pixel, this.labelOf))
-        this.all.set(track, boxes);
-    });
+    this.#busy = true;
+    this.#follow(
+      windowOf(this.#source, view, width, tracks, this.#labelOf),
+      (found) => {
+        for (const [track, boxes] of found) {
+          if (question) this.#near.set(track, boxes);
+          if (holds(view, this.#whole)) this.#all.set(track, boxes);
+        }
+      },
+      () => {
+        this.#busy = false;
+      },
+    );
   }
 
-  /** Counters are drawn stretched while the view moves, so boxes never wait for them. */
-  private askCounters(wish: Wish): void {
-    const lacking = wish.counters.filter(({ id }) => !serves(this.curves.get(id), wish));
-    if (this.counting || !lacking.length) return;
-    this.counting = true;
-    const { view, width } = asked(wish, this.whole);
-    const answers = lacking.map(async ({ id, values }) => {
-      const columns = await this.source.columns("counter", {
-        track: id,
-        start: view.start,
-        end: view.end,
-        width,
-      });
-      if (this.ended) return;
-      const whole = columns.rows >= values;
-      const curve: Curve = {
-        view: whole ? this.whole : view,
-        pixel: (view.end - view.start) / width,
-        whole,
-        time: columns.numbers("time"),
-        low: columns.numbers("low"),
-        high: columns.numbers("high"),
-        last: columns.numbers("last"),
-      };
-      this.curves.set(id, curve);
-      if (holds(curve.view, this.whole)) this.allCurves.set(id, curve);
-    });
-    Promise.all(answers)
-      .then(() => {
-        this.counting = false;
-        if (this.ended) return;
-        this.arrived();
-        this.next();
-      })
-      .catch((error: unknown) => {
-        this.counting = false;
-        this.fail(error);
-      });
+  #askCounters(wish: Wish): void {
+    const lacking = wish.counters.filter(({ id }) => !serves(this.#near.get(id), wish));
+    if (!lacking.length) return;
+    this.#counting = true;
+    const { view, width } = asked(wish, this.#whole);
+    const answers = lacking.map(({ id }) => this.#source.columns("counter", { ...view, track: id, width }));
+    this.#follow(
+      Promise.all(answers),
+      (found) => {
+        found.forEach((columns, index) => {
+          const { id = -1, values = 0 } = lacking[index] ?? {};
+          const whole = columns.rows >= values;
+          const curve: Curve = {
+            view: whole ? this.#whole : view,
+            pixel: (view.end - view.start) / width,
+            whole,
+            time: columns.numbers("time"),
+            low: columns.numbers("low"),
+            high: columns.numbers("high"),
+            last: columns.numbers("last"),
+          };
+          this.#near.set(id, curve);
+          if (holds(curve.view, this.#whole)) this.#all.set(id, curve);
+        });
+      },
+      () => {
+        this.#counting = false;
+      },
+    );
   }
 
-  private follow(answer: Promise<Columns>, take: (columns: Columns) => void): void {
-    this.busy = true;
+  #follow<Found>(answer: Promise<Found>, take: (found: Found) => void, done: () => void): void {
     answer
-      .then((columns) => {
-        if (this.ended) return;
-        take(columns);
-        this.busy = false;
-        this.arrived();
-        this.next();
+      .then((found) => {
+        done();
+        if (this.#ended) return;
+        take(found);
+        this.#arrived();
+        this.#next();
       })
       .catch((error: unknown) => {
-        this.busy = false;
-        this.fail(error);
+        done();
+        this.#paused = performance.now();
+        if (!this.#ended) this.#failed(error);
       });
-  }
-
-  private fail(error: unknown): void {
-    this.paused = performance.now();
-    if (!this.ended) this.failed(error);
   }
 }
+
+type Answered = Pick<Boxes, "view" | "pixel" | "whole">;
 
 interface Question {
   view: View;
@@ -204,18 +185,15 @@ interface Question {
 export function missing(
   wish: Wish,
   whole: View,
-  have: (track: number) => Boxes | undefined,
+  have: (track: number) => Answered | undefined,
 ): Question | undefined {
   const tracks = wish.tracks.filter((track) => !serves(have(track), wish));
   return tracks.length ? { ...asked(wish, whole), tracks } : undefined;
 }
 
 /** Whether an answer is good enough for the view. */
-export function serves(
-  have: { view: View; pixel: number; whole?: boolean } | undefined,
-  wish: Wish | undefined,
-): boolean {
-  if (!have || !wish) return false;
+export function serves(have: Answered | undefined, wish: Wish): boolean {
+  if (!have) return false;
   const { view } = wish;
   const pixel = (view.end - view.start) / wish.pixels;
   // A pixel of tolerance: both ends were rounded to a grid.
@@ -236,10 +214,4 @@ export function asked(wish: Wish, whole: View): { view: View; width: number } {
 
 function holds(view: View, part: View): boolean {
   return view.start <= part.start && view.end >= part.end;
-}
-
-function kept<Kind>(...values: (Kind | undefined)[]): Kind[] {
-  const [all, near] = values;
-  if (all === near) return all === undefined ? [] : [all];
-  return [all, near].filter((value): value is Kind => value !== undefined);
 }

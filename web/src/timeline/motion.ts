@@ -12,68 +12,74 @@ const ZOOM_PER_S = 2.6;
 const PAN_PER_S = 1.3;
 
 export class Motion {
-  private glide: { from: View; to: View; since: number } | undefined;
-  private readonly held = new Map<Move, { since: number; until: number }>();
-  private last = 0;
+  #glide: { from: View; to: View; since: number } | undefined;
+  readonly #held = new Map<Move, { since: number; until: number }>();
+  #last = 0;
+
+  readonly #whole: View;
+  readonly #still: () => boolean;
 
   constructor(
-    private readonly whole: View,
+    whole: View,
     /** Where no motion is wished for, the view jumps. */
-    private readonly still: () => boolean,
-  ) {}
+    still: () => boolean,
+  ) {
+    this.#whole = whole;
+    this.#still = still;
+  }
 
   get moving(): boolean {
-    return this.glide !== undefined || this.held.size > 0;
+    return this.#glide !== undefined || this.#held.size > 0;
   }
 
   /** Where the view is going, if it glides. */
   get aim(): View | undefined {
-    return this.glide?.to;
+    return this.#glide?.to;
   }
 
   glideTo(from: View, to: View, now: number): View {
-    this.held.clear();
-    if (this.still() || same(from, to)) {
-      this.glide = undefined;
+    this.#held.clear();
+    if (this.#still() || same(from, to)) {
+      this.#glide = undefined;
       return to;
     }
-    this.glide = { from, to, since: now };
+    this.#glide = { from, to, since: now };
     return from;
   }
 
   hold(move: Move, now: number): void {
-    this.glide = undefined;
-    if (this.held.size === 0) this.last = now;
-    const before = this.held.get(move);
-    this.held.set(move, { since: before?.since ?? now, until: Number.POSITIVE_INFINITY });
+    this.#glide = undefined;
+    if (this.#held.size === 0) this.#last = now;
+    const before = this.#held.get(move);
+    this.#held.set(move, { since: before?.since ?? now, until: Number.POSITIVE_INFINITY });
   }
 
   release(move: Move): void {
-    const held = this.held.get(move);
+    const held = this.#held.get(move);
     if (held) held.until = held.since + LEAST_HOLD_MS;
   }
 
   stop(): void {
-    this.glide = undefined;
-    this.held.clear();
+    this.#glide = undefined;
+    this.#held.clear();
   }
 
   /** The view at a time; `at` is the time on the screen around which keys zoom. */
   step(view: View, at: number, now: number): View {
-    if (this.glide) {
-      const share = Math.min((now - this.glide.since) / GLIDE_MS, 1);
-      const { from, to } = this.glide;
-      if (share >= 1) this.glide = undefined;
+    if (this.#glide) {
+      const share = Math.min((now - this.#glide.since) / GLIDE_MS, 1);
+      const { from, to } = this.#glide;
+      if (share >= 1) this.#glide = undefined;
       return between(from, to, 1 - (1 - share) ** 3);
     }
-    const before = this.last;
-    this.last = now;
+    const before = this.#last;
+    this.#last = now;
     let next = view;
-    for (const [move, { until }] of [...this.held]) {
+    for (const [move, { until }] of [...this.#held]) {
       const seconds = Math.max(Math.min(now, until) - before, 0) / 1000;
       // A page that was not drawn for a while does not leap.
-      next = moved(next, move, Math.min(seconds, 0.1), at, this.whole);
-      if (now >= until) this.held.delete(move);
+      next = moved(next, move, Math.min(seconds, 0.1), at, this.#whole);
+      if (now >= until) this.#held.delete(move);
     }
     return next;
   }

@@ -55,43 +55,46 @@ export function lastName(name: string): string {
 
 /** Finds how much of a text fits, from the widths of its letters. */
 export class Fitting {
-  private readonly widths = new Map<string, number>();
+  readonly #widths = new Map<string, number>();
 
+  readonly #measure: (text: string) => number;
   /** `measure` gives the width of a text in the font that will draw it. */
-  constructor(private readonly measure: (text: string) => number) {}
+  constructor(measure: (text: string) => number) {
+    this.#measure = measure;
+  }
 
   width(text: string): number {
     let sum = 0;
-    for (const letter of text) sum += this.letter(letter);
+    for (const letter of text) sum += this.#letter(letter);
     return sum;
   }
 
   /** The text, the end of it that tells most, or its beginning with an ellipsis; empty where nothing would be read. */
   fit(text: string, room: number): string {
     if (room < 14) return "";
-    if (this.upTo(text, room) === text.length) return text;
+    if (this.#upTo(text, room) === text.length) return text;
     const short = lastName(text);
-    if (short.length < text.length && this.upTo(short, room) === short.length) return short;
-    const kept = this.upTo(short, room - this.letter("…"));
+    if (short.length < text.length && this.#upTo(short, room) === short.length) return short;
+    const kept = this.#upTo(short, room - this.#letter("…"));
     return kept < 2 ? "" : `${short.slice(0, kept)}…`;
   }
 
-  private upTo(text: string, room: number): number {
+  #upTo(text: string, room: number): number {
     let left = room;
     let place = 0;
     for (const letter of text) {
-      left -= this.letter(letter);
+      left -= this.#letter(letter);
       if (left < 0) return place;
       place += letter.length;
     }
     return text.length;
   }
 
-  private letter(letter: string): number {
-    let width = this.widths.get(letter);
+  #letter(letter: string): number {
+    let width = this.#widths.get(letter);
     if (width === undefined) {
-      width = this.measure(letter);
-      this.widths.set(letter, width);
+      width = this.#measure(letter);
+      this.#widths.set(letter, width);
     }
     return width;
   }

@@ -1,6 +1,7 @@
 /** Finds the spans beside a span: before and after it in its row, around it and in it. */
 
 import type { Source } from "../source/source";
+import { type Boxes, endOf, windowOf } from "./boxes";
 import { clamped, type View } from "./view";
 
 export type Side = "before" | "after" | "outer" | "inner";
@@ -41,29 +42,21 @@ async function at(
 ): Promise<number | null> {
   let view = clamped(wanted, whole);
   for (let look = 0; look < 12; look++) {
-    const query = { start: view.start, end: view.end, width: PIXELS, tracks: String(of.track) };
-    const answer = await source.columns("window", query);
-    const rows = answer.numbers("row");
-    const starts = answer.numbers("start");
-    const durations = answer.numbers("duration");
-    const spans = answer.numbers("span");
+    const boxes = (await windowOf(source, view, PIXELS, [of.track], () => 0)).get(of.track) as Boxes;
     let best = -1;
-    for (let index = 0; index < answer.rows; index++) {
-      if (rows[index] !== row || spans[index] === of.span || (spans[index] ?? -1) < 0) continue;
-      const start = starts[index] ?? 0;
-      const end = start + (durations[index] ?? 0);
+    for (let index = boxes.rows[row] ?? 0; index < (boxes.rows[row + 1] ?? 0); index++) {
+      if (boxes.span[index] === of.span || (boxes.span[index] as number) < 0) continue;
+      const start = boxes.start[index] as number;
+      const end = endOf(boxes, index);
       if (end < wanted.start || start > wanted.end) continue;
       if (which === "next" && start < wanted.start) continue;
       if (which === "last" && end > wanted.end) continue;
-      const later = best >= 0 && start > (starts[best] ?? 0);
-      if (best < 0 || later === (which === "last")) best = index;
+      if (best < 0 || which === "last") best = index;
     }
     if (best < 0) return null;
     // Of several in one pixel the first is named, which is the one looked for unless the last is.
-    const together = answer.numbers("count")[best] ?? 1;
-    if (together === 1 || which !== "last") return spans[best] ?? null;
-    const start = starts[best] ?? 0;
-    view = clamped({ start, end: start + (durations[best] ?? 0) }, whole);
+    if (boxes.count[best] === 1 || which !== "last") return boxes.span[best] as number;
+    view = clamped({ start: boxes.start[best] as number, end: endOf(boxes, best) }, whole);
   }
   return null;
 }

@@ -2,20 +2,10 @@
 
 import { type Boxes, within } from "./boxes";
 import { type Lane, rowTop } from "./layout";
-import { FONT } from "./paint-lanes";
 import type { Palette } from "./palette";
+import { clear, fill, fontOf, pixelOf, type Sheet, upright } from "./sheet";
 import { ticks } from "./ticks";
 import type { View } from "./view";
-
-/** A canvas with its size: `ratio` of its pixels make a CSS pixel. */
-export interface Sheet {
-  readonly context: CanvasRenderingContext2D;
-  readonly width: number;
-  readonly height: number;
-  readonly ratio: number;
-  /** How much larger text is than usual. */
-  readonly scale: number;
-}
 
 /** A span in its place. */
 export interface Place {
@@ -31,85 +21,60 @@ export interface Arrow {
   to: Place;
 }
 
-export type Colours = (name: string) => string;
-
-export function clear(sheet: Sheet): void {
-  sheet.context.clearRect(0, 0, sheet.width, sheet.height);
-}
-
-/** The pixel of a time. */
-export function pixelOf(view: View, sheet: Sheet, time: number): number {
-  return ((time - view.start) / (view.end - view.start)) * sheet.width;
-}
-
 /** The axis; returns where its labels count from, or null for the start of the trace. */
-export function paintAxis(sheet: Sheet, view: View, colours: Colours): number | null {
-  const { context, height, ratio, scale } = sheet;
-  const marks = ticks(view, sheet.width / ratio);
+export function paintAxis(sheet: Sheet, view: View): number | null {
+  const { context, height, ratio } = sheet;
+  const { minor, major, base } = ticks(view, sheet.width / ratio);
   clear(sheet);
-  context.font = `${11 * scale * ratio}px ${FONT}`;
+  context.font = fontOf(sheet, 11);
   context.textBaseline = "alphabetic";
-  context.textAlign = "left";
-  context.fillStyle = colours("line");
-  for (const time of marks.minor)
-    context.fillRect(Math.round(pixelOf(view, sheet, time)), height - 4 * ratio, ratio, 4 * ratio);
-  for (const mark of marks.major) {
-    const x = Math.round(pixelOf(view, sheet, mark.time));
-    context.fillStyle = colours("faint");
-    context.fillRect(x, height - 9 * ratio, ratio, 9 * ratio);
-    context.fillStyle = colours("muted");
-    context.fillText(mark.label, x + 4 * ratio, height - 8 * ratio);
+  const mark = (time: number, colour: string, length: number) => {
+    const x = Math.round(pixelOf(view, sheet, time));
+    fill(sheet, colour, x, height - length * ratio, ratio, length * ratio);
+    return x;
+  };
+  for (const time of minor) mark(time, "line", 4);
+  for (const { time, label } of major) {
+    const x = mark(time, "faint", 9);
+    context.fillStyle = sheet.colours("muted");
+    context.fillText(label, x + 4 * ratio, height - 8 * ratio);
   }
-  return marks.base;
+  return base;
 }
 
 /** Faint lines at the labelled times, below the boxes. */
-export function paintGrid(sheet: Sheet, view: View, colours: Colours): void {
-  const { context, ratio } = sheet;
-  context.fillStyle = colours("line");
-  context.globalAlpha = 0.6;
-  for (const mark of ticks(view, sheet.width / ratio).major)
-    context.fillRect(Math.round(pixelOf(view, sheet, mark.time)), 0, ratio, sheet.height);
-  context.globalAlpha = 1;
+export function paintGrid(sheet: Sheet, view: View): void {
+  for (const { time } of ticks(view, sheet.width / sheet.ratio).major)
+    upright(sheet, "line", pixelOf(view, sheet, time), 0.6);
 }
 
 /** The whole trace in a few lines: one for each track, coloured by what ran. */
 export function paintWhole(sheet: Sheet, tracks: readonly Boxes[], whole: View, palette: Palette): void {
-  const { context, width, height, ratio } = sheet;
-  clear(sheet);
+  const { context, height, ratio } = sheet;
   const line = Math.max(Math.floor((height - 2 * ratio) / Math.max(tracks.length, 1)), ratio);
+  const scale = sheet.width / (whole.end - whole.start);
   tracks.forEach((boxes, index) => {
-    const top = ratio + index * line;
-    const scale = width / (whole.end - whole.start);
     const [first, last] = within(boxes, 0, whole);
     for (let place = first; place < last; place++) {
-      const length = (boxes.duration[place] ?? 0) * scale;
-      context.fillStyle = palette.fill[boxes.label[place] ?? 0] ?? "";
-      context.globalAlpha =
-        0.3 +
-        0.6 * Math.min((boxes.busy[place] ?? 0) / Math.max(boxes.duration[place] ?? 0, boxes.pixel, 1), 1);
-      context.fillRect(
-        ((boxes.start[place] ?? 0) - whole.start) * scale,
-        top,
-        Math.max(length, ratio),
-        line - (line > 3 ? 1 : 0),
-      );
+      const duration = boxes.duration[place] as number;
+      const busy = (boxes.busy[place] as number) / Math.max(duration, boxes.pixel, 1);
+      context.fillStyle = palette.fill[boxes.label[place] as number] as string;
+      context.globalAlpha = 0.3 + 0.6 * Math.min(busy, 1);
+      const x = pixelOf(whole, sheet, boxes.start[place] as number);
+      context.fillRect(x, ratio + index * line, Math.max(duration * scale, ratio), line - (line > 3 ? 1 : 0));
     }
   });
   context.globalAlpha = 1;
 }
 
 /** What of the whole is in view: the rest is dimmed. */
-export function paintBrush(sheet: Sheet, view: View, whole: View, colours: Colours): void {
+export function paintBrush(sheet: Sheet, view: View, whole: View): void {
   const { context, width, height, ratio } = sheet;
   const left = Math.round(pixelOf(whole, sheet, view.start));
   const right = Math.max(Math.round(pixelOf(whole, sheet, view.end)), left + 2 * ratio);
-  context.fillStyle = colours("page");
-  context.globalAlpha = 0.62;
-  context.fillRect(0, 0, left, height);
-  context.fillRect(right, 0, width - right, height);
-  context.globalAlpha = 1;
-  context.strokeStyle = colours("accent");
+  fill(sheet, "page", 0, 0, left, height, 0.62);
+  fill(sheet, "page", right, 0, width - right, height, 0.62);
+  context.strokeStyle = sheet.colours("accent");
   context.lineWidth = ratio;
   context.strokeRect(left + ratio / 2, ratio / 2, Math.max(right - left - ratio, ratio), height - ratio);
 }
@@ -122,59 +87,46 @@ export function paintMarks(
   colour: string,
   tall: boolean,
 ): void {
-  const { context, height, ratio } = sheet;
-  context.fillStyle = colour;
+  const { height, ratio } = sheet;
   const size = (tall ? 8 : 5) * ratio;
   let last = Number.NEGATIVE_INFINITY;
   for (let index = 0; index < times.length; index++) {
-    const x = Math.round(pixelOf(whole, sheet, times[index] ?? 0));
+    const x = Math.round(pixelOf(whole, sheet, times[index] as number));
     if (x - last < ratio) continue;
     last = x;
-    context.fillRect(x - ratio / 2, height - size, (tall ? 2 : 1) * ratio, size);
+    fill(sheet, colour, x - ratio / 2, height - size, (tall ? 2 : 1) * ratio, size);
   }
 }
 
 /** The chosen stretch of time over the tracks. */
-export function paintRange(sheet: Sheet, view: View, range: View, colours: Colours): void {
-  const { context, height, ratio } = sheet;
+export function paintRange(sheet: Sheet, view: View, range: View): void {
   const left = Math.round(pixelOf(view, sheet, range.start));
   const right = Math.round(pixelOf(view, sheet, range.end));
-  context.fillStyle = colours("accent");
-  context.globalAlpha = 0.12;
-  context.fillRect(left, 0, right - left, height);
-  context.globalAlpha = 1;
-  context.fillRect(left - ratio / 2, 0, ratio, height);
-  context.fillRect(right - ratio / 2, 0, ratio, height);
+  fill(sheet, "accent", left, 0, right - left, sheet.height, 0.12);
+  upright(sheet, "accent", left);
+  upright(sheet, "accent", right);
 }
 
-/** A small sign with a text, kept within the sheet. */
-export function paintSign(sheet: Sheet, text: string, x: number, top: number, colours: Colours): void {
-  const { context, width, ratio, scale } = sheet;
-  context.font = `600 ${11 * scale * ratio}px ${FONT}`;
+/** A small sign with a text on the axis, kept within it. */
+export function paintSign(sheet: Sheet, text: string, x: number): void {
+  const { context, width, ratio } = sheet;
+  context.font = `600 ${fontOf(sheet, 11)}`;
   context.textBaseline = "middle";
   const room = context.measureText(text).width + 10 * ratio;
   const left = Math.min(Math.max(x - room / 2, 0), Math.max(width - room, 0));
-  context.fillStyle = colours("accent");
+  context.fillStyle = sheet.colours("accent");
   context.beginPath();
-  context.roundRect(left, top, room, 16 * ratio, 3 * ratio);
+  context.roundRect(left, ratio, room, 16 * ratio, 3 * ratio);
   context.fill();
-  context.fillStyle = colours("on-accent");
-  context.fillText(text, left + 5 * ratio, top + 8.5 * ratio);
-}
-
-export function paintCursor(sheet: Sheet, x: number, colours: Colours): void {
-  sheet.context.fillStyle = colours("faint");
-  sheet.context.globalAlpha = 0.7;
-  sheet.context.fillRect(Math.round(x), 0, sheet.ratio, sheet.height);
-  sheet.context.globalAlpha = 1;
+  context.fillStyle = sheet.colours("on-accent");
+  context.fillText(text, left + 5 * ratio, 9.5 * ratio);
 }
 
 /** The moment that another page points to. */
-export function paintPin(sheet: Sheet, x: number, colours: Colours): void {
-  const { context, height, ratio } = sheet;
-  context.fillStyle = colours("accent");
+export function paintPin(sheet: Sheet, x: number): void {
+  const { height, ratio } = sheet;
   for (let y = 0; y < height; y += 7 * ratio)
-    context.fillRect(Math.round(x) - ratio / 2, y, 1.5 * ratio, 4 * ratio);
+    fill(sheet, "accent", Math.round(x) - ratio / 2, y, 1.5 * ratio, 4 * ratio);
 }
 
 /** An outline around a span; `strong` for the chosen one. */
@@ -185,7 +137,6 @@ export function paintOutline(
   scroll: number,
   place: Place,
   strong: boolean,
-  colours: Colours,
 ): void {
   const { context, width, ratio } = sheet;
   const x = pixelOf(view, sheet, place.start);
@@ -193,19 +144,17 @@ export function paintOutline(
   if (end < -4 * ratio || x > width + 4 * ratio) return;
   const left = Math.max(Math.round(x), -6 * ratio);
   const right = Math.min(Math.max(Math.round(end), left + 2 * ratio), width + 6 * ratio);
-  const top = Math.round((rowTop(lane, place.row) - scroll) * ratio);
-  const bottom = Math.round((rowTop(lane, place.row) + lane.rowHeight - scroll) * ratio);
-  const line = (strong ? 2 : 1) * ratio;
-  context.lineWidth = line;
-  if (strong) {
-    // A rim of the background keeps the outline apart from boxes of any colour.
-    context.strokeStyle = colours("surface");
-    context.lineWidth = line + 2 * ratio;
+  const [top, bottom] = [0, 1].map((more) =>
+    Math.round((rowTop(lane, place.row + more) - scroll) * ratio),
+  ) as [number, number];
+  const outline = (colour: string, line: number) => {
+    context.strokeStyle = sheet.colours(colour);
+    context.lineWidth = line * ratio;
     context.strokeRect(left - ratio, top - ratio, right - left + ratio, bottom - top + ratio);
-    context.lineWidth = line;
-  }
-  context.strokeStyle = colours("text");
-  context.strokeRect(left - ratio, top - ratio, right - left + ratio, bottom - top + ratio);
+  };
+  // A rim of the background keeps the outline apart from boxes of any colour.
+  if (strong) outline("surface", 4);
+  outline("text", strong ? 2 : 1);
 }
 
 /** Lines from causes to effects. `where` gives the middle of a row in CSS pixels, or null where it is not shown. */
@@ -215,20 +164,18 @@ export function paintArrows(
   arrows: readonly Arrow[],
   where: (place: Place) => number | null,
   strong: boolean,
-  colours: Colours,
 ): void {
   const { context, width, ratio } = sheet;
-  context.strokeStyle = colours("text");
-  context.fillStyle = colours("text");
+  context.strokeStyle = context.fillStyle = sheet.colours("text");
   context.lineWidth = (strong ? 1.5 : 1) * ratio;
   // The more there are, the fainter each: a bundle must not hide what it ties.
   context.globalAlpha = strong ? 0.85 : Math.min(Math.max(14 / arrows.length, 0.09), 0.4);
-  for (const arrow of arrows) {
-    const fromY = where(arrow.from);
-    const toY = where(arrow.to);
+  for (const { from, to } of arrows) {
+    const fromY = where(from);
+    const toY = where(to);
     if (fromY === null || toY === null) continue;
-    const x1 = pixelOf(view, sheet, arrow.from.start);
-    const x2 = pixelOf(view, sheet, arrow.to.start);
+    const x1 = pixelOf(view, sheet, from.start);
+    const x2 = pixelOf(view, sheet, to.start);
     if (Math.max(x1, x2) < 0 || Math.min(x1, x2) > width) continue;
     const y1 = fromY * ratio;
     const y2 = toY * ratio;

@@ -2,30 +2,17 @@
 
 import { boxName } from "./names";
 
-/** The colour of the theme for each kind of span; what is unknown looks like calls of the runtime. */
-const ROLES: Readonly<Record<string, string>> = {
-  operator: "operator",
-  backward: "backward",
-  user_annotation: "annotation",
-  step: "step",
-  python: "python",
-  module: "module",
-  kernel: "kernel",
-  memcpy: "memcpy",
-  memset: "memcpy",
-  runtime: "runtime",
-  driver: "runtime",
-  sync: "sync",
-  overhead: "overhead",
-  collective: "collective",
-};
+/** Kinds of spans that have a colour of the theme; what is unknown looks like calls of the runtime. */
+const ROLES = /^(?:operator|backward|annotation|step|python|module|kernel|memcpy|sync|overhead|collective)$/;
+const LIKE: Readonly<Record<string, string>> = { user_annotation: "annotation", memset: "memcpy" };
 
 /** Kernels that talk to other devices look like the collectives that started them. */
 const TALKING = /^(?:[nrhox]ccl|msccl|mscclpp|nvshmem)/i;
 
 export function roleOf(kind: string, name: string): string {
   if (kind === "kernel" && TALKING.test(name)) return "collective";
-  return ROLES[kind] ?? "runtime";
+  const role = LIKE[kind] ?? kind;
+  return ROLES.test(role) ? role : "runtime";
 }
 
 /** Red, green and blue from 0 to 255. */
@@ -43,82 +30,78 @@ export class Palette {
   fill: string[] = [];
   rgb: Rgb[] = [];
   ink: string[] = [];
-  private readonly shades: Shade[] = [];
-  private readonly known = new Map<string, Map<string, number>>();
-  private readonly roles = new Map<string, Rgb>();
-  private inks: readonly [dark: string, light: string] = ["#000", "#fff"];
-  private find = "";
-  private found: Uint8Array = new Uint8Array(0);
+  readonly #shades: Shade[] = [];
+  readonly #known = new Map<string, number>();
+  readonly #roles = new Map<string, Rgb>();
+  #inks: readonly [dark: string, light: string] = ["#000", "#fff"];
+  #find = "";
+  #found: Uint8Array = new Uint8Array(0);
 
+  #colour: (name: string) => string;
   /** `colour` gives a colour of the theme by its name, as `#rrggbb`. */
-  constructor(private colour: (name: string) => string) {
+  constructor(colour: (name: string) => string) {
+    this.#colour = colour;
+
     this.renew(colour);
   }
 
   /** Take all colours from the theme anew. */
   renew(colour: (name: string) => string): void {
-    this.colour = colour;
-    this.roles.clear();
-    this.inks = [colour("on-span"), "#ffffff"];
-    this.shades.forEach((_, label) => {
-      this.tint(label);
+    this.#colour = colour;
+    this.#roles.clear();
+    this.#inks = [colour("on-span"), "#ffffff"];
+    this.#shades.forEach((_, label) => {
+      this.#tint(label);
     });
   }
 
   /** The number of a kind and a name; a new one the first time. */
   readonly label = (kind: string, name: string): number => {
-    let ofKind = this.known.get(kind);
-    if (!ofKind) {
-      ofKind = new Map();
-      this.known.set(kind, ofKind);
-    }
-    let label = ofKind.get(name);
+    const key = `${kind}\n${name}`;
+    let label = this.#known.get(key);
     if (label === undefined) {
-      label = this.shades.length;
-      this.shades.push({ kind, name, text: boxName(kind, name), lower: name.toLowerCase() });
-      ofKind.set(name, label);
-      this.tint(label);
+      label = this.#shades.length;
+      this.#known.set(key, label);
+      this.#shades.push({ kind, name, text: boxName(kind, name), lower: name.toLowerCase() });
+      this.#tint(label);
     }
     return label;
   };
 
   kind(label: number): string {
-    return this.shades[label]?.kind ?? "";
+    return this.#shades[label]?.kind ?? "";
   }
 
   name(label: number): string {
-    return this.shades[label]?.name ?? "";
+    return this.#shades[label]?.name ?? "";
   }
 
   text(label: number): string {
-    return this.shades[label]?.text ?? "";
+    return this.#shades[label]?.text ?? "";
   }
 
   /** Whether a label holds the text that is searched for; all do where none is. */
   matches(label: number, find: string): boolean {
     if (find === "") return true;
-    if (find !== this.find || this.found.length < this.shades.length) {
-      this.find = find;
-      this.found = Uint8Array.from(this.shades, (shade) => Number(shade.lower.includes(find)));
+    if (find !== this.#find || this.#found.length < this.#shades.length) {
+      this.#find = find;
+      this.#found = Uint8Array.from(this.#shades, (shade) => Number(shade.lower.includes(find)));
     }
-    return this.found[label] === 1;
+    return this.#found[label] === 1;
   }
 
-  private tint(label: number): void {
-    const { kind, name } = this.shades[label] ?? { kind: "", name: "" };
-    const rgb = shaded(this.role(roleOf(kind, name)), kind === "step" ? parity(name) : hashed(name));
+  #tint(label: number): void {
+    const { kind, name } = this.#shades[label] ?? { kind: "", name: "" };
+    const rgb = shaded(this.#role(roleOf(kind, name)), kind === "step" ? parity(name) : hashed(name));
     this.rgb[label] = rgb;
     this.fill[label] = `rgb(${rgb.join()})`;
-    const [dark, light] = this.inks;
+    const [dark, light] = this.#inks;
     this.ink[label] = luminance(rgb) > 0.2 ? dark : light;
   }
 
-  private role(name: string): Rgb {
-    let rgb = this.roles.get(name);
-    if (!rgb) {
-      rgb = parsedColour(this.colour(name));
-      this.roles.set(name, rgb);
-    }
+  #role(name: string): Rgb {
+    const rgb = this.#roles.get(name) ?? parsedColour(this.#colour(name));
+    this.#roles.set(name, rgb);
     return rgb;
   }
 }
@@ -174,25 +157,43 @@ function fromLinear(value: number): number {
 }
 
 /** Oklab: steps in it look even, whatever the hue. */
-function toLab(rgb: Rgb): [number, number, number] {
-  const [red, green, blue] = rgb.map(toLinear) as unknown as Rgb;
-  const l = Math.cbrt(0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue);
-  const m = Math.cbrt(0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue);
-  const s = Math.cbrt(0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue);
-  return [
-    0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s,
-    1.9779984951 * l - 2.428592205 * m + 0.4505937099 * s,
-    0.0259040371 * l + 0.7827717662 * m - 0.808675766 * s,
-  ];
+function toLab(rgb: Rgb): Three {
+  return times(LAB, times(CONES, rgb.map(toLinear)).map(Math.cbrt));
 }
 
-function fromLab([light, a, b]: readonly [number, number, number]): Rgb {
-  const l = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3;
-  const m = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-  const s = (light - 0.0894841775 * a - 1.291485548 * b) ** 3;
-  return [
-    fromLinear(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
-    fromLinear(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
-    fromLinear(-0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s),
-  ];
+function fromLab(lab: Three): Rgb {
+  return times(
+    FROM_CONES,
+    times(FROM_LAB, lab).map((value) => value ** 3),
+  ).map(fromLinear) as unknown as Rgb;
+}
+
+type Three = [number, number, number];
+
+const CONES = [
+  [0.41222, 0.53633, 0.05145],
+  [0.2119, 0.6807, 0.1074],
+  [0.0883, 0.28172, 0.62998],
+];
+const LAB = [
+  [0.21045, 0.79362, -0.00407],
+  [1.978, -2.42859, 0.45059],
+  [0.0259, 0.78277, -0.80868],
+];
+const FROM_LAB = [
+  [1, 0.39634, 0.2158],
+  [1, -0.10556, -0.06385],
+  [1, -0.08948, -1.29149],
+];
+const FROM_CONES = [
+  [4.07674, -3.30771, 0.23097],
+  [-1.26844, 2.60976, -0.34132],
+  [-0.0042, -0.70342, 1.70761],
+];
+
+/** A matrix times a vector. */
+function times(matrix: readonly (readonly number[])[], vector: readonly number[]): Three {
+  return matrix.map((row) =>
+    row.reduce((sum, value, at) => sum + value * (vector[at] as number), 0),
+  ) as Three;
 }

@@ -1,14 +1,18 @@
 /** Below the timeline: all that is known of the chosen span, or a table of what lies in the chosen range. */
 
-import { signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { Problem } from "../parts/answer";
+import { Button } from "../parts/button";
 import { address } from "../router";
+import { signal } from "../signals";
 import * as units from "../units";
 import { argumentText, type Link, type SpanFacts } from "./details";
+import { drag } from "./input";
 import { plain } from "./names";
 import { RangeTable } from "./range-table";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
+import { FitOrClose } from "./toolbar";
 import "./panel.css";
 
 const LEAST_REM = 4;
@@ -27,13 +31,9 @@ export function Panel(props: { timeline: Timeline }) {
     const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
     const from = height.peek() + event.clientY / rem;
     const most = innerHeight / rem - 16;
-    const move = (now: PointerEvent) => {
+    drag(event, handle, (_dx, _dy, now) => {
       height.value = Math.min(Math.max(from - now.clientY / rem, LEAST_REM), most);
-    };
-    const end = () => handle.removeEventListener("pointermove", move);
-    handle.setPointerCapture(event.pointerId);
-    handle.addEventListener("pointermove", move);
-    handle.addEventListener("lostpointercapture", end, { once: true });
+    });
   };
   const onKey = (event: KeyboardEvent) => {
     const by = event.key === "ArrowUp" ? 2 : event.key === "ArrowDown" ? -2 : 0;
@@ -95,17 +95,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
               All calls
             </a>
           )}
-          <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
-            Fit
-          </button>
-          <button
-            type="button"
-            title="Choose nothing (Esc)"
-            aria-label="Close"
-            onClick={() => timeline.choose(null, false)}
-          >
-            ✕
-          </button>
+          <FitOrClose timeline={timeline} onClose={() => timeline.choose(null, false)} />
         </div>
       </header>
       <div class="tl-columns">
@@ -114,67 +104,71 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
             <Fact
               label="Duration"
               value={units.time(span.duration_ns)}
-              title={`${units.count(span.duration_ns)} ns`}
+              title={exact(span.duration_ns)}
               strong
             />
             {span.self_ns !== null && span.self_ns !== span.duration_ns && (
               <Fact
                 label="Self"
                 value={`${units.time(span.self_ns)}${share(span.self_ns, span.duration_ns)}`}
-                title={`${units.count(span.self_ns)} ns not in spans inside it`}
+                title={`${exact(span.self_ns)} not in spans inside it`}
               />
             )}
-            <Fact label="Start" value={moment(span.start_ns)} title={`${units.count(span.start_ns)} ns`} />
-            {span.facts.map((fact) => (
+            <Fact label="Start" value={moment(span.start_ns)} title={exact(span.start_ns)} />
+            {span.facts.map(({ label, value, unit }) => (
               <Fact
-                key={fact.label}
-                label={fact.label}
-                value={units.shown(fact.value, fact.unit, fact.unit === "FLOP" ? "flops" : "")}
-                {...(fact.unit === "row of modules" && typeof fact.value === "number"
-                  ? { href: address("modules", { module: String(fact.value) }) }
-                  : {})}
+                key={label}
+                label={label}
+                value={units.shown(value, unit, unit === "FLOP" ? "flops" : "")}
+                href={unit === "row of modules" ? address("modules", { module: String(value) }) : ""}
               />
             ))}
           </dl>
         </div>
-        {span.links.length > 0 && (
-          <div class="tl-column">
-            <h3>Tied to</h3>
-            <ul class="tl-links">
-              {span.links.slice(0, MOST_LINKS).map((link, index) => (
-                <LinkRow key={`${link.label}${link.span}${index}`} link={link} timeline={timeline} />
-              ))}
-            </ul>
-            {span.links.length > MOST_LINKS && (
-              <p class="muted">and {units.count(span.links.length - MOST_LINKS)} more</p>
-            )}
-          </div>
-        )}
-        {argumentsOf.length > 0 && (
-          <div class="tl-column">
-            <h3>Arguments</h3>
-            <dl class="tl-facts">
-              {argumentsOf.map(([name, value]) => (
-                <Fact key={name} label={name} value={argumentText(value)} />
-              ))}
-            </dl>
-          </div>
-        )}
-        {span.stack.length > 0 && (
-          <div class="tl-column">
-            <h3>Called from</h3>
-            <ol class="tl-stack">
-              {span.stack.map((frame, index) => (
-                <li key={`${index}${frame}`} class="name" title={frame.slice(0, 2000)}>
-                  {plain(frame)}
-                </li>
-              ))}
-            </ol>
-          </div>
-        )}
+        <Column title="Tied to" of={span.links}>
+          <ul class="tl-links">
+            {span.links.slice(0, MOST_LINKS).map((link, index) => (
+              <LinkRow key={`${link.label}${link.span}${index}`} link={link} timeline={timeline} />
+            ))}
+          </ul>
+          {span.links.length > MOST_LINKS && (
+            <p class="muted">and {units.count(span.links.length - MOST_LINKS)} more</p>
+          )}
+        </Column>
+        <Column title="Arguments" of={argumentsOf}>
+          <dl class="tl-facts">
+            {argumentsOf.map(([name, value]) => (
+              <Fact key={name} label={name} value={argumentText(value)} />
+            ))}
+          </dl>
+        </Column>
+        <Column title="Called from" of={span.stack}>
+          <ol class="tl-stack">
+            {span.stack.map((frame, index) => (
+              <li key={`${index}${frame}`} class="name" title={frame.slice(0, 2000)}>
+                {plain(frame)}
+              </li>
+            ))}
+          </ol>
+        </Column>
       </div>
     </>
   );
+}
+
+/** A column of the panel, where there is something for it. */
+function Column(props: { title: string; of: readonly unknown[]; children: ComponentChildren }) {
+  if (!props.of.length) return null;
+  return (
+    <div class="tl-column">
+      <h3>{props.title}</h3>
+      {props.children}
+    </div>
+  );
+}
+
+function exact(ns: number): string {
+  return `${units.count(ns)} ns`;
 }
 
 function Fact(props: { label: string; value: string; title?: string; strong?: boolean; href?: string }) {
@@ -193,16 +187,11 @@ function LinkRow(props: { link: Link; timeline: Timeline }) {
   const { link, timeline } = props;
   return (
     <li>
-      <button
-        type="button"
-        class="plain"
-        onClick={() => timeline.choose(link.span, true)}
-        title={link.name.slice(0, 2000)}
-      >
+      <Button class="plain" onClick={() => timeline.choose(link.span, true)} title={link.name.slice(0, 2000)}>
         <span class="tl-tie muted">{link.label}</span>
         <span class="name">{plain(link.name)}</span>
         <span class="tl-time">{units.time(link.duration_ns)}</span>
-      </button>
+      </Button>
     </li>
   );
 }

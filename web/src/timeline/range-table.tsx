@@ -1,7 +1,8 @@
 /** What ran in the chosen stretch of time, or in all that is in view while nothing is chosen. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Problem, Shown, useColumns } from "../parts/answer";
+import { Shown, useColumns } from "../parts/answer";
+import { Select } from "../parts/choice";
 import { Table } from "../parts/table";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
@@ -9,18 +10,19 @@ import * as units from "../units";
 import type { Sort, Track } from "./layout";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
+import { FitOrClose } from "./toolbar";
 import { same, type View } from "./view";
 
 /** What is in view is counted when the view has not moved this long, or three times as long as counting took. */
 const REST_MS = 350;
 const MOST_REST_MS = 3000;
 
-const PARTS: readonly { key: string; title: string; sorts: readonly Sort[] }[] = [
-  { key: "", title: "Threads and streams", sorts: ["thread", "stream"] },
-  { key: "host", title: "Threads", sorts: ["thread"] },
-  { key: "device", title: "Streams", sorts: ["stream"] },
-  { key: "python", title: "Python", sorts: ["python"] },
-  { key: "modules", title: "Modules", sorts: ["modules"] },
+const PARTS: readonly (readonly [key: string, title: string, ...sorts: Sort[]])[] = [
+  ["", "Threads and streams", "thread", "stream"],
+  ["host", "Threads", "thread"],
+  ["device", "Streams", "stream"],
+  ["python", "Python", "python"],
+  ["modules", "Modules", "modules"],
 ];
 
 export function RangeTable(props: { timeline: Timeline; range: View | null }) {
@@ -29,14 +31,13 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   const inView = useRested(timeline, took);
   const view = range ?? inView;
   const all = timeline.tracks.groups.flatMap((group) => group.tracks);
-  const parts = PARTS.filter((part) => tracksOf(all, part.sorts).length > 0);
-  const chosen = parts.find((part) => part.key === (route.value.query["of"] ?? "")) ?? parts[0];
-  const tracks = tracksOf(all, chosen?.sorts ?? []).join();
+  const parts = PARTS.filter(([, , ...sorts]) => tracksOf(all, sorts).length > 0);
+  const chosen = parts.find(([key]) => key === (route.value.query["of"] ?? "")) ?? parts[0];
+  const tracks = tracksOf(all, chosen?.slice(2) ?? []).join();
   const start = Math.floor(view.start);
   const end = Math.max(Math.ceil(view.end), start + 1);
   const query = { start, end, tracks };
-  const can = timeline.source.has("range");
-  const answer = useColumns(tracks && can ? "range" : null, query);
+  const answer = useColumns(tracks ? "range" : null, query);
   const since = useRef(0);
   useEffect(() => {
     if (answer.waiting) since.current = performance.now();
@@ -48,66 +49,44 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
       <header class="tl-chosen-head">
         <h2>{range ? `${units.time(end - start)} chosen` : "In view"}</h2>
         {parts.length > 2 && (
-          <select
-            aria-label="Which tracks"
-            value={chosen?.key ?? ""}
-            onChange={(event) => change({ of: event.currentTarget.value || undefined }, true)}
-          >
-            {parts.map((part) => (
-              <option key={part.key} value={part.key}>
-                {part.title}
-              </option>
-            ))}
-          </select>
+          <Select
+            label="Which tracks"
+            chosen={chosen?.[0] ?? ""}
+            options={parts.map(([key, title]) => [key, title])}
+            onChoice={(key) => change({ of: key || undefined }, true)}
+          />
         )}
-        {range && (
-          <>
-            <button type="button" title="Fit it into the view (f)" onClick={() => timeline.fit()}>
-              Fit
-            </button>
-            <button
-              type="button"
-              title="Choose nothing (Esc)"
-              aria-label="Close"
-              onClick={() => timeline.chooseRange(null)}
-            >
-              ✕
-            </button>
-          </>
-        )}
+        {range && <FitOrClose timeline={timeline} onClose={() => timeline.chooseRange(null)} />}
         <span class="muted name" title={`${moment(start, resolution)} to ${moment(end, resolution)}`}>
           {answer.value ? summed(answer.value, end - start) : ""}
         </span>
       </header>
-      {!can && <Problem>This report does not hold what would answer this.</Problem>}
-      {can && (
-        <Shown answer={answer}>
-          {(table) => (
-            <Table
-              table={table}
-              id="range"
-              order="-self_ns"
-              columns={[
-                { name: "name", width: "minmax(12rem, 4fr)" },
-                {
-                  name: "kind",
-                  width: "10rem",
-                  cell: (row) => (table.texts("kind")[row] ?? "").replaceAll("_", " "),
-                },
-                { name: "count", width: "minmax(5rem, 1fr)" },
-                { name: "self_ns", bar: true },
-                { name: "total_ns", bar: true },
-                { name: "share", title: "Self %", width: "minmax(5rem, 1fr)" },
-              ]}
-              selected={(row) => table.texts("name")[row] === timeline.search.text.value}
-              onRow={(row) => {
-                const name = table.texts("name")[row] ?? "";
-                change({ find: name === timeline.search.text.peek() ? undefined : name }, true);
-              }}
-            />
-          )}
-        </Shown>
-      )}
+      <Shown answer={answer}>
+        {(table) => (
+          <Table
+            table={table}
+            id="range"
+            order="-self_ns"
+            columns={[
+              { name: "name", width: "minmax(12rem, 4fr)" },
+              {
+                name: "kind",
+                width: "10rem",
+                cell: (row) => (table.texts("kind")[row] ?? "").replaceAll("_", " "),
+              },
+              { name: "count", width: "minmax(5rem, 1fr)" },
+              { name: "self_ns", bar: true },
+              { name: "total_ns", bar: true },
+              { name: "share", title: "Self %", width: "minmax(5rem, 1fr)" },
+            ]}
+            selected={(row) => table.texts("name")[row] === timeline.search.text.value}
+            onRow={(row) => {
+              const name = table.texts("name")[row] ?? "";
+              change({ find: name === timeline.search.text.peek() ? undefined : name }, true);
+            }}
+          />
+        )}
+      </Shown>
     </div>
   );
 }
@@ -130,7 +109,7 @@ function useRested(timeline: Timeline, took: { readonly current: number }): View
   return view;
 }
 
-function tracksOf(all: readonly Track[], sorts: readonly Sort[]): number[] {
+function tracksOf(all: readonly Track[], sorts: readonly string[]): number[] {
   return all.filter((track) => sorts.includes(track.sort) && !track.runs).map((track) => track.id);
 }
 

@@ -1,7 +1,7 @@
 /** Searching spans by their names, and going from one that was found to the next. */
 
-import { signal } from "@preact/signals";
 import { words } from "../parts/answer";
+import { signal } from "../signals";
 import type { Columns, Source } from "../source/source";
 
 const TYPING_MS = 180;
@@ -13,31 +13,34 @@ export class Search {
   readonly found = signal<Columns | null>(null);
   readonly waiting = signal(false);
   readonly problem = signal("");
-  private timer: ReturnType<typeof setTimeout> | undefined;
-  private asked = "";
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #asked = "";
 
-  constructor(
-    private readonly source: Source,
-    private readonly choose: (span: number) => void,
-  ) {}
+  readonly #source: Source;
+  readonly #choose: (span: number) => void;
+
+  constructor(source: Source, choose: (span: number) => void) {
+    this.#source = source;
+    this.#choose = choose;
+  }
 
   end(): void {
-    clearTimeout(this.timer);
+    clearTimeout(this.#timer);
   }
 
   follow(text: string): void {
     if (text === this.text.peek()) return;
     this.text.value = text;
     this.problem.value = "";
-    clearTimeout(this.timer);
+    clearTimeout(this.#timer);
     if (!text.trim()) {
-      this.asked = "";
+      this.#asked = "";
       this.found.value = null;
       this.waiting.value = false;
       return;
     }
     this.waiting.value = true;
-    this.timer = setTimeout(() => this.ask(text), TYPING_MS);
+    this.#timer = setTimeout(() => this.#ask(text), TYPING_MS);
   }
 
   /** Choose the next span that was found, or the one before; from the chosen one on, or else from a time. */
@@ -45,24 +48,22 @@ export class Search {
     const found = this.found.peek();
     if (!found?.rows) return;
     const place = stepped(found.numbers("span"), found.numbers("start_ns"), by, chosen, time);
-    this.choose(found.numbers("span")[place] ?? 0);
+    this.#choose(found.numbers("span")[place] ?? 0);
   }
 
-  private ask(text: string): void {
-    this.asked = text;
-    this.source.columns("search", { text: text.trim(), limit: MOST }).then(
-      (found) => {
-        if (this.asked !== text) return;
-        this.found.value = found;
-        this.waiting.value = false;
-      },
-      (error: unknown) => {
-        if (this.asked !== text) return;
-        this.found.value = null;
-        this.waiting.value = false;
-        this.problem.value = words(error);
-      },
-    );
+  async #ask(text: string): Promise<void> {
+    this.#asked = text;
+    let found: Columns | null = null;
+    let problem = "";
+    try {
+      found = await this.#source.columns("search", { text: text.trim(), limit: MOST });
+    } catch (error) {
+      problem = words(error);
+    }
+    if (this.#asked !== text) return;
+    this.found.value = found;
+    this.waiting.value = false;
+    this.problem.value = problem;
   }
 }
 

@@ -1,19 +1,16 @@
 /** Draws the timeline on its canvases whenever something of it has changed. */
 
-import { effect } from "@preact/signals";
 import { colour, theme } from "../parts/theme";
+import { effect } from "../signals";
 import { time } from "../units";
 import { arrowsOf } from "./details";
 import { point } from "./input";
-import { type Layout, laneOf, lanesWithin } from "./layout";
+import { HEADING_PX, type Layout, laneOf, lanesWithin, rowTop } from "./layout";
 import {
-  type Colours,
-  clear,
   type Place,
   paintArrows,
   paintAxis,
   paintBrush,
-  paintCursor,
   paintGrid,
   paintMarks,
   paintOutline,
@@ -21,10 +18,9 @@ import {
   paintRange,
   paintSign,
   paintWhole,
-  pixelOf,
-  type Sheet,
 } from "./paint-frame";
-import { LanePainter, textScale } from "./paint-lanes";
+import { LanePainter } from "./paint-lanes";
+import { type Colours, clear, fill, fit, pixelOf, resize, type Sheet, sheetOf, upright } from "./sheet";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
 import { Whole } from "./whole";
@@ -32,105 +28,97 @@ import { Whole } from "./whole";
 /** Tracks this far out of sight are asked for too, so that scrolling finds them. */
 const NEAR_PX = 120;
 
-export interface Canvases {
-  lanes: HTMLCanvasElement;
-  over: HTMLCanvasElement;
-  axis: HTMLCanvasElement;
-  whole: HTMLCanvasElement;
-}
-
-/** What the stage tells the page that holds it. */
-export interface Told {
-  /** Where the labels of the axis count from. */
-  base: (base: number | null) => void;
-}
+export type Canvases = Record<"lanes" | "over" | "axis" | "whole", HTMLCanvasElement>;
 
 export class Stage {
-  private frame = 0;
-  private readonly sheets: Record<keyof Canvases, Sheet>;
-  private readonly painter: LanePainter;
-  private readonly whole: Whole;
-  private readonly wholePicture = document.createElement("canvas");
-  private wholeDrawn = "";
+  #frame = 0;
+  readonly #lanes: Sheet;
+  readonly #over: Sheet;
+  readonly #axis: Sheet;
+  readonly #brush: Sheet;
+  readonly #sheets: readonly Sheet[];
+  readonly #painter: LanePainter;
+  readonly #whole: Whole;
+  /** The overview is drawn once and kept; false where it has to be drawn anew. */
+  readonly #picture: Sheet;
+  #wholeDrawn = false;
   /** False where the boxes have to be drawn anew; a pointer that moves changes only what is over them. */
-  private lanesDrawn = false;
-  private readonly endings: (() => void)[] = [];
-  private colours: Colours = colour;
-  private base: number | null = null;
+  #lanesDrawn = false;
+  readonly #endings: readonly (() => void)[];
+  readonly #timeline: Timeline;
 
+  /** `told` is called with where the labels of the axis count from. */
   constructor(
-    private readonly timeline: Timeline,
-    private readonly canvases: Canvases,
-    private readonly told: Told,
+    timeline: Timeline,
+    canvases: Canvases,
+    readonly told: (base: number | null) => void,
   ) {
-    this.sheets = {
-      lanes: sheetOf(canvases.lanes),
-      over: sheetOf(canvases.over),
-      axis: sheetOf(canvases.axis),
-      whole: sheetOf(canvases.whole),
-    };
-    this.painter = new LanePainter(this.sheets.lanes.context, timeline.palette);
-    this.whole = new Whole(timeline, () => this.draw());
-    this.endings.push(
+    this.#timeline = timeline;
+    this.#lanes = sheetOf(canvases.lanes, colour);
+    this.#over = sheetOf(canvases.over, colour);
+    this.#axis = sheetOf(canvases.axis, colour);
+    this.#brush = sheetOf(canvases.whole, colour);
+    this.#picture = sheetOf(document.createElement("canvas"), colour);
+    this.#sheets = [this.#lanes, this.#over, this.#axis, this.#brush];
+    this.#painter = new LanePainter(this.#lanes, timeline.palette);
+    this.#whole = new Whole(timeline, () => {
+      this.#wholeDrawn = false;
+      this.draw();
+    });
+    const { view, scroll, layout, arrived, search, pointer, cursor, chosen, details } = timeline;
+    this.#endings = [
       effect(() => {
         theme.value;
-        this.colours = remembered();
-        this.timeline.palette.renew(this.colours);
-        this.wholeDrawn = "";
-        this.lanesDrawn = false;
-        this.draw();
+        const colours = remembered();
+        for (const sheet of this.#sheets) sheet.colours = colours;
+        timeline.palette.renew(colours);
+        this.#anew();
       }),
       effect(() => {
-        const { view, scroll, layout, arrived, search } = timeline;
         for (const one of [view, scroll, layout, arrived, search.text]) one.value;
-        this.lanesDrawn = false;
+        this.#lanesDrawn = false;
         this.draw();
       }),
       effect(() => {
-        const { search, pointer, cursor, chosen, details, range, pinned, arrows } = timeline;
+        const { range, pinned, arrows } = timeline;
         for (const one of [search.found, pointer, cursor, chosen, details, range, pinned, arrows]) one.value;
         this.draw();
       }),
-    );
+    ];
     this.resize();
   }
 
   end(): void {
-    cancelAnimationFrame(this.frame);
-    for (const ending of this.endings) ending();
+    cancelAnimationFrame(this.#frame);
+    for (const ending of this.#endings) ending();
   }
 
   /** Take the sizes of the canvases from the page. */
   resize(): void {
-    const ratio = devicePixelRatio || 1;
-    const scale = textScale();
-    for (const name of Object.keys(this.canvases) as (keyof Canvases)[]) {
-      const canvas = this.canvases[name];
-      const box = canvas.getBoundingClientRect();
-      const width = Math.max(Math.round(box.width * ratio), 1);
-      const height = Math.max(Math.round(box.height * ratio), 1);
-      if (canvas.width !== width) canvas.width = width;
-      if (canvas.height !== height) canvas.height = height;
-      this.sheets[name] = { context: this.sheets[name].context, width, height, ratio, scale };
-    }
-    const { width, height } = this.sheets.lanes;
-    this.painter.resize(width, ratio);
-    this.timeline.width.value = width / ratio;
-    this.timeline.height.value = height / ratio;
-    this.wholeDrawn = "";
-    this.lanesDrawn = false;
-    this.paint(performance.now());
+    this.#sheets.forEach(fit);
+    const { width, height, ratio } = this.#lanes;
+    this.#painter.renew();
+    this.#timeline.width.value = width / ratio;
+    this.#timeline.height.value = height / ratio;
+    this.#anew();
+    this.#paint(performance.now());
   }
 
   draw(): void {
-    this.frame ||= requestAnimationFrame((now) => {
-      this.frame = 0;
-      this.paint(now);
+    this.#frame ||= requestAnimationFrame((now) => {
+      this.#frame = 0;
+      this.#paint(now);
     });
   }
 
-  private paint(now: number): void {
-    const { timeline } = this;
+  #anew(): void {
+    this.#wholeDrawn = false;
+    this.#lanesDrawn = false;
+    this.draw();
+  }
+
+  #paint(now: number): void {
+    const timeline = this.#timeline;
     if (timeline.motion.moving) {
       const view = timeline.view.peek();
       const at = timeline.cursor.peek() ?? (view.start + view.end) / 2;
@@ -140,157 +128,120 @@ export class Stage {
     const layout = timeline.layout.peek();
     point(timeline);
     // Of a live trace that has grown, the picture so far stays until there is a new one.
-    if (!this.lanesDrawn && !timeline.loader.empty) {
-      this.lanesDrawn = true;
-      this.paintLanes(layout);
+    if (!this.#lanesDrawn && !timeline.loader.empty) {
+      this.#lanesDrawn = true;
+      this.#paintLanes(layout);
     }
-    this.paintOver(layout);
-    this.paintAround();
-    this.wish(layout);
+    this.#paintOver(layout);
+    this.#paintAround();
+    this.#wish(layout);
   }
 
-  private wish(layout: Layout): void {
-    const scroll = this.timeline.scroll.peek();
-    const height = this.timeline.height.peek();
-    const inSight = lanesWithin(layout, scroll, scroll + height);
-    const near = lanesWithin(layout, scroll - NEAR_PX, scroll + height + NEAR_PX);
-    const ordered = [...inSight, ...near.filter((lane) => !inSight.includes(lane))].map((lane) => lane.track);
-    this.timeline.loader.want({
-      view: this.timeline.view.peek(),
-      pixels: this.timeline.width.peek(),
-      tracks: ordered.filter((track) => track.sort !== "counter").map((track) => track.id),
-      counters: ordered
+  #wish(layout: Layout): void {
+    const { scroll, height, loader, view, width } = this.#timeline;
+    const top = scroll.peek();
+    const bottom = top + height.peek();
+    const inSight = lanesWithin(layout, top, bottom);
+    const near = lanesWithin(layout, top - NEAR_PX, bottom + NEAR_PX);
+    const tracks = [...new Set([...inSight, ...near])].map((lane) => lane.track);
+    loader.want({
+      view: view.peek(),
+      pixels: width.peek(),
+      tracks: tracks.filter((track) => track.sort !== "counter").map((track) => track.id),
+      counters: tracks
         .filter((track) => track.sort === "counter")
         .map(({ id, spans }) => ({ id, values: spans })),
     });
-    if (inSight.length) this.whole.look();
+    if (inSight.length) this.#whole.look();
   }
 
-  private paintLanes(layout: Layout): void {
-    const { timeline, colours } = this;
-    const sheet = this.sheets.lanes;
+  #paintLanes(layout: Layout): void {
+    const timeline = this.#timeline;
+    const sheet = this.#lanes;
+    const painter = this.#painter;
     const scroll = timeline.scroll.peek();
-    const scene = {
-      view: timeline.view.peek(),
-      scroll,
-      find: timeline.search.text.peek().trim().toLowerCase(),
-      faded: colours("faint"),
-    };
+    const find = timeline.search.text.peek().trim().toLowerCase();
+    const scene = { view: timeline.view.peek(), scroll, find };
     clear(sheet);
-    paintGrid(sheet, scene.view, colours);
+    paintGrid(sheet, scene.view);
     for (const lane of lanesWithin(layout, scroll, scroll + timeline.height.peek())) {
-      if (lane.track.sort === "counter") {
-        const answers = timeline.loader.counter(lane.track.id);
-        this.painter.curve(lane, answers, scene, colours("accent"));
-      } else this.painter.boxes(lane, timeline.loader.boxes(lane.track.id), scene);
-      this.line(sheet, lane.top + lane.height - scroll);
+      const { id, sort } = lane.track;
+      if (sort === "counter") painter.curve(lane, timeline.loader.counter(id), scene);
+      else painter.boxes(lane, timeline.loader.boxes(id), scene);
+      painter.line(lane, scene);
     }
-    for (const heading of layout.headings) {
-      const top = (heading.top - scroll) * sheet.ratio;
-      sheet.context.fillStyle = colours("sunken");
-      sheet.context.fillRect(0, top, sheet.width, 26 * sheet.ratio);
-    }
+    for (const { top } of layout.headings)
+      fill(sheet, "sunken", 0, (top - scroll) * sheet.ratio, sheet.width, HEADING_PX * sheet.ratio);
   }
 
-  private line(sheet: Sheet, y: number): void {
-    sheet.context.fillStyle = this.colours("line");
-    sheet.context.fillRect(0, Math.round(y * sheet.ratio) - sheet.ratio, sheet.width, sheet.ratio);
-  }
-
-  private paintOver(layout: Layout): void {
-    const { timeline, colours } = this;
-    const sheet = this.sheets.over;
+  #paintOver(layout: Layout): void {
+    const timeline = this.#timeline;
+    const sheet = this.#over;
     const view = timeline.view.peek();
     const scroll = timeline.scroll.peek();
     clear(sheet);
     const range = timeline.range.peek();
-    if (range) paintRange(sheet, view, range, colours);
+    if (range) paintRange(sheet, view, range);
     const pinned = timeline.pinned.peek();
-    if (pinned !== null) paintPin(sheet, pixelOf(view, sheet, pinned), colours);
+    if (pinned !== null) paintPin(sheet, pixelOf(view, sheet, pinned));
     const cursor = timeline.cursor.peek();
-    if (cursor !== null) paintCursor(sheet, pixelOf(view, sheet, cursor), colours);
+    if (cursor !== null) upright(sheet, "faint", pixelOf(view, sheet, cursor), 0.7);
     const where = (place: Place): number | null => {
       const lane = laneOf(layout, place.track);
-      return lane ? lane.top + 3 + (place.row + 0.5) * lane.rowHeight - scroll : null;
+      return lane ? rowTop(lane, place.row + 0.5) - scroll : null;
     };
-    paintArrows(sheet, view, timeline.arrows.peek(), where, false, colours);
-    const hovered = timeline.hovered.peek();
-    const hoveredLane = hovered && laneOf(layout, hovered.track);
-    if (hoveredLane) paintOutline(sheet, view, hoveredLane, scroll, hovered, false, colours);
+    const outline = (place: Place | null, strong: boolean) => {
+      const lane = place && laneOf(layout, place.track);
+      if (lane) paintOutline(sheet, view, lane, scroll, place, strong);
+    };
+    paintArrows(sheet, view, timeline.arrows.peek(), where, false);
+    outline(timeline.hovered.peek(), false);
     const details = timeline.details.peek()?.value;
-    if (details) paintArrows(sheet, view, arrowsOf(details), where, true, colours);
-    const chosen = timeline.chosen.peek();
-    const lane = chosen && laneOf(layout, chosen.track);
-    if (lane) paintOutline(sheet, view, lane, scroll, chosen, true, colours);
+    if (details) paintArrows(sheet, view, arrowsOf(details), where, true);
+    outline(timeline.chosen.peek(), true);
   }
 
-  private paintAround(): void {
-    const { timeline, colours } = this;
+  #paintAround(): void {
+    const timeline = this.#timeline;
     const view = timeline.view.peek();
-    const axis = this.sheets.axis;
-    const base = paintAxis(axis, view, colours);
-    if (base !== this.base) {
-      this.base = base;
-      this.told.base(base);
-    }
+    const axis = this.#axis;
+    this.told(paintAxis(axis, view));
+    const sign = (text: string, at: number) => paintSign(axis, text, pixelOf(view, axis, at));
     const range = timeline.range.peek();
-    if (range) {
-      const middle = pixelOf(
-        view,
-        axis,
-        (Math.max(range.start, view.start) + Math.min(range.end, view.end)) / 2,
-      );
-      if (range.end > view.start && range.start < view.end)
-        paintSign(axis, time(range.end - range.start), middle, axis.ratio, colours);
+    if (range && range.end > view.start && range.start < view.end) {
+      const middle = (Math.max(range.start, view.start) + Math.min(range.end, view.end)) / 2;
+      sign(time(range.end - range.start), middle);
     }
     const resolution = (view.end - view.start) / (axis.width / axis.ratio);
-    const pinned = timeline.pinned.peek();
-    if (pinned !== null && pinned >= view.start && pinned <= view.end)
-      paintSign(axis, moment(pinned, resolution), pixelOf(view, axis, pinned), axis.ratio, colours);
-    const cursor = timeline.cursor.peek();
-    if (cursor !== null) {
-      paintSign(axis, moment(cursor, resolution), pixelOf(view, axis, cursor), axis.ratio, colours);
+    for (const at of [timeline.pinned.peek(), timeline.cursor.peek()])
+      if (at !== null && at >= view.start && at <= view.end) sign(moment(at, resolution), at);
+    if (!this.#whole.told) return;
+    const { whole, palette } = timeline;
+    const sheet = this.#brush;
+    const picture = this.#picture;
+    if (!this.#wholeDrawn) {
+      this.#wholeDrawn = true;
+      Object.assign(picture, { width: sheet.width, height: sheet.height, ratio: sheet.ratio });
+      resize(picture.context.canvas, sheet);
+      clear(picture);
+      paintWhole(picture, this.#whole.boxes, whole, palette);
     }
-    if (!this.whole.version) return;
-    const whole = this.sheets.whole;
-    this.pictureOfWhole(whole);
-    clear(whole);
-    whole.context.drawImage(this.wholePicture, 0, 0);
-    paintBrush(whole, view, timeline.whole, colours);
+    clear(sheet);
+    sheet.context.drawImage(picture.context.canvas, 0, 0);
+    paintBrush(sheet, view, whole);
     const found = timeline.search.found.peek();
-    if (found) paintMarks(whole, timeline.whole, found.numbers("start_ns"), colours("warn"), false);
+    if (found) paintMarks(sheet, whole, found.numbers("start_ns"), "warn", false);
     const chosen = timeline.chosen.peek();
-    if (chosen) paintMarks(whole, timeline.whole, [chosen.start], colours("text"), true);
+    if (chosen) paintMarks(sheet, whole, [chosen.start], "text", true);
   }
-
-  /** The overview is drawn once and kept. */
-  private pictureOfWhole(sheet: Sheet): void {
-    const key = `${sheet.width}x${sheet.height}:${this.whole.version}`;
-    if (key === this.wholeDrawn) return;
-    this.wholeDrawn = key;
-    this.wholePicture.width = sheet.width;
-    this.wholePicture.height = sheet.height;
-    const context = this.wholePicture.getContext("2d");
-    const { whole, palette } = this.timeline;
-    if (context) paintWhole({ ...sheet, context }, this.whole.boxes, whole, palette);
-  }
-}
-
-function sheetOf(canvas: HTMLCanvasElement): Sheet {
-  const context = canvas.getContext("2d");
-  if (!context) throw new Error("this browser cannot draw on a canvas");
-  return { context, width: 1, height: 1, ratio: 1, scale: 1 };
 }
 
 /** The colours of the theme as it is now; reading them from the page each time would be slow. */
 function remembered(): Colours {
   const known = new Map<string, string>();
   return (name) => {
-    let value = known.get(name);
-    if (value === undefined) {
-      value = colour(name);
-      known.set(name, value);
-    }
+    const value = known.get(name) ?? colour(name);
+    known.set(name, value);
     return value;
   };
 }

@@ -1,11 +1,11 @@
 /** The state of the timeline: what is shown, chosen and looked for. The address holds what of it is worth keeping. */
 
-import { computed, effect, type ReadonlySignal, signal } from "@preact/signals";
 import { words } from "../parts/answer";
 import { change, route } from "../router";
+import { effect, type Signal, signal } from "../signals";
 import type { Source } from "../source/source";
-import { type Details, placeOf } from "./details";
-import { type Layout, laneOf, layout, type Tracks } from "./layout";
+import { type Details, placeOf, type SpanFacts } from "./details";
+import { groupKey, type Layout, laneOf, layout, type Tracks } from "./layout";
 import { Loader } from "./loader";
 import { Motion } from "./motion";
 import { type Known, neighbour, type Side } from "./neighbours";
@@ -49,8 +49,7 @@ export class Timeline {
   readonly range = signal<View | null>(null);
   /** A moment that another page points to. */
   readonly pinned = signal<number | null>(null);
-  readonly turned = signal<ReadonlySet<string>>(new Set());
-  readonly layout: ReadonlySignal<Layout>;
+  readonly layout: Signal<Layout>;
   readonly allArrows = signal(false);
   readonly arrows = signal<readonly Arrow[]>([]);
   /** Counts up when there is something new to be drawn. */
@@ -60,50 +59,52 @@ export class Timeline {
   readonly motion: Motion;
   readonly search: Search;
   readonly whole: View;
-  readonly tracks: Tracks;
-  private readonly endings: (() => void)[] = [];
-  private resting: ReturnType<typeof setTimeout> | undefined;
-  private written: string | undefined;
-  private arrowsOf = "";
+  readonly #unbind: () => void;
+  /** What was opened or closed against how it is at first. */
+  #turned: ReadonlySet<string> = new Set();
+  #resting: ReturnType<typeof setTimeout> | undefined;
+  #written: string | undefined;
+  #arrowsOf = "";
 
   constructor(
     readonly source: Source,
-    given: Tracks,
+    readonly tracks: Tracks,
     colour: (name: string) => string,
     still: () => boolean,
     /** The one shown so far, where a live trace has grown: what was chosen and looked at stays. */
     before?: Timeline,
   ) {
-    const tracks = source.has("counter") ? given : withoutCounters(given);
-    this.tracks = tracks;
     const first = tracks.start_ns ?? 0;
     this.whole = { start: first, end: Math.max(tracks.duration_ns, first + 1) };
     this.palette = new Palette(colour);
     this.motion = new Motion(this.whole, still);
-    this.layout = computed(() => layout(tracks.groups, this.turned.value));
+    this.layout = signal(layout(tracks.groups, new Set()));
     const query = route.peek().query;
     this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.whole, this.whole));
-    this.written = `${query["start"]}-${query["end"]}`;
+    this.#written = `${query["start"]}-${query["end"]}`;
     const arrived = () => {
       this.problem.value = "";
       this.arrived.value += 1;
     };
-    this.loader = new Loader(source, this.whole, this.palette.label, arrived, (error) => {
-      this.problem.value = words(error);
-    });
+    this.loader = new Loader(source, this.whole, this.palette.label, arrived, this.fail);
     this.search = new Search(source, (span) => this.choose(span, true));
-    if (before) this.goOnFrom(before);
-    this.endings.push(effect(() => this.follow(route.value.page === "timeline" ? route.value.query : {})));
+    if (before) this.#goOnFrom(before);
+    this.#unbind = effect(() => this.#follow(route.value.page === "timeline" ? route.value.query : {}));
   }
+
+  /** Tell what went wrong. */
+  readonly fail = (error: unknown): void => {
+    this.problem.value = words(error);
+  };
 
   end(): void {
-    clearTimeout(this.resting);
+    clearTimeout(this.#resting);
     this.loader.end();
     this.search.end();
-    for (const ending of this.endings) ending();
+    this.#unbind();
   }
 
-  private goOnFrom(before: Timeline): void {
+  #goOnFrom(before: Timeline): void {
     const view = before.view.peek();
     this.view.value = same(view, before.whole) ? this.whole : clamped(view, this.whole);
     this.scroll.value = before.scroll.peek();
@@ -118,8 +119,8 @@ export class Timeline {
     if (same(view, this.view.peek())) return;
     this.view.value = clamped(view, this.whole);
     this.problem.value = "";
-    clearTimeout(this.resting);
-    this.resting = setTimeout(() => this.rest(), REST_MS);
+    clearTimeout(this.#resting);
+    this.#resting = setTimeout(() => this.#rest(), REST_MS);
   }
 
   glide(view: View): void {
@@ -165,7 +166,7 @@ export class Timeline {
       const found = await neighbour(this.source, chosen, side, this.whole);
       if (found !== null && this.chosen.peek()?.span === chosen.span) this.choose(found, false);
     } catch (error) {
-      this.problem.value = words(error);
+      this.fail(error);
     }
   }
 
@@ -176,28 +177,29 @@ export class Timeline {
   }
 
   turn(key: string): void {
-    const turned = new Set(this.turned.peek());
+    const turned = new Set(this.#turned);
     if (!turned.delete(key)) turned.add(key);
     change({ turned: [...turned].join(".") || undefined }, true);
   }
 
-  /** Bring a lane into sight; returns the new scroll. */
-  scrolledTo(place: Place): number {
-    const lane = laneOf(this.layout.peek(), place.track);
+  /** Bring a row into sight. */
+  #scrollTo(place: Place): void {
+    const layout = this.layout.peek();
+    const lane = laneOf(layout, place.track);
     const scroll = this.scroll.peek();
-    if (!lane) return scroll;
-    const top = lane.top + place.row * lane.rowHeight;
     const height = this.height.peek();
-    if (top >= scroll + 10 && top + lane.rowHeight + 10 <= scroll + height) return scroll;
-    return Math.max(0, Math.min(top - height / 3, this.layout.peek().height - height));
+    if (!lane) return;
+    const top = lane.top + place.row * lane.rowHeight;
+    if (top >= scroll + 10 && top + lane.rowHeight + 10 <= scroll + height) return;
+    this.scroll.value = Math.max(0, Math.min(top - height / 3, layout.height - height));
   }
 
   // Following the address
 
-  private follow(query: Readonly<Record<string, string>>): void {
+  #follow(query: Readonly<Record<string, string>>): void {
     const written = `${query["start"]}-${query["end"]}`;
-    if (written !== this.written) {
-      this.written = written;
+    if (written !== this.#written) {
+      this.#written = written;
       // Not to be bound to the view: only the address matters here.
       queueMicrotask(() => this.glide(parsedView(query["start"], query["end"]) ?? this.whole));
     }
@@ -206,21 +208,22 @@ export class Timeline {
     const before = this.range.peek();
     if (range?.start !== before?.start || range?.end !== before?.end) this.range.value = range;
     const turned = query["turned"] ?? "";
-    if ([...this.turned.peek()].join(".") !== turned)
-      this.turned.value = new Set(turned.split(".").filter(Boolean));
+    if ([...this.#turned].join(".") !== turned) {
+      this.#turned = new Set(turned.split(".").filter(Boolean));
+      this.layout.value = layout(this.tracks.groups, this.#turned);
+    }
     this.allArrows.value = query["arrows"] === "all";
-    this.pin(query["time"]);
+    this.#pin(query["time"]);
     this.search.follow(query["find"] ?? "");
-    const span = query["span"] === undefined || query["span"] === "" ? null : Number(query["span"]);
-    const held = this.details.peek()?.id ?? null;
-    if (span === null || !Number.isSafeInteger(span) || span < 0) {
+    const span = Number(query["span"] || -1);
+    if (!Number.isSafeInteger(span) || span < 0) {
       this.chosen.value = null;
       this.details.value = null;
-    } else if (span !== held) this.load(span);
-    queueMicrotask(() => this.lookForArrows());
+    } else if (span !== this.details.peek()?.id) this.#load(span);
+    queueMicrotask(() => this.#lookForArrows());
   }
 
-  private pin(text: string | undefined): void {
+  #pin(text: string | undefined): void {
     const time = text ? Number(text) : Number.NaN;
     if (!Number.isFinite(time)) this.pinned.value = null;
     else if (time !== this.pinned.peek()) {
@@ -232,95 +235,79 @@ export class Timeline {
     }
   }
 
-  private load(span: number): void {
+  #load(span: number): void {
     const known = this.chosen.peek()?.span === span;
-    this.details.value = { id: span, value: undefined, error: undefined };
+    this.details.value = { id: span };
     const current = () => this.details.peek()?.id === span;
-    this.source.json<NonNullable<Details["value"]>>(`span/${span}`).then(
+    this.source.json<SpanFacts>(`span/${span}`).then(
       (value) => {
         if (!current()) return;
-        this.details.value = { id: span, value, error: undefined };
+        this.details.value = { id: span, value };
         const place = placeOf(value);
         this.chosen.value = { span, ...place };
-        if (!known) this.reveal(place);
+        if (!known) this.#reveal(place);
       },
       (error: unknown) => {
         if (!current()) return;
-        this.details.value = { id: span, value: undefined, error: words(error) };
+        this.details.value = { id: span, error: words(error) };
         this.chosen.value = null;
       },
     );
   }
 
   /** Scroll and move the view to where a place can be seen; closed tracks of its process are opened. */
-  private reveal(place: Place): void {
+  #reveal(place: Place): void {
     const group = this.tracks.groups.findIndex((one) => one.tracks.some((track) => track.id === place.track));
-    if (group >= 0 && !this.layout.peek().lanes.some((lane) => lane.track.id === place.track))
-      this.turn(`g${group}`);
+    if (group >= 0 && !laneOf(this.layout.peek(), place.track)) this.turn(groupKey(group));
     const aim = this.motion.aim ?? this.view.peek();
     const next = revealed(aim, place.start, place.start + place.duration, this.whole, this.width.peek());
     if (!same(next, aim)) this.glide(next);
-    this.scroll.value = this.scrolledTo(place);
+    this.#scrollTo(place);
   }
 
   /** The view rests: keep it in the address. */
-  private rest(): void {
+  #rest(): void {
     const { start, end } = this.view.peek();
     if (this.motion.moving) {
-      this.resting = setTimeout(() => this.rest(), REST_MS);
+      this.#resting = setTimeout(() => this.#rest(), REST_MS);
       return;
     }
     const digits = end - start < 10_000 ? 1 : 0;
     const all = start <= this.whole.start && end >= this.whole.end;
     const texts = { start: start.toFixed(digits), end: end.toFixed(digits) };
     const query = all ? { start: undefined, end: undefined } : texts;
-    this.written = `${query.start}-${query.end}`;
+    this.#written = `${query.start}-${query.end}`;
     change(query, true);
-    this.lookForArrows();
+    this.#lookForArrows();
   }
 
-  private lookForArrows(): void {
-    const tracks = this.layout.peek().lanes.map((lane) => lane.track);
-    const asked = tracks.filter((track) => track.sort === "thread" || track.sort === "stream");
-    const { start, end } = this.view.peek();
+  #lookForArrows(): void {
     if (!this.allArrows.peek()) {
       if (this.arrows.peek().length) this.arrows.value = [];
-      this.arrowsOf = "";
+      this.#arrowsOf = "";
       return;
     }
-    const query = { start, end, tracks: asked.map((track) => track.id).join(), limit: MOST_ARROWS };
+    const tracks = this.layout.peek().lanes.map((lane) => lane.track);
+    const asked = tracks.filter((track) => track.sort === "thread" || track.sort === "stream");
+    const ids = asked.map((track) => track.id).join();
+    const query = { ...this.view.peek(), tracks: ids, limit: MOST_ARROWS };
     const key = JSON.stringify(query);
-    if (key === this.arrowsOf) return;
-    this.arrowsOf = key;
+    if (key === this.#arrowsOf) return;
+    this.#arrowsOf = key;
     this.source.columns("arrows", query).then(
       (answer) => {
-        if (this.arrowsOf !== key) return;
-        const [fromTrack, fromRow, from] = ["from_track", "from_row", "from_time"].map((name) =>
-          answer.numbers(name),
-        );
-        const [toTrack, toRow, to] = ["to_track", "to_row", "to_time"].map((name) => answer.numbers(name));
-        this.arrows.value = Array.from({ length: answer.rows }, (_, row) => ({
-          from: {
-            track: fromTrack?.[row] ?? 0,
-            row: fromRow?.[row] ?? 0,
-            start: from?.[row] ?? 0,
-            duration: 0,
-          },
-          to: { track: toTrack?.[row] ?? 0, row: toRow?.[row] ?? 0, start: to?.[row] ?? 0, duration: 0 },
-        }));
+        if (this.#arrowsOf !== key) return;
+        const places = (end: string) => {
+          const [track, row, time] = ["track", "row", "time"].map((name) => answer.numbers(`${end}_${name}`));
+          return (at: number) =>
+            ({ track: track?.[at], row: row?.[at], start: time?.[at], duration: 0 }) as Place;
+        };
+        const [from, to] = [places("from"), places("to")];
+        this.arrows.value = Array.from({ length: answer.rows }, (_, at) => ({ from: from(at), to: to(at) }));
       },
       (error: unknown) => {
-        if (this.arrowsOf === key) this.problem.value = words(error);
+        if (this.#arrowsOf === key) this.fail(error);
       },
     );
   }
-}
-
-/** A report that holds no counters shows none. */
-function withoutCounters(tracks: Tracks): Tracks {
-  const groups = tracks.groups.map((group) => ({
-    ...group,
-    tracks: group.tracks.filter((track) => track.sort !== "counter"),
-  }));
-  return { ...tracks, groups };
 }

@@ -1,8 +1,10 @@
 /** The line above the timeline: search, what is drawn, and moving about without a keyboard. */
 
 import { useEffect, useRef } from "preact/hooks";
+import { Button } from "../parts/button";
 import { change } from "../router";
 import * as units from "../units";
+import { listening } from "./input";
 import type { Timeline } from "./timeline";
 import { zoomed } from "./view";
 
@@ -16,62 +18,65 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
   return (
     <header class="title tl-title">
       <h1>Timeline</h1>
-      {timeline.source.has("search") ? <SearchBox timeline={timeline} /> : null}
+      <SearchBox timeline={timeline} />
       <div class="tools">
-        {timeline.source.has("arrows") && (
-          <label
-            class="switch"
-            title="Draw a line from every launch to what it started, and from forward to backward"
-          >
-            <input
-              type="checkbox"
-              checked={timeline.allArrows.value}
-              onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
-            />
-            All arrows
-          </label>
-        )}
+        <label
+          class="switch"
+          title="Draw a line from every launch to what it started, and from forward to backward"
+        >
+          <input
+            type="checkbox"
+            checked={timeline.allArrows.value}
+            onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
+          />
+          All arrows
+        </label>
         <span class="choice">
-          <button type="button" title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
+          <Button title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
             −
-          </button>
-          <button type="button" title="Zoom in (w)" aria-label="Zoom in" onClick={() => zoom(0.5)}>
+          </Button>
+          <Button title="Zoom in (w)" aria-label="Zoom in" onClick={() => zoom(0.5)}>
             +
-          </button>
-          <button
-            type="button"
+          </Button>
+          <Button
             title="Fit what is chosen into the view (f)"
             disabled={nothing}
             onClick={() => timeline.fit()}
           >
             Fit
-          </button>
-          <button type="button" title="Show the whole trace (0)" onClick={() => timeline.showAll()}>
+          </Button>
+          <Button title="Show the whole trace (0)" onClick={() => timeline.showAll()}>
             All
-          </button>
+          </Button>
         </span>
-        <button type="button" title="Keys and mouse (?)" aria-label="Keys and mouse" onClick={props.onHelp}>
+        <Button title="Keys and mouse (?)" aria-label="Keys and mouse" onClick={props.onHelp}>
           ?
-        </button>
+        </Button>
       </div>
     </header>
   );
 }
 
+const STEPS = [
+  [-1, "The one before", "Shift+Enter, N", "↑"],
+  [1, "The next", "Enter, n", "↓"],
+] as const;
+
 function SearchBox(props: { timeline: Timeline }) {
   const { timeline } = props;
   const { search } = timeline;
   const input = useRef<HTMLInputElement>(null);
-  useEffect(() => {
-    const onKey = (event: KeyboardEvent) => {
-      if (event.key !== "/" || isTyping(event)) return;
-      event.preventDefault();
-      input.current?.focus();
-      input.current?.select();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
+  useEffect(
+    () =>
+      listening(window, {
+        keydown: (event: KeyboardEvent) => {
+          if (event.key !== "/" || isTyping(event)) return;
+          event.preventDefault();
+          input.current?.select();
+        },
+      }),
+    [],
+  );
   const step = (by: 1 | -1) => {
     const { start, end } = timeline.view.peek();
     search.step(by, timeline.chosen.peek()?.span, start >= timeline.whole.start ? start : end);
@@ -95,29 +100,36 @@ function SearchBox(props: { timeline: Timeline }) {
         }}
       />
       <span class="choice">
-        <button
-          type="button"
-          disabled={none}
-          aria-label="The one before"
-          title="The one before (Shift+Enter, N)"
-          onClick={() => step(-1)}
-        >
-          ↑
-        </button>
-        <button
-          type="button"
-          disabled={none}
-          aria-label="The next"
-          title="The next (Enter, n)"
-          onClick={() => step(1)}
-        >
-          ↓
-        </button>
+        {STEPS.map(([by, label, keys, sign]) => (
+          <Button
+            key={by}
+            disabled={none}
+            aria-label={label}
+            title={`${label} (${keys})`}
+            onClick={() => step(by)}
+          >
+            {sign}
+          </Button>
+        ))}
       </span>
       <span class="muted tl-found" role="status">
         <Told timeline={timeline} />
       </span>
     </search>
+  );
+}
+
+/** What can be done with what is chosen. */
+export function FitOrClose(props: { timeline: Timeline; onClose: () => void }) {
+  return (
+    <>
+      <Button title="Fit it into the view (f)" onClick={() => props.timeline.fit()}>
+        Fit
+      </Button>
+      <Button title="Choose nothing (Esc)" aria-label="Close" onClick={props.onClose}>
+        ✕
+      </Button>
+    </>
   );
 }
 
@@ -137,14 +149,10 @@ function Told(props: { timeline: Timeline }) {
 
 /** Whether a key goes into a field. */
 export function isTyping(event: KeyboardEvent): boolean {
-  const target = event.target instanceof HTMLElement ? event.target : null;
   return (
     event.ctrlKey ||
     event.metaKey ||
     event.altKey ||
-    target?.isContentEditable === true ||
-    (target instanceof HTMLInputElement && target.type !== "checkbox") ||
-    target instanceof HTMLTextAreaElement ||
-    target instanceof HTMLSelectElement
+    (event.target instanceof Element && event.target.matches("input:not([type=checkbox]), textarea, select"))
   );
 }

@@ -1,49 +1,45 @@
 /** The tracks: their labels, the canvases beside them, the axis and the overview above, and the tooltip. */
 
-import { useComputed, useSignal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { Button } from "../parts/button";
+import { useSignal } from "../signals";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
 import { groupKey, type Lane, laneOf, trackKey } from "./layout";
 import { plain } from "./names";
 import { Stage } from "./stage";
 import { moment } from "./ticks";
-import type { Hovered, Timeline } from "./timeline";
+import type { Timeline } from "./timeline";
+
+type Four = [HTMLCanvasElement, HTMLCanvasElement, HTMLCanvasElement, HTMLCanvasElement];
 
 export function TracksView(props: { timeline: Timeline }) {
   const { timeline } = props;
-  const scroller = useRef<HTMLDivElement>(null);
-  const area = useRef<HTMLDivElement>(null);
-  const lanes = useRef<HTMLCanvasElement>(null);
-  const over = useRef<HTMLCanvasElement>(null);
-  const axis = useRef<HTMLCanvasElement>(null);
-  const whole = useRef<HTMLCanvasElement>(null);
+  const frame = useRef<HTMLDivElement>(null);
   const base = useSignal<number | null>(null);
 
   useLayoutEffect(() => {
-    if (!scroller.current || !area.current) return;
-    if (!lanes.current || !over.current || !axis.current || !whole.current) return;
-    const stage = new Stage(
-      timeline,
-      { lanes: lanes.current, over: over.current, axis: axis.current, whole: whole.current },
-      {
-        base: (value) => {
-          base.value = value;
-        },
-      },
-    );
-    const frame = scroller.current;
-    const fit = () => {
+    const around = frame.current as HTMLElement;
+    const [whole, axis, lanes, over] = [...around.querySelectorAll("canvas")] as Four;
+    const area = lanes.parentElement as HTMLElement;
+    const scroller = area.parentElement as HTMLElement;
+    const stage = new Stage(timeline, { whole, axis, lanes, over }, (value) => {
+      base.value = value;
+    });
+    const watcher = new ResizeObserver(() => {
       // The axis and the overview end where the tracks do, beside their scrollbar.
-      frame.parentElement?.style.setProperty("--tl-bar", `${frame.offsetWidth - frame.clientWidth}px`);
+      around.style.setProperty("--tl-bar", `${scroller.offsetWidth - scroller.clientWidth}px`);
       stage.resize();
-    };
-    const watcher = new ResizeObserver(fit);
-    watcher.observe(area.current);
+    });
+    watcher.observe(area);
     const endings = [
-      onTracks(timeline, area.current, scroller.current),
-      onAxis(timeline, axis.current),
-      onWhole(timeline, whole.current),
+      onTracks(timeline, area, scroller),
+      onAxis(timeline, axis),
+      onWhole(timeline, whole),
+      // Where something was chosen out of sight, the tracks are scrolled to it.
+      timeline.scroll.subscribe((scroll) => {
+        if (Math.abs(scroller.scrollTop - scroll) > 1) scroller.scrollTop = scroll;
+      }),
       () => watcher.disconnect(),
       () => stage.end(),
     ];
@@ -52,32 +48,20 @@ export function TracksView(props: { timeline: Timeline }) {
     };
   }, [timeline]);
 
-  // Where something was chosen out of sight, the tracks are scrolled to it.
-  useEffect(
-    () =>
-      timeline.scroll.subscribe((scroll) => {
-        if (scroller.current && Math.abs(scroller.current.scrollTop - scroll) > 1)
-          scroller.current.scrollTop = scroll;
-      }),
-    [timeline],
-  );
-  const onScroll = () => {
-    timeline.scroll.value = scroller.current?.scrollTop ?? 0;
-  };
-
   const { lanes: placed, headings, height } = timeline.layout.value;
   return (
-    <div class="tl-frame">
+    <div class="tl-frame" ref={frame}>
       <div class="tl-corner">
         <InView timeline={timeline} />
       </div>
-      <canvas class="tl-whole" ref={whole} aria-label="The whole trace; drag to move the view" role="img" />
+      <canvas class="tl-whole" aria-label="The whole trace; drag to move the view" role="img" />
       <div class="tl-corner">{base.value !== null && <span>from {moment(base.value)}</span>}</div>
-      <canvas class="tl-axis" ref={axis} aria-label="Time; drag to choose a range" role="img" />
+      <canvas class="tl-axis" aria-label="Time; drag to choose a range" role="img" />
       <div
         class="tl-scroller"
-        ref={scroller}
-        onScroll={onScroll}
+        onScroll={(event) => {
+          timeline.scroll.value = event.currentTarget.scrollTop;
+        }}
         role="application"
         aria-roledescription="timeline"
         aria-label={`Timeline of ${units.count(placed.length)} tracks; press ? for the keys`}
@@ -86,8 +70,7 @@ export function TracksView(props: { timeline: Timeline }) {
       >
         <div class="tl-labels" style={{ height: `${height}px` }}>
           {headings.map((heading) => (
-            <button
-              type="button"
+            <Button
               key={groupKey(heading.group)}
               class="tl-heading"
               style={{ top: `${heading.top}px` }}
@@ -97,15 +80,15 @@ export function TracksView(props: { timeline: Timeline }) {
             >
               <Chevron open={heading.open} />
               <span class="name">{plain(heading.label)}</span>
-            </button>
+            </Button>
           ))}
           {placed.map((lane) => (
             <Label key={lane.track.id} lane={lane} timeline={timeline} />
           ))}
         </div>
-        <div class="tl-area" ref={area}>
-          <canvas ref={lanes} />
-          <canvas ref={over} />
+        <div class="tl-area">
+          <canvas />
+          <canvas />
           <Tip timeline={timeline} />
         </div>
       </div>
@@ -114,13 +97,10 @@ export function TracksView(props: { timeline: Timeline }) {
 }
 
 function InView(props: { timeline: Timeline }) {
-  const text = useComputed(() => {
-    const { start, end } = props.timeline.view.value;
-    return units.time(end - start);
-  });
+  const { start, end } = props.timeline.view.value;
   return (
     <>
-      <span class="faint">in view</span> <strong>{text}</strong>
+      <span class="faint">in view</span> <strong>{units.time(end - start)}</strong>
     </>
   );
 }
@@ -131,7 +111,7 @@ function Label(props: { lane: Lane; timeline: Timeline }) {
   const label = plain(track.label);
   const detail = plain(track.detail);
   const counter = track.sort === "counter";
-  const most = counter ? `up to ${quantity(track.high, track.unit ?? "")}` : "";
+  const most = counter ? `up to ${quantity(track.high, track.unit)}` : "";
   const about = [
     label,
     detail,
@@ -156,9 +136,9 @@ function Label(props: { lane: Lane; timeline: Timeline }) {
       title={about.filter(Boolean).join("\n")}
     >
       {lane.opens ? (
-        <button type="button" aria-expanded={lane.open} onClick={() => timeline.turn(trackKey(track.id))}>
+        <Button aria-expanded={lane.open} onClick={() => timeline.turn(trackKey(track.id))}>
           {inner}
-        </button>
+        </Button>
       ) : (
         <div class="tl-still">{inner}</div>
       )}
@@ -173,11 +153,8 @@ function belongs(lane: Lane, lanes: readonly Lane[]): boolean {
 }
 
 /** A value of a counter. */
-function quantity(value: number | null | undefined, unit: string): string {
-  if (unit === "bytes") return units.bytes(value);
-  if (unit === "ns") return units.time(value);
-  if (unit === "%") return units.percent(value);
-  return units.scaled(value, unit);
+function quantity(value: number | null | undefined, unit = ""): string {
+  return /^(?:bytes|ns|%)$/.test(unit) ? units.shown(value, unit) : units.scaled(value, unit);
 }
 
 function Chevron(props: { open: boolean }) {
@@ -190,58 +167,47 @@ function Chevron(props: { open: boolean }) {
 
 /** What the pointer is at. */
 function Tip(props: { timeline: Timeline }) {
-  const { timeline } = props;
-  const pointer = timeline.pointer.value;
-  const box = timeline.hovered.value;
-  const reading = timeline.reading.value;
-  if (!pointer || (!box && !reading)) return null;
-  const { width, height } = timeline;
-  const right = pointer.x > width.value * 0.6;
-  const low = pointer.y > height.value * 0.7;
+  const { pointer, hovered, reading, width, height, layout, palette } = props.timeline;
+  const at = pointer.value;
+  const box = hovered.value;
+  const value = reading.value;
+  const lane = value && laneOf(layout.value, value.track);
+  if (!at || (!box && !lane)) return null;
+  const right = at.x > width.value * 0.6;
+  const low = at.y > height.value * 0.7;
   const style = {
-    [right ? "right" : "left"]: `${(right ? width.value - pointer.x : pointer.x) + 14}px`,
-    [low ? "bottom" : "top"]: `${(low ? height.value - pointer.y : pointer.y) + 14}px`,
+    [right ? "right" : "left"]: `${(right ? width.value - at.x : at.x) + 14}px`,
+    [low ? "bottom" : "top"]: `${(low ? height.value - at.y : at.y) + 14}px`,
   };
   return (
     <div class="tip" style={style} role="presentation">
-      {box ? <BoxTip box={box} timeline={timeline} /> : <CounterTip timeline={timeline} />}
+      {box ? (
+        <>
+          <div class="clamp">
+            <span class="swatch" style={{ background: palette.fill[box.label] }} />
+            {plain(palette.name(box.label))}
+          </div>
+          <div class="muted">
+            {box.count === 1 ? (
+              <>
+                <strong>{units.time(box.duration)}</strong> · {palette.kind(box.label).replaceAll("_", " ")}
+              </>
+            ) : (
+              <>
+                the first of <strong>{units.count(box.count)}</strong>, busy {units.time(box.busy)} of{" "}
+                {units.time(box.duration)} · zoom in to tell them apart
+              </>
+            )}
+          </div>
+        </>
+      ) : (
+        lane && (
+          <>
+            <div>{plain(lane.track.label)}</div>
+            <strong>{quantity(value.value, lane.track.unit)}</strong>
+          </>
+        )
+      )}
     </div>
-  );
-}
-
-function BoxTip(props: { box: Hovered; timeline: Timeline }) {
-  const { box, timeline } = props;
-  const { palette } = timeline;
-  return (
-    <>
-      <div class="clamp">
-        <span class="swatch" style={{ background: palette.fill[box.label] }} />
-        {plain(palette.name(box.label))}
-      </div>
-      <div class="muted">
-        {box.count === 1 ? (
-          <>
-            <strong>{units.time(box.duration)}</strong> · {palette.kind(box.label).replaceAll("_", " ")}
-          </>
-        ) : (
-          <>
-            the first of <strong>{units.count(box.count)}</strong>, busy {units.time(box.busy)} of{" "}
-            {units.time(box.duration)} · zoom in to tell them apart
-          </>
-        )}
-      </div>
-    </>
-  );
-}
-
-function CounterTip(props: { timeline: Timeline }) {
-  const reading = props.timeline.reading.value;
-  const lane = reading && laneOf(props.timeline.layout.value, reading.track);
-  if (!lane) return null;
-  return (
-    <>
-      <div>{plain(lane.track.label)}</div>
-      <strong>{quantity(reading.value, lane.track.unit ?? "")}</strong>
-    </>
   );
 }

@@ -1,7 +1,6 @@
 /** The overview above the timeline: the outermost row of the main tracks over the whole trace. */
 
-import { words } from "../parts/answer";
-import { type Boxes, split } from "./boxes";
+import { type Boxes, windowOf } from "./boxes";
 import type { Timeline } from "./timeline";
 
 const MOST_TRACKS = 12;
@@ -9,40 +8,34 @@ const PIXELS = 900;
 
 export class Whole {
   boxes: readonly Boxes[] = [];
-  /** Counts up with each new answer. */
-  version = 0;
-  private asked = false;
+  /** Whether it is known what there is to be drawn. */
+  told = false;
+  #asked = false;
+  readonly #timeline: Timeline;
+  readonly #arrived: () => void;
 
-  constructor(
-    private readonly timeline: Timeline,
-    private readonly arrived: () => void,
-  ) {}
+  constructor(timeline: Timeline, arrived: () => void) {
+    this.#timeline = timeline;
+    this.#arrived = arrived;
+  }
 
   /** Ask for it, once. */
-  look(): void {
-    if (this.asked) return;
-    this.asked = true;
-    const { source, tracks, whole, palette } = this.timeline;
+  async look(): Promise<void> {
+    if (this.#asked) return;
+    this.#asked = true;
+    const { source, tracks, whole, palette, fail } = this.#timeline;
     const all = tracks.groups.flatMap((group) => group.tracks);
     const streams = all.filter((track) => track.sort === "stream");
     const threads = all.filter((track) => track.sort === "thread");
     const kept = Math.max(MOST_TRACKS - streams.length, Math.ceil(MOST_TRACKS / 2));
     const chosen = [...threads.slice(0, kept), ...streams].slice(0, MOST_TRACKS).map((track) => track.id);
-    if (!chosen.length) {
-      this.version = 1;
-      return;
+    try {
+      if (chosen.length)
+        this.boxes = [...(await windowOf(source, whole, PIXELS, chosen, palette.label)).values()];
+      this.told = true;
+      this.#arrived();
+    } catch (error) {
+      fail(error);
     }
-    const query = { start: whole.start, end: whole.end, width: PIXELS, tracks: chosen.join() };
-    source.columns("window", query).then(
-      (answer) => {
-        const parts = split(answer, chosen, whole, (whole.end - whole.start) / PIXELS, palette.label);
-        this.boxes = chosen.flatMap((id) => parts.get(id) ?? []);
-        this.version += 1;
-        this.arrived();
-      },
-      (error: unknown) => {
-        this.timeline.problem.value = words(error);
-      },
-    );
   }
 }

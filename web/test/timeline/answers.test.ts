@@ -1,6 +1,6 @@
-import { tableFromArrays, tableToIPC } from "@uwdata/flechette";
 import { expect, test } from "vitest";
-import { Columns, type Query, type Source } from "../../src/source/source";
+import { made as tableOf } from "../../src/report/window";
+import type { Columns, Query, Source } from "../../src/source/source";
 import { Loader } from "../../src/timeline/loader";
 import { neighbour } from "../../src/timeline/neighbours";
 import { Palette } from "../../src/timeline/palette";
@@ -38,7 +38,7 @@ function window(spans: readonly Span[], query: Query): Columns {
       before.busy += span.duration;
     } else rows.push({ ...span, busy: span.duration, count: 1, span: index });
   });
-  const table = tableFromArrays({
+  return tableOf({
     track: Int32Array.from(rows, () => 3),
     row: Int32Array.from(rows, (one) => one.row),
     start: Float64Array.from(rows, (one) => one.start),
@@ -49,7 +49,6 @@ function window(spans: readonly Span[], query: Query): Columns {
     name: rows.map(() => "aten::add"),
     kind: rows.map(() => "operator"),
   });
-  return new Columns(tableToIPC(table, { format: "stream" }) as Uint8Array);
 }
 
 function source(spans: readonly Span[], asked: Query[] = []): Source {

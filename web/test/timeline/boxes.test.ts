@@ -1,6 +1,6 @@
-import { tableFromArrays, tableToIPC } from "@uwdata/flechette";
 import { expect, test } from "vitest";
-import { Columns } from "../../src/source/source";
+import { made } from "../../src/report/window";
+import type { Columns } from "../../src/source/source";
 import { type Boxes, boxAt, split, within } from "../../src/timeline/boxes";
 import { Dust } from "../../src/timeline/dust";
 import { Palette } from "../../src/timeline/palette";
@@ -11,7 +11,7 @@ const VIEW = { start: 0, end: 1000 };
 const palette = new Palette((name) => (name === "kernel" ? "#1f7fbf" : "#3d8fc6"));
 
 function answer(rows: readonly Row[]): Columns {
-  const table = tableFromArrays({
+  return made({
     track: Int32Array.from(rows, (row) => row[0]),
     row: Int32Array.from(rows, (row) => row[1]),
     start: Float64Array.from(rows, (row) => row[2]),
@@ -22,7 +22,6 @@ function answer(rows: readonly Row[]): Columns {
     name: rows.map((row) => `name ${row[2]}`),
     kind: rows.map(() => "operator"),
   });
-  return new Columns(tableToIPC(table, { format: "stream" }) as Uint8Array);
 }
 
 function only(rows: readonly Row[]): Boxes {
@@ -60,7 +59,7 @@ test.each([
       [2, 0, 0, 1, 1],
       [1, 0, 9, 1, 1],
     ],
-    "follow each other",
+    "in order",
   ],
   [
     [
