@@ -1,4 +1,3 @@
-import { fileURLToPath } from "node:url";
 import { defineConfig, type Plugin } from "vite";
 
 /** Puts the one script and the one style sheet into the page, so that the page is one file that needs no other. */
@@ -29,8 +28,6 @@ function onePage(): Plugin {
 
 export default defineConfig({
   base: "./",
-  // The few signals that the pages need, under the name of the library that has many more.
-  resolve: { alias: { "@preact/signals": fileURLToPath(new URL("src/signals.ts", import.meta.url)) } },
   plugins: [onePage()],
   build: {
     target: "es2022",

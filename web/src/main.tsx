@@ -1,9 +1,9 @@
 import "./theme.css";
+import { effect, signal } from "@preact/signals";
 import { render } from "preact";
 import { App, type Offered } from "./app";
 import { version } from "./parts/answer";
 import { route } from "./router";
-import { effect, signal } from "./signals";
 import { embedded } from "./source/embedded";
 import { answer, HttpSource } from "./source/http";
 

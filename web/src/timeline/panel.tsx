@@ -1,10 +1,10 @@
 /** Below the timeline: all that is known of the chosen span, or a table of what lies in the chosen range. */
 
+import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { Problem } from "../parts/answer";
 import { Button } from "../parts/button";
 import { address } from "../router";
-import { signal } from "../signals";
 import * as units from "../units";
 import { argumentText, type Link, type SpanFacts } from "./details";
 import { drag } from "./input";

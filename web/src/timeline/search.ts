@@ -1,7 +1,7 @@
 /** Searching spans by their names, and going from one that was found to the next. */
 
+import { signal } from "@preact/signals";
 import { words } from "../parts/answer";
-import { signal } from "../signals";
 import type { Columns, Source } from "../source/source";
 
 const TYPING_MS = 180;

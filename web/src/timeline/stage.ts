@@ -1,7 +1,7 @@
 /** Draws the timeline on its canvases whenever something of it has changed. */
 
+import { effect } from "@preact/signals";
 import { colour, theme } from "../parts/theme";
-import { effect } from "../signals";
 import { time } from "../units";
 import { arrowsOf } from "./details";
 import { point } from "./input";

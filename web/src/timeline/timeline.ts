@@ -1,8 +1,8 @@
 /** The state of the timeline: what is shown, chosen and looked for. The address holds what of it is worth keeping. */
 
+import { computed, effect, type ReadonlySignal, signal } from "@preact/signals";
 import { words } from "../parts/answer";
 import { change, route } from "../router";
-import { effect, type Signal, signal } from "../signals";
 import type { Source } from "../source/source";
 import { type Details, placeOf, type SpanFacts } from "./details";
 import { groupKey, type Layout, laneOf, layout, type Tracks } from "./layout";
@@ -49,7 +49,8 @@ export class Timeline {
   readonly range = signal<View | null>(null);
   /** A moment that another page points to. */
   readonly pinned = signal<number | null>(null);
-  readonly layout: Signal<Layout>;
+  readonly turned = signal<ReadonlySet<string>>(new Set());
+  readonly layout: ReadonlySignal<Layout>;
   readonly allArrows = signal(false);
   readonly arrows = signal<readonly Arrow[]>([]);
   /** Counts up when there is something new to be drawn. */
@@ -60,8 +61,6 @@ export class Timeline {
   readonly search: Search;
   readonly whole: View;
   readonly #unbind: () => void;
-  /** What was opened or closed against how it is at first. */
-  #turned: ReadonlySet<string> = new Set();
   #resting: ReturnType<typeof setTimeout> | undefined;
   #written: string | undefined;
   #arrowsOf = "";
@@ -78,7 +77,7 @@ export class Timeline {
     this.whole = { start: first, end: Math.max(tracks.duration_ns, first + 1) };
     this.palette = new Palette(colour);
     this.motion = new Motion(this.whole, still);
-    this.layout = signal(layout(tracks.groups, new Set()));
+    this.layout = computed(() => layout(tracks.groups, this.turned.value));
     const query = route.peek().query;
     this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.whole, this.whole));
     this.#written = `${query["start"]}-${query["end"]}`;
@@ -177,7 +176,7 @@ export class Timeline {
   }
 
   turn(key: string): void {
-    const turned = new Set(this.#turned);
+    const turned = new Set(this.turned.peek());
     if (!turned.delete(key)) turned.add(key);
     change({ turned: [...turned].join(".") || undefined }, true);
   }
@@ -208,10 +207,8 @@ export class Timeline {
     const before = this.range.peek();
     if (range?.start !== before?.start || range?.end !== before?.end) this.range.value = range;
     const turned = query["turned"] ?? "";
-    if ([...this.#turned].join(".") !== turned) {
-      this.#turned = new Set(turned.split(".").filter(Boolean));
-      this.layout.value = layout(this.tracks.groups, this.#turned);
-    }
+    if ([...this.turned.peek()].join(".") !== turned)
+      this.turned.value = new Set(turned.split(".").filter(Boolean));
     this.allArrows.value = query["arrows"] === "all";
     this.#pin(query["time"]);
     this.search.follow(query["find"] ?? "");

@@ -1,8 +1,8 @@
 /** The tracks: their labels, the canvases beside them, the axis and the overview above, and the tooltip. */
 
+import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { Button } from "../parts/button";
-import { useSignal } from "../signals";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
 import { groupKey, type Lane, laneOf, trackKey } from "./layout";
