@@ -114,7 +114,7 @@ class _Parts:
 def _place_parts(trace: Trace, kept: Kept, parts: _Parts) -> None:
     """Where a span ran, and when in the run."""
     spans, strings = trace.columns("spans"), trace.strings
-    for label, name in (("Overload", "overload"), ("Category of the source", "category")):
+    for label, name in (("Overload", "overload"), ("Category", "category")):
         ids = np.where(spans[name] > 0, spans[name], -1)
         parts.grouped(ids, lambda text, label=label: [(label, strings[text], "")])  # type: ignore[misc]
     many = len(trace.columns("streams")) + 1

@@ -106,7 +106,7 @@ def _facts(trace: Trace, row: int) -> list[Fact]:
     overload = int(spans["overload"][row])
     found.append(("Overload", trace.strings[overload] if overload > 0 else None, ""))
     category = int(spans["category"][row])
-    found.append(("Category of the source", trace.strings[category] if category > 0 else None, ""))
+    found.append(("Category", trace.strings[category] if category > 0 else None, ""))
     thread, stream, step = (int(spans[name][row]) for name in ("thread", "stream", "step"))
     found += place_facts(trace, thread, stream)
     if step >= 0:

@@ -120,7 +120,8 @@ function Times(props: { overview: Overview }) {
 
 /** What ran or, where nobody says it, on what. */
 function titled(overview: Overview): string {
-  const ran = overview.program?.replace(/^python (-m )?/, "");
+  // Of the program's path its name.
+  const ran = overview.program?.replace(/^python (-m )?([^\s'"]*\/)?/, "");
   const devices = overview.facts.find((fact) => fact.label === "Devices");
   return (ran || (devices ? `On ${devices.value}` : "Overview")).slice(0, 2000);
 }

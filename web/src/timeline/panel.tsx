@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { Problem } from "../parts/answer";
 import { Button } from "../parts/button";
+import { End } from "../parts/end";
 import { address } from "../router";
 import * as units from "../units";
 import { argumentText, type Link, type SpanFacts } from "./details";
@@ -145,8 +146,8 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
         <Column title="Called from" of={span.stack}>
           <ol class="tl-stack">
             {span.stack.map((frame, index) => (
-              <li key={`${index}${frame}`} class="name" title={frame.slice(0, 2000)}>
-                {plain(frame)}
+              <li key={`${index}${frame}`} title={frame.slice(0, 2000)}>
+                <End>{plain(frame)}</End>
               </li>
             ))}
           </ol>
