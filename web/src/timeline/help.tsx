@@ -1,7 +1,7 @@
 /** The keys and what the mouse does. */
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 const MOUSE: readonly (readonly [string, string])[] = [
   ["Click", "all about a span"],
@@ -77,7 +77,7 @@ function Line(props: { does: string; children: ComponentChildren }) {
 /** The same as a dialogue over the page. */
 export function Help(props: { onClose: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => dialog.current?.showModal(), []);
+  useLayoutEffect(() => dialog.current?.showModal(), []);
   return (
     <dialog class="tl-help" ref={dialog} onClose={props.onClose} aria-label="Keys and mouse">
       <form method="dialog">
