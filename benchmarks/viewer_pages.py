@@ -1,5 +1,6 @@
 """What somebody waits for who looks at 1,000,000 spans in a browser: pages of the server, and a report opened as a file."""
 
+import re
 import statistics
 import tempfile
 import threading
@@ -156,13 +157,18 @@ def reported(trace: Trace, folder: Path, rounds: int) -> list[Result]:
     path = report(trace, folder / "report.html")
     writing = time.perf_counter() - began
     size = path.stat().st_size / 1e6
-    bundle = len(page_text().encode()) / 1e3
+    page = page_text()
+    (script,) = re.findall(r"<script type=\"module\">(.*?)</script>", page, re.DOTALL)
+    bundle = len(script.encode()) / 1e3
     results = [
         Result(
             f"report of {spans:,} spans", f"<= {REPORT_MB:.0f} MB", f"{size:.2f} MB", size <= REPORT_MB,
             [f"written in {writing:.1f} s"],
         ),
-        Result("the page without data", f"<= {BUNDLE_KB:.0f} kB", f"{bundle:.0f} kB", bundle <= BUNDLE_KB),
+        Result(
+            "the app's script, minified", f"<= {BUNDLE_KB:.0f} kB", f"{bundle:.0f} kB", bundle <= BUNDLE_KB,
+            [f"{len(page.encode()) / 1e3:.0f} kB with styles and frame: the page without data"],
+        ),
     ]  # fmt: skip
     if what_is_missing() is None:
         took = seconds_until(f"{path.as_uri()}#/timeline", DRAWN, rounds)

@@ -90,7 +90,7 @@ def test_what_takes_longer_is_asked_for_later():
 
 @pytest.mark.parametrize(
     ("count", "numbers", "told"),
-    [(1, 1, "the only one"), (8, 1, "1 step on 4 processes"), (9, 9, "9 steps, 95 % ≤ 7ns")],
+    [(1, 1, "the only one"), (8, 1, "1 step on 4 processes"), (9, 9, "of 9, 95 % ≤ 7ns")],
 )
 def test_steps_are_counted_by_number_and_process(count, numbers, told):
     facts = {"count": count, "numbers": numbers, "processes": 4, "median_ns": 5, "p95_ns": 7, "left_out": []}

@@ -70,7 +70,7 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
     elif count == 1:
         more = said("the only one")
     else:
-        more = said("{} steps, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
+        more = said("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
     hint = (
         said("The first step holds what came before the loop and is not counted here.")
         if steps["left_out"]

@@ -138,7 +138,7 @@ function Plot(props: { steps: readonly Step[]; times: readonly number[] }) {
   return (
     <div class="ov-plot" ref={frame}>
       {props.steps.length <= MOST_ROWS ? (
-        <StepRows steps={props.steps} onPoint={point} />
+        <StepRows steps={props.steps} times={props.times} onPoint={point} />
       ) : (
         <StepChart steps={props.steps} times={props.times} onPoint={point} />
       )}

@@ -6,8 +6,13 @@ import * as units from "../units";
 import { type Bar, barOf, barTitle, placeTitle, type Step } from "./steps";
 import { partsOf, sentence } from "./told";
 
+const FAR_BEYOND = 2;
+const ROOM_BEYOND = 1.25;
+
 export function StepRows(props: {
   steps: readonly Step[];
+  /** The times that are compared: a bar far beyond them is cut. */
+  times: readonly number[];
   onPoint: (bar: Bar | null, event?: MouseEvent) => void;
 }) {
   const several = new Set(props.steps.map(placeTitle)).size > 1;
@@ -15,6 +20,8 @@ export function StepRows(props: {
   const track = width - (several ? 270 : 200);
   const bars = props.steps.map((step) => ({ ...barOf([step]), place: placeTitle(step) }));
   const longest = Math.max(1, ...bars.map((bar) => bar.duration));
+  const usual = Math.max(0, ...props.times);
+  const top = usual && longest > FAR_BEYOND * usual ? usual * ROOM_BEYOND : longest;
   const oneStep = new Set(props.steps.map((step) => step.number)).size === 1;
   return (
     <ol ref={list} class={several ? "ov-rows wide" : "ov-rows"}>
@@ -31,23 +38,40 @@ export function StepRows(props: {
               onMouseLeave={() => props.onPoint(null)}
             >
               <span class="muted name">{title}</span>
-              <span class="ov-stacked" style={{ width: `${(100 * bar.duration) / longest}%` }}>
-                {partsOf(bar).map(({ part, title, time }) => (
-                  <span
-                    key={title}
-                    class={part.column}
-                    style={{ width: `${(100 * time) / bar.duration}%`, background: part.colour }}
-                  >
-                    {fitting([`${title} ${units.time(time)}`, units.time(time)], (track * time) / longest)}
-                  </span>
-                ))}
-              </span>
+              <Stacked bar={bar} top={top} track={track} />
               <strong>{units.time(bar.duration)}</strong>
             </a>
           </li>
         );
       })}
     </ol>
+  );
+}
+
+/** The parts of a step one behind the other, up to where the axis ends. */
+function Stacked(props: { bar: Bar; top: number; track: number }) {
+  const { bar, top, track } = props;
+  const end = Math.min(bar.duration, top);
+  let from = 0;
+  return (
+    <span
+      class={bar.duration > top ? "ov-stacked cut" : "ov-stacked"}
+      style={{ width: `${(100 * end) / top}%` }}
+    >
+      {partsOf(bar).map(({ part, title, time }) => {
+        const seen = Math.max(Math.min(time, end - from), 0);
+        from += time;
+        return (
+          <span
+            key={title}
+            class={part.column}
+            style={{ width: `${(100 * seen) / end}%`, background: part.colour }}
+          >
+            {fitting([`${title} ${units.time(time)}`, units.time(time)], (track * seen) / top)}
+          </span>
+        );
+      })}
+    </span>
   );
 }
 

@@ -33,10 +33,13 @@ function Shown(tile: Tile) {
 }
 
 function Frame(props: { title: string; value: string; more: string; hint?: string }) {
+  const [number, ...unit] = props.value.split(" ");
   return (
     <div class="card ov-tile" title={props.hint}>
       <h2>{props.title}</h2>
-      <p class="number">{props.value}</p>
+      <p class="number">
+        {number} <small>{unit.join(" ")}</small>
+      </p>
       <p class="muted tiny name">{props.more}</p>
     </div>
   );
