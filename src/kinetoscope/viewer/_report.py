@@ -20,7 +20,7 @@ from kinetoscope.viewer._answers import ANSWERS, Limited, answer
 from kinetoscope.viewer._counters import counters_of
 from kinetoscope.viewer._packed import Pack
 from kinetoscope.viewer._report_facts import pack_facts
-from kinetoscope.viewer._report_spans import MOST_SPANS, Kept, kept_spans, pack_rows
+from kinetoscope.viewer._report_spans import MOST_ITEMS, Kept, kept_spans, pack_rows
 from kinetoscope.viewer._respond import ARROW, content_policy, encoded, page_text
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def report(trace: Trace | str | os.PathLike[str], path: str | os.PathLike[str]) 
     return write_report(trace, _name_of(trace), target)
 
 
-def report_page(trace: Trace, name: str, most: int = MOST_SPANS) -> str:
+def report_page(trace: Trace, name: str, most: int = MOST_ITEMS) -> str:
     """Make the page of a report.
 
     Args:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Table, Trace
 
-MOST_SPANS = 1_000_000
+# A million spans, and the calls of Python and of modules around them.
+MOST_ITEMS = 1_500_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Kept:
         return np.where(other >= 0, np.arange(len(self.spans)) - other, 0)
 
 
-def kept_spans(trace: Trace, most: int = MOST_SPANS) -> Kept:
+def kept_spans(trace: Trace, most: int = MOST_ITEMS) -> Kept:
     """Choose what a report carries: the spans and runs of the timeline that begin first, at most so many."""
     start = trace.column("spans", "start_ns")
     starts = [start, *(rows.start_ns for rows in run_stores(trace))]
