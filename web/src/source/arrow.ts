@@ -93,14 +93,12 @@ class Batch {
   readonly rows: number;
   readonly #nodes: number[];
   readonly #buffers: number[];
-
   readonly #view: DataView<ArrayBuffer>;
   readonly #body: number;
 
   constructor(view: DataView<ArrayBuffer>, body: number, batch: Flat) {
     this.#view = view;
     this.#body = body;
-
     this.rows = batch.integer(0);
     this.#nodes = batch.list(1, 16);
     this.#buffers = batch.list(2, 16);

@@ -39,17 +39,16 @@ const LACKING =
 export class EmbeddedSource implements Source {
   readonly served = false;
   readonly lacks: string | undefined;
+  readonly #report: Report;
+  readonly #letters: (block: number) => string;
   readonly #blocks = new Map<number, Promise<Uint8Array<ArrayBuffer>>>();
   #spans: Promise<Spans> | undefined;
   #facts: Promise<Facts> | undefined;
 
-  readonly #report: Report;
-  readonly #letters: (block: number) => string;
   /** `letters` gives a block of the page as it stands there. */
   constructor(report: Report, letters: (block: number) => string) {
     this.#report = report;
     this.#letters = letters;
-
     const { cut } = report;
     if (cut)
       this.lacks =
