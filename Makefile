@@ -68,7 +68,7 @@ $(STAMP)/venv:
 $(STAMP)/run-$(REQUIREMENTS): | $(STAMP)/venv
 	$(call say,Installing torch and what the package needs (the first time this takes a minute or two))
 	@$(PIP) "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python tools/print_requirements.py > $(STAMP)/requirements.txt
+	@$(BIN)/python tools/print_requirements.py view > $(STAMP)/requirements.txt
 	@$(PIP) -r $(STAMP)/requirements.txt
 	@rm -f $(STAMP)/run-* && touch $@
 

@@ -123,9 +123,10 @@ def _say_what_next(printer: Console, all_finished: list[Finished]) -> None:
     trace, chrome = (first.wanted.shown(path) for path in (first.wanted.trace_path, first.wanted.chrome_path))
     printer.print("[bold]What next")
     for command_line, meaning in (
+        (f"kinetoscope view {trace}", "all of it in your browser: timeline, flame graphs, memory"),
+        (f"kinetoscope report {trace}", "the same as one file that opens by double click"),
         (f"kinetoscope table {trace} modules", "every module: forward, backward, memory"),
         (f"kinetoscope info {trace}", "what was recorded, where, and how complete it is"),
-        (f'kinetoscope sql {trace} "select ..."', "any question"),
         ("https://ui.perfetto.dev", f"the timeline: open {chrome} there"),
         ("kinetoscope run your_script.py", "your own program, as it is"),
     ):
