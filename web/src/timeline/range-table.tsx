@@ -45,7 +45,7 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   }, [answer.waiting]);
   const resolution = (end - start) / 1000;
   return (
-    <div class="tl-range">
+    <div class="tl-range" aria-busy={answer.waiting}>
       <header class="tl-chosen-head">
         <h2>{range ? `${units.time(end - start)} chosen` : "In view"}</h2>
         {parts.length > 2 && (
@@ -58,7 +58,8 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
         )}
         {range && <FitOrClose timeline={timeline} onClose={() => timeline.chooseRange(null)} />}
         <span class="muted name" title={`${moment(start, resolution)} to ${moment(end, resolution)}`}>
-          {answer.value ? summed(answer.value, end - start) : ""}
+          {/* While another stretch is counted, what is there still tells of the one before. */}
+          {answer.value && !answer.waiting ? summed(answer.value, end - start) : ""}
         </span>
       </header>
       <Shown answer={answer}>
