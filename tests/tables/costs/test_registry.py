@@ -156,18 +156,18 @@ def test_damaged_costs_of_a_file_are_left_out(kept):
 
 
 def test_a_custom_operator_that_runs():
-    @torch.library.custom_op("kinetoscope_tests::scaled", mutates_args=())
+    @torch.library.custom_op("kinetoscope_tests_registry::scaled", mutates_args=())
     def scaled(a: torch.Tensor, factor: float) -> torch.Tensor:
         return (a @ a) * factor
 
     found = recorded(lambda: scaled(torch.ones(4, 4), 2.0))
-    assert "kinetoscope_tests::scaled" in found.unknown
+    assert "kinetoscope_tests_registry::scaled" in found.unknown
     assert found.by_name["mm"] == 128
-    kinetoscope.register_flops("kinetoscope_tests::scaled")(
+    kinetoscope.register_flops("kinetoscope_tests_registry::scaled")(
         lambda call: 2 * call.shapes[0][0] ** 3 + int(call.values[1])
     )
     again = recorded(lambda: scaled(torch.ones(4, 4), 2.0))
-    assert again.by_name == {"kinetoscope_tests::scaled": 130}
+    assert again.by_name == {"kinetoscope_tests_registry::scaled": 130}
     assert again.unknown == set()
 
 
