@@ -169,6 +169,11 @@ def test_a_running_recording_is_read_at_once_when_it_grows(tmp_path, clock):
     recording(path, 6)
     clock.after(3, one)
     assert (len(read), one.offer.version, one.offer.live) == (2, 2, True)
+    one.offer.trace.info["process"] = 2**22 + 1
+    clock.after(3, one)
+    assert (len(read), one.offer.version, one.offer.live) == (2, 3, False)
+    clock.after(3, one)
+    assert (len(read), one.offer.version) == (2, 3)
 
 
 def test_a_recording_becomes_the_trace_that_its_program_writes_at_its_end(tmp_path, clock):

@@ -64,6 +64,11 @@ def test_a_recording_that_goes_on_is_no_reason_to_worry():
     found = answer(trace, "health", {})
     assert (found["state"], found["line"]["text"]) == ("note", "Still being recorded")
     assert found["losses"] == {"kinds": 0, "count": 0}
+    # Then it is killed.
+    trace.info["process"] = 2**22 + 1
+    found = answer(trace, "health", {})
+    assert found["line"]["text"].startswith("Never stopped")
+    assert found["losses"] == {"kinds": 2, "count": 4}
 
 
 def test_a_whole_trace_is_good():

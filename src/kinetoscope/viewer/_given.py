@@ -117,7 +117,9 @@ class Given:
         self._next = began + LOOK_EVERY_S
         running = offer.trace is not None and is_running(offer.trace)
         if now == self._stamp or now is None:
-            self.offer = offer._replace(live=offer.live and running)
+            if offer.live and not running:
+                # It was killed: what the page says of it is to be asked for again.
+                self.offer = offer._replace(live=False, version=offer.version + 1)
             return
         if now != before and not running:
             return  # Who writes it may not be done: only a recording can be read at any moment.

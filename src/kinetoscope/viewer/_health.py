@@ -40,24 +40,29 @@ _CLOCK_FACTS = (
 
 def health(trace: Trace, query: Query) -> dict[str, Any]:
     """Answer `health`: how far the trace holds what happened, and what was recorded."""
-    found = trace.cached("viewer: health", lambda: numbers(trace))
+    # Not kept: a process can end at any time.
+    running = is_running(trace)
+    found = {
+        **trace.cached("viewer: health", lambda: numbers(trace)),
+        "running": running,
+        "losses": losses(trace, UNTIL_STOPPED if running else ()),
+    }
     return {**found, **judged(found), "recorded": recorded(trace)}
 
 
+def losses(trace: Trace, expected: tuple[str, ...]) -> dict[str, int]:
+    """How many kinds of losses there are besides those that are expected, and how many in all."""
+    table = trace.columns("losses")
+    lost = [count for what, count in zip(table["what"], table["count"], strict=True) if what not in expected]
+    return {"kinds": len(lost), "count": int(sum(lost))}
+
+
 def numbers(trace: Trace) -> dict[str, Any]:
-    """The numbers by which one can judge how far the trace holds what happened."""
-    spans, losses = trace.columns("spans"), trace.columns("losses")
-    processes = trace.columns("processes")
+    """The numbers by which one can judge how far the trace holds what happened; those that stay as they are."""
+    spans, processes = trace.columns("spans"), trace.columns("processes")
     errors = processes["error_ns"]
-    running = is_running(trace)
-    expected = UNTIL_STOPPED if running else ()
-    lost = [
-        count for what, count in zip(losses["what"], losses["count"], strict=True) if what not in expected
-    ]
     return {
         "stopped": trace.info.get("complete") is not False or len(processes) > 0,
-        "running": running,
-        "losses": {"kinds": len(lost), "count": int(sum(lost))},
         "spans": len(spans),
         "unfinished": int(((spans["flags"] & FLAG_UNFINISHED) != 0).sum()),
         "overlapping": int((spans["lane"] > 0).sum()),
