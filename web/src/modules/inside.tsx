@@ -2,6 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { kindWord } from "../operators/kinds";
+import { OperatorLink } from "../operators/link";
 import { Shown, useColumns, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
 import { summed } from "../parts/summed";
@@ -78,14 +79,7 @@ function Operators(props: { operators: Columns; table: Columns; tree: Tree; chos
         {
           name: "name",
           width: [11, 4],
-          cell: (row) => {
-            const [name, kind] = [names[row] ?? "", kinds[row] ?? ""];
-            return (
-              <a href={address("operators", { name, kind })} title={name.slice(0, 2000)}>
-                {plain(name)}
-              </a>
-            );
-          },
+          cell: (row) => <OperatorLink name={names[row] ?? ""} kind={kinds[row] ?? ""} />,
         },
         { name: "kind", width: 9, cell: (row) => kindWord(kinds[row] ?? "") },
         { name: "self_ns", title: "CPU self", bar: true, width: 7 },

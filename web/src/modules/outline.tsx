@@ -2,6 +2,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Button } from "../parts/button";
+import { Chevron } from "../parts/chevron";
 import { type ShownColumn, Table } from "../parts/table";
 import { route } from "../router";
 import type { Columns } from "../source/source";
@@ -55,9 +56,7 @@ export function Outline(props: {
               turn(row);
             }}
           >
-            <svg data-open={open} viewBox="0 0 10 10" aria-hidden="true">
-              <path d="M3 1.5 7 5 3 8.5" fill="none" stroke="currentColor" stroke-width="1.5" />
-            </svg>
+            <Chevron open={open} />
           </Button>
         ) : (
           <span class="modules-leaf" />

@@ -3,11 +3,8 @@
 import { useWidth } from "../parts/lengths";
 import { address } from "../router";
 import * as units from "../units";
-import { type Bar, barOf, barTitle, placeTitle, type Step } from "./steps";
+import { type Bar, barOf, barTitle, placeTitle, rowsTop, type Step } from "./steps";
 import { partsOf, sentence } from "./told";
-
-const FAR_BEYOND = 2;
-const ROOM_BEYOND = 1.25;
 
 export function StepRows(props: {
   steps: readonly Step[];
@@ -19,9 +16,7 @@ export function StepRows(props: {
   const [list, width] = useWidth<HTMLOListElement>();
   const track = width - (several ? 270 : 200);
   const bars = props.steps.map((step) => ({ ...barOf([step]), place: placeTitle(step) }));
-  const longest = Math.max(1, ...bars.map((bar) => bar.duration));
-  const usual = Math.max(0, ...props.times);
-  const top = usual && longest > FAR_BEYOND * usual ? usual * ROOM_BEYOND : longest;
+  const top = rowsTop(bars, props.times);
   const oneStep = new Set(props.steps.map((step) => step.number)).size === 1;
   return (
     <ol ref={list} class={several ? "ov-rows wide" : "ov-rows"}>

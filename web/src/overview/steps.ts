@@ -169,6 +169,13 @@ export function axisTop(bars: readonly Bar[]): number {
   return largest <= limit ? largest * 1.05 : Math.max(...values.filter((value) => value <= limit)) * 1.15;
 }
 
+/** The same for a few bars, of which some are not compared with the others: those may be cut, `times` are the others'. */
+export function rowsTop(bars: readonly Bar[], times: readonly number[]): number {
+  const longest = Math.max(1, ...bars.map((bar) => bar.duration));
+  const usual = Math.max(0, ...times);
+  return usual && longest > 2 * usual ? usual * 1.25 : longest;
+}
+
 /** The value below which a share of ascending values lies; between two it is taken in proportion. */
 export function quantile(ascending: readonly number[], share: number): number {
   if (ascending.length === 0) return Number.NaN;

@@ -1,11 +1,12 @@
 /** What ran in the chosen frame and in those within it, by name. */
 
 import { useMemo } from "preact/hooks";
+import { OperatorLink } from "../operators/link";
 import { Shown, useColumns, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
 import { summed } from "../parts/summed";
 import { Table } from "../parts/table";
-import { address, change, route } from "../router";
+import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import { plain } from "../timeline/names";
 import * as units from "../units";
@@ -76,13 +77,9 @@ function Inside(props: { flame: Flame; table: Columns; node: number; title: stri
           name: "name",
           width: "minmax(14rem, 4fr)",
           cell: (row) => {
-            const [name, kind] = [names[row] ?? "", kinds[row] ?? ""];
+            const name = names[row] ?? "";
             if (!name) return <span class="muted">outside of any operator</span>;
-            return (
-              <a href={address("operators", { name, kind })} title={name.slice(0, 2000)}>
-                {plain(name)}
-              </a>
-            );
+            return <OperatorLink name={name} kind={kinds[row] ?? ""} />;
           },
         },
         { name: "kind", width: "10rem" },

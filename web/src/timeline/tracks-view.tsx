@@ -3,6 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { Button } from "../parts/button";
+import { Chevron } from "../parts/chevron";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
 import { groupKey, type Lane, laneOf, trackKey } from "./layout";
@@ -78,7 +79,7 @@ export function TracksView(props: { timeline: Timeline }) {
               onClick={() => timeline.turn(groupKey(heading.group))}
               title={plain(heading.label)}
             >
-              <Chevron open={heading.open} />
+              <Chevron class="tl-chevron" open={heading.open} />
               <span class="name">{plain(heading.label)}</span>
             </Button>
           ))}
@@ -120,7 +121,7 @@ function Label(props: { lane: Lane; timeline: Timeline }) {
   const second = most || (lane.height >= 38 ? detail : "");
   const inner = (
     <>
-      {lane.opens ? <Chevron open={lane.open} /> : <span class="tl-chevron" />}
+      {lane.opens ? <Chevron class="tl-chevron" open={lane.open} /> : <span class="tl-chevron" />}
       <span class="tl-words">
         <span class="name">
           {belongs(lane, timeline.layout.value.lanes) ? (label.split(" · ").at(-1) ?? label) : label}
@@ -155,14 +156,6 @@ function belongs(lane: Lane, lanes: readonly Lane[]): boolean {
 /** A value of a counter. */
 function quantity(value: number | null | undefined, unit = ""): string {
   return /^(?:bytes|ns|%)$/.test(unit) ? units.shown(value, unit) : units.scaled(value, unit);
-}
-
-function Chevron(props: { open: boolean }) {
-  return (
-    <svg class="tl-chevron" data-open={props.open} viewBox="0 0 10 10" aria-hidden="true">
-      <path d="M3 1.5 7 5 3 8.5" fill="none" stroke="currentColor" stroke-width="1.5" />
-    </svg>
-  );
 }
 
 /** What the pointer is at. */

@@ -10,6 +10,7 @@ import {
   placesOf,
   quantile,
   roundUp,
+  rowsTop,
   type Step,
   summed,
 } from "../../src/overview/steps";
@@ -80,6 +81,13 @@ describe("axis", () => {
   test("nothing is cut where long steps are common", () => {
     const bars = barsOf([...many(20), ...Array.from({ length: 10 }, (_, n) => step(n, [900]))], 100);
     expect(axisTop(bars)).toBeGreaterThan(900);
+  });
+  test("of a few bars only one that is not compared is cut, and only far above the others", () => {
+    const bars = (...durations: number[]) => durations.map((one, number) => barOf([step(number, [one])]));
+    expect(rowsTop(bars(900, 80, 100), [80, 100])).toBe(125);
+    expect(rowsTop(bars(190, 80, 100), [80, 100])).toBe(190);
+    expect(rowsTop(bars(900, 80, 100), [900, 80, 100])).toBe(900);
+    expect(rowsTop(bars(900), [])).toBe(900);
   });
   test("marks are round and begin with 0", () => {
     expect(marks(105, 200)).toEqual([0, 50, 100]);

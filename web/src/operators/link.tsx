@@ -1,0 +1,13 @@
+/** An operator by its name, where other pages list it. */
+
+import { address } from "../router";
+import { plain } from "../timeline/names";
+
+export function OperatorLink(props: { name: string; kind: string }) {
+  const { name, kind } = props;
+  return (
+    <a href={address("operators", { name, kind })} title={name.slice(0, 2000)}>
+      {plain(name)}
+    </a>
+  );
+}
