@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = ("src", "native", "tests", "benchmarks", "examples", "tools", "docs")
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc"}
-LONGEST = 400
 
 
 def source_files(*suffixes: str) -> list[Path]:
@@ -31,16 +30,6 @@ def test_no_file_or_folder_is_named_after_nothing():
         & {part.lower() for part in (*path.relative_to(ROOT).parent.parts, path.stem.strip("_"))}
     ]
     assert named == []
-
-
-def test_a_file_longer_than_400_lines_says_at_its_top_why():
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in source_files(".py", ".pyi", ".cpp", ".h", ".c")
-        if (lines := len((text := path.read_text(encoding="utf-8")).splitlines())) > LONGEST
-        and not re.search(r"400 lines", "\n".join(text.splitlines()[:15]))
-    }
-    assert long == {}
 
 
 @pytest.mark.parametrize("mark", ["TO" + "DO", "FIX" + "ME", "X" + "XX"])

@@ -1,7 +1,5 @@
 """Builds small traces by hand, in the form in which the reader delivers a recording, so that no test has to run a profiler.
 
-(More than 400 lines: one builder for every kind of row, which tests learn once.)
-
     builder = TraceBuilder()
     model = builder.module("GPT")
     layer = builder.module("Linear", name="fc", parent=model)

@@ -6,7 +6,7 @@ the rooms named in `kinetoscope.trace.catalog`.
 
 Ids are row numbers of the table named as the unit; -1 means none. Times are integer nanoseconds from the start of the
 trace. Rows of `spans` are ordered by thread, then start, then the longer one first, so an enclosing span comes
-before what it encloses. (More than 400 lines: one list, which is read as a whole.)
+before what it encloses.
 """
 
 from __future__ import annotations
