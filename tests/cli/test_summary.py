@@ -89,9 +89,14 @@ def test_it_tells_what_the_trace_holds(tmp_path):
 def test_operations_are_told_with_the_share_of_time_they_are_known_for(tmp_path):
     builder = TraceBuilder()
     square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
-    builder.span("aten::mm", 0, 3000, shapes=square).span("mylib::op", 4000, 1000, shapes=square)
+    builder.span("aten::mm", 0, 3000, shapes=square).span("mylib::op", 4000, 200, shapes=square)
+    builder.span("aten::view", 4500, 500)
     text = " ".join(shown(finished(tmp_path, builder)))
-    assert "2.00 MFLOP, 400 GFLOP/s; known for 75.0 % of the operators' time" in text
+    assert "2.00 MFLOP, 400 GFLOP/s; known for 94.6 % of the operators' time" in text
+    builder.span("mylib::op", 5000, 1000)
+    text = " ".join(" ".join(shown(finished(tmp_path, builder))).split())
+    assert "FLOPs are known for only 74.5 % of the operators' time; not for mylib::op (no formula)" in text
+    assert "MFLOP" not in text
     assert "FLOP" not in " ".join(shown(finished(tmp_path, TraceBuilder().span("aten::mm", 0, 10))))
 
 

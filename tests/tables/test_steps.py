@@ -1,5 +1,7 @@
 """The table of steps."""
 
+import pytest
+
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -14,7 +16,7 @@ def test_a_step_is_divided_into_its_phases():
     first, second = builder.build().table("steps").to_pylist()
     assert first == {
         "number": 0, "start_ns": 0, "duration_ns": 900, "operators": 4, "forward_ns": 100, "backward_ns": 52, "optimizer_ns": 60, "data_wait_ns": 0,
-        "peak_bytes": None, "flops": None, "flops_per_s": None, "mfu": None, "span": 0, "source": "marked",
+        "peak_bytes": None, "flops": None, "flops_covered_percent": pytest.approx(100 * 52 / 172), "flops_per_s": None, "mfu": None, "span": 0, "source": "marked",
         "process": 4242, "rank": None,
     }  # fmt: skip
     assert (second["number"], second["start_ns"], second["forward_ns"]) == (1, 1000, 100)

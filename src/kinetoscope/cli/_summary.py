@@ -125,10 +125,14 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
         busy = _units.percent(facts.busiest_ns, recorded_ns)
         where = "" if facts.threads == 1 else " (busiest thread)"
         lines += fold("", f"in torch {busy} of the time{where}; of that {', '.join(parts)}", width)
-    if facts.flops is not None and facts.covered_percent is not None:
-        rate = facts.flops * 1e9 / recorded_ns if recorded_ns else 0.0
-        work = f"{_units.operations(facts.flops)}, {_units.operations(rate)}/s; known for "
-        lines += fold("", f"{work}{facts.covered_percent:.1f} % of the operators' time", width)
+    work = facts.work
+    if work is not None and work.covered_percent is not None:
+        told = work.why
+        if work.flops is not None:
+            rate = work.flops * 1e9 / recorded_ns if recorded_ns else 0.0
+            told = f"{_units.operations(work.flops)}, {_units.operations(rate)}/s; known for "
+            told += f"{work.covered_percent:.1f} % of the operators' time"
+        lines += fold("", told, width)
     for note in finished.notes:
         lines += fold("", f"note: {note}", width, style="yellow")[:3]
     return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.tables._visible import host_spans
-from kinetoscope.tables.flops import covered_percent
+from kinetoscope.tables.flops import Counted, counted_flops
 from kinetoscope.tables.memory import Peak, peak
 from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
 from kinetoscope.trace import Phase, SpanKind
@@ -36,8 +36,7 @@ class Facts:
         by_module: The table `modules`.
         outside_ns: What ran in no module, by phase.
         by_line: The first rows of the table `lines`.
-        flops: Operations counted; None where no inputs were recorded to count them from.
-        covered_percent: The share of the operators' own time of which it is known what was computed.
+        work: The operations counted; None where no inputs were recorded to count them from.
         by_process: The processes of a trace of several, as `process_tree` has them, with `operators` and `self_ns`, the part
             of `all_ns` that is theirs.
         steps_of: Whose steps they are, where the trace is of several processes.
@@ -57,8 +56,7 @@ class Facts:
     by_module: tuple[Row, ...]
     outside_ns: tuple[int, ...]
     by_line: tuple[Row, ...]
-    flops: int | None
-    covered_percent: float | None
+    work: Counted | None
     peak: Peak | None
     by_kernel: tuple[Row, ...] = ()
     devices: tuple[Row, ...] = ()
@@ -82,7 +80,6 @@ def gather(trace: Trace, rows: int) -> Facts:
     by_thread = _sums(spans["thread"], own_ns, len(trace.columns("threads")))
     outside = spans["module"] < 0
     peaks = [found for device in (0, 1) if (found := peak(trace, device_type=device)) is not None]
-    counted = len(trace.columns("shapes")) > 0
     is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
     by_process = _computed(trace, is_operator, own_ns)
     stepping, of_first = steps_of_one(trace)
@@ -98,8 +95,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         by_module=tuple(modules_together(trace)),
         outside_ns=_sums(spans["phase"], np.where(outside, own_ns, 0), len(Phase)),
         by_line=_first(trace, "lines", rows, ["file", "line", "function", "self_ns"]),
-        flops=int(spans["flops"].clip(0).sum()) if counted else None,
-        covered_percent=covered_percent(trace) if counted else None,
+        work=counted_flops(trace) if len(trace.columns("shapes")) else None,
         peak=max(peaks, key=lambda found: found.bytes, default=None),
         by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "calls", "mean_ns"]),
         devices=tuple(

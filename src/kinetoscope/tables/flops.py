@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from kinetoscope import _core
 from kinetoscope.tables.costs._evaluate import Standing
-from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, is_operator
 from kinetoscope.tables.costs.rates import at_peak, per_byte, per_second, share_of_peak, working_ns
-from kinetoscope.trace import Column, SpanKind, Table
+from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ FLOPS_COVERAGE_SCHEMA = Table(
     ),
 )  # fmt: skip
 _REASONS = ("no formula", "inputs")
+_LACKS = {"no formula": "no formula", "inputs": "no shapes"}
 
 
 def flops(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
@@ -119,13 +122,6 @@ def flops(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
     return to_arrow(FLOPS_SCHEMA, columns).take(order)
 
 
-def is_operator(trace: Trace) -> NDArray[np.bool_]:
-    """Which spans are operators, those of backward functions included."""
-    kind = trace.column("spans", "kind")
-    found: NDArray[np.bool_] = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
-    return found
-
-
 def flops_coverage(trace: Trace) -> pyarrow.Table:
     """Return the `flops_coverage` table: one row for each operator that has a call of unknown cost, or none such.
 
@@ -168,3 +164,37 @@ def covered_percent(trace: Trace) -> float | None:
     self_ns = trace.column("spans", "self_ns")
     whole = int(self_ns[operator].sum())
     return 100.0 - 100.0 * int(self_ns[operator & unknown].sum()) / whole if whole else None
+
+
+NO_SHAPES = "FLOPs need the shapes of inputs: record with record_shapes=True, or kinetoscope run --shapes"
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The operations of a whole trace.
+
+    Attributes:
+        flops: How many were counted; None where too little is known of what was computed.
+        covered_percent: The share of the operators' own time in which it is known.
+        why: Why `flops` is None, as a sentence; else empty.
+    """
+
+    flops: int | None
+    covered_percent: float | None
+    why: str = ""
+
+
+def counted_flops(trace: Trace) -> Counted:
+    """The operations of a trace, or why they are not known: a sum that leaves out a tenth of the time is none."""
+    flops = int(trace.column("spans", "flops").clip(0).sum())
+    if len(trace.columns("shapes")) == 0 and flops == 0:
+        return Counted(None, None, NO_SHAPES)
+    percent = covered_percent(trace)
+    if percent is None or percent >= 100.0 * (1.0 - MOST_UNCOVERED):
+        return Counted(flops, percent)
+    table = flops_coverage(trace)
+    table = table.filter(pc.greater(table["uncovered_ns"], 0)).slice(0, _MOST_NAMES)
+    lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in table.select(["name", "why"]).to_pylist()]
+    known = f"FLOPs are known for only {percent:.1f} % of the operators' time"
+    return Counted(None, percent, f"{known}; not for {', '.join(lacking)}: see the table flops_coverage")

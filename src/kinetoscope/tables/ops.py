@@ -8,7 +8,7 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.tables._visible import elsewhere
-from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.rates import per_byte, per_second, working_ns
 from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
@@ -39,7 +39,7 @@ OPS_SCHEMA = Table(
         Column("bytes", "int64", "bytes", "The same with inner spans; where it calls itself, only the outermost counts."),
         Column("device_self_ns", "int64", "ns", "Device time of what it launched itself."),
         Column("device_ns", "int64", "ns", "The same with inner spans; where it calls itself, only the outermost counts."),
-        Column("flops", "int64", "", "Floating-point operations counted at it; null where they are not known."),
+        Column("flops", "int64", "", "Floating-point operations counted at it; null where they are not known for 10 % of its own time, or more."),
         Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
         Column("flops_per_s", "float64", "FLOP/s", "`flops` by the time of the calls that count: on the device where they launched"
                " work there, else their whole time on the host."),
@@ -121,9 +121,10 @@ def _rates(trace: Trace, group_of: NDArray[np.int32], groups: int) -> dict[str, 
         return np.where((lacking > 0) & (values == 0), -1, values)
 
     total, size = add(flops, flops > 0), add(moved, moved > 0)
+    total[group_coverage(trace, group_of, groups).lacking] = -1
     both = (flops >= 0) & (moved > 0)
     return {
-        "flops": null(total, flops),
+        "flops": total,
         "bytes_moved": null(size, moved),
         "flops_per_s": per_second(total, add(working_ns(trace), counts)),
         "arithmetic_intensity": per_byte(add(flops, both), add(moved, both)),

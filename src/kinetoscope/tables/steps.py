@@ -8,7 +8,7 @@ import numpy as np
 
 from kinetoscope.tables._loading import loading_spans, sum_by
 from kinetoscope.tables._visible import host_spans
-from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.rates import at_peak, per_second, share_of_peak
 from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
@@ -39,7 +39,9 @@ STEPS_SCHEMA = Table(
         Column("optimizer_ns", "int64", "ns", "Time of the optimizer's step and what it runs, on all threads."),
         Column("data_wait_ns", "int64", "ns", "Time the loop waited for batches of a `DataLoader`; without workers, that is the making of them."),
         Column("peak_bytes", "int64", "bytes", "The most host memory live at once in it, of what the trace saw allocated; null if not recorded."),
-        Column("flops", "int64", "", "Floating-point operations counted in it; null where none are known."),
+        Column("flops", "int64", "", "Floating-point operations counted in it; null where they are not known for 10 % of its operators' time,"
+               " or more."),
+        Column("flops_covered_percent", "float64", "%", "The share of its operators' own time of which it is known what is computed."),
         Column("flops_per_s", "float64", "FLOP/s", "`flops` by its duration."),
         Column("mfu", "float64", "", "Model FLOP utilisation: the time its matrix work takes at the peak of the devices, as a part of its"
                " duration; null where the peak is not known."),
@@ -102,10 +104,13 @@ def _work(trace: Trace, peak_flops: Any) -> dict[str, Any]:
         seconds = np.zeros(len(own))
         np.add.at(seconds, step[counts], ideal[counts])
         mfu = share_of_peak(seconds, duration) / 100
-    unknown = np.zeros(len(own), dtype=bool)
-    unknown[step[costs.unknown & (step >= 0)]] = True
+    covered = group_coverage(trace, step, len(own))
+    flops[covered.lacking] = -1
+    if mfu is not None:
+        mfu[covered.lacking] = np.nan
     return {
-        "flops": np.where(unknown & (flops == 0), -1, flops),
+        "flops": flops,
+        "flops_covered_percent": covered.percent,
         "flops_per_s": per_second(flops, duration),
         "mfu": mfu,
     }

@@ -11,6 +11,7 @@ from kinetoscope import _core
 from kinetoscope.tables._event_facts import STEP_KEY
 from kinetoscope.tables._module_tree import by_module, with_submodules
 from kinetoscope.tables._visible import event_names, host_spans
+from kinetoscope.tables.costs.columns import costs_of, coverage, is_operator
 from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._calls import calls_of
@@ -33,7 +34,7 @@ _MORE = Table(
     "modules",
     "What the page shows of modules beyond their table.",
     (
-        Column("self_flops", "int64", "", "Floating-point operations counted in it, submodules left out; null where none are known."),
+        Column("self_flops", "int64", "", "Floating-point operations counted in it, submodules left out; null where they are not known for 10 % of its operators' time, or more."),
         Column("flops", "int64", "", "The same, submodules included."),
         Column("span", "int32", "row of spans", "Its first recorded call, else the first operator in it or its submodules."),
     ),
@@ -63,8 +64,20 @@ def modules(trace: Trace, query: Query) -> Limited:
     flops: NDArray[np.int64] = trace.column("spans", "flops")
     more: dict[str, Any] = {"self_flops": None, "flops": None, "span": _first_spans(trace)[order]}
     if (flops > 0).any():
-        own = by_module(trace, flops, flops > 0)
-        more |= {"self_flops": own[order], "flops": with_submodules(trace, own)[order]}
+        unknown, self_ns = costs_of(trace).unknown, trace.column("spans", "self_ns")
+        sums = [
+            by_module(trace, flops, flops > 0),
+            by_module(trace, self_ns, is_operator(trace) | unknown),
+            by_module(trace, self_ns, unknown),
+            by_module(trace, np.ones(len(flops), np.int64), flops < 0),
+        ]
+        for name, parts in (
+            ("self_flops", sums),
+            ("flops", [with_submodules(trace, own) for own in sums]),
+        ):
+            counted, operators_ns, unknown_ns, unknowns = parts
+            lacking = coverage(operators_ns, unknown_ns, unknowns, counted).lacking
+            more[name] = np.where(lacking, -1, counted)[order]
     added = to_arrow(_MORE, more)
     for field, column in zip(added.schema, added.columns, strict=True):
         found = found.append_column(field, column)

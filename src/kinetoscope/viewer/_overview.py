@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.tables._visible import host_spans
-from kinetoscope.tables.flops import covered_percent
+from kinetoscope.tables.flops import counted_flops
 from kinetoscope.tables.memory_peak import peak
 from kinetoscope.tables.memory_timeline import device_names
 from kinetoscope.trace import SpanKind
@@ -134,21 +134,23 @@ def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
 def work(trace: Trace) -> dict[str, Any]:
     """How many operations were counted, how fast, and how near to the peak of the devices.
 
-    With steps these are the numbers of the median step that has any, without them those of the whole trace.
+    With steps these are the numbers of the median step that has any, without them those of the whole trace. Where too little is
+    known of what was computed, they are None and `why` says why.
     """
-    if len(trace.columns("shapes")) == 0:
-        return dict.fromkeys(("flops", "flops_per_s", "mfu_percent", "covered_percent"))
-    flops = int(trace.column("spans", "flops").clip(0).sum())
+    counted = counted_flops(trace)
+    found: dict[str, Any] = {
+        "flops": counted.flops, "covered_percent": counted.covered_percent, "why": counted.why,
+        "flops_per_s": None, "mfu_percent": None,
+    }  # fmt: skip
+    if counted.flops is None:
+        return found
     table = trace.table("steps")
     rates = [rate for rate in table["flops_per_s"].to_pylist() if rate is not None]
     used = [mfu for mfu in table["mfu"].to_pylist() if mfu is not None]
-    of_trace = flops * 1e9 / trace.duration_ns if flops and trace.duration_ns else None
-    return {
-        "flops": flops,
-        "flops_per_s": float(np.median(rates)) if rates else of_trace,
-        "mfu_percent": 100.0 * float(np.median(used)) if used else None,
-        "covered_percent": covered_percent(trace),
-    }
+    of_trace = counted.flops * 1e9 / trace.duration_ns if counted.flops and trace.duration_ns else None
+    found["flops_per_s"] = float(np.median(rates)) if rates else of_trace
+    found["mfu_percent"] = 100.0 * float(np.median(used)) if used else None
+    return found
 
 
 def memory_peaks(trace: Trace) -> list[dict[str, Any]]:

@@ -130,6 +130,9 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
 def work_tile(work: dict[str, Any]) -> dict[str, Any]:
     """How fast operations were done, and how near to the peak that is where it is known."""
     speed, share, flops = work["flops_per_s"], work["mfu_percent"], work["flops"]
+    if flops is None:
+        more = said("known for {} of the operators' time", (work["covered_percent"], "%"))
+        return tile("Arithmetic", None, "FLOP/s", more, said(work["why"].replace("{}", "{ }")))
     covered = said("{} counted in all, known for {} of the operators' time.", (flops, "FLOP"), (work["covered_percent"], "%"))  # fmt: skip
     if share is None:
         return tile("Arithmetic", speed, "FLOP/s", said("{} in all", (flops, "FLOP")), covered)

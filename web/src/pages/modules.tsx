@@ -9,6 +9,7 @@ import { Choice, Select } from "../parts/choice";
 import { Icicle } from "../parts/icicle";
 import type { Look } from "../parts/icicle-paint";
 import { laidOut } from "../parts/icicle-rows";
+import { NoFlops } from "../parts/no-flops";
 import type { ShownColumn } from "../parts/table";
 import { says } from "../parts/table-columns";
 import { change, route } from "../router";
@@ -86,6 +87,7 @@ function Whole(props: { table: Columns }) {
           />
         )}
       </header>
+      <NoFlops table={table} />
       <Picture table={part} tree={tree} by={by} title={title} chosen={chosen} onChoose={choose} />
       <div class="modules-parts">
         <Outline

@@ -7,6 +7,7 @@ import { Asked, Head, type Option, Split } from "../operators/listed";
 import { close, Panel } from "../operators/panel";
 import { Nothing, useSource } from "../parts/answer";
 import { End } from "../parts/end";
+import { NoFlops } from "../parts/no-flops";
 import { type ShownColumn, Table } from "../parts/table";
 import { says } from "../parts/table-columns";
 import { change, route } from "../router";
@@ -92,6 +93,7 @@ function Rows(props: { table: Columns; way: string; kinds: readonly string[]; ca
   return (
     <>
       {!byName && !says(table, "place") && <p class="op-note">{NONE[way]}</p>}
+      {!calls && <NoFlops table={table} />}
       <Split
         name={name}
         missing={

@@ -183,6 +183,10 @@ class OperatorCall:
         size = self.item_bytes(argument)
         return None if size is None else size * self.numel(argument)
 
+    def has_sizes(self) -> bool:
+        """Whether the sizes of any tensor were recorded."""
+        return any(isinstance(shape, tuple) or shape for shape in self.shapes)
+
     def tensors(self) -> list[int]:
         """The places of the tensor arguments."""
         return [place for place, shape in enumerate(self.shapes) if isinstance(shape, tuple)]

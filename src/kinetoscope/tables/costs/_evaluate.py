@@ -13,6 +13,7 @@ from kinetoscope import _core
 from kinetoscope.tables.costs import _registry
 from kinetoscope.tables.costs._call import NO_INPUTS, UNKNOWN, Cost, Inputs, OperatorCall, parse_inputs
 from kinetoscope.tables.costs._known import is_generated, is_made_of_others, is_range, rule_of
+from kinetoscope.tables.costs._rule import free
 from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
@@ -158,6 +159,9 @@ def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, sav
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # Inputs that are not as the operator takes them: of another release, damaged, or made by hand.
         cost = UNKNOWN
+    if not call.has_sizes() and rule.formula is not free:
+        # Formulas add up the tensors there are: of none they make a scalar, or nothing.
+        cost = Cost(0, None) if cost.flops == 0 else UNKNOWN
     _settle(found, row, standing, cost, call)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope import _core
 from kinetoscope.tables.costs import _registry
 from kinetoscope.tables.costs._evaluate import (
     SAVED_KEY,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
+# A sum that leaves out more of its operators' own time than this is no sum: it is null.
+MOST_UNCOVERED = 0.1
 UNKNOWN_STANDINGS = (Standing.NO_FORMULA, Standing.NO_INPUTS)
 
 # The ranges that torch puts around what a subclass of Tensor, or a mode, makes of an operator.
@@ -55,6 +58,62 @@ class Costs:
 def costs_of(trace: Trace) -> Costs:
     """The costs of a trace, computed once for the formulas known now."""
     return trace.cached("flops and bytes_moved", lambda: _compute(trace))
+
+
+def is_operator(trace: Trace) -> NDArray[np.bool_]:
+    """Which spans are operators, those of backward functions included."""
+    kind = trace.column("spans", "kind")
+    found: NDArray[np.bool_] = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
+    return found
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """For groups of spans, how much of their operators' own time has a known cost.
+
+    Attributes:
+        percent: The share in percent; null where no operator has time of its own.
+        lacking: Whether too little is covered for a sum over the group to say anything.
+    """
+
+    percent: NDArray[np.float64]
+    lacking: NDArray[np.bool_]
+
+
+def coverage(
+    operators_ns: NDArray[np.int64],
+    unknown_ns: NDArray[np.int64],
+    unknown: NDArray[np.int64],
+    flops: NDArray[np.int64],
+) -> Coverage:
+    """How much of groups of spans is covered.
+
+    Args:
+        operators_ns: The own time of the operators of each group.
+        unknown_ns: The part of it of those of unknown cost.
+        unknown: How many are of unknown cost.
+        flops: The operations that were counted.
+    """
+    percent = np.full(len(operators_ns), np.nan)
+    some = operators_ns > 0
+    percent[some] = 100.0 - unknown_ns[some] * 100.0 / operators_ns[some]
+    lacking = (unknown > 0) & ((flops <= 0) | (unknown_ns > MOST_UNCOVERED * operators_ns))
+    return Coverage(percent, lacking)
+
+
+def group_coverage(trace: Trace, group_of: NDArray[np.int32], groups: int) -> Coverage:
+    """The same for groups of all spans by number; those below 0 are in none."""
+    costs, self_ns = costs_of(trace), trace.column("spans", "self_ns")
+
+    def add(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _core.group_sums(group_of, groups, values)
+
+    return coverage(
+        add(np.where(is_operator(trace) | costs.unknown, self_ns, 0)),
+        add(np.where(costs.unknown, self_ns, 0)),
+        add((costs.flops < 0).astype(np.int64)),
+        add(np.maximum(costs.flops, 0)),
+    )
 
 
 def span_costs(trace: Trace) -> dict[str, NDArray[np.int64]]:

@@ -19,9 +19,21 @@ if TYPE_CHECKING:
     from kinetoscope.tables.costs._call import OperatorCall
 
 
+def _sizes(call: OperatorCall, argument: int = 0) -> list[int]:
+    """The elements of each tensor of a list; torch calls these operators with no empty one.
+
+    Raises:
+        LookupError: Its sizes were not recorded.
+    """
+    shapes = call.shape_list(argument)
+    if not shapes:
+        raise LookupError(f"the sizes of argument {argument} of {call.name} were not recorded")
+    return [prod(shape) for shape in shapes]
+
+
 def _elements(call: OperatorCall, argument: int = 0) -> int:
     """The elements of all tensors of a list."""
-    return sum(map(prod, call.shape_list(argument)))
+    return sum(_sizes(call, argument))
 
 
 def each(call: OperatorCall) -> Cost:
@@ -37,7 +49,7 @@ def copies(call: OperatorCall) -> Cost:
 
 def norms(call: OperatorCall) -> Cost:
     """`_foreach_norm(self, order, ...)`: a norm of each tensor."""
-    sizes = [prod(shape) for shape in call.shape_list(0)]
+    sizes = _sizes(call)
     order = call.value(1, 2)
     add, out = (1, 1) if order == 2 else (1, 0) if order in (0, 1, "inf", "-inf") else (2, 1)
     return Cost(sum(max(size - 1, 0) + add * size + out for size in sizes), None)
@@ -45,11 +57,12 @@ def norms(call: OperatorCall) -> Cost:
 
 def largest(call: OperatorCall) -> Cost:
     """`_foreach_max(self)`: the largest element of each tensor."""
-    return Cost(sum(max(prod(shape) - 1, 0) for shape in call.shape_list(0)), None)
+    return Cost(sum(max(size - 1, 0) for size in _sizes(call)), None)
 
 
 def products(call: OperatorCall) -> Cost:
     """`_foreach_mm(self, other)`: a matrix product for each pair."""
+    _sizes(call)
     pairs = zip(call.shape_list(0), call.shape_list(1), strict=True)
     return Cost(sum(2 * left[0] * left[1] * right[1] for left, right in pairs), None)
 

@@ -103,6 +103,8 @@ def pointwise(call: OperatorCall) -> Cost:
     """Any pointwise operator."""
     places = inputs_of(call)
     out = call.shape(0) if call.name.endswith("_") else broadcast(*(call.shape(place) for place in places))
+    if not out and call.shapes[0] is None and call.value(0) is None:
+        raise TypeError(f"the sizes of the first argument of {call.name} were not recorded")
     count = prod(out)
     name = base_name(call.name)
     dtype = (
