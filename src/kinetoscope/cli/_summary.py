@@ -127,12 +127,12 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
         lines += fold("", f"in torch {busy} of the time{where}; of that {', '.join(parts)}", width)
     work = facts.work
     if work is not None and work.covered_percent is not None:
-        told = work.why
+        counted = work.why
         if work.flops is not None:
             rate = work.flops * 1e9 / recorded_ns if recorded_ns else 0.0
-            told = f"{_units.operations(work.flops)}, {_units.operations(rate)}/s; known for "
-            told += f"{work.covered_percent:.1f} % of the operators' time"
-        lines += fold("", told, width)
+            counted = f"{_units.operations(work.flops)}, {_units.operations(rate)}/s; known for "
+            counted += f"{work.covered_percent:.1f} % of the operators' time"
+        lines += fold("", counted, width)
     for note in finished.notes:
         lines += fold("", f"note: {note}", width, style="yellow")[:3]
     return lines
