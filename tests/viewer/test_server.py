@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import socket
 import threading
 from contextlib import contextmanager
@@ -132,15 +133,30 @@ def test_the_page_and_the_answers_come_with_headers_that_keep_them_here(served):
         "/TOKEN/nothing",
         "/",
         "/wrong/api/traces",
+        "/open/wrong",
     ):
-        _, headers, _ = asked(served, path)
-        assert headers["Cache-Control"] == "no-store"
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["Referrer-Policy"] == "no-referrer"
-        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
-        assert "default-src 'none'" in headers["Content-Security-Policy"]
-        assert not [name for name in headers if name.lower().startswith("access-control")]
-        assert "Server" not in headers
+        check_headers(asked(served, path)[1])
+    # What the framework answers by itself.
+    status, headers, _ = asked(served, "/TOKEN/", "POST")
+    assert status == 405
+    check_headers(headers)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as broken:
+        broken.sendall(b"no HTTP at all\r\n\r\n")
+        answer = http.client.HTTPResponse(broken)
+        answer.begin()
+        assert answer.status == 400
+        check_headers(answer.headers)
+
+
+def check_headers(headers):
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert len(headers.get_all("Content-Security-Policy")) == 1
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+    assert "Server" not in headers
 
 
 @pytest.mark.parametrize(
@@ -219,6 +235,59 @@ def test_a_question_that_goes_wrong_is_told_and_the_server_goes_on(capsys):
     assert response.status == 500
     assert "RuntimeError" in json.loads(response.body)["error"]
     assert "a mistake" in capsys.readouterr().err
+
+
+def test_the_address_for_a_browser_leads_to_the_page_once():
+    with running(list) as server:
+        token = server.address.split("/")[3]
+        assert token not in server.browser_address
+        path = server.browser_address.removeprefix(f"http://127.0.0.1:{server.port}")
+        assert asked(server, path, Host="evil.example")[0] == 403
+        assert asked(server, "/open/wrong")[0] == 403
+        status, headers, _ = asked(server, path)
+        assert (status, headers["Location"]) == (303, f"/{token}/")
+        for method in ("GET", "HEAD"):
+            status, headers, body = asked(server, path, method)
+            assert (status, headers["Location"]) == (403, None)
+            assert token.encode() not in body
+
+
+def test_the_address_for_a_browser_is_for_no_other_user(tmp_path, monkeypatch):
+    lines = "sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode\n"
+    line = "0: 0100007F:{:04X} 0100007F:{:04X} 01 0:0 0:0 0 {} 0 1\n"
+    told = tmp_path / "tcp"
+    monkeypatch.setattr(_server, "_TCP_SOCKETS", told)
+    ticket = _server.Ticket("word")
+    other = os.getuid() + 1000
+    told.write_text(lines + line.format(8765, 4000, os.getuid()) + line.format(4000, 8765, other))
+    assert "for the user who started" in ticket.refusal("word", ("127.0.0.1", 4000), 8765)
+    told.write_text(lines + line.format(4000, 8765, os.getuid()))
+    assert ticket.refusal("word", ("127.0.0.1", 4000), 8765) is None
+
+
+def test_the_user_of_a_real_connection_is_found():
+    if not _server._TCP_SOCKETS.exists():
+        pytest.skip("needs Linux, which lists connections and whose they are")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            assert _server._user_of(client.getsockname(), port) == os.getuid()
+            assert _server._user_of(("127.0.0.1", port), port) is None
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"GET /", b"GET /TOKEN/api/traces HTTP/1.1\r\nHost: HOST\r\n\r\nGET /", b"POST / HTTP/1.1\r\nHost: HOST\r\nContent-Length: 9\r\n\r\nx"],
+)  # fmt: skip
+def test_who_does_not_finish_a_request_is_not_waited_for(monkeypatch, begun):
+    monkeypatch.setattr(_server, "REQUEST_S", 0.1)
+    with running(list) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        token = server.address.split("/")[3]
+        client.sendall(
+            begun.replace(b"TOKEN", token.encode()).replace(b"HOST", f"127.0.0.1:{server.port}".encode())
+        )
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+        assert answer.count(b"HTTP/1.1") == (1 if b"Host" in begun else 0)
 
 
 def test_a_port_that_is_taken_is_said_and_the_next_free_one_is_found(monkeypatch):

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-pytest.importorskip("duckdb")
+duckdb = pytest.importorskip("duckdb")
 
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.viewer import _sql
 from kinetoscope.viewer._answers import answer
 from kinetoscope.viewer._sql import Queries, queries
 from kinetoscope.viewer._sql_examples import EXAMPLES
-from kinetoscope.viewer._sql_worker import as_csv, shown
+from kinetoscope.viewer._sql_worker import _lacked_memory, as_csv, shown
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -193,6 +193,23 @@ def test_a_query_that_takes_much_memory_is_ended_and_the_next_is_answered(limite
     with pytest.raises(ArgumentError, match="memory"):
         limited.ask(query, rows=10, form="arrow")
     assert again(limited) == 1
+
+
+def test_memory_that_runs_out_is_told_as_such_though_something_else_fails_on_the_way():
+    def failing_to_close(error):
+        try:
+            try:
+                raise error
+            finally:
+                raise ValueError("I/O operation on closed file.")
+        except ValueError as caught:
+            return caught
+
+    assert _lacked_memory(failing_to_close(MemoryError()))
+    assert _lacked_memory(failing_to_close(pa.ArrowMemoryError("malloc of size 64 failed")))
+    assert _lacked_memory(OSError("Out of Memory Error: failed to allocate data"))
+    assert not _lacked_memory(failing_to_close(KeyError()))
+    assert not _lacked_memory(duckdb.ParserException("syntax error at 'Out of Memory Error'"))
 
 
 def test_the_kernel_holds_the_process_to_its_memory(limited):

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -12,7 +13,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.viewer import _view
+from kinetoscope.viewer import _sql, _view
 from tests.support.trace_builder import TraceBuilder
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/[\w-]{32}/")
@@ -40,7 +41,10 @@ def read(address):
 def test_it_serves_until_it_is_closed(trace, browsers):
     with kinetoscope.view(trace, wait=False, port=0) as viewer:
         assert ADDRESS.fullmatch(viewer.address)
-        assert browsers == [viewer.address]
+        # Every user of the machine can read a browser's command line.
+        assert browsers == [viewer.browser_address]
+        assert viewer.address.split("/")[3] not in browsers[0]
+        assert b"Kinetoscope" in read(browsers[0])
         assert b"Kinetoscope" in read(viewer.address)
         assert b'"name":"trace"' in read(f"{viewer.address}api/traces")
     with pytest.raises(urllib.error.URLError):
@@ -74,6 +78,34 @@ def test_a_program_waits_until_it_is_interrupted_and_a_notebook_does_not(
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
     kinetoscope.view(trace, port=0).close()
     assert len(waited) == 1
+
+
+def test_an_interrupt_ends_queries_that_run_and_wait(trace):
+    pytest.importorskip("duckdb")
+    viewer = kinetoscope.view(trace, port=0, browser=False, wait=False)
+    queries = _sql.queries(trace)
+    statuses = []
+
+    def ask():
+        try:
+            read(f"{viewer.address}api/0/sql?query=select%20count(*)%20from%20range(1000000000000)")
+        except urllib.error.HTTPError as error:
+            statuses.append((error.code, error.read()))
+
+    threads = [threading.Thread(target=ask) for _ in range(_sql.MOST_WAITING + 3)]
+    for thread in threads:
+        thread.start()
+    while len(statuses) < 2:  # more than may wait
+        threads[0].join(0.01)
+    assert {code for code, _ in statuses} == {409}
+    assert b"run or wait already" in statuses[0][1]
+    # Others are answered meanwhile.
+    assert b"trace" in read(f"{viewer.address}api/traces")
+    viewer.close()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert queries._process is None
 
 
 def test_an_interrupt_ends_the_server(trace, monkeypatch):

@@ -40,7 +40,7 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
         for problem in viewer.problems:
             click.echo(f"kinetoscope: {problem}", err=True)
         click.echo(viewer.address)
-        if (not browser or not open_browser(viewer.address)) and "SSH_CONNECTION" in os.environ:
+        if (not browser or not open_browser(viewer)) and "SSH_CONNECTION" in os.environ:
             tunnel = viewer.address.split("/")[2].rpartition(":")[2]
             click.echo(
                 f"From the machine you sit at: ssh -L {tunnel}:127.0.0.1:{tunnel} and the name of this one, "

@@ -6,12 +6,15 @@ elsewhere that is made to point here gets nothing) and its `Origin`, if it has o
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import os
 import secrets
 import socket
 import traceback
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.viewer._respond import INERT, Response, respond
@@ -20,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
 
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response as StarletteResponse
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from kinetoscope.trace import Trace
     from kinetoscope.viewer._given import Offer
@@ -46,6 +49,9 @@ _HEADERS = {
 _PATIENCE_S = 2
 _QUEUE = 128
 _BLOCK_BYTES = 1 << 20
+# A connection that has not sent a whole request after this long is closed.
+REQUEST_S = 10.0
+_TCP_SOCKETS = Path("/proc/net/tcp")
 
 
 class Server:
@@ -54,6 +60,8 @@ class Server:
     Attributes:
         port: The port it listens on.
         address: Where the page is, with the token.
+        browser_address: The same for a browser to be started with, whose command line every user of the machine can
+            read: it holds a ticket that works once, and leads to `address`.
     """
 
     def __init__(
@@ -86,18 +94,21 @@ class Server:
                 "`kinetoscope report` writes the same pages to a file without it"
             ) from error
         del starlette
-        self._token = secrets.token_urlsafe(24)
+        self._token, ticket = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{LOOPBACK}:{self.port}/{self._token}/"
+        self.browser_address = f"http://{LOOPBACK}:{self.port}/open/{ticket}"
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
-                application(answering(traces, options or {}, look_again), self._token, self.port),
+                application(
+                    answering(traces, options or {}, look_again), self._token, self.port, Ticket(ticket)
+                ),
                 log_level="error",
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                http="h11",
+                http=_protocol(),
                 ws="none",
                 proxy_headers=False,
                 server_header=False,
@@ -135,7 +146,49 @@ def answering(traces: Offering, options: Mapping[str, str], look_again: Callable
     return answer
 
 
-def application(answer: Answering, token: str, port: int) -> Starlette:
+class Ticket:
+    """A word that opens the page once, for the user who runs the server."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._used = False
+
+    def refusal(self, given: str, client: tuple[str, int] | None, port: int) -> str | None:
+        """Why a ticket does not open the page, or None, after which it never does again.
+
+        Args:
+            given: The ticket of a request.
+            client: The address and port that the request comes from.
+            port: The port of the server.
+        """
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._word.encode()):
+            return "The address lacks the token: open the one that was printed when the viewer was started."
+        user = None if client is None else _user_of(client, port)
+        if user not in (None, os.getuid(), 0):
+            return "This address is for the user who started the viewer."
+        if self._used:
+            return (
+                "This address works once, and was used: open the one that was printed when the viewer was started. "
+                "If no page of yours opened, another program read the address: end the viewer and start it again."
+            )
+        self._used = True
+        return None
+
+
+def _user_of(client: tuple[str, int], port: int) -> int | None:
+    """The number of the user whose socket is connected to our port; None where the system does not tell."""
+    try:
+        lines = _TCP_SOCKETS.read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return None
+    address = int.from_bytes(socket.inet_aton(client[0]), "little")
+    ours = int.from_bytes(socket.inet_aton(LOOPBACK), "little")
+    ends = [f"{address:08X}:{client[1]:04X}", f"{ours:08X}:{port:04X}"]
+    users = [int(words[7]) for words in map(str.split, lines) if words[1:3] == ends]
+    return users[0] if users else None
+
+
+def application(answer: Answering, token: str, port: int, ticket: Ticket) -> ASGIApp:
     """Return the ASGI application that lets a request with the token and the right names through to `answer`."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
@@ -147,16 +200,98 @@ def application(answer: Answering, token: str, port: int) -> Starlette:
         given, _, path = request.path_params["path"].partition("/")
         refused = refusal(given, token, request.headers, port)
         if refused:
-            return Whole(refused, 403, _HEADERS, "text/plain")
+            return Whole(refused, 403, media_type="text/plain")
         found = await run_in_threadpool(answer, path, dict(request.query_params))
-        headers = {**_HEADERS, **found.headers}
+        headers = dict(found.headers)
         if found.file is not None:
             headers["Content-Length"] = str(found.file.seek(0, 2))
             found.file.seek(0)
             return StreamingResponse(_blocks(found.file), found.status, headers, found.type)
         return Whole(found.body, found.status, headers, found.type)
 
-    return Starlette(routes=[Route("/{path:path}", serve, methods=["GET"])])
+    async def open_page(request: Request) -> StarletteResponse:
+        refused = refusal(token, token, request.headers, port)
+        if refused is None:
+            refused = ticket.refusal(request.path_params["ticket"], request.client, port)
+        if refused:
+            return Whole(refused, 403, media_type="text/plain")
+        return Whole(status_code=303, headers={"Location": f"/{token}/"})
+
+    routes = [
+        Route("/open/{ticket}", open_page, methods=["GET"]),
+        Route("/{path:path}", serve, methods=["GET"]),
+    ]
+    return _with_headers(Starlette(routes=routes))
+
+
+def _with_headers(application: ASGIApp) -> ASGIApp:
+    """The application, with the headers of every answer also on those that the framework makes itself."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *((name, value) for name, value in _raw_headers() if name not in given),
+                ]
+            await send(message)
+
+        await application(scope, receive, send_with_headers)
+
+    return call
+
+
+def _raw_headers() -> list[tuple[bytes, bytes]]:
+    """What every answer says, as the protocol has it."""
+    return [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, which waits only so long for a whole request."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Timed(H11Protocol):
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait_for_request()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop_waiting()
+            else:
+                self._wait_for_request()
+
+        def send_400_response(self, msg: str) -> None:
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+            answer = h11.Response(status_code=400, headers=headers + _raw_headers(), reason=b"Bad Request")
+            for event in (answer, h11.Data(data=msg.encode("ascii")), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+            self.transport.close()
+
+        def _wait_for_request(self) -> None:
+            if self._late is None:
+                self._late = self.loop.call_later(REQUEST_S, self._give_up)
+
+        def _stop_waiting(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+        def _give_up(self) -> None:
+            self._late = None
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.close()
+
+    return Timed
 
 
 def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> str | None:

@@ -37,6 +37,8 @@ MOST_ROWS = 20_000
 """What a page shows of a result."""
 MOST_CSV_ROWS = 1_000_000
 LONGEST_QUERY = 50_000
+MOST_WAITING = 4
+"""Queries that wait for the one that runs; each holds a thread of the server, which needs them for other pages."""
 _STARTING_S = 60.0
 
 NEEDS_DUCKDB = (
@@ -66,6 +68,8 @@ class Queries:
             LEAST_MEMORY_BYTES, min(MOST_MEMORY_BYTES, (available_bytes() or MOST_MEMORY_BYTES) // 2)
         )
         self._one_at_a_time = threading.Lock()
+        self._turns = threading.Semaphore(1 + MOST_WAITING)
+        self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._ended_for = ""
         self._folder: Path | None = None
@@ -85,7 +89,7 @@ class Queries:
         Raises:
             ArgumentError: DuckDB refused it, or it took more time or memory than it may.
             MissingDependencyError: DuckDB is not installed.
-            StateError: It was stopped.
+            StateError: It was stopped, or too many queries wait already.
         """
         if not is_installed():
             raise MissingDependencyError(NEEDS_DUCKDB)
@@ -94,7 +98,20 @@ class Queries:
         trace = self._trace()
         if trace is None:
             raise StateError("the trace was closed; open it again to ask for more of it")
+        if not self._turns.acquire(blocking=False):
+            raise StateError(
+                f"{1 + MOST_WAITING} queries run or wait already: stop the one that runs, or ask again when it is done"
+            )
+        try:
+            return self._ask(trace, query, rows, form)
+        finally:
+            self._turns.release()
+
+    def _ask(self, trace: Trace, query: str, rows: int, form: str) -> tuple[dict[str, Any], bytes]:
+        """Run a query when those before it are done."""
         with self._one_at_a_time:
+            if self._closed:
+                raise StateError(STOPPED)
             self._ended_for = ""
             process = self._running()
             tables = {name: self._written(trace, name) for name in tables_named(trace, query)}
@@ -133,12 +150,17 @@ class Queries:
             self._end(process, STOPPED)
 
     def close(self) -> None:
-        """End the process and remove its files."""
-        self.stop()
-        with self._one_at_a_time:
+        """End the process and remove its files; queries that wait are not run, nor any other."""
+        self._closed = True
+        # A query may be about to begin: it is ended as soon as it has.
+        while not self._one_at_a_time.acquire(timeout=0.05):
+            self.stop()
+        try:
             if self._let_go is not None:
                 self._let_go()
             self._process = self._folder = None
+        finally:
+            self._one_at_a_time.release()
 
     def _running(self) -> subprocess.Popen[bytes]:
         """The process, started if there is none."""

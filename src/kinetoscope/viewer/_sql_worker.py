@@ -99,12 +99,28 @@ def _answered(asked: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any],
         with duckdb.connect(":memory:") as connection:
             found, told = _result(connection, asked, memory_bytes)
             body = as_csv(found) if asked["form"] == "csv" else _as_stream(found)
-    except (MemoryError, duckdb.OutOfMemoryException):
-        return {"error": _TOO_MUCH.format(memory_bytes / (1 << 30)), "last": True}, b""
-    except (duckdb.Error, ValueError) as error:
-        return {"error": str(error)}, b""
+    except Exception as error:  # noqa: BLE001  (whatever it is, the person at the page is to read it)
+        if _lacked_memory(error):
+            return {"error": _TOO_MUCH.format(memory_bytes / (1 << 30)), "last": True}, b""
+        if isinstance(error, duckdb.Error | ValueError):
+            return {"error": str(error)}, b""
+        return {"error": f"The query could not be run ({type(error).__name__}: {error})", "last": True}, b""
     told["elapsed_ms"] = round((time.monotonic() - began) * 1e3)
     return told, body
+
+
+def _lacked_memory(error: BaseException | None) -> bool:
+    """Whether an error comes from memory that ran out, be it that closing what was open then failed, too."""
+    import duckdb
+
+    while error is not None:
+        if isinstance(error, MemoryError | duckdb.OutOfMemoryException):
+            return True
+        # pyarrow hands on what DuckDB says as an error of its own; a query may have such words in it.
+        if not isinstance(error, duckdb.Error) and "Out of Memory Error" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _result(

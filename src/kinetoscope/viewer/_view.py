@@ -31,6 +31,7 @@ class Viewer:
 
     Attributes:
         address: Where the page is. It holds a token: who does not have the address sees nothing.
+        browser_address: Leads to the page once, for a browser's command line, which all users of a machine can read.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Viewer:
             self._look_again,
         )
         self.address: str = self._server.address
+        self.browser_address: str = self._server.browser_address
         self._ready = threading.Thread(target=_make_ready, name="kinetoscope viewer begins", daemon=True)
         self._ready.start()
         try:
@@ -154,7 +156,7 @@ def view(
     if wait:
         print(viewer.address)  # noqa: T201  (who cannot have a browser opened needs it)
     if browser:
-        open_browser(viewer.address)
+        open_browser(viewer)
     if wait:
         viewer.wait()
     return viewer
@@ -170,11 +172,11 @@ def opened(
     return Viewer(traces, port, perfetto_ui, open_trace)
 
 
-def open_browser(address: str) -> bool:
-    """Open a browser that has a window; False where this machine has none to open it in."""
+def open_browser(viewer: Viewer) -> bool:
+    """Open the page in a browser that has a window; False where this machine has none to open it in."""
     if sys.platform.startswith("linux") and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
         return False  # What would open is a browser in the terminal, in front of everything else.
-    return webbrowser.open(address)
+    return webbrowser.open(viewer.browser_address)
 
 
 def _is_interactive() -> bool:

@@ -8,7 +8,7 @@ import { change } from "../router";
 import type { Columns } from "../source/source";
 import { moment } from "../timeline/ticks";
 import * as units from "../units";
-import { countsOf, type Device, partsOf, tail } from "./facts";
+import { countsOf, type Device, partsOf, sameParts, tail } from "./facts";
 
 export function CurveView(props: {
   answer: Answer<Columns>;
@@ -45,7 +45,9 @@ function Drawn(props: {
   const span = Math.max((time[time.length - 1] ?? 0) - (time[0] ?? 0), 1);
   const cursor = chosen ?? device.peak_ns;
   const query = { device: device.key, by, time: chosen };
-  const exact = useColumns(source.has("memory/at", query) ? "memory/at" : null, query).value;
+  const at = useColumns(source.has("memory/at", query) ? "memory/at" : null, query).value;
+  // The two answers come one after the other: until both have, they may be of different parts.
+  const exact = at && sameParts(at, curve) ? at : undefined;
   const pointed = hovered !== null && hovered < time.length ? hovered : null;
   // The curve is reduced to what a screen shows: at the cursor its values are asked for by themselves.
   const read = pointed === null && exact ? exact : curve;

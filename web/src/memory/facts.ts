@@ -57,10 +57,21 @@ const MODULE_COLOURS = [
 ];
 const NO_MODULE = "idle";
 
+/** Whether two answers divide the memory alike. */
+export function sameParts(one: Columns, other: Columns): boolean {
+  const [parts, others] = [partFacts(one), partFacts(other)];
+  return (
+    parts.length === others.length && parts.every((part, index) => part.meaning === others[index]?.meaning)
+  );
+}
+
+function partFacts(curve: Columns) {
+  return curve.facts.filter((column) => column.name.startsWith("part"));
+}
+
 /** The parts of a curve from the bottom up. */
 export function partsOf(curve: Columns, by: string): Layer[] {
-  const parts = curve.facts.filter((column) => column.name.startsWith("part"));
-  return parts.map((column, index) => ({
+  return partFacts(curve).map((column, index) => ({
     label: column.meaning,
     colour:
       by === "category"
