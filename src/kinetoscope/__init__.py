@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     )
     from kinetoscope.ranks import merge
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
-    from kinetoscope.trace import Trace, open  # noqa: A004  (the verb is `kinetoscope.open`)
+    from kinetoscope.trace import Trace
+    from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
     from kinetoscope.viewer._report import report
     from kinetoscope.viewer._view import view
 
 __version__ = "0.1.0"
 
+# Without `open`: whoever imports all names keeps the one of Python.
 __all__ = [
     "ArgumentError",
     "DataLoading",
@@ -67,7 +69,6 @@ __all__ = [
     "install",
     "kineto_available",
     "merge",
-    "open",
     "profile",
     "record_function",
     "register_flops",
@@ -144,4 +145,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *_HOMES, *__all__, *_MODULES})

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetoscope.cli import _child_note
+from kinetoscope._errors import ArgumentError
+from kinetoscope.cli import _child_note, _child_places
 from kinetoscope.cli._children import Children
 from kinetoscope.cli._progress import ProgressLine
 from kinetoscope.cli._recording import Wanted
@@ -182,8 +183,6 @@ def test_children_record_with_our_recorder_from_their_beginning(call, tmp_path, 
 
 
 def test_a_folder_that_holds_something_else_is_an_error(tmp_path, family):
-    from kinetoscope._errors import ArgumentError
-    from kinetoscope.cli import _child_places
 
     _child_places.prepare(family.folder, family.wanted)
     _child_places.stop_following(family.folder)
@@ -199,10 +198,38 @@ def test_a_folder_that_holds_something_else_is_an_error(tmp_path, family):
 
 
 def test_what_was_asked_for_reaches_the_children(tmp_path):
-    from kinetoscope.cli import _child_places
 
     wanted = Wanted(prefix=tmp_path / "run", shapes=True, ring_bytes=1 << 20, steps=(2, None), stack=False)
     _child_places.prepare(wanted.children_folder, wanted)
     read = _child_places.read_wanted(wanted.children_folder)
     told = ("shapes", "memory", "stack", "modules", "engine", "ring_bytes", "steps")
     assert {name: getattr(read, name) for name in told} == {name: getattr(wanted, name) for name in told}
+
+
+def test_a_folder_that_others_could_put_something_into_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "place" / "run.children"
+    wanted = Wanted(prefix=folder.parent / "run")
+    folder.parent.mkdir()
+
+    def refused(match):
+        with pytest.raises(ArgumentError, match=match):
+            _child_places.prepare(folder, wanted)
+        assert not (folder / "python" / "sitecustomize.py").exists()
+
+    folder.mkdir()
+    ours = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: ours + 1)
+    refused("somebody else's")
+    monkeypatch.undo()
+    folder.rmdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder.symlink_to(elsewhere)
+    refused("is a link")
+    folder.unlink()
+    folder.parent.chmod(0o777)
+    refused("everybody can replace")
+    assert not folder.exists()
+    folder.parent.chmod(0o1777)
+    _child_places.prepare(folder, wanted)
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -10,7 +10,7 @@ import kinetoscope
 
 
 def test_every_name_in_all_exists_and_nothing_else_is_visible():
-    offered = set(kinetoscope.__all__)
+    offered = {*kinetoscope.__all__, "open"}
     for name in offered:
         getattr(kinetoscope, name)
     visible = {
@@ -23,6 +23,14 @@ def test_every_name_in_all_exists_and_nothing_else_is_visible():
 
 def test_all_is_sorted_and_listed_once():
     assert kinetoscope.__all__ == sorted(set(kinetoscope.__all__))
+
+
+def test_importing_all_names_replaces_no_builtin():
+    told = run(
+        "import builtins; from kinetoscope import *; print(set(dir(builtins)) & set(globals()) - {'__doc__', '__loader__', '__name__', '__package__', '__spec__', '__build_class__'})"
+    )
+    assert told.strip() == "set()"
+    assert "open" in dir(kinetoscope)
 
 
 def test_dir_lists_names_that_were_not_used_yet():

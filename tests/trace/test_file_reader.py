@@ -3,14 +3,18 @@
 import contextlib
 import json
 import shutil
+import tracemalloc
 import zipfile
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinetoscope import FormatError, open  # noqa: A004
 from kinetoscope.trace import STORED
+from kinetoscope.trace._file_columns import unpacked_bytes
 from kinetoscope.trace._file_reader import read_ktrace
 from tests.support.rich_trace import rich_trace
 
@@ -153,3 +157,98 @@ def test_flipped_bytes_never_do_worse_than_a_format_error(tmp_path, data):
     path.write_bytes(content)
     with contextlib.suppress(FormatError):
         use_all(read_ktrace(path))
+
+
+def crafted(path, rows, **columns):
+    """A file whose spans have so many rows and these members; everything else of them is constant."""
+    names = [column.name for column in STORED["spans"].columns if not column.derived]
+    entries = {name: {"constant": 0} for name in names} | {
+        name: {"member": f"spans.{name}.arrow"} for name in columns
+    }
+    manifest = {
+        "format": "ktrace", "version": 2, "info": {}, "strings": 1,
+        "tables": {"spans": {"rows": rows, "columns": entries}},
+    }  # fmt: skip
+    members = {f"spans.{name}.arrow": {name: values} for name, values in columns.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, arrays in {**members, "strings.arrow": {"text": [""]}}.items():
+            sink = pa.BufferOutputStream()
+            table = pa.table(arrays)
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+                writer.write_table(table)
+            archive.writestr(member, memoryview(sink.getvalue()))
+        archive.writestr("manifest.json", json.dumps(manifest))
+    return path
+
+
+def test_a_row_count_that_a_small_file_makes_believable_takes_no_memory(tmp_path):
+    rows = (1 << 27) + 1
+    path = crafted(tmp_path / "x.ktrace", rows, flags=np.zeros(rows, np.uint8))
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with open(path) as trace, pytest.raises(FormatError, match=r"x\.ktrace: .*max_uncompressed_bytes"):
+            trace.column("spans", "start_ns")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_limits_of_open_hold_for_our_own_files(tmp_path):
+    rows = 1 << 20
+    path = crafted(tmp_path / "x.ktrace", rows, flags=np.zeros(rows, np.uint8))
+    for limits in ({"max_uncompressed_bytes": 5 << 20}, {"max_memory_bytes": 5 << 20}):
+        with open(path, **limits) as trace, pytest.raises(FormatError, match=next(iter(limits))):
+            trace.column("spans", "start_ns")
+    with open(path, max_memory_bytes=20 << 20) as trace:
+        assert len(trace.column("spans", "start_ns")) == rows
+        # What was read before counts.
+        with pytest.raises(FormatError, match="max_memory_bytes"):
+            for column in ("duration_ns", "sequence"):
+                trace.column("spans", column)
+    with open(path, max_memory_bytes=0) as trace:
+        for column in ("duration_ns", "start_ns"):
+            trace.column("spans", column)
+
+
+def test_text_that_unpacks_to_much_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    sink = pa.BufferOutputStream()
+    table = pa.table({"text": [""] * (1 << 20) + ["x" * (1 << 24)]})
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    rewrite(path, "strings.arrow", bytes(memoryview(sink.getvalue())))
+    assert path.stat().st_size < 1 << 20
+    for most in (1 << 24, 1 << 25):
+        with open(path, max_uncompressed_bytes=most) as trace, pytest.raises(FormatError, match="unpacked"):
+            len(trace.strings)
+
+
+def test_a_manifest_that_is_compressed_is_not_unpacked(tmp_path):
+    path = tmp_path / "x.ktrace"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", b'{"a": "' + b" " * (1 << 24) + b'"}')
+    with pytest.raises(FormatError, match="compressed"):
+        open(path)
+
+
+@given(columns=st.lists(st.sampled_from(["int8", "int64", "text"]), min_size=1, max_size=4), rows=st.integers(0, 2000),
+       batches=st.integers(1, 3), compressed=st.booleans())  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_what_an_arrow_file_unpacks_to_is_known_before(columns, rows, batches, compressed):
+    made = {
+        f"c{place}": pa.array(["word"] * rows) if kind == "text" else np.arange(rows).astype(kind)
+        for place, kind in enumerate(columns)
+    }
+    sink = pa.BufferOutputStream()
+    table = pa.table(made)
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        for _ in range(batches):
+            writer.write_table(table)
+    found = unpacked_bytes(memoryview(sink.getvalue()))
+    whole = pa.ipc.open_file(sink.getvalue()).read_all()
+    # Uncompressed buffers are padded to 8 bytes.
+    assert abs(found - whole.nbytes) <= 16 * len(columns) * batches

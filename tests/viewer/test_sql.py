@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-duckdb = pytest.importorskip("duckdb")
+pytest.importorskip("duckdb")
+
+import duckdb
 
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.viewer import _sql

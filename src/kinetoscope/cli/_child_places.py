@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from kinetoscope import __version__
@@ -47,10 +48,11 @@ def site_folder(folder: Path) -> str:
 
 
 def prepare(folder: Path, wanted: Wanted) -> None:
-    """Make the folder of a run.
+    """Make the folder of a run, which nobody else can write to: every Python that is followed runs what is in it.
 
     Raises:
-        ArgumentError: The folder cannot be named in `PYTHONPATH`, or holds something that is not ours.
+        ArgumentError: The folder cannot be named in `PYTHONPATH`, holds something that is not ours, or others could
+            put something into it.
         OSError: It cannot be made.
     """
     if os.pathsep in str(folder):
@@ -58,12 +60,33 @@ def prepare(folder: Path, wanted: Wanted) -> None:
             f"--children: {str(folder)!r} has a {os.pathsep!r} in it, and PYTHONPATH could not name it: choose another "
             "place with -o PREFIX."
         )
-    if folder.exists() and any(not _is_ours(entry) for entry in folder.iterdir()):
+    if os.path.lexists(folder):
+        if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+            raise ArgumentError(
+                f"--children: {folder} is a link, no folder, or somebody else's, and every process that is followed "
+                "would run what is in it: remove it, or use -o."
+            )
+        if any(not _is_ours(entry) for entry in folder.iterdir()):
+            raise ArgumentError(
+                f"--children keeps its files in {folder}, which holds something else: move it, or use -o."
+            )
+        shutil.rmtree(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    around = folder.parent.stat().st_mode
+    if around & stat.S_IWOTH and not around & stat.S_ISVTX:
         raise ArgumentError(
-            f"--children keeps its files in {folder}, which holds something else: move it, or use -o."
+            f"--children: everybody can replace what is in {folder.parent}, and every process that is followed would "
+            "run it: use -o with a folder of your own, or take that right away (chmod o-w)."
         )
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / _SITE).mkdir(parents=True)
+    # Who was quicker to make one of that name is refused.
+    folder.mkdir(mode=0o700)
+    made = folder.lstat()
+    if made.st_uid != os.getuid() or stat.S_IMODE(made.st_mode) != 0o700:
+        raise ArgumentError(
+            f"--children: {folder} cannot be kept from others on this file system, and every process that is followed "
+            "would run what is in it: use -o with another folder."
+        )
+    (folder / _SITE).mkdir()
     start = str(Path(__file__).with_name("_child_start.py"))
     script = _SITECUSTOMIZE.format(
         site=site_folder(folder), start=start, folder=str(folder), version=__version__

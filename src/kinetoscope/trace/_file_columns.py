@@ -6,6 +6,7 @@ steps apart, names nothing. So each is tried on a sample of the column, and the 
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -195,3 +196,83 @@ def _zstd() -> pyarrow.Codec:
     import pyarrow as pa
 
     return pa.Codec("zstd")
+
+
+def unpacked_bytes(content: memoryview) -> int:
+    """How many bytes an Arrow file becomes when it is read, found without unpacking any of it.
+
+    Args:
+        content: The file: record batches whose buffers may be compressed, and no dictionaries.
+
+    Raises:
+        ValueError: It has dictionaries, or says something impossible.
+        struct.error: It is cut short or damaged.
+    """
+    footer = len(content) - 10 - _number(content, "<i", len(content) - 10)
+    fields = _Flat(content, footer + _number(content, "<I", footer))
+    if fields.vector(2)[1]:
+        raise ValueError("an Arrow file has dictionaries, which no trace has")
+    begin, count = fields.vector(3)
+    total = 0
+    for block in range(begin, begin + 24 * count, 24):
+        offset, head, _ = struct.unpack_from("<qi4xq", content, block)
+        # Behind a mark of four bytes and the length of the message.
+        message = _Flat(content, offset + 8 + _number(content, "<I", offset + 8))
+        batch = message.table(2)
+        place = batch.field(0)
+        rows = _number(content, "<q", place) if place else 0
+        size = 0
+        compressed = batch.field(3) != 0
+        first, buffers = batch.vector(2)
+        for entry in range(first, first + 16 * buffers, 16):
+            start, length = struct.unpack_from("<qq", content, entry)
+            if compressed and length > 0:
+                told = _number(content, "<q", offset + head + start)
+                length = length - 8 if told == -1 else told
+            if length < 0:
+                raise ValueError("an Arrow file has a buffer of less than no bytes")
+            size += length
+        if rows < 0:
+            raise ValueError("an Arrow file has fewer than no rows")
+        # Types without buffers have rows, too.
+        total += max(size, rows)
+    return total
+
+
+def _number(content: memoryview, form: str, place: int) -> int:
+    """One number, which must lie within the content."""
+    if place < 0:
+        raise ValueError("an Arrow file refers to what lies before it")
+    found: int = struct.unpack_from(form, content, place)[0]
+    return found
+
+
+class _Flat:
+    """A table of a FlatBuffer, the form of Arrow's metadata."""
+
+    def __init__(self, content: memoryview, place: int) -> None:
+        self._content, self._place = content, place
+        self._fields = place - _number(content, "<i", place)
+
+    def field(self, number: int) -> int:
+        """Where a field lies; 0 if it is not there."""
+        slot = 4 + 2 * number
+        if slot >= _number(self._content, "<H", self._fields):
+            return 0
+        offset = _number(self._content, "<H", self._fields + slot)
+        return self._place + offset if offset else 0
+
+    def table(self, number: int) -> _Flat:
+        """A field that is a table."""
+        place = self.field(number)
+        if not place:
+            raise ValueError("an Arrow file lacks a part")
+        return _Flat(self._content, place + _number(self._content, "<I", place))
+
+    def vector(self, number: int) -> tuple[int, int]:
+        """Where the entries of a field begin that is a list, and how many there are."""
+        place = self.field(number)
+        if not place:
+            return 0, 0
+        place += _number(self._content, "<I", place)
+        return place + 4, _number(self._content, "<I", place)

@@ -16,10 +16,12 @@ import numpy as np
 from kinetoscope._errors import FormatError, StateError
 from kinetoscope.trace._assemble import assemble
 from kinetoscope.trace._file import FORMAT, LARGE_ROWS, VERSION
-from kinetoscope.trace._file_columns import column_names, decoded
+from kinetoscope.trace._file_columns import column_names, decoded, unpacked_bytes
+from kinetoscope.trace._memory_limit import default_memory_bytes
 from kinetoscope.trace._schema import STORED, Column
 from kinetoscope.trace._text import from_utf8
 from kinetoscope.trace._trace import Trace
+from kinetoscope.trace._unpacking import FREE_BYTES, FREE_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +33,22 @@ _REFERENCE = "row of "
 # What `from_utf8` looks for.
 _ESCAPE = re.compile(rb"\\u\{d")
 _MOST_ROWS = 1 << 31
+# What a text takes beside its characters.
+_TEXT_BYTES = 64
 # Whatever parsing a damaged file may raise: ZIP, JSON, Arrow and numpy have families of their own.
 _DAMAGE = Exception
 
 
-def read_ktrace(path: Path) -> Trace:
+def read_ktrace(
+    path: Path, *, max_memory_bytes: int | None = None, max_uncompressed_bytes: int | None = None
+) -> Trace:
     """Open a `.ktrace` file; columns and strings are read when they are first used.
 
     Args:
         path: The file.
+        max_memory_bytes: How much memory its columns and strings may take, 0 for no limit; without it half of what is
+            available. What comes on top is a `FormatError` before it is read.
+        max_uncompressed_bytes: How many bytes the file may become; without it 200 times its size or 1 GiB.
 
     Returns:
         The trace; closing it lets go of the file. A part that turns out damaged later is a `FormatError` then.
@@ -49,7 +58,7 @@ def read_ktrace(path: Path) -> Trace:
         OSError: The file cannot be read.
     """
     try:
-        reader = _Reader(path)
+        reader = _Reader(path, max_memory_bytes, max_uncompressed_bytes)
         try:
             trace = Trace(
                 assemble(reader.tables(), reader.strings, reader.rows), reader.strings, reader.info, path
@@ -68,9 +77,16 @@ def read_ktrace(path: Path) -> Trace:
 class _Reader:
     """One open file: where its members lie, and which of them were checked."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_memory_bytes: int | None, max_uncompressed_bytes: int | None) -> None:
         """Read the manifest and map the file."""
         self.path = path
+        self._made_bytes = 0
+        self._most_memory = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
+        self._most_unpacked = (
+            max(FREE_BYTES, FREE_RATIO * path.stat().st_size)
+            if max_uncompressed_bytes is None
+            else max_uncompressed_bytes
+        )
         self._map: mmap.mmap | None = None
         with path.open("rb") as file:
             self._places, manifest = _contents(path, file)
@@ -131,7 +147,9 @@ class _Reader:
         with self._lock:
             if self._strings is None:
                 try:
-                    strings = _texts(self._arrow("strings.arrow", ["text"])[0])
+                    stored = self._arrow("strings.arrow", ["text"])[0]
+                    self._allow(stored.nbytes + len(stored) * _TEXT_BYTES, keep=True)
+                    strings = _texts(stored)
                     if not strings or strings[0] != "" or self._string_count not in (None, len(strings)):
                         raise ValueError("the string table is not as it must be")
                 except (FormatError, StateError):
@@ -168,8 +186,33 @@ class _Reader:
                 content = memoryview(self._map)[start : start + size]
                 if len(content) != size or zlib.crc32(content) != checksum:
                     raise ValueError(f"the checksum of {name} does not fit")
+                self._allow(unpacked_bytes(content))
                 self._checked[name] = pa.py_buffer(content)
             return self._checked[name]
+
+    def _allow(self, count: int, *, keep: bool = False) -> None:
+        """Refuse what would become more than the limits allow.
+
+        Args:
+            count: How many bytes are about to be made.
+            keep: They stay as long as the trace does, and count from now on.
+
+        Raises:
+            FormatError: It is too much.
+        """
+        total = self._made_bytes + count
+        if total > self._most_unpacked:
+            raise FormatError(
+                f"{self.path}: its columns take more than {self._most_unpacked:,} bytes when they are unpacked: if "
+                "the file is known to be good, open it with a larger max_uncompressed_bytes"
+            )
+        if 0 < self._most_memory < total:
+            raise FormatError(
+                f"{self.path}: its columns take more memory than the {self._most_memory:,} bytes that they may: close "
+                "other programs, or open it with a larger max_memory_bytes"
+            )
+        if keep:
+            self._made_bytes = total
 
     def _load(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
         """Read and check one column."""
@@ -196,11 +239,15 @@ class _Reader:
         """Read one column and undo its encoding."""
         if "constant" in entry:
             self._see_rows(table)
+            self._allow(self.rows[table] * np.dtype(column.type).itemsize, keep=True)
             return np.full(self.rows[table], entry["constant"], dtype=column.type)
         if column.type == "text":
-            return _texts(self._arrow(entry["member"], [column.name])[0])
+            texts = self._arrow(entry["member"], [column.name])[0]
+            self._allow(texts.nbytes + len(texts) * _TEXT_BYTES, keep=True)
+            return _texts(texts)
         parts = column_names(column.name, entry)
         arrays = self._arrow(entry["member"], parts)
+        self._allow(len(arrays[0]) * np.dtype(column.type).itemsize, keep=True)
         stored = {part: array.to_numpy() for part, array in zip(parts, arrays, strict=True)}
         return decoded(column.name, column.type, entry, stored)
 
@@ -244,6 +291,9 @@ def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], d
     with zipfile.ZipFile(file) as archive:
         if "manifest.json" not in archive.namelist():
             raise FormatError(f"{path}: a ZIP archive, but no .ktrace file: it holds no manifest.json")
+        # A compressed manifest could become as large as it likes.
+        if archive.getinfo("manifest.json").compress_type != zipfile.ZIP_STORED:
+            raise FormatError(f"{path}: a ZIP archive, but no .ktrace file: its members are compressed")
         manifest = json.loads(archive.read("manifest.json"))
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise FormatError(

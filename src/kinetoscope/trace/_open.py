@@ -45,10 +45,11 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
             which is read from where it stands and stays open.
         progress: Called again and again while JSON is read, with the bytes of the file that have been read, those it has
             (None where nobody knows), and how many events were found so far. What it raises ends the reading.
-        max_memory_bytes: How much memory the events of a JSON file may take; what comes after is only counted. Without
-            it half of the memory that is available. 0: no limit.
-        max_uncompressed_bytes: How many bytes of a packed JSON file are unpacked at most. Without it 200 times its size
-            or 1 GiB, whichever is more.
+        max_memory_bytes: How much memory the events of a JSON file may take; what comes after is only counted. For a
+            `.ktrace` file, how much its columns may; more is a `FormatError` when it would be read. Without it half of the
+            memory that is available. 0: no limit.
+        max_uncompressed_bytes: How many bytes a packed JSON file or a `.ktrace` file is unpacked to at most. Without it 200
+            times its size or 1 GiB, whichever is more.
 
     Returns:
         The trace. It is a context manager; leaving it lets go of the file.
@@ -72,7 +73,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     with ByteSource.of(source) as found:
         head = found.peek(8)
         if head == RECORDING_MAGIC or head.startswith(ZIP_MAGIC):
-            return _open_own(found, head)
+            return _open_own(found, head, max_memory_bytes, max_uncompressed_bytes)
         text = UnpackedText(found, max_uncompressed_bytes)
         try:
             begin = text.head()
@@ -87,15 +88,17 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         raise FormatError(f"{found.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")
 
 
-def _open_own(source: ByteSource, head: bytes) -> Trace:
+def _open_own(
+    source: ByteSource, head: bytes, max_memory_bytes: int | None, max_uncompressed_bytes: int | None
+) -> Trace:
     """Open a file of this profiler: by its path, or else by that of a copy."""
     if source.path is not None:
-        return _open_path(source.path, head)
+        return _open_path(source.path, head, max_memory_bytes, max_uncompressed_bytes)
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
         local = Path(folder) / "trace"
         source.copy_to(local)
         try:
-            trace = _open_path(local, head)
+            trace = _open_path(local, head, max_memory_bytes, max_uncompressed_bytes)
         except FormatError as error:
             raise FormatError(str(error).replace(str(local), source.name)) from error
         # The copy disappears now, so what is still lazy has to be read now.
@@ -108,13 +111,15 @@ def _open_own(source: ByteSource, head: bytes) -> Trace:
     return trace
 
 
-def _open_path(path: Path, head: bytes) -> Trace:
+def _open_path(
+    path: Path, head: bytes, max_memory_bytes: int | None, max_uncompressed_bytes: int | None
+) -> Trace:
     """Open a recording or a `.ktrace` file."""
     if head == RECORDING_MAGIC:
         return Trace.from_recording(path)
     from kinetoscope.trace._file_reader import read_ktrace
 
-    return read_ktrace(path)
+    return read_ktrace(path, max_memory_bytes=max_memory_bytes, max_uncompressed_bytes=max_uncompressed_bytes)
 
 
 def _what_it_is(head: bytes, begin: bytes) -> str:

@@ -265,7 +265,7 @@ def _protocol() -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
+            if self._is_answering():
                 self._stop_waiting()
             else:
                 self._wait_for_request()
@@ -288,8 +288,13 @@ def _protocol() -> type[asyncio.Protocol]:
 
         def _give_up(self) -> None:
             self._late = None
-            if self.cycle is None or self.cycle.response_complete:
+            if not self._is_answering():
                 self.transport.close()
+
+        def _is_answering(self) -> bool:
+            # None before the first request, whatever its type says.
+            cycle: Any = self.cycle
+            return cycle is not None and not cycle.response_complete
 
     return Timed
 

@@ -9,7 +9,11 @@ def test_memory_is_divided_by_module_whichever_answer_comes_first(visit, served,
     page.locator(".readings .sum").wait_for()
     held = []
     last = "memory/curve" if first == "memory/at" else "memory/at"
-    page.route(lambda address: last in address and "by=module" in address, lambda route: held.append(route))
+
+    def hold(route):
+        held.append(route)
+
+    page.route(lambda address: last in address and "by=module" in address, hold)
     with page.expect_response(lambda answer: first in answer.url and "by=module" in answer.url):
         page.get_by_role("group", name="Divided by").get_by_role("button", name="Module").click()
     page.wait_for_function("() => new Promise((done) => requestAnimationFrame(() => done(true)))")
