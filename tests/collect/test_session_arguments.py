@@ -10,7 +10,7 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
-from kinetoscope.collect import choose_engine
+from kinetoscope.collect import _hybrid_check, choose_engine
 from kinetoscope.collect._joined import JoinedEngine
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
@@ -316,10 +316,22 @@ def test_native_with_a_device_joins_the_two(native):  # noqa: F811
     assert chosen.name == "native"
 
 
-def test_auto_takes_kineto_for_a_device_and_says_so_once():
-    with pytest.warns(UserWarning, match=r"Kineto.*does not record CUDA activity; pass") as caught:
+def test_auto_takes_kineto_for_a_device_that_cannot_be_checked_and_says_so_once(
+    native, tmp_path, monkeypatch
+):  # noqa: F811
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(_hybrid_check, "_results", {})
+    with pytest.warns(
+        UserWarning, match=r"Kineto.*the hybrid engine could not be checked: .*doctor"
+    ) as caught:
         assert choose_engine("auto", [CPU, CUDA]).name == "kineto"
     assert len(caught) == 1
+
+
+def test_auto_leaves_a_device_alone_to_kineto():
+    with pytest.warns(UserWarning, match=r"Kineto.*does not record CUDA activity alone"):
+        assert choose_engine("auto", [CUDA]).name == "kineto"
 
 
 def test_asking_for_kineto_by_name_does_not_warn():

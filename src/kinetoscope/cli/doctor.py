@@ -20,6 +20,7 @@ from kinetoscope.cli import _units
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch.profiler import ProfilerActivity
 
     from kinetoscope.collect import EngineStatus
 
@@ -59,8 +60,7 @@ def command(*, build: bool) -> None:
 
     status = native_engine_status(_say)
     _native_lines(printer, status)
-    beyond = sorted(activity.name for activity in supported_activities() if activity != ProfilerActivity.CPU)
-    _engine_line(printer, status, beyond)
+    _engine_line(printer, status, supported_activities() - {ProfilerActivity.CPU})
     _kineto_line(printer)
     _switch_line(printer)
 
@@ -82,7 +82,7 @@ def _native_lines(printer: Console, status: EngineStatus) -> None:
             _line(printer, "", f"{name}: {value}")
 
 
-def _engine_line(printer: Console, status: EngineStatus, beyond: list[str]) -> None:
+def _engine_line(printer: Console, status: EngineStatus, devices: set[ProfilerActivity]) -> None:
     """Conclude."""
     if not status.available:
         _line(
@@ -91,16 +91,28 @@ def _engine_line(printer: Console, status: EngineStatus, beyond: list[str]) -> N
             "kineto, torch's own collector: slower, and without modules (see recorder above)",
             POOR,
         )
-    elif beyond:
-        devices = ", ".join(beyond)
+        return
+    from kinetoscope.collect._hybrid_check import hybrid_status
+
+    checks = {
+        device.name: hybrid_status(device, _say, repeat_failed=True)
+        for device in sorted(devices, key=lambda device: device.name)
+    }
+    for name, check in checks.items():
+        _line(printer, "hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
+    if not checks:
+        _line(printer, "engine", "native", OK)
+    elif all(check.available for check in checks.values()):
+        names = ", ".join(checks)
+        _line(printer, "engine", f"hybrid: the host natively, {names} by torch's own collector", OK)
+    else:
         _line(
             printer,
             "engine",
-            f"kineto by default, because only it records {devices}; engine='native' records the host natively beside it",
+            "kineto, torch's own collector: slower, and without modules (see hybrid above); engine='native' records the "
+            "host natively all the same",
             POOR,
         )
-    else:
-        _line(printer, "engine", "native", OK)
 
 
 def _kineto_line(printer: Console) -> None:

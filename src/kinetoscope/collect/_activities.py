@@ -35,6 +35,17 @@ def supported_activities() -> set[ProfilerActivity]:
     return {activity for activity in known if _is_there(activity)} | {ProfilerActivity.CPU}
 
 
+# torch gives its `PrivateUse1` the name of the accelerator that a program registers, and finds it by both names.
+_TORCHS_NAMES: dict[ProfilerActivity, str] = {
+    activity: name for name, activity in reversed(ProfilerActivity.__members__.items())
+}
+
+
+def name_of(activity: ProfilerActivity) -> str:
+    """torch's own name of an activity, such as `CUDA`; `PrivateUse1` whatever the registered accelerator is called."""
+    return _TORCHS_NAMES[activity]
+
+
 # What `activities` may hold: an activity, or single kinds of some by the names of Kineto, such as {CUDA: ["KERNEL"]}.
 ActivityItem: TypeAlias = ProfilerActivity | Mapping[ProfilerActivity, Iterable[str]]
 # Which kinds of each activity are asked for; None means all.
@@ -86,7 +97,7 @@ def recordable(asked: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
 
 def _is_there(activity: ProfilerActivity) -> bool:
     """Whether the device behind an activity can be used now."""
-    module_name = _DEVICE_MODULES.get(activity.name)
+    module_name = _DEVICE_MODULES.get(name_of(activity))
     if module_name is None:
         return True
     module = getattr(torch, module_name, None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kinetoscope._errors import ArgumentError, RecorderError
 from kinetoscope.collect._activities import ProfilerActivity
+from kinetoscope.collect._engine import EngineStatus
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
@@ -16,16 +17,22 @@ EngineName = Literal["auto", "native", "kineto"]
 
 
 def choose_engine(
-    requested: EngineName | Engine, activities: Iterable[ProfilerActivity], *, chooses_kinds: bool = False
+    requested: EngineName | Engine,
+    activities: Iterable[ProfilerActivity],
+    *,
+    chooses_kinds: bool = False,
+    profile_memory: bool = False,
 ) -> Engine:
     """Make the engine that shall record.
 
     Args:
         requested: `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record what is asked
-            for; where it cannot, one warning says why. `"native"` with a device records the host by our recorder and the
-            device by torch's collector. An engine object is returned as it is.
+            for; where it cannot, one warning says why. With a device, native means hybrid: the host is recorded by our
+            recorder and the device by torch's collector; `"auto"` does so where `hybrid_status` finds that the two agree.
+            An engine object is returned as it is.
         activities: What shall be recorded.
         chooses_kinds: Whether only single kinds of some activity shall be.
+        profile_memory: Whether memory is recorded, too.
 
     Returns:
         The engine, not yet prepared.
@@ -49,17 +56,11 @@ def choose_engine(
     asked = set(activities)
     beyond_native = sorted(activity.name for activity in asked if activity != ProfilerActivity.CPU)
     with_host = ProfilerActivity.CPU in asked
-    if beyond_native and not (requested == "native" and with_host):
-        # Until the two have been seen together on a device, joining them is for those who ask for it.
-        obstacle = (
-            f"the native recorder does not record {', '.join(beyond_native)} activity; pass "
-            "activities=[ProfilerActivity.CPU] to do without, or engine='native' to have the host recorded natively and the "
-            "rest by torch's collector"
-        )
+    if beyond_native and not with_host:
+        obstacle = f"the native recorder does not record {', '.join(beyond_native)} activity alone"
         if requested == "native":
             raise ArgumentError(
-                f"engine='native' cannot be used: the native recorder does not record {', '.join(beyond_native)} activity "
-                "alone; add ProfilerActivity.CPU, or pass engine='kineto'."
+                f"engine='native' cannot be used: {obstacle}; add ProfilerActivity.CPU, or pass engine='kineto'."
             )
     elif chooses_kinds:
         obstacle = "the native recorder does not choose among the kinds of an activity"
@@ -67,12 +68,24 @@ def choose_engine(
             raise ArgumentError(
                 f"engine='native' cannot be used: {obstacle}; pass the activities themselves."
             )
+    elif beyond_native and profile_memory and requested == "auto":
+        obstacle = (
+            "torch reports the memory of devices to no other; engine='native' records that of the host, and both without "
+            "profile_memory=True are recorded natively"
+        )
     else:
         status = native_engine_status()
         if status.available and beyond_native:
+            from kinetoscope.collect._hybrid_check import hybrid_status
             from kinetoscope.collect._joined import JoinedEngine
 
-            return JoinedEngine()
+            if requested == "native":
+                return JoinedEngine()
+            checks = [hybrid_status(activity) for activity in asked - {ProfilerActivity.CPU}]
+            status = next((check for check in checks if not check.available), checks[0])
+            if status.available:
+                return JoinedEngine()
+            status = EngineStatus(False, f"{status.reason} (`kinetoscope doctor` checks again)")
         if status.available:
             return NativeEngine()
         obstacle = status.reason

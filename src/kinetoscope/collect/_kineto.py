@@ -20,6 +20,7 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
+from kinetoscope.collect._activities import name_of
 from kinetoscope.collect._engine import StillRecordingError
 from kinetoscope.collect._experimental import for_torchs_collector, has_setting
 from kinetoscope.collect._kineto_columns import note_this_thread
@@ -218,7 +219,7 @@ def _in_use() -> bool:
 
 def _make_collector(request: RecordingRequest) -> Any:
     """A collector of torch, set up but doing nothing yet."""
-    names = {activity.name for activity in request.activities}
+    names = {name_of(activity) for activity in request.activities}
     device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
     if device is None and "PrivateUse1" in names:
         device = torch._C._get_privateuse1_backend_name()

@@ -13,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect._activities import name_of
 from kinetoscope.collect._aside import Aside
 from kinetoscope.collect._machine import boot
 from kinetoscope.trace import catalog
@@ -167,7 +168,7 @@ class KinetoRecording:
             strings = _kineto_columns.split_overloads(tables, strings)
         if "threads" in tables:
             _kineto_columns.number_threads(tables)
-        device = _kineto_columns.device_of([activity.name for activity in self._request.activities])
+        device = _kineto_columns.device_of([name_of(activity) for activity in self._request.activities])
         if device is not None and "streams" in tables:
             tables["streams"]["device_type"][:] = device
         told = {key: value for key, value in read.info.items() if key in _TOLD}

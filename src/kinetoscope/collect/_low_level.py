@@ -337,7 +337,10 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         """The engine that was asked for; where one may be chosen and ours is busy, torch's collector for this cycle."""
         self._engine_is_for_one_cycle = False
         engine = choose_engine(
-            self._asked_engine, self._recordable, chooses_kinds=bool(self.activity_filters)
+            self._asked_engine,
+            self._recordable,
+            chooses_kinds=bool(self.activity_filters),
+            profile_memory=self.profile_memory,
         )
         if self._asked_engine == "auto" and SEATS.is_taken_by_another(self, engine.name):
             engine = choose_engine("kineto", self._recordable)

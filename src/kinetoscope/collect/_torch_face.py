@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kinetoscope._errors import StateError
-from kinetoscope.collect._activities import ProfilerActivity, checked_activities
+from kinetoscope.collect._activities import ProfilerActivity, checked_activities, name_of
 from kinetoscope.collect._arguments import checked_callable, checked_switch
 from kinetoscope.collect._profiler_face import ProfilerFace
 from kinetoscope.collect._warn import warn_user
@@ -92,8 +94,10 @@ class TorchFace:
     @property
     def use_device(self) -> str | None:
         """torch's name of the device among the activities that were asked for, None for the CPU alone."""
-        names = {activity.name for activity in self.activities}
-        return next((device for name, device in _DEVICES.items() if name in names), None)
+        names = {name_of(activity) for activity in self.activities}
+        if found := next((device for name, device in _DEVICES.items() if name in names), None):
+            return found
+        return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None
 
     @property
     def profiler(self) -> Any:

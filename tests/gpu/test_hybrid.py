@@ -1,0 +1,143 @@
+"""`engine="auto"` with a device: hybrid where the check of this machine holds, else torch's collector with one reason."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from kinetoscope import ProfilerActivity, profile
+from kinetoscope.collect import _hybrid_check
+from kinetoscope.collect._activities import name_of
+from tests.gpu.conftest import activity_of
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Results of this test alone."""
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setattr(_hybrid_check, "_results", {})
+    return tmp_path
+
+
+def record(device, **more):
+    x = torch.ones(16, 16, device=device)
+    with profile(activities=[ProfilerActivity.CPU, activity_of(device)], **more) as session:
+        x.mul(2)
+        torch.accelerator.synchronize()
+    return session.trace
+
+
+def status(device, **more):
+    """The status, and what was said while it was found."""
+    said = []
+    return _hybrid_check.hybrid_status(activity_of(device), said.append, **more), said
+
+
+def test_the_hybrid_engine_records_where_the_check_holds(device, cache):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        trace = record(device)
+    assert trace.info["engine"] == "native"
+    assert [row["operator"] for row in trace.table("launches").to_pylist()] == ["aten::mul"]
+    (kept,) = cache.glob("hybrid-*.json")
+    told = json.loads(kept.read_text())
+    assert told["holds"]
+    assert told["reason"].startswith(
+        "100 launches recorded by both engines agree, and the clocks of host and device to"
+    )
+    _hybrid_check._results.clear()
+    found, said = status(device)
+    assert found.available
+    assert said == []
+    doctor = subprocess.run(
+        [sys.executable, "-m", "kinetoscope", "doctor"], capture_output=True, text=True, check=True
+    )
+    lines = {
+        line.split()[0]: " ".join(line.split()[1:]) for line in doctor.stdout.splitlines() if line.strip()
+    }
+    assert "100 launches recorded by both engines agree" in doctor.stdout
+    assert lines["engine"].startswith("hybrid: the host natively")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("lose", "the hybrid engine saw 90 of 100 launches"),
+        ("shift", "(saw .* of 100 launches|only after a shift of)"),
+        ("crash", "the check of the hybrid engine was ended by SIGABRT"),
+    ],
+)
+def test_a_device_that_fails_the_check_is_recorded_by_torchs_collector(
+    device, cache, monkeypatch, fault, reason
+):
+    if device.type != "testdevice":
+        pytest.skip("only the tests' own device fails on demand")
+    monkeypatch.setenv("TEST_DEVICE_FAULT", fault)
+    found, said = status(device)
+    assert len(said) == 1
+    assert not found.available
+    monkeypatch.delenv("TEST_DEVICE_FAULT")
+    _hybrid_check._results.clear()
+    with pytest.warns(UserWarning, match=f"torch's own collector.*{reason}.*kinetoscope doctor") as caught:
+        assert record(device).info["engine"] == "kineto"
+    assert len(caught) == 1
+    if fault == "lose":
+        assert status(device)[0] == found
+        assert status(device, repeat_failed=True)[0].available
+        assert json.loads(next(cache.glob("hybrid-*.json")).read_text())["holds"]
+
+
+def test_a_check_that_takes_too_long_is_ended(device, cache, monkeypatch):
+    monkeypatch.setattr(_hybrid_check, "PATIENCE_S", 0.01)
+    ended = []
+    end = _hybrid_check._end
+    monkeypatch.setattr(_hybrid_check, "_end", lambda process: (end(process), ended.append(process)))
+    found, _ = status(device)
+    assert not found.available
+    assert "did not end within" in found.reason
+    assert ended[0].returncode is not None
+    assert len(list(cache.glob("hybrid-*.json"))) == 1
+
+
+def test_a_check_of_another_process_is_not_waited_for_without_end(device, cache, monkeypatch):
+    monkeypatch.setattr(_hybrid_check, "PATIENCE_S", 0.01)
+    with (cache / "hybrid.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found, said = status(device)
+    assert not found.available
+    assert "another process has been checking" in found.reason
+    assert said == []
+
+
+def test_a_device_that_cannot_be_used_now_is_no_verdict(device, cache, monkeypatch):
+    monkeypatch.setattr(_hybrid_check, "_device_name", lambda name: f"{device.type}:99")
+    found, _ = status(device)
+    assert not found.available
+    assert "could not be checked: " in found.reason
+    assert list(cache.glob("hybrid-*.json")) == []
+
+
+def test_a_cache_that_is_none_costs_the_hybrid_engine_and_not_the_job(device, cache, monkeypatch):
+    (cache / "file").write_text("")
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(cache / "file"))
+    with pytest.warns(UserWarning, match="the hybrid engine could not be checked"):
+        assert record(device).info["engine"] == "kineto"
+
+
+def test_a_kept_result_that_cannot_be_read_is_made_anew(device, cache):
+    key = _hybrid_check._key(name_of(activity_of(device)))
+    (cache / f"hybrid-{key}.json").write_text('{"holds": tr')
+    found, said = status(device)
+    assert found.available
+    assert len(said) == 1
+
+
+def test_memory_of_a_device_is_worth_torchs_collector(device, cache):
+    with pytest.warns(UserWarning, match="torch reports the memory of devices to no other"):
+        assert record(device, profile_memory=True).info["engine"] == "kineto"
+    assert os.listdir(cache) == []
