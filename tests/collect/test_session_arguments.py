@@ -316,9 +316,8 @@ def test_native_with_a_device_joins_the_two(native):  # noqa: F811
     assert chosen.name == "native"
 
 
-def test_auto_takes_kineto_for_a_device_that_cannot_be_checked_and_says_so_once(
-    native, tmp_path, monkeypatch
-):  # noqa: F811
+@pytest.mark.usefixtures("native")
+def test_auto_takes_kineto_for_a_device_that_cannot_be_checked(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(_hybrid_check, "_results", {})
