@@ -42,9 +42,11 @@ MappedFile::MappedFile(const std::string& path) {
   void* mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.number(), 0);
   if (mapped == MAP_FAILED) fail(errno);
   data_ = static_cast<const std::byte*>(mapped);
+  guard_ = std::make_unique<FaultGuard>(mapped, size_);
 }
 
 MappedFile::~MappedFile() {
+  guard_.reset();
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
 }
 

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
+#include "fault_guard.h"
+
 namespace kinetoscope {
 
-// Maps a regular file for its own lifetime. A file that another process cuts short while it is mapped ends
-// this process with SIGBUS, as with any mapping; recordings only grow.
+// Maps a regular file for its own lifetime. If another process cuts the file short meanwhile, all of it reads
+// as zero from then on, and file_lost() says so.
 class MappedFile {
  public:
   // Throws std::system_error with the errno of the failed call; EINVAL for anything but a regular file.
@@ -18,6 +21,7 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  bool file_lost() const { return guard_ != nullptr && guard_->file_lost(); }
 
   // Maps the pages of the first `bytes` at once, which spares a fault for each of them. Not for the whole
   // file: the unused end of a live recording may be large and must not be pulled into memory.
@@ -26,6 +30,7 @@ class MappedFile {
  private:
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::unique_ptr<FaultGuard> guard_;
 };
 
 }  // namespace kinetoscope

@@ -21,7 +21,7 @@ std::vector<std::string> strict(std::vector<std::string> texts) {
   return texts;
 }
 
-int64_t end_of(int64_t start_ns, int64_t duration_ns) {
+int64_t slice_end(int64_t start_ns, int64_t duration_ns) {
   int64_t end_ns;
   if (__builtin_add_overflow(start_ns, std::max<int64_t>(duration_ns, 0), &end_ns)) return kNever;
   return end_ns;
@@ -276,7 +276,7 @@ void PerfettoWriter::write_span(std::size_t row) {
 
 void PerfettoWriter::open_span(std::size_t row, std::size_t track) {
   const PerfettoSpans& spans = columns_.spans;
-  const int64_t start_ns = spans.start_ns[row], end_ns = end_of(start_ns, spans.duration_ns[row]);
+  const int64_t start_ns = spans.start_ns[row], end_ns = slice_end(start_ns, spans.duration_ns[row]);
   const auto lane = static_cast<std::size_t>(spans.lane[row]);
   const auto refuse = [&] {
     throw BadColumns("PerfettoWriter: span " + std::to_string(row) +

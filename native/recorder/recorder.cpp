@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "call_hooks.h"
 #include "clock.h"
@@ -31,6 +32,7 @@ constexpr int64_t kPatienceNs = 200'000'000;
 // may run the garbage collector, and with it any code of the job, fork included.
 std::recursive_mutex control;
 Session* recording = nullptr;
+bool stopped = false;            // stop() has ended it; close() has not
 bool stopped_all = false;        // every thread has left the recording that stop() ended
 uint32_t call_threads_lost = 0;  // of the recording that stop() ended
 uint32_t generations = 0;
@@ -66,6 +68,7 @@ void after_fork_in_child() {
   if (recording != nullptr) {
     recording->dictionary().mutex().unlock();
     recording->file().abandon();
+    FaultGuard::forget_all();
     start_naming(nullptr);
     // Left behind whole: tearing it down would give up weak references and touch files of the parent.
     recording = nullptr;
@@ -76,6 +79,34 @@ void after_fork_in_child() {
   if (ThreadState* thread = this_thread()) thread->main_python = PyGILState_GetThisThreadState();
   // Not unlocked but made anew: it is held by a thread number that does not exist in the child.
   new (&control) std::recursive_mutex;
+}
+
+// Lets nothing more be recorded.
+void end_recording(Session& session) {
+  const uint64_t now = read_tick();
+  Session::set_current(nullptr);
+  remove_operator_callback();
+  call_threads_lost = static_cast<uint32_t>(stop_calls());
+  stopped_all = wait_until_idle(kPatienceNs);
+  if (stopped_all) {
+    session.settle_orphans();
+    cut_calls(session, now);
+  }
+  session.file().add_clock_pair(read_clock_pair());
+  session.file().header().stop_tick = now;
+  stopped = true;
+}
+
+// Gives back what a recording that has ended holds. Its tables may have millions of entries, its mapping
+// millions of pages: the helper thread takes them down, once no thread is inside a callback that may still
+// write.
+void let_go(Session*& over) {
+  Session* session = std::exchange(over, nullptr);
+  session->modules().drop_references();
+  room_keeper::release(
+      session->shared_file(),
+      std::shared_ptr<void>(session, [](void* old) { delete static_cast<Session*>(old); }),
+      stopped_all ? nullptr : +[] { return wait_until_idle(0); });
 }
 
 }  // namespace
@@ -109,7 +140,7 @@ int kinetoscope_recorder_load(PyObject* module_call, char* message, size_t bytes
 }
 
 int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes, uint64_t ring_chunks,
-                               char* message, size_t bytes) {
+                               int64_t keep_since_ns, char* message, size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(control);
   if (!loaded || recording != nullptr) {
     say(message, bytes, loaded ? "a recording is already in progress" : "the recorder is not loaded");
@@ -126,6 +157,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_b
     // Generation 0 is that of a thread that has not taken part in anything.
     if (++generations == 0) ++generations;
     recording = new Session(file, generations, what);
+    stopped = stopped_all = false;
     start_naming(&recording->modules());
     file->add_clock_pair(at_load);
     file->add_clock_pair(read_clock_pair());
@@ -136,36 +168,38 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_b
     Session::set_current(recording);
     add_operator_callback(what);
     if (calls) start_calls(*recording);
+    // Last, for it may take the place of an older recording.
+    file->publish(keep_since_ns);
     return 0;
   } catch (const std::exception& error) {
     say(message, bytes, error.what());
+    if (recording != nullptr) {
+      end_recording(*recording);
+      let_go(recording);
+    }
     return -1;
   }
 }
 
-int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* stopped) {
+int kinetoscope_recorder_path(char* path, size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(control);
-  std::memset(stopped, 0, sizeof(*stopped));
+  if (recording == nullptr) return -1;
+  say(path, bytes, recording->file().path().c_str());
+  return 0;
+}
+
+int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* told) {
+  std::lock_guard<std::recursive_mutex> lock(control);
+  std::memset(told, 0, sizeof(*told));
   if (recording == nullptr) return -1;
   Session* session = recording;
   // Python's exit stops a recording that somebody may still want to stop for good.
-  if (session->file().header().stop_tick == 0) {
-    const uint64_t now = read_tick();
-    Session::set_current(nullptr);
-    remove_operator_callback();
-    call_threads_lost = static_cast<uint32_t>(stop_calls());
-    stopped_all = wait_until_idle(kPatienceNs);
-    if (stopped_all) {
-      session->settle_orphans();
-      cut_calls(*session, now);
-    }
-    session->file().add_clock_pair(read_clock_pair());
-    session->file().header().stop_tick = now;
-  }
-  stopped->unnamed_modules = session->modules().resolve({});
-  stopped->faults = session->faults.load(std::memory_order_relaxed);
-  stopped->idle = stopped_all ? 1 : 0;
-  stopped->call_threads_lost = call_threads_lost;
+  if (!stopped) end_recording(*session);
+  told->unnamed_modules = session->modules().resolve({});
+  told->faults = session->faults.load(std::memory_order_relaxed);
+  told->idle = stopped_all ? 1 : 0;
+  told->call_threads_lost = call_threads_lost;
+  told->file_lost = session->file().lost() ? 1 : 0;
   return 0;
 }
 
@@ -219,17 +253,8 @@ void kinetoscope_recorder_add_info(const char* key, const char* json) {
 int kinetoscope_recorder_close() {
   std::lock_guard<std::recursive_mutex> lock(control);
   if (recording == nullptr) return -1;
-  Session* session = recording;
-  recording = nullptr;
-  session->modules().drop_references();
-  session->file().close_books(session->file().header().stop_tick);
-  // A thread that has not left its callback may still write: then the memory stays, once per such stop.
-  if (!stopped_all) return 0;
-  // Its tables may hold millions of entries, its mapping millions of pages: the helper thread takes them
-  // down.
-  room_keeper::release(session->shared_file(), std::shared_ptr<void>(session, [](void* over) {
-                         delete static_cast<Session*>(over);
-                       }));
+  recording->file().close_books();
+  let_go(recording);
   return 0;
 }
 

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 2u
+#define KINETOSCOPE_RECORDER_VERSION 3u
 
 struct _object;
 
@@ -20,6 +20,8 @@ struct kinetoscope_recorder_stopped {
   uint64_t unnamed_modules;    // instances whose names are still unknown
   uint32_t idle;               // 0: a thread did not leave its callback in time
   uint32_t call_threads_lost;  // threads whose calls are missing from when another profiler took them over
+  uint32_t file_lost;          // somebody cut the file short while it was recorded into
+  uint32_t reserved;
 };
 
 KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
@@ -28,10 +30,16 @@ KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
 // Returns 0, or -1 with the reason in `message`. So do all that return int.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_load(struct _object* module_call, char* message, size_t bytes);
 
-// Begins a recording in a new file at `path`. `what` is a set of kinetoscope::Recorded; `ring_chunks` 0 for
-// no ring. On success `message` says which Python calls cannot be recorded and why, and is else empty.
+// Begins a recording in a new file at `path`, or beside it: see RecordingFile::publish() for when, and for
+// `keep_since_ns`. `what` is a set of kinetoscope::Recorded; `ring_chunks` 0 for no ring. On success
+// `message` says which Python calls cannot be recorded and why, and is else empty. On failure nothing has
+// changed.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes,
-                                                  uint64_t ring_chunks, char* message, size_t bytes);
+                                                  uint64_t ring_chunks, int64_t keep_since_ns, char* message,
+                                                  size_t bytes);
+
+// Where the recording in progress is.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_path(char* path, size_t bytes);
 
 // Ends recording. The dictionary stays open for resolve() and add_info() until close().
 KINETOSCOPE_EXPORT int kinetoscope_recorder_stop(struct kinetoscope_recorder_stopped* stopped);

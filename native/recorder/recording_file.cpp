@@ -2,12 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <system_error>
 
 #include "clock.h"
@@ -27,19 +32,67 @@ constexpr uint64_t kReserveStep = 16;
 // The disk of the profiled job is not ours to fill: below this much free space we stop growing and count
 // drops.
 constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
+constexpr unsigned kMostNames = 1000;
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
+void refuse_unless_file(const std::string& path, const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return;
+  const char* what = S_ISDIR(status.st_mode)                              ? "a folder"
+                     : S_ISLNK(status.st_mode)                            ? "a symbolic link"
+                     : S_ISFIFO(status.st_mode)                           ? "a named pipe"
+                     : S_ISSOCK(status.st_mode)                           ? "a socket"
+                     : S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode) ? "a device"
+                                                                          : "no regular file";
+  throw std::runtime_error(path + " is " + what + ", and a recording is a regular file: choose another path");
+}
+
+struct Descriptor {
+  explicit Descriptor(int opened) : number(opened) {}
+  ~Descriptor() {
+    if (number >= 0) close(number);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  const int number;
+};
+
+// The process whose recording a file is; 0 if it is none.
+pid_t recorded_by(int file) {
+  FileHeader head{};
+  const ssize_t got = pread(file, &head, offsetof(FileHeader, clock_pairs), 0);
+  return got == offsetof(FileHeader, clock_pairs) && std::memcmp(head.magic, kMagic, sizeof(kMagic)) == 0
+             ? static_cast<pid_t>(head.process)
+             : 0;
+}
+
+// Renames, unless something has that name already (errno EEXIST).
+bool move_to_free_name(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) return false;
+  // Some file systems cannot do that, and some of them have no second names either.
+  if (link(from.c_str(), to.c_str()) == 0) return unlink(from.c_str()) == 0;
+  if (errno == EEXIST) return false;
+  return rename(from.c_str(), to.c_str()) == 0;
+}
 
 }  // namespace
 
 RecordingFile::RecordingFile(const std::string& path, uint32_t chunk_bytes, uint64_t ring_chunks)
-    : path_(path), chunk_bytes_(chunk_bytes), ring_chunks_(ring_chunks) {
-  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    : wanted_path_(path), chunk_bytes_(chunk_bytes), ring_chunks_(ring_chunks) {
+  struct stat there{};
+  if (lstat(path.c_str(), &there) == 0) refuse_unless_file(path, there);
+  path_ = folder_of(path) + ".kinetoscope-XXXXXX";
+  file_ = mkostemp(path_.data(), O_CLOEXEC);
   if (file_ < 0) throw std::system_error(errno, std::generic_category(), "cannot create " + path);
-  if (!reserve(2)) {
-    const int reason = errno;
+  // Held for as long as records are written: it is what shows others that this file is in use.
+  flock(file_, LOCK_EX | LOCK_NB);
+  const auto give_up = [this, &path](int reason, const char* what) {
     close(file_);
-    unlink(path.c_str());
-    throw std::system_error(reason, std::generic_category(), "no room for a recording in " + path);
-  }
+    unlink(path_.c_str());
+    throw std::system_error(reason, std::generic_category(), what + path);
+  };
+  if (!reserve(2)) give_up(errno, "no room for a recording in ");
   void* mapped = MAP_FAILED;
   for (const size_t bytes : kAddressSpace) {
     mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0);
@@ -48,15 +101,11 @@ RecordingFile::RecordingFile(const std::string& path, uint32_t chunk_bytes, uint
       break;
     }
   }
-  if (mapped == MAP_FAILED) {
-    const int reason = errno;
-    close(file_);
-    unlink(path.c_str());
-    throw std::system_error(reason, std::generic_category(), "cannot map " + path);
-  }
+  if (mapped == MAP_FAILED) give_up(errno, "cannot map ");
   // A forked child must never write its parent's recording.
   madvise(mapped, mapped_bytes_, MADV_DONTFORK);
   base_ = static_cast<std::byte*>(mapped);
+  guard_ = std::make_unique<FaultGuard>(mapped, mapped_bytes_);
 
   FileHeader& head = header();
   head.version = kVersion;
@@ -70,17 +119,92 @@ RecordingFile::RecordingFile(const std::string& path, uint32_t chunk_bytes, uint
 }
 
 RecordingFile::~RecordingFile() {
+  guard_.reset();
   if (base_ != nullptr) munmap(base_, mapped_bytes_);
   if (file_ >= 0) close(file_);
+  if (!published_ && base_ != nullptr) unlink(path_.c_str());
+}
+
+void RecordingFile::abandon() {
+  base_ = nullptr;
+  if (file_ >= 0) close(file_);
+  file_ = -1;
+}
+
+void RecordingFile::publish(int64_t keep_since_ns) {
+  for (unsigned attempt = 0; attempt < kMostNames; ++attempt) {
+    std::string name = wanted_path_;
+    if (attempt != 0) {
+      std::string addition(".p");
+      addition.append(std::to_string(getpid()));
+      if (attempt > 1) addition.append("-").append(std::to_string(attempt));
+      const size_t base = folder_of(name).size();
+      const size_t dot = name.rfind('.');
+      name.insert(dot == std::string::npos || dot <= base ? name.size() : dot, addition);
+    }
+    if (!take_name(name, keep_since_ns)) continue;
+    path_ = name;
+    published_ = true;
+    return;
+  }
+  throw std::runtime_error(wanted_path_ + " and " + std::to_string(kMostNames - 1) +
+                           " names like it are all being recorded into: choose another path");
+}
+
+bool RecordingFile::take_name(const std::string& name, int64_t keep_since_ns) {
+  // Each turn that ends without an answer has seen another process change what is there.
+  for (int turn = 0; turn < 100; ++turn) {
+    struct stat there{};
+    if (lstat(name.c_str(), &there) != 0) {
+      if (errno != ENOENT) throw std::system_error(errno, std::generic_category(), "cannot create " + name);
+      if (move_to_free_name(path_, name)) return true;
+      if (errno != EEXIST) throw std::system_error(errno, std::generic_category(), "cannot create " + name);
+      continue;
+    }
+    refuse_unless_file(name, there);
+    const Descriptor old(open(name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (old.number < 0) {
+      if (errno == ENOENT) continue;
+      throw std::system_error(errno, std::generic_category(), "cannot replace " + name);
+    }
+    // File systems without locks say something else, and then nobody can be seen to be writing.
+    if (flock(old.number, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+    struct stat opened{};
+    if (fstat(old.number, &opened) != 0 || lstat(name.c_str(), &there) != 0 ||
+        opened.st_ino != there.st_ino || opened.st_dev != there.st_dev) {
+      continue;
+    }
+    const int64_t changed_ns = int64_t{opened.st_mtim.tv_sec} * 1'000'000'000 + opened.st_mtim.tv_nsec;
+    if (keep_since_ns > 0 && changed_ns >= keep_since_ns && recorded_by(old.number) != getpid()) return false;
+    if (rename(path_.c_str(), name.c_str()) == 0) return true;
+    throw std::system_error(errno, std::generic_category(), "cannot replace " + name);
+  }
+  return false;
 }
 
 ChunkHeader* RecordingFile::chunk_at(uint64_t index) const {
   return reinterpret_cast<ChunkHeader*>(base_ + kHeaderBytes + index * chunk_bytes_);
 }
 
+bool RecordingFile::cut_short() {
+  if (lost()) return true;
+  // Read first: it may grow meanwhile.
+  const uint64_t chunks = reserved_.load(std::memory_order_acquire);
+  struct stat now{};
+  if (fstat(file_, &now) != 0 || static_cast<uint64_t>(now.st_size) >= kHeaderBytes + chunks * chunk_bytes_) {
+    return false;
+  }
+  guard_->lose_file();
+  return true;
+}
+
 bool RecordingFile::reserve(uint64_t chunks) {
   const uint64_t have = reserved_.load(std::memory_order_relaxed);
   if (chunks <= have) return true;
+  if (have != 0 && cut_short()) {
+    errno = EIO;
+    return false;
+  }
   const uint64_t from = have == 0 ? 0 : kHeaderBytes + have * chunk_bytes_;
   const uint64_t to = kHeaderBytes + chunks * chunk_bytes_;
   if (mapped_bytes_ != 0 && to > mapped_bytes_) {
@@ -94,7 +218,10 @@ bool RecordingFile::reserve(uint64_t chunks) {
     return false;
   }
   // Blocks are claimed here, so that a full disk is an error number now and not a SIGBUS in the job later.
-  const int failure = posix_fallocate(file_, static_cast<off_t>(from), static_cast<off_t>(to - from));
+  int failure = EINTR;
+  while (failure == EINTR) {
+    failure = posix_fallocate(file_, static_cast<off_t>(from), static_cast<off_t>(to - from));
+  }
   if (failure != 0) {
     errno = failure;
     return false;
@@ -105,6 +232,8 @@ bool RecordingFile::reserve(uint64_t chunks) {
 
 ChunkHeader* RecordingFile::take_chunk(ChunkKind kind, uint32_t thread) {
   std::lock_guard lock(mutex_);
+  // Growing it would write into what somebody else has put there.
+  if (cut_short()) return nullptr;
   const bool in_ring = ring_chunks_ != 0 && kind != ChunkKind::Dictionary;
   ChunkHeader* chunk = nullptr;
   if (in_ring && ring_in_use_ >= ring_chunks_) {
@@ -161,6 +290,7 @@ ChunkHeader* RecordingFile::recycle() {
 }
 
 bool RecordingFile::prepare_room() {
+  if (cut_short()) return false;
   const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
   if (faulted_ >= wanted || disk_full_.load(std::memory_order_relaxed)) return false;
   {
@@ -188,9 +318,9 @@ void RecordingFile::add_clock_pair(const ClockPair& pair) {
   std::atomic_ref(head.clock_pairs).store(slot + 1, std::memory_order_release);
 }
 
-void RecordingFile::close_books(uint64_t stop_tick) {
-  header().stop_tick = stop_tick;
+void RecordingFile::close_books() {
   std::atomic_ref(header().state).store(static_cast<uint32_t>(FileState::Stopped), std::memory_order_release);
+  flock(file_, LOCK_UN);
 }
 
 }  // namespace kinetoscope

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 
+#include "../core/fault_guard.h"
 #include "../core/recording_format.h"
 
 namespace kinetoscope {
@@ -17,12 +19,24 @@ namespace kinetoscope {
 // the pages ahead are allocated and faulted in by the helper thread (see room_keeper.h).
 class RecordingFile {
  public:
-  // Creates the file and writes its header. Throws std::system_error with the path in its message.
+  // Creates a new file in the folder of `path` and writes its header; it gets its name by publish(). Throws
+  // std::runtime_error with the path in its message, for instance when something other than a file is there.
   // `ring_chunks` > 0 bounds how many span, allocation and note chunks exist: the oldest are written again.
   RecordingFile(const std::string& path, uint32_t chunk_bytes, uint64_t ring_chunks);
+  // A file that was not published goes.
   ~RecordingFile();
   RecordingFile(const RecordingFile&) = delete;
   RecordingFile& operator=(const RecordingFile&) = delete;
+
+  // Gives the file its name, in place of an older file that nobody is recording into. If somebody is, or if
+  // another process made that file at `keep_since_ns` or later, the name gets the number of this process
+  // before its suffix. Throws like the constructor.
+  void publish(int64_t keep_since_ns);
+  // Where the file is; after publish() not always where it was wanted.
+  const std::string& path() const { return path_; }
+
+  // [any thread] Whether somebody cut the file short: nothing reaches it any more.
+  bool lost() const { return guard_->file_lost(); }
 
   FileHeader& header() { return *reinterpret_cast<FileHeader*>(base_); }
   uint32_t chunk_bytes() const { return chunk_bytes_; }
@@ -44,11 +58,12 @@ class RecordingFile {
   // [helper thread] Allocates and faults in what the writers will need next. True if there was work to do.
   bool prepare_room();
 
-  // [once, after the last write] Marks the books closed.
-  void close_books(uint64_t stop_tick);
+  // [once, when stop_tick is written] Marks the books closed.
+  void close_books();
 
-  // Forgets the mapping without touching it: for the child of a fork, where the pages are not inherited.
-  void abandon() { base_ = nullptr; }
+  // Forgets the mapping without touching it: for the child of a fork, where the pages are not inherited. The
+  // parent alone says that the file is being written.
+  void abandon();
 
  private:
   // [with room_mutex_] Grows the file so that `chunks` chunks have disk blocks. False when there is no room.
@@ -57,9 +72,18 @@ class RecordingFile {
   ChunkHeader* recycle();
   ChunkHeader* chunk_at(uint64_t index) const;
 
+  // Looks whether the file is as long as it was made. Where it is not, what is written there would get in
+  // among what somebody else has written.
+  bool cut_short();
+  // Whether the file got that name.
+  bool take_name(const std::string& name, int64_t keep_since_ns);
+
   std::string path_;
+  std::string wanted_path_;
+  bool published_ = false;
   int file_ = -1;
   std::byte* base_ = nullptr;
+  std::unique_ptr<FaultGuard> guard_;
   size_t mapped_bytes_ = 0;
   const uint32_t chunk_bytes_;
   const uint64_t ring_chunks_;

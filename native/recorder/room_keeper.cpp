@@ -6,8 +6,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "clock.h"
@@ -16,9 +18,11 @@ namespace kinetoscope::room_keeper {
 namespace {
 
 struct Keeper {
-  std::mutex mutex;  // guards watched and dropped
+  std::mutex mutex;  // guards watched, dropped and in_use
   std::shared_ptr<RecordingFile> watched;
   std::vector<std::shared_ptr<void>> dropped;
+  std::vector<std::shared_ptr<void>> in_use;  // dropped, but a thread may still be writing there
+  bool (*left)() = nullptr;                   // whether no thread is
   sem_t signal;
   pthread_t thread{};
 };
@@ -31,6 +35,7 @@ Keeper* keeper = nullptr;
 constexpr size_t kMaxBacklog = 16;
 constexpr int64_t kFirstWaitNs = 1'000'000;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
+constexpr int64_t kLookAgainNs = 50'000'000;
 
 // Waits for a wake-up, or until the time has come for the next clock pair.
 void wait(Keeper& self, int64_t nanoseconds) {
@@ -49,14 +54,24 @@ void* run(void* argument) {
   int64_t next_pair = 0;
   for (;;) {
     std::shared_ptr<RecordingFile> file;
-    std::vector<std::shared_ptr<void>> over;
+    std::vector<std::shared_ptr<void>> over, in_use;
+    bool (*left)() = nullptr;
     {
       std::lock_guard lock(self.mutex);
       over.swap(self.dropped);
+      in_use.swap(self.in_use);
+      left = self.left;
       file = self.watched;
     }
     // Unmapping millions of pages takes a while: not under the lock that stop() needs.
     over.clear();
+    bool look_again = false;
+    if (!in_use.empty() && !left()) {
+      std::lock_guard lock(self.mutex);
+      std::move(in_use.begin(), in_use.end(), std::back_inserter(self.in_use));
+      look_again = true;
+    }
+    in_use.clear();
     const int64_t now = read_clock(CLOCK_MONOTONIC);
     if (file.get() != seen) {
       seen = file.get();
@@ -64,7 +79,11 @@ void* run(void* argument) {
       next_pair = now + pair_every;
     }
     if (file == nullptr) {
-      while (sem_wait(&self.signal) != 0) {
+      if (look_again) {
+        wait(self, kLookAgainNs);
+      } else {
+        while (sem_wait(&self.signal) != 0) {
+        }
       }
       continue;
     }
@@ -118,14 +137,20 @@ void watch(std::shared_ptr<RecordingFile> file) {
   sem_post(&keeper->signal);
 }
 
-void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with) {
-  if (keeper == nullptr) return;
+void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with, bool (*left)()) {
+  if (keeper == nullptr) {
+    // Nobody to see when its last writer leaves: it stays.
+    if (left != nullptr) new std::pair(std::move(file), std::move(with));
+    return;
+  }
   {
     std::lock_guard lock(keeper->mutex);
     if (keeper->watched == file) keeper->watched.reset();
-    if (keeper->dropped.size() >= kMaxBacklog) return;
-    keeper->dropped.push_back(std::move(with));
-    keeper->dropped.push_back(std::move(file));
+    if (left == nullptr && keeper->dropped.size() >= kMaxBacklog) return;
+    if (left != nullptr) keeper->left = left;
+    std::vector<std::shared_ptr<void>>& place = left == nullptr ? keeper->dropped : keeper->in_use;
+    place.push_back(std::move(with));
+    place.push_back(std::move(file));
   }
   sem_post(&keeper->signal);
 }

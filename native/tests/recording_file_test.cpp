@@ -2,10 +2,14 @@
 // both.
 #include "recorder/recording_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -85,6 +89,7 @@ Written record(const std::string& path, uint64_t ring_chunks, uint32_t threads, 
   file->add_clock_pair(read_clock_pair());
   file->header().start_tick = read_tick();
   room_keeper::watch(file);
+  file->publish(0);
   std::atomic<uint64_t> dropped{0};
   std::vector<std::thread> writers;
   for (uint32_t thread = 1; thread <= threads; ++thread) {
@@ -97,7 +102,7 @@ Written record(const std::string& path, uint64_t ring_chunks, uint32_t threads, 
   for (std::thread& writer : writers) writer.join();
   file->add_clock_pair(read_clock_pair());
   file->header().stop_tick = read_tick();
-  file->close_books(file->header().stop_tick);
+  file->close_books();
   written.dropped = dropped;
   written.recording = numbers_in(path);
   room_keeper::release(file, nullptr);
@@ -125,10 +130,107 @@ void an_impossible_path_throws() {
   CHECK_THROWS(RecordingFile("/nonexistent-folder/recording", kChunkBytes, 0), std::exception);
 }
 
+std::string new_folder() {
+  std::string folder = temporary_path("kinetoscope-folder") + "-XXXXXX";
+  CHECK(mkdtemp(folder.data()) != nullptr);
+  return folder;
+}
+
+std::string refusal(const std::string& path) {
+  try {
+    RecordingFile(path, kChunkBytes, 0);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void what_is_no_file_stays_and_is_named() {
+  const std::string folder = new_folder();
+  CHECK(mkfifo((folder + "/pipe").c_str(), 0600) == 0);
+  CHECK(symlink("elsewhere", (folder + "/link").c_str()) == 0);
+  CHECK(refusal(folder + "/pipe").find("a named pipe") != std::string::npos);
+  CHECK(refusal(folder + "/link").find("a symbolic link") != std::string::npos);
+  CHECK(refusal(folder).find("a folder") != std::string::npos);
+  CHECK(std::filesystem::is_fifo(folder + "/pipe"));
+  CHECK(std::filesystem::is_symlink(folder + "/link") && !std::filesystem::exists(folder + "/elsewhere"));
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 2);
+  std::filesystem::remove_all(folder);
+}
+
+void an_older_file_is_there_until_it_is_replaced() {
+  const std::string folder = new_folder(), path = folder + "/a.recording";
+  std::ofstream(path) << "older";
+  const int older = open(path.c_str(), O_RDONLY);
+  // Not published: as after a failed start.
+  RecordingFile(path, kChunkBytes, 0).add_clock_pair(read_clock_pair());
+  std::string text;
+  std::ifstream(path) >> text;
+  CHECK(text == "older");
+  RecordingFile file(path, kChunkBytes, 0);
+  file.publish(0);
+  CHECK(file.path() == path);
+  char bytes[8] = {};
+  CHECK(pread(older, bytes, sizeof(bytes), 0) == 5 && std::string(bytes) == "older");
+  close(older);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
+  std::filesystem::remove_all(folder);
+}
+
+void a_file_in_use_is_left_alone() {
+  const std::string folder = new_folder(), path = folder + "/a.recording";
+  const std::string with_number = ".p" + std::to_string(getpid());
+  RecordingFile first(path, kChunkBytes, 0), second(path, kChunkBytes, 0), third(path, kChunkBytes, 0);
+  first.publish(0);
+  second.publish(0);
+  third.publish(0);
+  CHECK(first.path() == path);
+  CHECK(second.path() == folder + "/a" + with_number + ".recording");
+  CHECK(third.path() == folder + "/a" + with_number + "-2.recording");
+  first.close_books();
+  RecordingFile fourth(path, kChunkBytes, 0);
+  fourth.publish(0);
+  CHECK(fourth.path() == path);
+  // Of another process, and newer than the run.
+  const std::string text = folder + "/text";
+  std::ofstream(text) << "of a worker";
+  RecordingFile fifth(text, kChunkBytes, 0);
+  fifth.publish(1);
+  CHECK(fifth.path() == text + with_number);
+  std::filesystem::remove_all(folder);
+}
+
+void a_file_that_is_cut_short_ends_nobody() {
+  const std::string folder = new_folder(), path = folder + "/a.recording";
+  auto file = std::make_shared<RecordingFile>(path, kChunkBytes, 0);
+  file->publish(0);
+  Dictionary dictionary(file);
+  CHECK(write_spans(*file, dictionary, 1, 500) == 0);
+  CHECK(truncate(path.c_str(), 0) == 0);
+  std::ofstream(path) << "somebody else's";
+  CHECK(write_spans(*file, dictionary, 2, 2000) != 0);
+  CHECK(file->lost());
+  file->close_books();
+  std::string text;
+  std::getline(std::ifstream(path), text);
+  CHECK(text == "somebody else's");
+  std::filesystem::remove_all(folder);
+}
+
+void a_file_that_is_cut_short_can_be_read() {
+  const std::string path = temporary_path("kinetoscope-short");
+  std::ofstream(path) << std::string(100'000, 'x');
+  const MappedFile file(path);
+  CHECK(truncate(path.c_str(), 0) == 0);
+  CHECK(file.bytes()[50'000] == std::byte{0} && file.file_lost());
+  unlink(path.c_str());
+}
+
 void long_strings_are_cut_between_characters() {
   const std::string path = temporary_path("kinetoscope-strings");
   {
     auto file = std::make_shared<RecordingFile>(path, kDefaultChunkBytes, 0);
+    file->publish(0);
     Dictionary dictionary(file);
     std::lock_guard lock(dictionary.mutex());
     std::string text(kMaxStringBytes - 1, 'x');
@@ -152,5 +254,10 @@ int main() {
   a_ring_keeps_its_size();
   an_impossible_path_throws();
   long_strings_are_cut_between_characters();
+  what_is_no_file_stays_and_is_named();
+  an_older_file_is_there_until_it_is_replaced();
+  a_file_in_use_is_left_alone();
+  a_file_that_is_cut_short_ends_nobody();
+  a_file_that_is_cut_short_can_be_read();
   return testing::checks_failed();
 }

@@ -82,6 +82,7 @@ Running start(uint32_t generation) {
   file->add_clock_pair(read_clock_pair());
   file->header().start_tick = read_tick();
   room_keeper::watch(file);
+  file->publish(0);
   Session::set_current(session);
   return {path, session};
 }
@@ -92,7 +93,7 @@ Recording stop(const Running& running) {
   running.session->settle_orphans();
   running.session->file().add_clock_pair(read_clock_pair());
   running.session->file().header().stop_tick = read_tick();
-  running.session->file().close_books(running.session->file().header().stop_tick);
+  running.session->file().close_books();
   const MappedFile bytes(running.path);
   Recording recording = parse_recording(bytes.bytes());
   room_keeper::release(running.session->shared_file(), nullptr);

@@ -38,7 +38,7 @@ MORE = {
     "recorded twice": "%%kinetoscope -q\nfrom kinetoscope.collect._session import running\nrunning() is not None",
     "lost": (
         "%%kinetoscope\nimport glob, os, tempfile\n"
-        "for path in glob.glob(f'{tempfile.gettempdir()}/kinetoscope-{os.getpid()}-*'): os.unlink(path)\n7"
+        "for path in glob.glob(f'{tempfile.gettempdir()}/kinetoscope-{os.getpid()}-*/*'): os.unlink(path)\n7"
     ),
     "hostile": (
         "%%kinetoscope\nfor name in ('<script>gone()</script>', '$x$', '\\u202etxt'):\n"

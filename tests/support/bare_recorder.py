@@ -63,7 +63,8 @@ def build(folder: Path) -> Path:
 
 class Stopped(ctypes.Structure):
     _fields_ = (
-        ("faults", ctypes.c_uint64), ("unnamed", ctypes.c_uint64), ("idle", ctypes.c_uint32), ("lost", ctypes.c_uint32)
+        ("faults", ctypes.c_uint64), ("unnamed", ctypes.c_uint64), ("idle", ctypes.c_uint32), ("lost", ctypes.c_uint32),
+        ("file_lost", ctypes.c_uint32), ("reserved", ctypes.c_uint32)
     )  # fmt: skip
 
 
@@ -76,7 +77,8 @@ class Recorder:
         self.folder = folder
         self.face.kinetoscope_recorder_load.argtypes = (ctypes.py_object, ctypes.c_char_p, ctypes.c_size_t)
         self.face.kinetoscope_recorder_start.argtypes = (
-            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t
+            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_char_p,
+            ctypes.c_size_t
         )  # fmt: skip
         self.face.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
         failed = self.face.kinetoscope_recorder_load(module_call, self.message, 512)
@@ -87,7 +89,7 @@ class Recorder:
         path = os.fsencode(self.folder / "calls.recording")
         threading.setprofile(self.hook)
         failed = self.face.kinetoscope_recorder_start(
-            path, what | STACKS | MODULES, 65536, 0, self.message, 512
+            path, what | STACKS | MODULES, 65536, 0, 0, self.message, 512
         )
         assert not failed, self.message.value
         return self.message.value.decode()

@@ -111,7 +111,7 @@ def test_a_file_is_named_where_somebody_chose_it(builder, tmp_path):
     trace = builder.build()
     trace.path = tmp_path / "run.ktrace"
     assert "run.ktrace" in trace._repr_html_()
-    trace.path = tmp_path / "kinetoscope-123-4.recording"
+    trace.path = tmp_path / "kinetoscope-123-ab_4" / "live.recording"
     assert "recording" not in trace._repr_html_()
 
 

@@ -1,10 +1,15 @@
 """Damaged and hostile `.ktrace` files: nothing broken gets through, and nothing does worse than a `FormatError`."""
 
 import contextlib
+import gc
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -252,3 +257,58 @@ def test_what_an_arrow_file_unpacks_to_is_known_before(columns, rows, batches, c
     whole = pa.ipc.open_file(sink.getvalue()).read_all()
     # Uncompressed buffers are padded to 8 bytes.
     assert abs(found - whole.nbytes) <= 16 * len(columns) * batches
+
+
+OVERWRITTEN = """
+import sys, kinetoscope
+from kinetoscope import open as open_trace
+trace = open_trace(sys.argv[1])
+rows = len(trace.columns("spans"))
+content = bytearray(open(sys.argv[1], "rb").read())
+with open(sys.argv[1], "r+b") as file:
+    if sys.argv[2] == "cut short":
+        file.truncate(0)
+        file.write(b"something else")
+    else:
+        file.write(bytes(len(content)))
+for column in ("start_ns", "duration_ns"):
+    try:
+        trace.column("spans", column)
+    except kinetoscope.FormatError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["cut short", "written over"])
+def test_a_file_that_somebody_writes_over_while_it_is_open_is_a_format_error(tmp_path, how):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    done = subprocess.run(
+        [sys.executable, "-c", OVERWRITTEN, str(path), how], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(f"{path}: the .ktrace file is cut short or damaged (" in line for line in lines)
+
+
+def test_a_file_is_closed_with_its_trace_or_without(tmp_path):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+
+    def opened() -> int:
+        """How often the file is open."""
+        links = Path("/proc/self/fd").iterdir()
+        return sum(os.path.realpath(link) == str(path.resolve()) for link in links)
+
+    trace = read_ktrace(path)
+    kept = trace.column("spans", "start_ns")
+    trace.close()
+    assert len(kept)
+    assert opened() == 0
+    dropped = read_ktrace(path)
+    assert opened() == 1
+    dropped.column("spans", "start_ns")
+    del dropped
+    gc.collect()
+    assert opened() == 0

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import gc
-import itertools
 import json
+import multiprocessing
 import os
 import platform
 import socket
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +41,6 @@ _NEEDED = frozenset({"operators", "nesting", "backward"})
 _status: EngineStatus | None = None
 _calls_problem: str | None = None
 _status_lock = threading.Lock()
-_numbers = itertools.count(1)
 
 
 def native_engine_status(progress: Callable[[str], None] | None = None) -> EngineStatus:
@@ -147,7 +148,10 @@ class NativeEngine:
         if not self._kept:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
-        missing_calls = recorder.start(self._path, _what(request), request.ring_bytes)
+        missing_calls = recorder.start(
+            self._path, _what(request), request.ring_bytes, keep_since_ns=_parent_began_ns()
+        )
+        self._follow_path(recorder)
         if missing_calls:
             facts["calls_missing"] = json.dumps(missing_calls)
         recorder.add_info(facts)
@@ -187,6 +191,13 @@ class NativeEngine:
                 f"this recording belongs to process {self._process}, not to its child {os.getpid()}"
             )
         stopped = recorder.stop()
+        # Asked for again: an interrupt may have come right after the start.
+        path = recorder.recording_path() or path
+        if stopped.file_lost:
+            warn_user(
+                f"another program cut {path} short while it was recorded into, so what was recorded is lost: give "
+                "recordings a folder of their own."
+            )
         try:
             if stopped.unnamed_modules:
                 recorder.resolve(_living_modules())
@@ -206,6 +217,15 @@ class NativeEngine:
             self._remove.detach()
         return NativeRecording(path, kept=self._kept)
 
+    def _follow_path(self, recorder: Recorder) -> None:
+        """See where the recording is, and say so if that is not where it was wanted."""
+        wanted, self._path = self._path, recorder.recording_path() or self._path
+        if self._path != wanted:
+            warn_user(
+                f"{wanted} is the recording of another process, so this one goes to {self._path}. Give each process a path "
+                "of its own."
+            )
+
     def _watch_storages(self, recorder: Recorder) -> dict[str, str]:
         """See which tensors hold which memory, from before the recording begins."""
         from kinetoscope.collect._storages import StorageWatch
@@ -224,6 +244,7 @@ class NativeRecording:
     def __init__(self, path: Path, *, kept: bool) -> None:
         """Take charge of the file at ``path``; ``kept`` says that it belongs to the user."""
         self._path = path
+        self._file = _identity(path)
         self._trace: Trace | None = None
         self._lock = threading.Lock()
         self._remove = weakref.finalize(self, _remove_own, path, os.getpid()) if not kept else None
@@ -232,7 +253,7 @@ class NativeRecording:
         """The recording as a trace, read on the first call.
 
         Raises:
-            StateError: The recording was discarded before it was read.
+            StateError: The recording was discarded, or replaced by a later one, before it was read.
             FormatError: The file was damaged by others.
         """
         from kinetoscope.trace import Trace
@@ -241,6 +262,11 @@ class NativeRecording:
             if self._trace is None:
                 if self._remove is not None and not self._remove.alive:
                     raise StateError("this recording was discarded before it was read")
+                if _identity(self._path) not in (self._file, None):
+                    raise StateError(
+                        f"{self._path}: another recording took the place of this one before it was read. Read `prof.trace` "
+                        "before the path is used again, or use another path."
+                    )
                 self._trace = Trace.from_recording(self._path)
                 if self._remove is not None:
                     self._remove()
@@ -299,13 +325,43 @@ def _living_modules() -> list[Any]:
 
 
 def _temporary_path() -> Path:
-    return Path(tempfile.gettempdir()) / f"kinetoscope-{os.getpid()}-{next(_numbers)}.recording"
+    """A file in a new folder that nobody else may enter, under a name that nobody can know before."""
+    return Path(tempfile.mkdtemp(prefix=f"kinetoscope-{os.getpid()}-")) / "live.recording"
 
 
 def _remove_own(path: Path, process: int) -> None:
     # A forked child inherits the finalizer, but not the file.
     if os.getpid() == process:
         path.unlink(missing_ok=True)
+        # Someone may have removed it already, or put something of his own there.
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is there; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _parent_began_ns() -> int:
+    """When the program began that started this process by `multiprocessing`, by the system's clock; 0 in other processes.
+
+    What its other processes have recorded since then belongs to this run, and none of them may replace it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return 0
+    for process in (parent.pid, os.getpid()):
+        with contextlib.suppress(OSError):
+            # The name of the program, in parentheses, may have spaces in it.
+            told = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            up_ns = int(told[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+            return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + up_ns
+    return 0
 
 
 def _stop_at_exit() -> None:

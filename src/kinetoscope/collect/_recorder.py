@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 2
+_FACE_VERSION = 3
 CHUNK_BYTES = 256 * 1024
 # With a separator at its end: another package's name may begin with ours.
 _OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
@@ -49,6 +49,8 @@ class _Stopped(ctypes.Structure):
         ("unnamed_modules", ctypes.c_uint64),
         ("idle", ctypes.c_uint32),
         ("call_threads_lost", ctypes.c_uint32),
+        ("file_lost", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     )
 
 
@@ -61,12 +63,14 @@ class Stopped:
         unnamed_modules: Module instances whose names are not known yet.
         idle: False when a thread did not leave its callback in time.
         call_threads_lost: Threads whose Python calls are missing from when another profiler took them over.
+        file_lost: Another program cut the file short while it was recorded into.
     """
 
     faults: int
     unnamed_modules: int
     idle: bool
     call_threads_lost: int = 0
+    file_lost: bool = False
 
 
 class Recorder:
@@ -98,8 +102,10 @@ class Recorder:
             ctypes.c_uint32,
             ctypes.c_uint32,
             ctypes.c_uint64,
+            ctypes.c_int64,
             *message,
         )
+        library.kinetoscope_recorder_path.argtypes = message
         library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
         library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_watch_tensors.argtypes = (ctypes.py_object,)
@@ -127,15 +133,22 @@ class Recorder:
         """Whether a recording is open in this process."""
         return bool(self._library.kinetoscope_recorder_is_recording())
 
-    def start(self, path: Path, what: Recorded, ring_bytes: int | None) -> str:
-        """Begin to record into a new file.
+    def start(self, path: Path, what: Recorded, ring_bytes: int | None, *, keep_since_ns: int = 0) -> str:
+        """Begin to record into a new file, at ``path`` unless somebody is recording into that; see `recording_path`.
+
+        Args:
+            path: Where; an older file there is replaced once recording has begun.
+            what: What is recorded.
+            ring_bytes: Upper limit of the file; None means no limit.
+            keep_since_ns: A file of another process that was changed at this time of the system's clock or later is not
+                replaced; 0 means that any may be.
 
         Returns:
             Which Python calls cannot be recorded although ``what`` asks for them, and why; empty when all can.
 
         Raises:
             StateError: A recording is in progress.
-            RecorderError: The file cannot be made; the message says why.
+            RecorderError: The file cannot be made; the message says why. What was at ``path`` is still there.
         """
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
@@ -145,13 +158,20 @@ class Recorder:
         if bits & _CALLS and self._thread_hook is not None and threading.getprofile() is None:
             threading.setprofile(self._thread_hook)
         failed = self._library.kinetoscope_recorder_start(
-            name, bits, CHUNK_BYTES, ring_chunks, self._message, len(self._message)
+            name, bits, CHUNK_BYTES, ring_chunks, keep_since_ns, self._message, len(self._message)
         )
         message = self._message.value.decode(errors="replace")
         if failed:
             self._leave_new_threads_alone()
             raise RecorderError(f"cannot record: {message}")
         return message
+
+    def recording_path(self) -> Path | None:
+        """Where the recording in progress is; None without one."""
+        path = ctypes.create_string_buffer(1 << 16)
+        if self._library.kinetoscope_recorder_path(path, len(path)) != 0:
+            return None
+        return Path(os.fsdecode(path.value))
 
     def stop(self) -> Stopped:
         """End the recording; its dictionary stays open until `close`.
@@ -163,7 +183,13 @@ class Recorder:
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
             raise StateError("the native recorder is not recording in this process")
         self._leave_new_threads_alone()
-        return Stopped(stopped.faults, stopped.unnamed_modules, bool(stopped.idle), stopped.call_threads_lost)
+        return Stopped(
+            stopped.faults,
+            stopped.unnamed_modules,
+            bool(stopped.idle),
+            stopped.call_threads_lost,
+            bool(stopped.file_lost),
+        )
 
     def _forget_calls(self) -> None:
         """Take back, in the child of a fork, the hooks of the parent's recording."""

@@ -28,7 +28,7 @@ ROWS = 10
 MOST_SPANS = 5_000_000
 
 # Where a session keeps its recording when nobody says where; that file goes with the trace.
-_TEMPORARY = re.compile(r"kinetoscope-\d+-\d+\.recording$")
+_TEMPORARY = re.compile(r"kinetoscope-\d+-[^/]+/live\.recording$")
 _SAID = ("spans", "threads", "steps", "allocations and frees")
 
 

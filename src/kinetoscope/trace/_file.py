@@ -1,4 +1,4 @@
-"""Our own finished file, `.ktrace`: small, mapped and read a column at a time, made of parts that other tools can read.
+"""Our own finished file, `.ktrace`: small, read a column at a time, made of parts that other tools can read.
 
 It is a ZIP archive, stored without compression, of Arrow IPC files with zstd buffers and of `manifest.json`:
 
@@ -14,7 +14,7 @@ numbers may have a narrower type than the schema says; floating-point ones with 
 Text is valid UTF-8, lone surrogates escaped as `kinetoscope.trace._text` says.
 
 Small tables are one member, `<table>.arrow`. Columns of large ones are a member each, `<table>.<column>.arrow`, so that
-using one touches nothing else of the file: members are mapped, and their checksums checked when they are first used.
+using one touches nothing else of the file: members are read, and their checksums checked, when they are first used.
 
 Version 1, still read, had one member a table, the number of strings nowhere, and for each column `plain`, `delta` or
 a constant.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import mmap
+import os
 import re
 import threading
+import weakref
 import zipfile
 import zlib
 from functools import partial
@@ -78,7 +79,7 @@ class _Reader:
     """One open file: where its members lie, and which of them were checked."""
 
     def __init__(self, path: Path, max_memory_bytes: int | None, max_uncompressed_bytes: int | None) -> None:
-        """Read the manifest and map the file."""
+        """Read the manifest; the file stays open, so that a later one of this name does not take its place."""
         self.path = path
         self._made_bytes = 0
         self._most_memory = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
@@ -87,7 +88,7 @@ class _Reader:
             if max_uncompressed_bytes is None
             else max_uncompressed_bytes
         )
-        self._map: mmap.mmap | None = None
+        self._file: int | None = None
         with path.open("rb") as file:
             self._places, manifest = _contents(path, file)
             self.info: Any = manifest["info"]
@@ -104,17 +105,21 @@ class _Reader:
             if not isinstance(self.info, dict):
                 raise TypeError("the metadata is not as it must be")
             self._string_count: int | None = manifest.get("strings")
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._file = os.dup(file.fileno())
+        self._close = weakref.finalize(self, os.close, self._file)
         self._lock = threading.RLock()
+        # Members of one column are read once; those of several are small and worth keeping.
+        self._shared = {f"{name}.arrow" for name in self._tables}
         self._checked: dict[str, pyarrow.Buffer] = {}
         self._strings: list[str] | None = None
         self._seen_rows: set[str] = set()
 
     def close(self) -> None:
         """Let go of the file; columns that were read stay valid."""
-        # Not closed but dropped: an array may still lie in it.
-        self._checked.clear()
-        self._map = None
+        with self._lock:
+            self._checked.clear()
+            self._file = None
+            self._close()
 
     def tables(self) -> dict[str, dict[str, Callable[[], Any]]]:
         """Functions that read the columns the file has; references are checked against the size of what they name."""
@@ -173,22 +178,25 @@ class _Reader:
         return columns
 
     def _member(self, name: str) -> pyarrow.Buffer:
-        """Return a member without copying it; its checksum is checked the first time."""
+        """Read a member whole and check it: somebody may write over the file at any moment."""
         import pyarrow as pa
 
         with self._lock:
-            if name not in self._checked:
-                if self._map is None:
-                    raise StateError("the trace was closed; open it again to read more of it")
-                if name not in self._places:
-                    raise ValueError(f"{name} is missing")
-                start, size, checksum = self._places[name]
-                content = memoryview(self._map)[start : start + size]
-                if len(content) != size or zlib.crc32(content) != checksum:
-                    raise ValueError(f"the checksum of {name} does not fit")
-                self._allow(unpacked_bytes(content))
-                self._checked[name] = pa.py_buffer(content)
-            return self._checked[name]
+            if name in self._checked:
+                return self._checked[name]
+            if self._file is None:
+                raise StateError("the trace was closed; open it again to read more of it")
+            if name not in self._places:
+                raise ValueError(f"{name} is missing")
+            start, size, checksum = self._places[name]
+            content = _bytes_at(self._file, start, size, name)
+            if zlib.crc32(content) != checksum:
+                raise ValueError(f"the checksum of {name} does not fit")
+            self._allow(unpacked_bytes(memoryview(content)))
+            buffer = pa.py_buffer(content)
+            if name in self._shared:
+                self._checked[name] = buffer
+            return buffer
 
     def _allow(self, count: int, *, keep: bool = False) -> None:
         """Refuse what would become more than the limits allow.
@@ -263,6 +271,24 @@ class _Reader:
         if len(self._arrow(entry["member"], column_names(name, entry)[:1])[0]) != rows:
             raise ValueError(f"{table} does not have the {rows} rows that it claims")
         self._seen_rows.add(table)
+
+
+def _bytes_at(file: int, start: int, size: int, name: str) -> bytearray:
+    """Read bytes of an open file, all of them.
+
+    Raises:
+        ValueError: They are not there.
+    """
+    if start + size > os.fstat(file).st_size:
+        raise ValueError(f"the file ends before the end of {name}")
+    content = bytearray(size)
+    view, done = memoryview(content), 0
+    while done < size:
+        count = os.preadv(file, [view[done:]], start + done)
+        if count == 0:
+            raise ValueError(f"the file ends before the end of {name}")
+        done += count
+    return content
 
 
 def _texts(stored: pyarrow.ChunkedArray) -> list[str]:

@@ -1,0 +1,233 @@
+"""The file that a session records into: what was there before, who else uses it, and what becomes of it."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kinetoscope
+from kinetoscope import ProfilerActivity, RecorderError, StateError
+from tests.support.recorded import named, profile
+
+
+def cosines(trace: kinetoscope.Trace) -> int:
+    """How many cosines were taken."""
+    return len(named(trace, "aten::cos"))
+
+
+def take_cosines(count: int) -> None:
+    """Take some."""
+    for _ in range(count):
+        torch.cos(torch.ones(1))
+
+
+@pytest.mark.parametrize("kind", ["a named pipe", "a symbolic link", "a device"])
+def test_what_is_no_file_is_refused_and_stays(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.recording"
+    target = tmp_path / "target"
+    target.write_bytes(b"precious")
+    if kind == "a named pipe":
+        os.mkfifo(path)
+    elif kind == "a symbolic link":
+        path.symlink_to(target)
+    else:
+        try:
+            # As /dev/null is, but not that of this machine.
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("making a device takes rights that this process does not have")
+    before = path.lstat()
+    with pytest.raises(RecorderError, match=rf"x\.recording is {kind}, and a recording is a regular file"):
+        profile(path=path).start()
+    after = path.lstat()
+    assert (after.st_ino, after.st_mode, after.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)
+    assert target.read_bytes() == b"precious"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["target", "x.recording"]
+
+
+def test_a_start_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    path.write_bytes(b"precious")
+    program = (
+        "import resource, kinetoscope, torch, sys\n"
+        "from kinetoscope.collect._native import native_engine_status\n"
+        "assert native_engine_status().available\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try:\n"
+        "    kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine='native', path=sys.argv[1]).start()\n"
+        "except kinetoscope.RecorderError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert os.strerror(errno.EFBIG) in done.stdout
+    assert path.read_bytes() == b"precious"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.recording"]
+
+
+def test_an_older_file_is_replaced_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    path.write_bytes(b"older")
+    with path.open("rb") as older:
+        with profile(path=path) as prof:
+            take_cosines(3)
+        assert older.read() == b"older"
+    assert cosines(kinetoscope.open(path)) == cosines(prof.trace) == 3
+
+
+def test_a_trace_is_never_that_of_the_next_recording(tmp_path: Path) -> None:
+    with profile(path=tmp_path / "x.recording") as first:
+        take_cosines(1)
+    with profile(path=tmp_path / "x.recording") as second:
+        take_cosines(2)
+    assert cosines(second.trace) == 2
+    with pytest.raises(StateError, match="another recording took the place of this one before it was read"):
+        first.trace.columns("spans")
+
+
+RECORD = """
+import sys, torch, kinetoscope
+with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine="native", path=sys.argv[1]):
+    for _ in range(int(sys.argv[2])):
+        torch.cos(torch.ones(1))
+    print("recording", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_later_process_leaves_a_recording_in_progress_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    with subprocess.Popen(
+        [sys.executable, "-c", RECORD, str(path), "2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "recording\n"
+        prof = profile(path=path)
+        with pytest.warns(UserWarning, match="is the recording of another process, so this one goes to"):
+            prof.start()
+        take_cosines(5)
+        prof.stop()
+        other.stdin.write("\n")
+    assert other.returncode == 0
+    assert cosines(kinetoscope.open(path)) == 2
+    own = tmp_path / f"x.p{os.getpid()}.recording"
+    assert cosines(kinetoscope.open(own)) == cosines(prof.trace) == 5
+    # It has ended: a file of that name is an older one now.
+    with profile(path=path):
+        take_cosines(7)
+    assert cosines(kinetoscope.open(path)) == 7
+
+
+def record_as_worker(path: Path, count: int) -> None:
+    """What each of the spawned processes runs."""
+    torch.set_num_threads(1)
+    import warnings
+
+    warnings.simplefilter("ignore")
+    with kinetoscope.profile(activities=[ProfilerActivity.CPU], engine="native", path=path):
+        take_cosines(count)
+
+
+def test_spawned_workers_keep_their_recordings_apart(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    path.write_bytes(b"of an earlier run")
+    os.utime(path, (1, 1))
+    context = multiprocessing.get_context("spawn")
+    # One after the other: none of them can see the one before recording.
+    for count in (1, 2):
+        worker = context.Process(target=record_as_worker, args=(path, count))
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+    found = {entry.name: cosines(kinetoscope.open(entry)) for entry in tmp_path.iterdir()}
+    assert sorted(found.values()) == [1, 2]
+    assert found["x.recording"] == 1
+
+
+CUT_SHORT = """
+import os, sys, warnings, torch, kinetoscope
+prof = kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine="native", path=sys.argv[1])
+prof.start()
+x = torch.ones(1)
+for number in range(30_000):
+    x = torch.neg(x)
+    if number == 10_000:
+        with open(sys.argv[1], "w") as file:
+            file.write("somebody else's")
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    prof.stop()
+print(*(str(one.message) for one in heard))
+try:
+    prof.trace
+except kinetoscope.FormatError as error:
+    print(error)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("faulthandler", [(), ("-X", "faulthandler")])
+def test_a_recording_cut_short_by_others_does_not_end_the_job(
+    tmp_path: Path, faulthandler: tuple[str, ...]
+) -> None:
+    path = tmp_path / "x.recording"
+    done = subprocess.run(
+        [sys.executable, *faulthandler, "-c", CUT_SHORT, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"another program cut {path} short" in done.stdout
+    assert "the file begins with other bytes" in done.stdout
+    assert done.stdout.endswith("done\n")
+    assert path.read_text() == "somebody else's"
+
+
+def test_another_handler_still_gets_the_faults_of_others(tmp_path: Path) -> None:
+    program = (
+        "import faulthandler, mmap, torch, kinetoscope\n"
+        "faulthandler.enable()\n"
+        "with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine='native'): torch.ones(1)\n"
+        "with open('short', 'w+b') as file:\n"
+        "    file.truncate(8192)\n"
+        "    pages = mmap.mmap(file.fileno(), 8192)\n"
+        "    file.truncate(0)\n"
+        "    pages[5000]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == -7
+    assert "Fatal Python error: Bus error" in done.stderr
+
+
+def test_a_recording_of_no_name_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders: set[Any] = set()
+    for _ in range(3):
+        with profile() as prof:
+            (folder,) = tmp_path.iterdir()
+            (file,) = folder.iterdir()
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            folders.add(folder)
+            take_cosines(1)
+        assert cosines(prof.trace) == 1
+        assert list(tmp_path.iterdir()) == []
+    assert len(folders) == 3
