@@ -1,5 +1,8 @@
 """The command itself: what it lists, what it says when something is wrong."""
 
+import json
+import os
+import re
 import subprocess
 import sys
 
@@ -7,6 +10,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.cli._group import COMMANDS
+from tests.support.trace_builder import TraceBuilder
 
 
 def test_help_lists_every_command(call):
@@ -111,3 +115,44 @@ def test_nothing_heavy_is_loaded_before_the_program_is(tmp_path):
     words = [sys.executable, "-m", "kinetoscope", "run", "program.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "way", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+@pytest.mark.parametrize("words", [["report", "--text"], ["table"], ["info"], ["sql"]])
+def test_an_output_that_holds_only_ascii_gets_the_same_in_plain_letters(tmp_path, way, words):
+    builder = TraceBuilder()
+    builder.span("aten::µ – ✓ größer", 0, 12_345).build().save(tmp_path / "run.ktrace")
+    arguments = {"table": ["ops"], "sql": ["select name, duration_ns from spans"]}.get(words[0], [])
+    done = subprocess.run(
+        [sys.executable, "-m", "kinetoscope", *words, tmp_path / "run.ktrace", *arguments],
+        check=False,
+        capture_output=True,
+        env={**os.environ, **way},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    told = done.stdout.decode("ascii")
+    assert "aten::u - ok gr??er" in told or words == ["info"]
+
+
+def test_a_summary_of_kernels_that_took_no_time_is_a_summary(call, tmp_path):
+    def event(kind, name, start, duration, **arguments):
+        device = kind == "kernel"
+        return {"ph": "X", "cat": kind, "name": name, "pid": 0 if device else 1, "tid": 7 if device else 1,
+                "ts": start, "dur": duration, "args": {"correlation": 1, "External id": 1, **arguments}}  # fmt: skip
+
+    events = [
+        event("cpu_op", "aten::mm", 0, 5),
+        event("cuda_runtime", "cudaLaunchKernel", 1, 1),
+        event("kernel", "gemm", 2, 0, device=0, stream=7),
+    ]
+    path = tmp_path / "zero.json"
+    path.write_text(
+        json.dumps(
+            {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "A100"}], "traceEvents": events}
+        )
+    )
+    ended = call("report", "--text", path)
+    assert ended.exit_code == 0, ended.exception
+    assert re.search(r"gemm\s+0 ns\s+–\s+1", ended.stdout)

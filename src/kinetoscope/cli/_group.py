@@ -11,6 +11,7 @@ import click
 
 from kinetoscope import __version__
 from kinetoscope._errors import KinetoscopeError
+from kinetoscope.cli import _terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,9 @@ COMMANDS = {
     "doctor": "Say which engine records on this machine, and why.",
 }
 
+# The output of these is also that of a program, to which nothing may be done.
+_RUNNING = ("run", "demo")
+
 ERROR, USAGE_ERROR = 1, 2
 
 
@@ -42,6 +46,8 @@ class Commands(click.Group):
         """Import a subcommand."""
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name not in _RUNNING:
+            _terminal.allow_any_text()
         command: click.Command = importlib.import_module(f"kinetoscope.cli.{cmd_name}").command
         return command
 
@@ -96,6 +102,7 @@ class Commands(click.Group):
 
 def complain(message: str) -> None:
     """Print an error as one line."""
+    _terminal.allow_any_text()
     click.echo(f"kinetoscope: error: {' '.join(message.split())}", err=True)
 
 

@@ -198,14 +198,15 @@ def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
         (
             row["name"],
             _units.duration(row["total_ns"]),
-            _units.percent(row["kernel_percent"], 100),
+            # No share where all kernels together took no time.
+            _units.percent(row["kernel_percent"] or 0, 0 if row["kernel_percent"] is None else 100),
             f"{row['calls']:,}",
             _units.duration(row["mean_ns"]),
         )
         for row in rows
     ]
     header = ("kernels", "time", "share", "calls", "mean")
-    sizes = [round(row["kernel_percent"] * 1000) for row in rows]
+    sizes = [round((row["kernel_percent"] or 0) * 1000) for row in rows]
     return table(header, cells, width, sizes, 100_000)
 
 

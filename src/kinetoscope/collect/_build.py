@@ -56,6 +56,18 @@ def _source_digest(root: Path) -> str:
     return digest.hexdigest()[:12]
 
 
+def prebuilt_name(version: str, python: str | None = None) -> str:
+    """File name, in a wheel, of the recorder for all patch releases of a torch, which share their binary interface.
+
+    Args:
+        version: The version of torch.
+        python: The version of Python with one dot; without it of the one that runs.
+    """
+    minor = ".".join(version.partition("+")[0].split(".")[:2])
+    python = python or f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"kinetoscope_recorder-torch{minor}-py{python}-{platform.machine()}-{_source_digest(source_root())}.so"
+
+
 def _flags() -> list[str]:
     return ["-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
 

@@ -1,0 +1,221 @@
+"""Compiles the recorder for torch releases and Pythons that are not those of this environment: what a wheel carries.
+
+Of each torch only the folder `torch/include` is taken, out of the wheel that pip would install, without downloading the
+rest of it. Nothing of torch is linked: the recorder names torch's libraries, and finds them loaded when it is loaded.
+
+    python tools/build_recorders.py --output build/recorders --torch 2.12 2.13 --python python3.12 python3.13
+
+writes a library for each torch and each Python, and `recorders.json`, which says what each was compiled against.
+"""
+
+import argparse
+import concurrent.futures
+import importlib.util
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OLDEST, NEWEST = 7, 15
+"""The minor releases of torch 2 that are supported."""
+_BLOCK_BYTES = 1 << 22
+# What the recorder needs of a Python: where its headers are, and its version.
+_ASK = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(sys.version.split()[0]); print(sysconfig.get_path('include'))"
+_LIBRARIES = ("torch_cpu", "torch_python", "c10")
+
+
+def _builder():
+    """The package's own module, which knows sources, flags and names; it imports nothing of the package."""
+    path = ROOT / "src" / "kinetoscope" / "collect" / "_build.py"
+    spec = importlib.util.spec_from_file_location("_build", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Remote(io.RawIOBase):
+    """A file behind a URL, read in blocks where they are asked for."""
+
+    def __init__(self, url: str) -> None:
+        """Find out how long it is.
+
+        Raises:
+            OSError: The server sends no parts of files.
+        """
+        self._url, self._place = url, 0
+        self._blocks: dict[int, bytes] = {}
+        request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            if answer.status != 206:
+                raise OSError("the registry sends only whole files")
+            self._size = int(answer.headers["Content-Range"].rpartition("/")[2])
+
+    def seekable(self) -> bool:
+        """It can be read anywhere."""
+        return True
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        self._place = offset + (0, self._place, self._size)[whence]
+        return self._place
+
+    def tell(self) -> int:
+        """Where it is read next."""
+        return self._place
+
+    def readinto(self, buffer) -> int:
+        """Fill a buffer up to the end of a block."""
+        if self._place >= self._size:
+            return 0
+        number, skip = divmod(self._place, _BLOCK_BYTES)
+        block = self._block(number)[skip : skip + len(buffer)]
+        buffer[: len(block)] = block
+        self._place += len(block)
+        return len(block)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._blocks:
+            first = number * _BLOCK_BYTES
+            last = min(first + _BLOCK_BYTES, self._size) - 1
+            request = urllib.request.Request(self._url, headers={"Range": f"bytes={first}-{last}"})  # noqa: S310
+            with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+                self._blocks = {number: answer.read()}
+        return self._blocks[number]
+
+
+def headers(minor: str, folder: Path) -> tuple[str, Path]:
+    """Take the headers of the newest patch release of torch.
+
+    Returns:
+        Its version, and the folder to include.
+    """
+    for known in sorted(folder.glob(f"torch-{minor}.*")):
+        if (known / "whole").exists():
+            return known.name.removeprefix("torch-"), known / "torch" / "include"
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.json")
+        # The headers are the same for each Python; 3.12 has wheels of all these releases.
+        command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--target", scratch,
+                   "--python-version", "3.12", "--only-binary=:all:", "--report", report, f"torch=={minor}.*"]  # fmt: skip
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        found = json.loads(report.read_text())["install"][0]
+    version = found["metadata"]["version"].partition("+")[0]
+    target = folder / f"torch-{version}"
+    target.mkdir(parents=True, exist_ok=True)
+    remote = io.BufferedReader(Remote(found["download_info"]["url"]), _BLOCK_BYTES)
+    with zipfile.ZipFile(remote) as wheel:
+        wanted = [entry for entry in wheel.infolist() if entry.filename.startswith("torch/include/")]
+        for entry in sorted(wanted, key=lambda entry: entry.header_offset):
+            wheel.extract(entry, target)
+    (target / "whole").touch()
+    return version, target / "torch" / "include"
+
+
+def _common_headers(root: Path, include: Path) -> str:
+    """What the sources include of torch and Python, to be parsed once for all of them."""
+    text = "".join(path.read_text() for path in sorted((root / "recorder").glob("*.cpp")))
+    names = dict.fromkeys(re.findall(r"^#include <((?:ATen|c10|torch)/[^>]+)>", text, re.MULTILINE))
+    return "".join(
+        f"#include <{name}>\n"
+        for name in ("Python.h", *names)
+        if name == "Python.h" or (include / name).exists()
+    )
+
+
+def compile_recorder(
+    builder, version: str, include: Path, python: str, python_include: str, folder: Path
+) -> Path:
+    """Compile one recorder."""
+    root = builder.source_root()
+    target = folder / builder.prebuilt_name(version, python)
+    if target.is_file():
+        return target
+    cxx, cc = os.environ.get("CXX", "g++").split(), os.environ.get("CC", "gcc").split()
+    defined = ["-D_GLIBCXX_USE_CXX11_ABI=1", "-DKINETOSCOPE_DISTRIBUTED"]
+    searched = [
+        *("-I", python_include, "-I", f"{python_include}/internal"),
+        *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        common = scratch / "common.h"
+        common.write_text(_common_headers(root, include))
+        for_cxx = [*cxx, "-std=c++20", *defined, *builder._flags(), *searched]
+        subprocess.run([*for_cxx, "-x", "c++-header", common, "-o", f"{common}.gch"], check=True)
+
+        def compile_one(source: Path) -> str:
+            made = str(scratch / f"{source.name}.o")
+            command = (
+                [*for_cxx, "-include", str(common)]
+                if source.suffix == ".cpp"
+                else [*cc, "-std=c11", *builder._flags(), *searched]
+            )
+            subprocess.run([*command, "-c", str(source), "-o", made], check=True)
+            return made
+
+        with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
+            objects = list(pool.map(compile_one, builder._sources(root)))
+        empty = scratch / "empty.c"
+        empty.touch()
+        for library in _LIBRARIES:
+            stub = scratch / f"lib{library}.so"
+            subprocess.run([*cc, "-shared", f"-Wl,-soname,{stub.name}", "-o", stub, empty], check=True)
+        linked = scratch / "recorder.so"
+        named = [f"-l{library}" for library in _LIBRARIES]
+        subprocess.run(
+            [
+                *cxx,
+                "-shared",
+                "-s",
+                "-pthread",
+                "-o",
+                linked,
+                *objects,
+                f"-L{scratch}",
+                "-Wl,--no-as-needed",
+                *named,
+            ],
+            check=True,
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.move(linked, target)
+    return target
+
+
+def main() -> None:
+    """Compile them all, and write down what they were compiled against."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--torch", nargs="+", default=[f"2.{minor}" for minor in range(OLDEST, NEWEST + 1)])
+    parser.add_argument("--python", nargs="+", default=[sys.executable])
+    parser.add_argument("--headers", type=Path, default=ROOT / "build" / "torch-headers")
+    wanted = parser.parse_args()
+    builder = _builder()
+    made = []
+    for minor in wanted.torch:
+        version, include = headers(minor, wanted.headers)
+        for interpreter in wanted.python:
+            asked = subprocess.run([interpreter, "-c", _ASK], check=True, capture_output=True, text=True)
+            python, exact, python_include = asked.stdout.split("\n")[:3]
+            library = compile_recorder(builder, version, include, python, python_include, wanted.output)
+            print(f"torch {version}, Python {exact}: {library.name}", flush=True)
+            made.append({"library": library.name, "torch": version, "python": exact})
+    (wanted.output / "recorders.json").write_text(json.dumps(made, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
