@@ -79,7 +79,7 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "net.py:34" in text
     assert "  fc  Linear" in text
     assert "(optimizer)" in text
-    assert "peak 2.00 MB of tensors" in text
+    assert "peak 2.00 MB on cpu of tensors" in text
     assert "lost      nothing" in text
     assert "10 records times 200 ns" in text
     assert "run.ktrace" in text

@@ -36,11 +36,11 @@ def test_what_was_live_is_put_together_by_its_place():
     assert rows == [
         {
             "bytes": 600, "peak_percent": pytest.approx(600 / 7), "blocks": 2, "category": "activation", "operator": "aten::mm", "module": "Linear",
-            "stack": "net.py(4): forward", "step": 3, "first_ns": 35, "never_freed": 0,
+            "stack": "net.py(4): forward", "step": 3, "first_ns": 35, "device": "cpu", "never_freed": 0,
         },
         {
             "bytes": 100, "peak_percent": pytest.approx(100 / 7), "blocks": 1, "category": "activation", "operator": "aten::empty", "module": "Linear",
-            "stack": "net.py(4): forward", "step": 3, "first_ns": 15, "never_freed": 1,
+            "stack": "net.py(4): forward", "step": 3, "first_ns": 15, "device": "cpu", "never_freed": 1,
         },
     ]  # fmt: skip
 

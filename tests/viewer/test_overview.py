@@ -160,4 +160,4 @@ def test_numbers_of_real_traces_are_those_of_their_tables(name):
         assert found["kernels"] == sum(trace.table("kernels")["calls"].to_pylist())
         peaks = answer(trace, "overview/memory", {})["peaks"]
         top = trace.table("memory_peak", device="cuda:0")
-        assert peaks[0]["bytes"] == sum(top["bytes"].to_pylist())
+        assert peaks[0]["attributed_bytes"] == sum(top["bytes"].to_pylist())

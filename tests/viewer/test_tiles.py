@@ -101,7 +101,9 @@ def test_steps_are_counted_by_number_and_process(count, numbers, told):
     ("size", "told"), [(None, "cuda:0 · after 30ns"), (4000, "cuda:0 · 25% of 4000bytes")]
 )
 def test_the_peak_is_told_with_the_size_of_the_device_where_that_is_known(size, told):
-    peak = {"device": "cuda:0", "bytes": 1000, "time_ns": 30, "size_bytes": size}
+    peak = {
+        "device": "cuda:0", "bytes": 1000, "time_ns": 30, "size_bytes": size, "counted": False, "attributed_bytes": 1000,
+    }  # fmt: skip
     assert text(memory_tile([peak])["more"]) == told
 
 

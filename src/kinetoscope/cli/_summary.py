@@ -15,7 +15,7 @@ from kinetoscope.cli import _units
 from kinetoscope.cli._summary_facts import Facts, Row, gather
 from kinetoscope.cli._summary_layout import LABEL, cut, fold, table
 from kinetoscope.cli._terminal import UNLIMITED, console
-from kinetoscope.cli.info import command_line, completeness, summed_losses
+from kinetoscope.cli.info import command_line, completeness, peak_text, summed_losses
 from kinetoscope.trace import Phase
 
 if TYPE_CHECKING:
@@ -294,13 +294,17 @@ def _devices(facts: Facts, width: int) -> list[Text]:
 
 
 def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
-    """The memory peak of the tensors or, where that was not recorded, of the process."""
+    """The memory peak of each device or, where that was not recorded, of the process."""
     process = _process_peak_bytes() if finished.here else 0
     of_process = f"the process held {_units.size(process)} at most" if process else ""
-    if facts.peak is not None:
-        when = _units.duration(facts.peak.time_ns)
-        told = f"peak {_units.size(facts.peak.bytes)} of tensors allocated while recording, after {when}"
-        return fold("memory", f"{told}; {of_process}" if process else told, width)
+    if facts.peaks:
+        told = [
+            f"peak {peak_text(peak)}, after {_units.duration(peak.time_ns)}"
+            for peak in facts.peaks[:_MOST_DEVICES]
+        ]
+        if more := len(facts.peaks) - len(told):
+            told.append(f"and {more:,} more devices")
+        return fold("memory", "; ".join([*told, *filter(None, [of_process])]), width)
     if finished.wanted.memory:
         return fold("memory", "no allocation was seen", width)
     hint = "--memory records the tensors'" if finished.here else "that of tensors was not recorded"

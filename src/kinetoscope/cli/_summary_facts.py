@@ -9,7 +9,7 @@ import numpy as np
 
 from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables.flops import Counted, counted_flops
-from kinetoscope.tables.memory import Peak, peak
+from kinetoscope.tables.memory_peak import DevicePeak, device_peaks
 from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
 from kinetoscope.trace import Phase, SpanKind
 from kinetoscope.trace._steps import OPTIMIZER
@@ -42,7 +42,7 @@ class Facts:
         steps_of: Whose steps they are, where the trace is of several processes.
         by_kernel: The first rows of the table `kernels`.
         devices: The table `devices`, those that ran something.
-        peak: The moment at which tensors held most memory; None when that was not recorded.
+        peaks: The peaks of the memory of each device, the largest first; empty when that was not recorded.
     """
 
     operators: int
@@ -57,7 +57,7 @@ class Facts:
     outside_ns: tuple[int, ...]
     by_line: tuple[Row, ...]
     work: Counted | None
-    peak: Peak | None
+    peaks: tuple[DevicePeak, ...]
     by_kernel: tuple[Row, ...] = ()
     devices: tuple[Row, ...] = ()
     by_process: tuple[Row, ...] = ()
@@ -79,7 +79,6 @@ def gather(trace: Trace, rows: int) -> Facts:
     own_ns = np.where(host_spans(trace), spans["self_ns"], 0)
     by_thread = _sums(spans["thread"], own_ns, len(trace.columns("threads")))
     outside = spans["module"] < 0
-    peaks = [found for device in (0, 1) if (found := peak(trace, device_type=device)) is not None]
     is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
     by_process = _computed(trace, is_operator, own_ns)
     stepping, of_first = steps_of_one(trace)
@@ -96,7 +95,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         outside_ns=_sums(spans["phase"], np.where(outside, own_ns, 0), len(Phase)),
         by_line=_first(trace, "lines", rows, ["file", "line", "function", "self_ns"]),
         work=counted_flops(trace) if len(trace.columns("shapes")) else None,
-        peak=max(peaks, key=lambda found: found.bytes, default=None),
+        peaks=tuple(device_peaks(trace)),
         by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "calls", "mean_ns"]),
         devices=tuple(
             row

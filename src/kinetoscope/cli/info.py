@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope.cli import _units
+from kinetoscope.tables.memory_peak import device_peaks
 from kinetoscope.tables.of_processes import process_tree
 from kinetoscope.viewer._run_facts import RUNTIMES, SWITCHES
 
 if TYPE_CHECKING:
+    from kinetoscope.tables.memory_peak import DevicePeak
     from kinetoscope.trace import Trace
 
 # Said in words in lines of their own.
@@ -28,6 +30,7 @@ _TOLD = {
 # Longer values are cut; the table `info` has them whole.
 _LONGEST_VALUE = 300
 _MOST_PROCESSES = 24
+_MOST_DEVICES = 16
 
 
 @click.command("info")
@@ -64,6 +67,10 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
     if "engine" in info or switches:
         facts.append(("with", ", ".join([f"{info.get('engine', 'unknown')} engine", *switches])))
     facts.append(("holds", _amounts(trace)))
+    facts += [
+        ("" if place else "memory peak", peak_text(peak))
+        for place, peak in enumerate(device_peaks(trace)[:_MOST_DEVICES])
+    ]
     if trace.losses:
         facts += [("lost", f"{count:,} {what}: {why}") for (what, why), count in summed_losses(trace).items()]
     if isinstance(checks := info.get("clock_checks"), dict):
@@ -86,6 +93,18 @@ def completeness(trace: Trace) -> str:
     if trace.losses:
         return "no, see what was lost"
     return "yes, nothing was lost"
+
+
+def peak_text(peak: DevicePeak) -> str:
+    """Say how much memory a device held at most, and how much of it the trace can attribute."""
+    told = f"{_units.size(peak.bytes)} {'allocated ' if peak.counted else ''}on {peak.device}"
+    if peak.reserved_bytes:
+        told += f" ({_units.size(peak.reserved_bytes)} reserved)"
+    if not peak.counted:
+        return f"{told} of tensors allocated while recording"
+    if peak.attributed_bytes < peak.bytes:
+        told += f", {_units.size(peak.attributed_bytes)} of it attributed"
+    return told
 
 
 def summed_losses(trace: Trace) -> Counter[tuple[str, str]]:

@@ -11,10 +11,11 @@ import numpy as np
 
 from kinetoscope.formats._memory_chart import COLOURS, STACKED, Curve, amount, chart, curve_of
 from kinetoscope.formats._memory_style import SCRIPT, STYLE
+from kinetoscope.tables.memory_blocks import blocks_of
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.tables.memory_peak import live_at, memory_peak, peak
-from kinetoscope.tables.memory_timeline import CREATE, changes_of, device_names
+from kinetoscope.tables.memory_timeline import CREATE, allocator_peak, changes_of, device_names
 
 if TYPE_CHECKING:
     from kinetoscope.tables.memory_peak import Peak
@@ -91,8 +92,15 @@ def _facts(trace: Trace, device: int, at: Peak | None, curve: Curve) -> str:
     where = f"after {_time_text(at.time_ns)}" + (f", in step {int(steps[at.step])}" if at.step >= 0 else "")
     before, end = int(curve.before_bytes), int(curve.end_bytes)
     allocations = int((changes_of(trace, device).action == CREATE).sum())
+    told = allocator_peak(trace, *blocks_of(trace).devices[device])
+    counted = [
+        _fact(amount(size), f"{what} at most, as the allocator counted")
+        for size, what in ((told.allocated_bytes, "allocated"), (told.reserved_bytes, "reserved"))
+        if size >= max(at.bytes, 1)
+    ]
     return "".join([
-        _fact(amount(at.bytes), f"peak, {where}"),
+        *counted,
+        _fact(amount(at.bytes), f"{'attributed at the peak' if counted else 'peak'}, {where}"),
         _fact(amount(before), "there before the recording"),
         _fact(amount(end), "live at the end"),
         _fact(f"{allocations:,}", "allocations"),

@@ -10,10 +10,11 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.formats._memory_chart import amount
 from kinetoscope.formats._memory_page import page
 from kinetoscope.tables._visible import HIDDEN_NAMES
+from kinetoscope.tables.memory_blocks import blocks_of
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.tables.memory_peak import live_at, memory_peak, peak
-from kinetoscope.tables.memory_timeline import changes_of, device_names, find_device
+from kinetoscope.tables.memory_timeline import allocator_peak, changes_of, device_names, find_device
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._replace import replaced
 from kinetoscope.trace._text import printable
@@ -103,7 +104,11 @@ def _memory(trace: Trace, place: int) -> list[str]:
     judged, live = judged_blocks(trace), live_at(trace, at)
     end_bytes = int(changes_of(trace, place).total_bytes[-1])
     when = f"{at.time_ns / 1e6:.1f} ms after the start"
-    lines = [
+    allocated = allocator_peak(trace, *blocks_of(trace).devices[place]).allocated_bytes
+    lines = []
+    if allocated > at.bytes:
+        lines.append(f"Allocated on {name}: {amount(allocated)} at the peak. The trace can attribute:")
+    lines += [
         f"Tensors on {name}: {amount(at.bytes)} at the peak, {when}; {amount(end_bytes)} at the end.",
         "",
         "At the peak, by category",

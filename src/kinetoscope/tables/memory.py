@@ -29,7 +29,7 @@ MEMORY_SCHEMA = Table(
     " first.",
     (
         Column("bytes", "int64", "bytes", "Their size together.", 0),
-        Column("peak_percent", "float64", "%", "Their share of the peak."),
+        Column("peak_percent", "float64", "%", "Their share of the peak of all that is attributed."),
         Column("blocks", "int64", "", "How many blocks.", 0),
         Column("category", "category", "", f"What they are for: {', '.join(CATEGORY_NAMES)}."),
         Column(
@@ -44,6 +44,7 @@ MEMORY_SCHEMA = Table(
         ),
         Column("step", "int64", "", "The number of the step in which the first of them was allocated."),
         Column("first_ns", "int64", "ns", "When the first of them was allocated; null for before."),
+        Column("device", "category", "", "The device, as torch writes it."),
         Column("never_freed", "int64", "", "How many of them were not seen to be freed in the trace.", 0),
     ),
 )
@@ -79,6 +80,7 @@ def memory(trace: Trace, *, device_type: int = 0) -> pyarrow.Table:
         "stack": Labels(stack[first], stack_texts(trace)),
         "step": np.append(trace.column("steps", "number"), -1)[step[first]],
         "first_ns": blocks.start_ns[live][first],
+        "device": [at.device if at is not None else None] * groups,
         "never_freed": _core.group_sums(group_of, groups, never.astype(np.int64)),
     }
     return to_arrow(MEMORY_SCHEMA, columns).take(np.argsort(-size, kind="stable"))

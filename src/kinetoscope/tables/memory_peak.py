@@ -12,7 +12,7 @@ from kinetoscope.tables._source import user_stacks
 from kinetoscope.tables.memory_blocks import blocks_of
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES
 from kinetoscope.tables.memory_facts import judged_blocks
-from kinetoscope.tables.memory_timeline import changes_of, device_names, find_device
+from kinetoscope.tables.memory_timeline import allocator_peak, changes_of, device_names, find_device
 from kinetoscope.tables.ops import percent
 from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
@@ -30,7 +30,7 @@ MEMORY_PEAK_SCHEMA = Table(
     " Largest first.",
     (
         Column("bytes", "int64", "bytes", "Their size together.", 0),
-        Column("peak_percent", "float64", "%", "Their share of the peak."),
+        Column("peak_percent", "float64", "%", "Their share of the peak of all that is attributed."),
         Column("blocks", "int64", "", "How many blocks.", 0),
         Column("category", "category", "", f"What they are for: {', '.join(CATEGORY_NAMES)}."),
         Column("module", "category", "", "The path of the module they belong to."),
@@ -111,6 +111,53 @@ def peak(trace: Trace, *, device_type: int = 0, device: str | None = None) -> Pe
         places = [find_device(trace, device)]
     found = [top for place in places if (top := _top(trace, place)) is not None]
     return max(found, key=lambda top: top.bytes, default=None)
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """The most memory of a device: as its allocator counted it, and as far as the trace can say who held it.
+
+    Attributes:
+        device: The device, as torch writes it.
+        bytes: The most that the allocator had handed out; where it did not say, the most that is attributed.
+        time_ns: When that was, from the start of the trace; 0 for before.
+        counted: Whether `bytes` is the allocator's number.
+        attributed_bytes: The most that was live at once of what the trace saw allocated, or in use from before.
+        reserved_bytes: The most that the allocator held of the device; None where it did not say.
+        top: The peak of what is attributed; None where nothing was allocated while recording.
+    """
+
+    device: str
+    bytes: int
+    time_ns: int
+    counted: bool
+    attributed_bytes: int
+    reserved_bytes: int | None
+    top: Peak | None
+
+
+def device_peaks(trace: Trace) -> list[DevicePeak]:
+    """Return the peak of each device whose memory was recorded, the largest first."""
+    found = []
+    for place, (name, key) in enumerate(zip(device_names(trace), blocks_of(trace).devices, strict=True)):
+        top, told = _top(trace, place), allocator_peak(trace, *key)
+        attributed = 0 if top is None else top.bytes
+        # An allocator that counts from the start of the recording knows no more than the trace.
+        counted = told.allocated_bytes >= max(attributed, 1)
+        if top is None and not counted:
+            continue
+        found.append(
+            DevicePeak(
+                device=name,
+                bytes=told.allocated_bytes if counted else attributed,
+                time_ns=max(0, told.time_ns if counted or top is None else top.time_ns),
+                counted=counted,
+                attributed_bytes=attributed,
+                reserved_bytes=told.reserved_bytes if told.reserved_bytes > 0 else None,
+                top=top,
+            )
+        )
+    return sorted(found, key=lambda peak: (-peak.bytes, peak.device))
 
 
 def _top(trace: Trace, device: int) -> Peak | None:

@@ -14,6 +14,7 @@ from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.trace import Column, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
+from kinetoscope.trace._processes import thread_processes
 from kinetoscope.trace._shown import memory_recorded
 
 if TYPE_CHECKING:
@@ -62,6 +63,21 @@ class Changes:
     total_bytes: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class AllocatorPeak:
+    """The most that an allocator counted.
+
+    Attributes:
+        allocated_bytes: What it had handed out, of all processes together; -1 where it did not say.
+        time_ns: When that was.
+        reserved_bytes: What it held of the device; -1 where it did not say.
+    """
+
+    allocated_bytes: int
+    time_ns: int
+    reserved_bytes: int
+
+
 def changes_of(trace: Trace, device: int) -> Changes:
     """Return what happened to the blocks of a device, by its place in `Blocks.devices`."""
     return trace.cached(f"memory_changes_{device}", lambda: _changes(blocks_of(trace), device))
@@ -76,20 +92,58 @@ def device_names(trace: Trace) -> tuple[str, ...]:
     )
 
 
+def allocator_peak(
+    trace: Trace, device_type: int, device_index: int, processes: NDArray[np.int64] | None = None
+) -> AllocatorPeak:
+    """Return the most that the allocator of a device counted, of some rows of `processes` or of all together."""
+    events = trace.columns("allocations")
+    mine = events["device_type"] == device_type
+    if device_type != 0:
+        mine &= events["device_index"] == device_index
+    owner = thread_processes(trace)[events["thread"]]
+    if processes is not None:
+        mine &= np.isin(owner, processes)
+    allocated, time_ns = _most_together(events["allocated_bytes"], mine, owner)
+    reserved, _ = _most_together(events["reserved_bytes"], mine, owner)
+    return AllocatorPeak(allocated, int(events["time_ns"][time_ns]) if time_ns >= 0 else -1, reserved)
+
+
+def _most_together(
+    values: NDArray[np.int64], mine: NDArray[np.bool_], owner: NDArray[np.int32]
+) -> tuple[int, int]:
+    """The most that the last counts of all processes come to, and the row at which they do; -1 without any."""
+    rows = np.flatnonzero(mine & (values >= 0))
+    if len(rows) == 0:
+        return -1, -1
+    change = np.zeros(len(rows), np.int64)
+    for process in np.unique(owner[rows]).tolist():
+        own = np.flatnonzero(owner[rows] == process)
+        change[own] = np.diff(values[rows[own]], prepend=0)
+    together = np.cumsum(change)
+    row = int(np.argmax(together))
+    return int(together[row]), int(rows[row])
+
+
 def find_device(trace: Trace, device: str | None) -> int:
     """Return the place in `Blocks.devices` of a device.
 
     Args:
         trace: The trace.
         device: Its name, such as `cpu` or `cuda:1`, also anything whose text is one; a name without an index means the
-            first of its kind. None: the one that held the most bytes at its peak.
+            first of its kind. None: the one that held the most bytes at its peak, as its allocator counted where it did.
 
     Raises:
         ArgumentError: No memory of that device was recorded.
     """
     names = device_names(trace)
     if device is None:
-        peaks = [int(changes_of(trace, place).total_bytes.max(initial=0)) for place in range(len(names))]
+        peaks = [
+            max(
+                int(changes_of(trace, place).total_bytes.max(initial=0)),
+                allocator_peak(trace, *key).allocated_bytes,
+            )
+            for place, key in enumerate(blocks_of(trace).devices)
+        ]
         return int(np.argmax(peaks))
     text = str(device).lower()
     for place, name in enumerate(names):

@@ -10,10 +10,15 @@ from kinetoscope import _core
 from kinetoscope.tables._device_work import Device, DeviceWork, Sort, device_work
 from kinetoscope.tables._intervals import united_by
 from kinetoscope.tables._windows import extent
+from kinetoscope.tables.memory_peak import device_peaks
+from kinetoscope.tables.memory_timeline import allocator_peak
 from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import to_arrow
+from kinetoscope.trace._processes import infos, rank_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow
     from numpy.typing import NDArray
 
@@ -56,6 +61,25 @@ DEVICES_SCHEMA = Table(
         Column("device_index", "int32", "", "The index of the device.", 0),
         Column("model", "category", "", "What its maker calls it, where the trace says so."),
         Column("memory_bytes", "int64", "bytes", "How much memory it has, where the trace says so."),
+        Column(
+            "allocated_peak_bytes",
+            "int64",
+            "bytes",
+            "The most that its allocator had handed out; null where it did not say.",
+        ),
+        Column(
+            "attributed_peak_bytes",
+            "int64",
+            "bytes",
+            "The most that was live at once of what the trace saw allocated, whatever process"
+            " allocated it; null if no memory of it was recorded.",
+        ),
+        Column(
+            "reserved_peak_bytes",
+            "int64",
+            "bytes",
+            "The most that its allocator held of it; null where it did not say.",
+        ),
         Column("streams", "int64", "", "How many of its queues worked.", 0),
         *_BUSY,
     ),
@@ -103,10 +127,28 @@ def devices(trace: Trace) -> pyarrow.Table:
         "device_index": np.array([device.index for device in work.devices], dtype=np.int64),
         "model": [model for model, _ in told],
         "memory_bytes": np.array([size for _, size in told], dtype=np.int64),
+        **_memory_columns(trace, work.devices),
         "streams": np.bincount(used // max(len(trace.columns("streams")), 1), minlength=len(work.devices)),
         **_busy_columns(trace, work, work.device, len(work.devices)),
     }
     return to_arrow(DEVICES_SCHEMA, columns)
+
+
+def _memory_columns(trace: Trace, listed: Sequence[Device]) -> dict[str, NDArray[np.int64]]:
+    """The peaks of the memory of devices."""
+    names = ("allocated_peak_bytes", "attributed_peak_bytes", "reserved_peak_bytes")
+    made = {name: np.full(len(listed), -1, dtype=np.int64) for name in names}
+    if len(trace.columns("allocations")) == 0:
+        return made
+    attributed = {peak.device: peak.attributed_bytes for peak in device_peaks(trace)}
+    ranks = [rank_of(info) for info in infos(trace)]
+    for row, device in enumerate(listed):
+        mine = [place for place, rank in enumerate(ranks) if rank == device.rank]
+        told = allocator_peak(trace, device.type, device.index, np.array(mine) if mine else None)
+        made["allocated_peak_bytes"][row] = told.allocated_bytes
+        made["attributed_peak_bytes"][row] = attributed.get(device.name, -1)
+        made["reserved_peak_bytes"][row] = told.reserved_bytes
+    return made
 
 
 def _busy_columns(

@@ -13,7 +13,7 @@ import numpy as np
 
 from kinetoscope.tables._units import size_text
 from kinetoscope.tables._visible import host_spans, host_total_ns
-from kinetoscope.tables.memory_peak import memory_peak, peak
+from kinetoscope.tables.memory_peak import device_peaks, memory_peak
 from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
 from kinetoscope.trace._html import Cell, columns_chart, note, page, table
 from kinetoscope.trace._looks import duration_text, facts
@@ -200,10 +200,10 @@ def _lines(trace: Trace, rows: int, place_of: Callable[[str], str]) -> str:
 
 def _memory(trace: Trace, rows: int, place_of: Callable[[str], str]) -> str:
     """Who held the memory when most of it was in use."""
-    tops = [top for kind in (0, 1) if (top := peak(trace, device_type=kind)) is not None]
-    if not tops:
+    peaks = device_peaks(trace)
+    if not peaks:
         return ""
-    top = max(tops, key=lambda found: found.bytes)
+    top = peaks[0]
     found = memory_peak(trace, device=top.device)
     body = [
         [
@@ -214,13 +214,15 @@ def _memory(trace: Trace, rows: int, place_of: Callable[[str], str]) -> str:
             Cell(
                 size_text(row["bytes"]),
                 f"{row['bytes']:,} bytes",
-                row["bytes"] / top.bytes if top.bytes else 0.0,
+                row["bytes"] / top.attributed_bytes if top.attributed_bytes else 0.0,
             ),
             f"{row['blocks']:,}",
         ]
         for row in found.slice(0, rows).to_pylist()
     ]
     caption = f"Memory at its peak on {top.device}: {size_text(top.bytes)} after {duration_text(top.time_ns)}"
+    if top.attributed_bytes < top.bytes:
+        caption += f", of which at most {size_text(top.attributed_bytes)} is attributed"
     headings = ["operator", "category", "module", "line", "bytes", "blocks"]
     return table(headings, body, left=(0, 1, 2, 3), caption=caption) + _rest(
         found.num_rows, rows, "memory_peak"

@@ -134,8 +134,13 @@ def chosen(trace: Trace, query: Query) -> Place:
 
 
 def highest(known: list[Place]) -> Place:
-    """The memory with the highest peak."""
-    return max(known, key=lambda place: int(place.total_bytes[place.peak_row]))
+    """The memory with the highest peak, as its allocator counted where it did."""
+    return max(
+        known,
+        key=lambda place: max(
+            int(place.total_bytes[place.peak_row]), int(place.counts.allocated_bytes.max(initial=-1))
+        ),
+    )
 
 
 def lasting_ns(trace: Trace) -> int:

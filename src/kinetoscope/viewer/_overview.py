@@ -11,8 +11,7 @@ import numpy as np
 
 from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables.flops import counted_flops
-from kinetoscope.tables.memory_peak import peak
-from kinetoscope.tables.memory_timeline import device_names
+from kinetoscope.tables.memory_peak import device_peaks
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._device_time import works_on_device
 from kinetoscope.trace._processes import of_processes
@@ -154,27 +153,27 @@ def work(trace: Trace) -> dict[str, Any]:
 
 
 def memory_peaks(trace: Trace) -> list[dict[str, Any]]:
-    """The most memory that was live on each device, the largest first, and which categories held it."""
+    """The most memory of each device, the largest first, how much of it is attributed, and to which categories."""
     if not memory_recorded(trace):
         return []
     listed = trace.table("devices").select(["device", "memory_bytes"]).to_pylist()
     size = {row["device"]: row["memory_bytes"] for row in listed}
     found = []
-    for device in device_names(trace):
-        top = peak(trace, device=device)
-        if top is None:
-            continue
-        held = trace.table("memory_peak", device=device).select(["category", "bytes"])
+    for peak in device_peaks(trace):
+        held = trace.table("memory_peak", device=peak.device).select(["category", "bytes"])
         sums = held.group_by("category").aggregate([("bytes", "sum")]).to_pylist()
         categories = [{"category": row["category"], "bytes": row["bytes_sum"]} for row in sums]
         found.append({
-            "device": device,
-            "bytes": top.bytes,
-            "time_ns": max(0, top.time_ns),
-            "size_bytes": size.get(device),
+            "device": peak.device,
+            "bytes": peak.bytes,
+            "time_ns": peak.time_ns,
+            "counted": peak.counted,
+            "attributed_bytes": peak.attributed_bytes,
+            "reserved_bytes": peak.reserved_bytes,
+            "size_bytes": size.get(peak.device),
             "categories": sorted(categories, key=lambda row: (-row["bytes"], row["category"] or "")),
         })  # fmt: skip
-    return sorted(found, key=lambda row: (-row["bytes"], row["device"]))
+    return found
 
 
 def _share(part: float, whole: float) -> float | None:

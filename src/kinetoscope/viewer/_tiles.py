@@ -115,15 +115,33 @@ def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
 
 def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
     """The most memory of any device, by its peaks, the largest first."""
-    hint = said("The most bytes of tensors that lived at once, as far as the trace saw them allocated.")
     if not peaks:
-        return tile("Memory peak", None, "bytes", said("no allocation was seen"), hint)
+        none = said("no allocation was seen")
+        return tile("Memory peak", None, "bytes", none, said("The most bytes of tensors that lived at once."))
     first = peaks[0]
-    if first["size_bytes"]:
-        share = 100 * first["bytes"] / first["size_bytes"]
-        more = said(f"{first['device']} · {{}} of {{}}", (share, "%"), (first["size_bytes"], "bytes"))
+    whole, attributed = (first["bytes"], "bytes"), (first["attributed_bytes"], "bytes")
+    when, size = (first["time_ns"], "ns"), first["size_bytes"]
+    parts: list[tuple[str, list[tuple[float | None, str]]]] = []
+    if attributed < whole:
+        parts.append(("{} attributed", [attributed]))
+    if size:
+        parts.append(("{} of {}", [(100 * first["bytes"] / size, "%"), (size, "bytes")]))
+    parts = parts or [("after {}", [when])]
+    more = said(
+        " · ".join([first["device"], *(text for text, _ in parts)]),
+        *(one for _, values in parts for one in values),
+    )
+    if not first["counted"]:
+        hint = said(
+            "The most bytes of tensors that lived at once, as far as the trace saw them allocated. "
+            "What the allocator itself counted was not recorded."
+        )
     else:
-        more = said(f"{first['device']} · after {{}}", (first["time_ns"], "ns"))
+        hint = said(
+            "The most that the allocator had handed out, {} after the start. Up to {} of it is attributed: "
+            "the trace saw it allocated, and by whom.",
+            when, attributed,
+        )  # fmt: skip
     return tile("Memory peak", first["bytes"], "bytes", more, hint)
 
 

@@ -103,6 +103,11 @@ export function countsOf(curve: Columns): Layer[] {
     .filter((line) => Array.prototype.some.call(line.values, (value: number | null) => value !== null));
 }
 
+/** The most that a device held: what its allocator counted, where that is more than what is attributed. */
+export function mostBytes(device: Device): number {
+  return Math.max(device.allocated_bytes ?? 0, device.peak_bytes);
+}
+
 /** Beyond this many times the known peak, the allocator's lines would press the curve flat. */
 const FLATTENS = 8;
 

@@ -38,6 +38,10 @@ export interface Peak {
   device: string;
   bytes: number;
   time_ns: number;
+  /** Whether `bytes` is what the allocator counted; else it is what is attributed. */
+  counted: boolean;
+  attributed_bytes: number;
+  reserved_bytes: number | null;
   size_bytes: number | null;
   categories: { category: string | null; bytes: number }[];
 }

@@ -120,6 +120,9 @@ export function MemoryCard() {
                     {peak.device}
                   </a>
                   <strong>{units.bytes(peak.bytes)}</strong>
+                  {peak.attributed_bytes < peak.bytes && (
+                    <span class="muted tiny">{units.bytes(peak.attributed_bytes)} of it attributed</span>
+                  )}
                   <span class="ov-stacked">
                     {held.map(({ colour, told, width }) => (
                       <span key={told} style={{ background: colour, width }} title={told} />

@@ -2,7 +2,7 @@
 
 import { BlocksView } from "../memory/blocks-view";
 import { CurveView } from "../memory/curve-view";
-import { countsFit, type Device, deviceTitle, type Memory } from "../memory/facts";
+import { countsFit, type Device, deviceTitle, type Memory, mostBytes } from "../memory/facts";
 import { LiveView } from "../memory/live-view";
 import { StackView } from "../memory/stack-view";
 import { Button } from "../parts/button";
@@ -69,10 +69,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
     <>
       <header class="title">
         <h1>Memory</h1>
-        <span class="told">
-          {device.device} held {units.bytes(device.peak_bytes)} at its peak, {units.time(device.peak_ns)} from
-          the start
-        </span>
+        <span class="told">{headline(device)}</span>
         <span class="tools">
           {part && <Button onClick={() => change({ start: undefined, end: undefined })}>Whole run</Button>}
           {counted && (
@@ -94,7 +91,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
               chosen={device.key}
               options={memory.devices.map((one) => [
                 one.key,
-                `${deviceTitle(one, severalProcesses(memory))} · ${units.bytes(one.peak_bytes)}`,
+                `${deviceTitle(one, severalProcesses(memory))} · ${units.bytes(mostBytes(one))}`,
               ])}
               onChoice={(key) => change({ device: key, time: undefined, start: undefined, end: undefined })}
             />
@@ -116,6 +113,15 @@ function OfDevice(props: { memory: Memory; device: Device }) {
       {stack !== undefined && <StackView device={device} stack={Number(stack)} />}
     </>
   );
+}
+
+/** The most that the device held, and how much of it the trace can attribute. */
+function headline(device: Device): string {
+  const attributed = units.bytes(device.peak_bytes);
+  const when = `${units.time(device.peak_ns)} from the start`;
+  if (mostBytes(device) <= device.peak_bytes)
+    return `${device.device} held ${attributed} at its peak, ${when}`;
+  return `${device.device}: ${units.bytes(mostBytes(device))} allocated at its peak; at most ${attributed} of it is attributed, ${when}`;
 }
 
 /** How to use the curve, and what the recording did not see. */
