@@ -131,6 +131,7 @@ enum class NoteKind : uint8_t {
   Gradient = 2,        // the same of a gradient that AccumulateGrad was given
   RecordFunction = 3,  // value: torch's number of the call
   BetweenRanks = 4,    // value: the string that holds the facts of a collective, as JSON
+  Arguments = 5,       // value: the string that holds what a range was given by keyword, as a JSON object
 };
 
 // Dictionary entries: EntryHeader, payload, zero padding to a multiple of 8. An entry never crosses a chunk.

@@ -4,10 +4,10 @@
 #include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <cstdio>
 #include <mutex>
 #include <string>
 
+#include "json_text.h"
 #include "session.h"
 #include "shapes.h"
 
@@ -25,29 +25,12 @@ namespace {
 constexpr std::string_view kDescribedCall = "record_param_comms";
 constexpr size_t kMaxListElements = 64;
 
-void append_text(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof(escape), "\\u%04x", c);
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
-
 // Writes the members of one JSON object.
 class Facts {
  public:
   void add(std::string_view key, std::string_view text) {
     begin(key);
-    append_text(out_, text);
+    append_json_text(out_, text);
   }
   void add(std::string_view key, int64_t number) {
     begin(key);
@@ -75,7 +58,7 @@ class Facts {
  private:
   void begin(std::string_view key) {
     if (!out_.empty()) out_ += ',';
-    append_text(out_, key);
+    append_json_text(out_, key);
     out_ += ':';
   }
   std::string out_;
@@ -110,14 +93,14 @@ std::string argument_text(const c10::IValue& value) {
   if (value.isInt()) return std::to_string(value.toInt());
   if (value.isString()) {
     std::string out;
-    append_text(out, value.toStringRef());
+    append_json_text(out, value.toStringRef());
     return out;
   }
   Amount amount;
   amount.add(value);
   if (amount.tensors != 0) {
     std::string out = "[" + std::to_string(amount.elements) + "," + std::to_string(amount.bytes) + ",";
-    append_text(out, amount.type);
+    append_json_text(out, amount.type);
     return out + "]";
   }
   if (value.isIntList()) {

@@ -55,11 +55,12 @@ class NoteWriter {
 }  // namespace
 
 uint32_t write_notes(ThreadState& thread, Session& session, const at::RecordFunction& function, uint32_t what,
-                     uint32_t gradient_of, uint32_t facts) {
+                     uint32_t gradient_of, uint32_t facts, uint32_t arguments) {
   NoteRecord* room = session.room_for_notes(thread, kMaxNotes);
   if (room == nullptr) return 0;
   NoteWriter notes(room);
   if (facts != 0) notes.add_number(facts, NoteKind::BetweenRanks);
+  if (arguments != 0) notes.add_number(arguments, NoteKind::Arguments);
   if ((what & kRecordFunctionIds) != 0) notes.add_number(function.handle(), NoteKind::RecordFunction);
   if ((what & kRecordMemory) == 0) return notes.count();
   if (gradient_of != 0) {

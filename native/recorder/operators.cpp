@@ -112,13 +112,16 @@ void place(ThreadState& thread, Session& session, OpenSpan& span, bool modules, 
                                            const at::RecordFunction& function, uint32_t what, OpenSpan& span,
                                            bool between_ranks) {
   const uint32_t facts = between_ranks ? facts_between_ranks(session, function) : 0;
-  const uint32_t ids = ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0);
+  const uint32_t arguments =
+      thread.arguments != 0 && thread.arguments_generation == session.generation() ? thread.arguments : 0;
+  const uint32_t ids =
+      ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0) + (arguments != 0 ? 1 : 0);
   const uint32_t parameter = span.record->parameter;
   span.noted = !thread.open.empty() && thread.open.back().noted;
   const bool operands = (what & kRecordShapes) != 0 && !span.noted;
   if (ids == 0 && !operands && parameter == 0) return 0;
-  const uint32_t notes =
-      write_notes(thread, session, function, span.noted ? what & ~kRecordShapes : what, parameter, facts);
+  const uint32_t notes = write_notes(thread, session, function, span.noted ? what & ~kRecordShapes : what,
+                                     parameter, facts, arguments);
   span.noted |= notes > ids;
   return notes;
 }
@@ -163,7 +166,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
                                record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
       record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
       record->end_tick = 0;
-      if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 || (name & kBetweenRanks) != 0,
+      if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 ||
+                               (name & kBetweenRanks) != 0 || thread->arguments != 0,
                            0))
         notes = note(*thread, *session, function, what, span, (name & kBetweenRanks) != 0);
     }

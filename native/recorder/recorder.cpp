@@ -15,6 +15,7 @@
 #include "call_hooks.h"
 #include "clock.h"
 #include "cpu_allocator.h"
+#include "fast_ranges.h"
 #include "operators.h"
 #include "parameters.h"
 #include "python_calls.h"
@@ -268,6 +269,10 @@ PyObject* kinetoscope_recorder_prepare_calls(const char* own_folder) {
 void kinetoscope_recorder_forget_calls() {
   std::lock_guard<std::recursive_mutex> lock(control);
   if (recording == nullptr) forget_calls();
+}
+
+PyObject* kinetoscope_recorder_fast_range_class(PyObject* theirs) {
+  return Py_XNewRef(fast_range_class(theirs));
 }
 
 int kinetoscope_recorder_is_recording() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "json_text.h"
 #include "session.h"
 #include "thread_state.h"
 
@@ -100,19 +101,6 @@ std::string list_text(const c10::IValue& value) {
     out += concrete_text(list[at]);
   }
   return out + "]";
-}
-
-// The shortest digits that read back as the same number.
-std::string number_text(double number) {
-  char buffer[40];
-  std::snprintf(buffer, sizeof(buffer), "%.17g", number);
-  if (double shorter = 0; std::isfinite(number)) {
-    for (int digits = 1; digits <= 17; ++digits) {
-      std::snprintf(buffer, sizeof(buffer), "%.*g", digits, number);
-      if (std::sscanf(buffer, "%lf", &shorter) == 1 && shorter == number) break;
-    }
-  }
-  return buffer;
 }
 
 std::string concrete_text(const c10::IValue& value) {

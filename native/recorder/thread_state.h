@@ -76,6 +76,11 @@ struct ThreadState {
   std::vector<OpenSpan> open;
   uint64_t orphans_seen = 0;  // of Live::orphans_posted
 
+  // What the range that is about to begin was given beside its inputs: a string of the dictionary, 0 for
+  // nothing, and the session whose dictionary it is.
+  uint32_t arguments = 0;
+  uint32_t arguments_generation = 0;
+
   uint32_t path_depth = 0;
   uint32_t module_epoch = 0;
   uint32_t code_epoch = 0;

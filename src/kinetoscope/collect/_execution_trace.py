@@ -59,7 +59,7 @@ class ExecutionTraceObserver:
         self.output_file_path = ""
         self.output_file_path_observer = ""
         self._registered = False
-        self._running = False
+        self._execution_trace_running = False
 
     def __del__(self) -> None:
         """Finish the file."""
@@ -159,18 +159,18 @@ class ExecutionTraceObserver:
     def start(self) -> None:
         """Begin to record, and note the process groups; does nothing where the observer is not registered."""
         with _LOCK:
-            if not self._registered or self._running:
+            if not self._registered or self._execution_trace_running:
                 return
             torch_observer._enable_execution_trace_observer()
-            self._running = True
+            self._execution_trace_running = True
             _record_process_groups()
 
     def stop(self) -> None:
         """Record no more until the next `start`."""
         with _LOCK:
-            if self._running:
+            if self._execution_trace_running:
                 torch_observer._disable_execution_trace_observer()
-                self._running = False
+                self._execution_trace_running = False
 
     def cleanup(self) -> None:
         """Finish the file, as `unregister_callback` does; sessions call it when they end."""
@@ -183,7 +183,7 @@ class ExecutionTraceObserver:
 
     def is_running(self) -> bool:
         """Whether it records now."""
-        return self._running
+        return self._execution_trace_running
 
     def get_output_file_path(self) -> str:
         """Return where the trace goes, or went.
@@ -245,7 +245,7 @@ class ExecutionTraceObserver:
 
     def _disown(self) -> None:
         """Become an observer that was never registered: in a forked child the file is the parent's."""
-        self._registered = self._running = False
+        self._registered = self._execution_trace_running = False
 
 
 class _Registration:
@@ -294,7 +294,7 @@ class _Registration:
         os.close(nowhere)
         observer = self._observer()
         if observer is not None:
-            if observer._running:
+            if observer._execution_trace_running:
                 torch_observer._disable_execution_trace_observer()
             observer._disown()
         self.leave()

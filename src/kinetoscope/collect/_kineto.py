@@ -28,6 +28,7 @@ from kinetoscope.collect._kineto_recording import MONOTONIC_KEY, KinetoRecording
 from kinetoscope.collect._machine import monotonic_of_realtime_ns
 from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._storages import StorageWatch, living
+from kinetoscope.collect._torch_ranges import TORCH_RANGES
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
@@ -213,8 +214,8 @@ def _window_ns(stopped: Any) -> int:
 
 
 def _in_use() -> bool:
-    """Whether torch's collector is collecting, on any thread: torch keeps that in a variable of its module."""
-    return bool(collector._is_profiler_enabled)
+    """Whether torch's collector is collecting, on any thread."""
+    return TORCH_RANGES.torch_profiles
 
 
 def _make_collector(request: RecordingRequest) -> Any:

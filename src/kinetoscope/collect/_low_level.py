@@ -28,6 +28,7 @@ from kinetoscope.collect._seat import SEATS
 from kinetoscope.collect._sources import SourceWindow
 from kinetoscope.collect._stats import Stopwatch
 from kinetoscope.collect._torch_face import TorchFace
+from kinetoscope.collect._torch_ranges import TORCH_RANGES
 from kinetoscope.collect._trace_id import new_trace_id
 from kinetoscope.collect._warn import warn_user
 
@@ -214,6 +215,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
                 self._chosen().start()
             self._cycles_begun += 1
             ROUTES.open(self)
+            TORCH_RANGES.open(self)
         except BaseException:
             self._abandon()
             raise
@@ -290,6 +292,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         """Let the next session record."""
         self._state = "idle"
         ROUTES.close(self)
+        TORCH_RANGES.close(self)
         SEATS.leave(self)
 
     def _request(self, trace_id: str) -> RecordingRequest:

@@ -117,6 +117,8 @@ class Recorder:
         library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
         library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
         library.kinetoscope_recorder_forget_calls.restype = None
+        library.kinetoscope_recorder_fast_range_class.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_fast_range_class.restype = ctypes.py_object
 
         from torch.nn import Module
 
@@ -236,6 +238,11 @@ class Recorder:
         """Have the frees of the tensors' memory recorded, though it is older than the recorder; returns how many are new."""
         return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
 
+    def fast_range_class(self, theirs: type) -> type:
+        """The class that opens quick ranges for whoever records, in the place of torch's own, `theirs`."""
+        made: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
+        return made
+
     def resolve(self, modules: Sequence[Any]) -> int:
         """Name those instances of ``modules`` that were seen; returns how many are still without a name."""
         return int(self._library.kinetoscope_recorder_resolve(list(modules)))
@@ -273,6 +280,31 @@ def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Record
         if _loaded is None:
             _loaded = Recorder(_library_for_here(progress))
         return _loaded
+
+
+def ready_recorder() -> Recorder | None:
+    """The recorder of this process if it is loaded, or can be loaded without compiling anything; else None.
+
+    Raises:
+        RecorderError: There is one, and it cannot be loaded.
+    """
+    global _loaded
+    with _loading:
+        if _loaded is None and (library := _built_library()) is not None:
+            _loaded = Recorder(library)
+        return _loaded
+
+
+def _built_library() -> Path | None:
+    """The library for the installed torch and Python that was built at some earlier time."""
+    import torch
+
+    try:
+        name = _build.library_name(torch)
+    except (_build.BuildError, OSError):
+        return None
+    places = (Path(__file__).parent / "prebuilt" / name, _build.cache_directory() / name)
+    return next((place for place in places if place.is_file()), None)
 
 
 def _library_for_here(progress: Callable[[str], None]) -> Path:

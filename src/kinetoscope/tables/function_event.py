@@ -298,8 +298,11 @@ class FunctionEvent(EventSums):
 
     @property
     def kwinputs(self) -> dict[str, Any]:
-        """Empty: keyword inputs are not told apart from the others."""
-        return {}
+        """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
+        row = self._number("arguments")
+        given = json.loads(self._trace.columns("arguments")["json"][row]) if row >= 0 else {}
+        # What torch's collector writes of a collective was no input.
+        return {} if "Collective name" in given else given
 
     @property
     def stack(self) -> list[str]:

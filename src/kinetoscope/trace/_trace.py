@@ -139,7 +139,7 @@ class Trace(Selections):
         """
         tables: dict[str, Mapping[str, Any]] = {name: dict(recording[name]) for name in _RECORDED}
         tables["spans"] = {_RENAMED.get(name, name): values for name, values in recording["spans"].items()}
-        add_notes(tables, recording.get("notes", {}))
+        add_notes(tables, recording.get("notes", {}), recording["strings"])
         stopped = recording["state"] == "stopped"
         info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
         strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])

@@ -1,0 +1,343 @@
+#include "fast_ranges.h"
+
+#include <ATen/core/List.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+#include <Python.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "json_text.h"
+#include "session.h"
+#include "thread_state.h"
+
+namespace kinetoscope {
+namespace {
+
+using Keywords = std::unordered_map<std::string, c10::IValue>;
+
+struct FastRange {
+  PyObject_HEAD PyObject* name;
+  PyObject* inputs;    // a list or tuple, or null
+  PyObject* keywords;  // a dict, or null
+  PyObject* theirs;    // torch's own range while it is open; else null
+  std::unique_ptr<at::RecordFunction> open;
+};
+
+// Kept for ever, as the class is.
+PyObject* torch_class = nullptr;
+
+// Text as it is; a lone surrogate, which has no UTF-8, as a question mark. No exception stays set.
+std::string text_of(PyObject* text) {
+  Py_ssize_t size = 0;
+  if (const char* utf8 = PyUnicode_AsUTF8AndSize(text, &size)) return {utf8, static_cast<size_t>(size)};
+  PyErr_Clear();
+  std::string out;
+  if (PyObject* bytes = PyUnicode_AsEncodedString(text, "utf-8", "replace")) {
+    out.assign(PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
+    Py_DECREF(bytes);
+  }
+  PyErr_Clear();
+  return out;
+}
+
+// Numbers, truth values and texts; nothing for what is none of these or does not fit.
+std::optional<c10::IValue> scalar(PyObject* value) {
+  if (PyBool_Check(value)) return c10::IValue(value == Py_True);
+  if (PyLong_Check(value)) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0 || (number == -1 && PyErr_Occurred() != nullptr)) {
+      PyErr_Clear();
+      return std::nullopt;
+    }
+    return c10::IValue(static_cast<int64_t>(number));
+  }
+  if (PyFloat_Check(value)) return c10::IValue(PyFloat_AS_DOUBLE(value));
+  if (PyUnicode_Check(value)) return c10::IValue(text_of(value));
+  return std::nullopt;
+}
+
+template <typename T, typename Convert>
+c10::IValue list_of(const std::vector<c10::IValue>& values, Convert convert) {
+  c10::List<T> list;
+  for (const c10::IValue& value : values) list.push_back(convert(value));
+  return c10::IValue(std::move(list));
+}
+
+// A list whose elements are all of the type of the first; nothing for others, and for an empty one.
+std::optional<c10::IValue> list(PyObject* value) {
+  std::vector<c10::IValue> values;
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(value); ++at) {
+    PyObject* element = PyList_GET_ITEM(value, at);
+    std::optional<c10::IValue> one = THPVariable_Check(element)
+                                         ? std::optional<c10::IValue>(THPVariable_Unpack(element))
+                                         : scalar(element);
+    if (!one || (!values.empty() && one->tagKind() != values.front().tagKind())) return std::nullopt;
+    values.push_back(std::move(*one));
+  }
+  if (values.empty()) return std::nullopt;
+  const c10::IValue& first = values.front();
+  if (first.isTensor()) return list_of<at::Tensor>(values, [](const auto& v) { return v.toTensor(); });
+  if (first.isInt()) return list_of<int64_t>(values, [](const auto& v) { return v.toInt(); });
+  if (first.isBool()) return list_of<bool>(values, [](const auto& v) { return v.toBool(); });
+  if (first.isDouble()) return list_of<double>(values, [](const auto& v) { return v.toDouble(); });
+  return list_of<std::string>(values, [](const auto& v) { return v.toStringRef(); });
+}
+
+// As torch does, leaves out what has no type in TorchScript.
+std::vector<c10::IValue> positional(PyObject* inputs) {
+  std::vector<c10::IValue> out;
+  PyObject* sequence = PySequence_Fast(inputs, "input_values must be a list or tuple");
+  if (sequence == nullptr) {
+    PyErr_Clear();
+    return out;
+  }
+  for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(sequence); ++at) {
+    PyObject* value = PySequence_Fast_GET_ITEM(sequence, at);
+    std::optional<c10::IValue> found;
+    if (THPVariable_Check(value)) {
+      found = c10::IValue(THPVariable_Unpack(value));
+    } else if (value == Py_None || PyTuple_Check(value)) {
+      // A tuple has a place among the inputs, but neither a size nor a type.
+      found = c10::IValue();
+    } else {
+      found = PyList_Check(value) ? list(value) : scalar(value);
+    }
+    if (found) out.push_back(std::move(*found));
+  }
+  Py_DECREF(sequence);
+  return out;
+}
+
+Keywords keyword(PyObject* keywords) {
+  Keywords out;
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(keywords, &at, &key, &value) != 0;) {
+    if (!PyUnicode_Check(key)) continue;
+    std::optional<c10::IValue> found = PyList_Check(value) ? list(value) : scalar(value);
+    // What torch writes where it cannot tell the type.
+    out[text_of(key)] = found ? std::move(*found) : c10::IValue("NULL");
+  }
+  return out;
+}
+
+// What torch's collector writes of a keyword's value; empty for what it leaves out.
+std::string json_of(const c10::IValue& value) {
+  if (value.isBool()) return value.toBool() ? "true" : "false";
+  if (value.isInt()) return std::to_string(value.toInt());
+  std::string out;
+  if (value.isDouble()) {
+    // Infinities and what is no number have no JSON.
+    if (!std::isfinite(value.toDouble())) return out;
+    out = number_text(value.toDouble());
+    if (out.find_first_of(".e") == std::string::npos) out += ".0";
+  } else if (value.isString()) {
+    append_json_text(out, value.toStringRef());
+  } else if (value.isList() && !value.toListRef().empty() && value.toListRef()[0].isString()) {
+    const char* separator = "[";
+    for (const c10::IValue& element : value.toListRef()) {
+      out += separator;
+      append_json_text(out, element.toStringRef());
+      separator = ",";
+    }
+    out += "]";
+  }
+  return out;
+}
+
+// The keywords as one JSON object; empty without any that can be written.
+std::string json_of(const Keywords& keywords) {
+  std::string out;
+  for (const auto& [key, value] : keywords) {
+    const std::string text = json_of(value);
+    if (text.empty()) continue;
+    out += out.empty() ? "{" : ",";
+    append_json_text(out, key);
+    out += ":" + text;
+  }
+  return out.empty() ? out : out + "}";
+}
+
+// Hands the keywords of the range that is about to begin to the callback that records it: asking every
+// operator of a program for its keywords would cost more than those of the few ranges that have any.
+class GivenArguments {
+ public:
+  explicit GivenArguments(const Keywords& keywords) {
+    if (keywords.empty()) return;
+    thread_ = this_thread();
+    if (thread_ == nullptr) return;
+    BusyGuard busy(*thread_);
+    Session* session = Session::current();
+    if (session == nullptr) return;
+    const std::string text = json_of(keywords);
+    if (text.empty()) return;
+    std::lock_guard lock(session->dictionary().mutex());
+    thread_->arguments = session->dictionary().string(text);
+    thread_->arguments_generation = session->generation();
+  }
+  ~GivenArguments() {
+    if (thread_ != nullptr) thread_->arguments = 0;
+  }
+  GivenArguments(const GivenArguments&) = delete;
+  GivenArguments& operator=(const GivenArguments&) = delete;
+
+ private:
+  ThreadState* thread_ = nullptr;
+};
+
+bool torch_profiles_this_thread() {
+  return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr;
+}
+
+FastRange& range_of(PyObject* self) { return *reinterpret_cast<FastRange*>(self); }
+
+PyObject* make(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self != nullptr) new (&range_of(self).open) std::unique_ptr<at::RecordFunction>();
+  return self;
+}
+
+int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
+  static const char* const kNames[] = {"name", "input_values", "keyword_values", nullptr};
+  PyObject *name = nullptr, *inputs = nullptr, *keywords = nullptr;
+  if (PyArg_ParseTupleAndKeywords(args, kwargs, "U|OO", const_cast<char**>(kNames), &name, &inputs,
+                                  &keywords) == 0)
+    return -1;
+  if (inputs == Py_None) inputs = nullptr;
+  if (keywords == Py_None) keywords = nullptr;
+  if (inputs != nullptr && !PyList_Check(inputs) && !PyTuple_Check(inputs)) {
+    PyErr_SetString(PyExc_TypeError, "input_values must be a list or tuple");
+    return -1;
+  }
+  if (keywords != nullptr && !PyDict_Check(keywords)) {
+    PyErr_SetString(PyExc_TypeError, "keyword_values must be a dict");
+    return -1;
+  }
+  FastRange& range = range_of(self);
+  Py_XSETREF(range.name, Py_NewRef(name));
+  Py_XSETREF(range.inputs, Py_XNewRef(inputs));
+  Py_XSETREF(range.keywords, Py_XNewRef(keywords));
+  return 0;
+}
+
+void destroy(PyObject* self) {
+  FastRange& range = range_of(self);
+  range.open.~unique_ptr();
+  Py_CLEAR(range.name);
+  Py_CLEAR(range.inputs);
+  Py_CLEAR(range.keywords);
+  Py_CLEAR(range.theirs);
+  Py_TYPE(self)->tp_free(self);
+}
+
+// Opens torch's own range, which both torch's profiler and the recorder see.
+bool open_theirs(FastRange& range) {
+  PyObject* inputs = range.inputs != nullptr ? Py_NewRef(range.inputs) : PyTuple_New(0);
+  PyObject* theirs = nullptr;
+  if (inputs != nullptr && range.keywords != nullptr) {
+    theirs = PyObject_CallFunctionObjArgs(torch_class, range.name, inputs, range.keywords, nullptr);
+  } else if (inputs != nullptr) {
+    theirs = PyObject_CallFunctionObjArgs(torch_class, range.name, inputs, nullptr);
+  }
+  Py_XDECREF(inputs);
+  if (theirs == nullptr) return false;
+  PyObject* entered = PyObject_CallMethod(theirs, "__enter__", nullptr);
+  if (entered == nullptr) {
+    Py_DECREF(theirs);
+    return false;
+  }
+  Py_DECREF(entered);
+  Py_XSETREF(range.theirs, theirs);
+  return true;
+}
+
+void open_ours(FastRange& range) {
+  auto open = std::make_unique<at::RecordFunction>(at::RecordScope::FUNCTION);
+  if (!open->isActive()) return;
+  std::vector<c10::IValue> inputs;
+  Keywords keywords;
+  if (open->needsInputs()) {
+    if (range.inputs != nullptr) inputs = positional(range.inputs);
+    if (range.keywords != nullptr) keywords = keyword(range.keywords);
+    const auto scope = keywords.find("scope");
+    if (scope != keywords.end() && scope->second.isString() && scope->second.toStringRef() == "user_scope") {
+      open = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+    }
+  }
+  const GivenArguments given(keywords);
+  open->before(text_of(range.name), &inputs, &keywords);
+  range.open = std::move(open);
+}
+
+PyObject* enter(PyObject* self, PyObject*) {
+  FastRange& range = range_of(self);
+  if (range.name == nullptr) Py_RETURN_NONE;
+  try {
+    if (torch_profiles_this_thread()) {
+      Keywords keywords;
+      if (range.keywords != nullptr && (live.what.load(std::memory_order_relaxed) & kRecordShapes) != 0)
+        keywords = keyword(range.keywords);
+      const GivenArguments given(keywords);
+      if (!open_theirs(range)) return nullptr;
+    } else {
+      open_ours(range);
+    }
+  } catch (...) {
+    // Out of memory, or a callback of somebody else that threw: this one range is missing, the job goes on.
+    range.open.reset();
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* leave(PyObject* self, PyObject*) {
+  FastRange& range = range_of(self);
+  range.open.reset();
+  if (range.theirs == nullptr) Py_RETURN_NONE;
+  PyObject* theirs = std::exchange(range.theirs, nullptr);
+  PyObject* left = PyObject_CallMethod(theirs, "__exit__", "OOO", Py_None, Py_None, Py_None);
+  Py_DECREF(theirs);
+  return left;
+}
+
+PyMethodDef methods[] = {
+    {"__enter__", &enter, METH_NOARGS, "Begins the range."},
+    {"__exit__", &leave, METH_VARARGS, "Ends the range."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject type = [] {
+  PyTypeObject made = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  // Under the name of what it stands in for: the compiler decides by it whether it traces into a class.
+  made.tp_name = "torch._C._profiler.RecordFunctionFast";
+  made.tp_basicsize = sizeof(FastRange);
+  made.tp_flags = Py_TPFLAGS_DEFAULT;
+  made.tp_doc = "A range with a name, inputs and keywords, as torch's class of this name opens it.";
+  made.tp_new = &make;
+  made.tp_init = &initialize;
+  made.tp_dealloc = &destroy;
+  made.tp_methods = methods;
+  return made;
+}();
+
+}  // namespace
+
+PyObject* fast_range_class(PyObject* theirs) {
+  if (torch_class == nullptr) {
+    if (PyType_Ready(&type) < 0) return nullptr;
+    torch_class = Py_NewRef(theirs);
+  }
+  return reinterpret_cast<PyObject*>(&type);
+}
+
+}  // namespace kinetoscope
