@@ -15,8 +15,20 @@ from kinetoscope.collect._warn import warn_user
 if TYPE_CHECKING:
     from kinetoscope.collect._engine import Engine
 
+GARBAGE_COLLECTION = "record_python_gc_info"
 # What the native engine does in any case, so that these ask for nothing that would be missing.
-_ALWAYS_NATIVE = frozenset({"profile_all_threads", "capture_overload_names", "trace_only", "verbose"})
+_ALWAYS_NATIVE = frozenset(
+    {
+        "profile_all_threads",
+        "capture_overload_names",
+        "trace_only",
+        "verbose",
+        "record_python_gc_info",
+        "expose_kineto_event_metadata",
+    }
+)
+# Those that decide what is recorded or shown, whichever engine records; metadata of the trace.
+_NOTED = ("capture_overload_names", GARBAGE_COLLECTION)
 _KEYWORD = re.compile(r"[(,] (\w+): ")
 # torch's stubs do not know of the calls that copy one.
 _Config: Any = _profiler._ExperimentalConfig
@@ -39,6 +51,12 @@ def changed_settings(config: Any | None) -> dict[str, Any]:
         return {}
     asked, usual = config.__getstate__(), _Config().__getstate__()
     return {name: asked[place] for name, place in _places().items() if asked[place] != usual[place]}
+
+
+def noted_settings(config: Any | None) -> dict[str, str]:
+    """The settings that are on and that whoever reads the trace has to know, each as the number 1."""
+    changed = changed_settings(config)
+    return {name: "1" for name in _NOTED if changed.get(name)}
 
 
 def name_what_has_no_effect(

@@ -17,7 +17,7 @@ from kinetoscope.collect._child_signals import ChildSignalsHeld
 from kinetoscope.collect._choose import EngineName, choose_engine
 from kinetoscope.collect._cycle import Cycle, KeptCycles
 from kinetoscope.collect._engine import Engine, RecordingRequest, StillRecordingError
-from kinetoscope.collect._experimental import checked_config, name_what_has_no_effect
+from kinetoscope.collect._experimental import checked_config, name_what_has_no_effect, noted_settings
 from kinetoscope.collect._failures import Closed
 from kinetoscope.collect._observer import ObserverWindow
 from kinetoscope.collect._out_of_memory import report_out_of_memory
@@ -311,6 +311,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
         info = _metadata.flags(switches) | _metadata.rank_info() | _devices.described()
         info |= _metadata.execution_trace(self._observer.observer)
+        info |= noted_settings(self.experimental_config)
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
         # Operations are counted from shapes.
         asked = switches | {"record_shapes": self.record_shapes or self.with_flops}

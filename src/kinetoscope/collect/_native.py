@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect._engine import EngineStatus, RecordingRequest
+from kinetoscope.collect._experimental import GARBAGE_COLLECTION
+from kinetoscope.collect._garbage_collection import GarbageCollections
 from kinetoscope.collect._machine import boot
 from kinetoscope.collect._pauses import Pauses
 from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
@@ -107,6 +109,7 @@ class NativeEngine:
         self._process = 0
         self._pauses = Pauses()
         self._watch: StorageWatch | None = None
+        self._collections = GarbageCollections()
         self._remove: weakref.finalize[..., NativeEngine] | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
@@ -155,6 +158,8 @@ class NativeEngine:
         if missing_calls:
             facts["calls_missing"] = json.dumps(missing_calls)
         recorder.add_info(facts)
+        if GARBAGE_COLLECTION in facts:
+            self._collections.open()
         if missing_calls:
             warn_user(f"Python calls or module calls are not recorded as asked for: {missing_calls}.")
 
@@ -182,6 +187,7 @@ class NativeEngine:
         """
         recorder, path, watch = self._recorder, self._path, self._watch
         self._watch = None
+        self._collections.close()
         if watch is not None:
             watch.cancel()
         if recorder is None or path is None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from torch.autograd import profiler as collector
+
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import _arguments
 from kinetoscope.collect._activities import (
@@ -30,6 +32,7 @@ from kinetoscope.collect._seat import SEATS
 from kinetoscope.collect._sources import Source, SourceWindow, checked_sources
 from kinetoscope.collect._warn import warn_user
 
+_STEP_NAME = "ProfilerStep"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -155,6 +158,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._on_error = _arguments.checked_on_error(on_error)
         aligning = [RankClocks()] if _arguments.checked_switch("align_ranks", align_ranks) else []
         self._sources = SourceWindow((*aligning, *checked_sources(sources)))
+        collector.KinetoStepTracker.init_step_count(_STEP_NAME)
         self._run: _Run | None = None
         self._ever_started = False
         self._step_range: Any = None
@@ -214,6 +218,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         try:
             self._transit(run, before, action)
         finally:
+            if os.environ.get("KINETO_USE_DAEMON"):
+                # A daemon that asks for so many steps counts those of the program by this.
+                collector.KinetoStepTracker.increment_step(_STEP_NAME)
             self._open_step_range(run)
 
     def __enter__(self) -> Self:
@@ -248,6 +255,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         try:
             self._stop(may_raise=may_raise, explain=explain)
         finally:
+            collector.KinetoStepTracker.erase_step_count(_STEP_NAME)
             self._clean_up(may_raise=may_raise)
 
     @by_owner
@@ -372,7 +380,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             if self._run is not run or self._state != "recording":
                 return
-            self._step_range = record_function(f"ProfilerStep#{self.step_num}").__enter__()
+            self._step_range = record_function(f"{_STEP_NAME}#{self.step_num}").__enter__()
 
     def _close_step_range(self) -> None:
         """End the mark of the present step, whichever thread asks."""

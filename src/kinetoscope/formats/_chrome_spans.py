@@ -34,6 +34,8 @@ _AS_THEY_ARE = (
     "shapes",
     "flags",
 )
+OVERLOADS = "capture_overload_names"
+"""The key of a trace's metadata that says that names shall show the overload."""
 _WHERE_KNOWN = ("record_function", "external_id", "correlation", "stream")
 # What Kineto called these before torch 1.11; tools of today know the names of today only.
 _FORMER_CATEGORIES = frozenset({"Operator", "Kernel", "Memcpy", "Memset", "Runtime", "Driver"})
@@ -76,6 +78,8 @@ def shown_spans(trace: Trace, shown: ShownStacks) -> ShownSpans:
         if name in spans.given and (spans[name] >= 0).any():
             columns[name] = np.ascontiguousarray(spans[name])
     strings = list(shown.strings)
+    if trace.info.get(OVERLOADS) and spans["overload"].any():
+        columns["name"] = _with_overloads(columns["name"], spans["overload"], strings)
     if "category" in spans.given and spans["category"].any():
         of_today = np.arange(len(strings), dtype=np.int32)
         of_today[[row for row, text in enumerate(strings) if text in _FORMER_CATEGORIES]] = 0
@@ -90,6 +94,18 @@ def shown_spans(trace: Trace, shown: ShownStacks) -> ShownSpans:
     if call_mask(columns["kind"]).any():
         _name_calls(trace, shown, columns, strings, calls is not None)
     return ShownSpans(columns, strings, texts, moved)
+
+
+def _with_overloads(
+    name: NDArray[np.int32], overload: NDArray[np.int32], strings: list[str]
+) -> NDArray[np.int32]:
+    """Names with the overload behind a point, as torch writes operators where overloads were asked for; extends `strings`."""
+    pairs, row = np.unique(np.stack([name, overload]), axis=1, return_inverse=True)
+    first = len(strings)
+    strings.extend(
+        f"{strings[one]}.{strings[other]}" if other > 0 else strings[one] for one, other in pairs.T.tolist()
+    )
+    return np.asarray(row.reshape(-1) + first, np.int32)
 
 
 def _with_calls(columns: Arrays, calls: RebuiltCalls, trace: Trace) -> tuple[Arrays, NDArray[np.int32]]:

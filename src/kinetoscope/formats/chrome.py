@@ -90,7 +90,7 @@ def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     spans = shown_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
     opening = _described(trace, Path(path))
-    opening += b'"traceEvents":[\n' + _joined(tracks.metadata())
+    opening += b'"traceEvents":[\n' + _joined([*_window(trace), *tracks.metadata()])
     write_blocks(_events(trace, shown, spans, tracks, opening), path)
 
 
@@ -112,6 +112,36 @@ def _described(trace: Trace, path: Path) -> bytes:
     return b"{" + b"".join(
         f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
     )
+
+
+def _window(trace: Trace) -> list[dict[str, Any]]:
+    """The three events by which Kineto says when it recorded, for a recording of a session; other sources get none."""
+    stop_ns = trace.info.get("stop_ns")
+    if "engine" not in trace.info or not isinstance(stop_ns, int):
+        return []
+    end_us = round(stop_ns / 1000, 3)
+    name = "PyTorch Profiler"
+    return [
+        {
+            "ph": "X",
+            "cat": "Trace",
+            "name": f"{name} (0)",
+            "pid": "Spans",
+            "tid": name,
+            "ts": 0,
+            "dur": end_us,
+            "args": {"Op count": 0},
+        },
+        {
+            "ph": "i",
+            "s": "g",
+            "name": f"Iteration Start: {name}",
+            "pid": "Traces",
+            "tid": f"Trace {name}",
+            "ts": 0,
+        },
+        {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": end_us},
+    ]
 
 
 def _own_facts(trace: Trace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kinetoscope._errors import ArgumentError, FormatError, StateError
 from kinetoscope.trace import catalog
 from kinetoscope.trace._assemble import assemble
+from kinetoscope.trace._calls import mark_collections
 from kinetoscope.trace._cycles import one_cycle
 from kinetoscope.trace._losses import TOLD_AT_STOP, loss_rows
 from kinetoscope.trace._notes import add_notes
@@ -142,6 +143,7 @@ class Trace(Selections):
         add_notes(tables, recording.get("notes", {}), recording["strings"])
         stopped = recording["state"] == "stopped"
         info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
+        mark_collections(tables["spans"], recording["strings"], info)
         strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
         found = {**recording["losses"], "skipped_storages": unseen}
         # What the recorder itself could tell only when it had stopped.
