@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.differential import ASPECTS
 from tests.support.programs.differentiation import CubeOfCube
 from tests.support.programs.distributed import DISTRIBUTED
 
@@ -48,7 +47,6 @@ def _named(*names: str) -> Callable[[str, Any], bool]:
 
 OPTIMIZER_OPERATORS = ("aten::_foreach_", "aten::add", "aten::div", "aten::lerp_", "aten::fill_", "aten::mul")
 ENGINE = "autograd::engine::evaluate_function: "
-COMPILED = ("compiled_without_fusion", "compiled_inference", "compiled_training", "conditions_and_loops")
 PYTHON_FUNCTIONS = (
     "CheckpointFunction",
     CubeOfCube.__name__,
@@ -105,14 +103,6 @@ KNOWN = (
         frozenset({"sequence", "links"}),
         "hooks",
         lambda program, thing: program in ("hooks", "sharded") and thing[0].startswith(ENGINE),
-    ),
-    Difference(
-        "Ranges of the compiler",
-        frozenset(ASPECTS),
-        "compiled_without_fusion",
-        lambda program, thing: program in COMPILED,
-        # Torch writes them for its own profiler only, and those that it writes we record.
-        ways=frozenset({ONE_AFTER_THE_OTHER}),
     ),
     Difference(
         "Lists of lists of tensors",

@@ -143,7 +143,7 @@ class Trace(Selections):
         add_notes(tables, recording.get("notes", {}), recording["strings"])
         stopped = recording["state"] == "stopped"
         info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
-        mark_collections(tables["spans"], recording["strings"], info)
+        mark_collections(tables, recording["strings"], info)
         strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
         found = {**recording["losses"], "skipped_storages": unseen}
         # What the recorder itself could tell only when it had stopped.
