@@ -115,6 +115,9 @@ _HOMES = {
 # Modules that are reached like the names above, without an import of their own.
 _MODULES = ("itt",)
 
+# Classes that torch.profiler has from 2.15 on; they are torch's own.
+_TORCHS = ("CuspyConfig", "PerformanceMetricsConfig", "ProfilerActivityConfig")
+
 # What IPython looks for in a module that `%load_ext` or `%unload_ext` names; no names for programs.
 _EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
 
@@ -123,7 +126,7 @@ def __getattr__(name: str) -> object:
     """Find a public name in its room on first use and keep it, so that the next look-up is an ordinary one."""
     if name in _EXTENSION:
         return getattr(importlib.import_module("kinetoscope.integrations.notebook"), name)
-    home = _HOMES.get(name)
+    home = _home_of_torchs(name) if name in _TORCHS else _HOMES.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
     try:
@@ -141,6 +144,15 @@ def __getattr__(name: str) -> object:
         ) from error
     globals()[name] = value
     return value
+
+
+def _home_of_torchs(name: str) -> str | None:
+    """Where a class of torch's own stands, if the installed torch has it."""
+    try:
+        home = importlib.import_module("torch.profiler")
+    except ModuleNotFoundError:
+        return None
+    return "torch.profiler" if hasattr(home, name) else None
 
 
 def __dir__() -> list[str]:

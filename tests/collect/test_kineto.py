@@ -392,3 +392,11 @@ def test_an_engine_that_may_not_start_stops_nobody_else():
             engine.stop()
         program()
     assert "aten::linear" in {event.name for event in theirs.events()}
+
+
+@pytest.mark.parametrize("switch", ["with_modules", "with_flops", "with_stack", "record_shapes"])
+def test_no_flag_makes_torch_warn_of_our_own_call(switch):
+    # Warnings are errors here; torch 2.14 and newer warn of with_modules, which does something with us.
+    session = record(**{switch: True})
+    assert names_of(session.trace)["aten::linear"] == 1
+    assert getattr(session.profiler, switch) is True

@@ -295,6 +295,14 @@ def test_another_thread_stops() -> None:
     assert ("branch", [("leaf", []), ("leaf", [])]) in calls_in(trace, "program")
 
 
+# From Python 3.12 on several tools can see calls at once.
+one_at_a_time = pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="this Python has places for several tools"
+)
+several_at_once = pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has one place for tools")
+
+
+@one_at_a_time
 def test_a_profile_function_of_others_is_left_alone() -> None:
     def theirs(*_: object) -> None:
         return None
@@ -310,6 +318,61 @@ def test_a_profile_function_of_others_is_left_alone() -> None:
     assert "another profile function" in calls.trace.info["calls_missing"]
 
 
+@several_at_once
+def test_a_profile_function_of_others_runs_beside_us() -> None:
+    heard: list[str] = []
+
+    def program() -> None:
+        sys.setprofile(lambda frame, event, argument: heard.append(frame.f_code.co_name))
+        try:
+            branch()
+        finally:
+            sys.setprofile(None)
+
+    trace = recorded(program)
+    assert heard.count("leaf") == 4
+    assert ("branch", [("leaf", []), ("leaf", [])]) in calls_in(trace, "program")
+    assert "calls_missing" not in trace.info
+
+
+@several_at_once
+@pytest.mark.parametrize("first", ["cProfile", "ours"])
+def test_cprofile_runs_beside_us(first: str) -> None:
+    profiler = cProfile.Profile()
+    if first == "cProfile":
+        profiler.enable()
+    with Calls() as calls:
+        profiler.enable()
+        branch()
+        profiler.disable()
+        branch()
+    assert "call_threads_lost" not in calls.trace.info
+    assert names(calls.trace).count("branch") == 2
+    assert [
+        entry.callcount
+        for entry in profiler.getstats()
+        if not isinstance(entry.code, str) and entry.code.co_name == "branch"
+    ] == [1]
+
+
+@several_at_once
+def test_another_tool_that_takes_our_place_is_left_alone_and_the_loss_is_said() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+    with Calls() as calls:
+        branch()
+        (place,) = [place for place in range(6) if monitoring.get_tool(place) == "kinetoscope"]
+        monitoring.free_tool_id(place)
+        monitoring.use_tool_id(place, "theirs")
+        branch()
+    try:
+        assert monitoring.get_tool(place) == "theirs"
+    finally:
+        monitoring.free_tool_id(place)
+    assert calls.trace.info["call_threads_lost"] == 1
+    assert names(calls.trace).count("branch") == 1
+
+
+@one_at_a_time
 def test_cprofile_that_begins_in_between_gets_its_slot() -> None:
     profiler = cProfile.Profile()
     with Calls() as calls:
@@ -346,6 +409,22 @@ def test_a_trace_function_sees_what_it_always_sees() -> None:
     assert ("leaf", []) in calls_in(trace, "program")
 
 
+@several_at_once
+def test_no_tool_is_registered_without_being_asked_for() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+
+    def ours() -> list[int]:
+        return [place for place in range(6) if monitoring.get_tool(place) == "kinetoscope"]
+
+    with Calls():
+        assert len(ours()) == 1
+    with Calls(python_calls=False) as calls:
+        assert ours() == []
+        branch()
+    assert rows_of(calls.trace) == []
+
+
+@one_at_a_time
 def test_nothing_is_installed_without_being_asked_for() -> None:
     import ctypes
 

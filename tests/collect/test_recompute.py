@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -124,3 +125,33 @@ def test_the_parts_of_a_module_add_up(reentrant: bool) -> None:
             assert row["recompute_percent"] == pytest.approx(100 * row["recompute_ns"] / row["total_ns"])
     shown = trace.table("spans")["recompute"].to_pylist()
     assert sum(shown) == trace.column("spans", "recompute").sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "again"),
+    [
+        ("checkpoint.<locals>.recompute_fn", "torch/utils/checkpoint.py", True),
+        ("_checkpoint_without_reentrant_generator.<locals>.recompute_fn", "torch/utils/checkpoint.py", True),
+        (
+            "_checkpoint_without_reentrant_generator_impl.<locals>.recompute_fn",
+            "torch/utils/checkpoint.py",
+            True,
+        ),
+        ("a_program.<locals>.recompute_fn", "project/train.py", False),
+        ("recompute_fn", "torch/utils/checkpoint.py", False),
+    ],
+)
+def test_the_function_that_runs_again_is_known_by_its_end_and_its_file(
+    function: str, file: str, again: bool
+) -> None:
+    # torch 2.0, 2.1 and 2.14 name what is around it so.
+    code = _tanh.__code__.replace(co_qualname=function, co_filename=f"/site-packages/{file}")
+    with profile() as prof:
+        types.FunctionType(code, globals())()
+    trace = prof.trace
+    row = names(trace, range(len(trace.columns("spans")))).index("aten::tanh")
+    assert bool(trace.columns("spans")["recompute"][row]) is again
+
+
+def _tanh() -> torch.Tensor:
+    return torch.ones(2).tanh()

@@ -31,10 +31,10 @@ def backend(tmp_path_factory):
     source, library = folder / "backend.cpp", folder / "backend.so"
     source.write_text(DESCRIBES)
     root = Path(torch.__file__).parent
-    cxx, _ = _build._compilers()
+    cxx, _ = _build.compilers()
     subprocess.run(
         [
-            cxx, "-std=c++20", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            *cxx, "-std=c++20", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             "-isystem", root / "include", "-isystem", root / "include" / "torch" / "csrc" / "api" / "include",
             source, "-o", library, f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10",
         ],
@@ -70,8 +70,12 @@ def test_every_call_that_torch_has_is_read_at_the_right_places():
         schema.name: schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("c10d::")
     }
     # It sends nothing.
-    assert set(schemas) - {"c10d::check_for_nan"} == set(CALLS)
-    for name, (_, gives, takes, peer) in CALLS.items():
+    known = set(schemas) - {"c10d::check_for_nan"}
+    # Not every release of torch has all.
+    assert set(CALLS) - known <= {"c10d::gather_into_tensor_"}
+    assert known <= set(CALLS)
+    for name in known:
+        _, gives, takes, peer = CALLS[name]
         arguments = [argument.name for argument in schemas[name].arguments]
         assert gives < 0 or arguments[gives].startswith(("tensor", "output")), name
         assert takes < 0 or arguments[takes].startswith(("tensor", "input")), name

@@ -12,6 +12,7 @@ import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
 from kinetoscope.collect import _hybrid_check, choose_engine
 from kinetoscope.collect._joined import JoinedEngine
+from kinetoscope.collect._session import running
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
 
@@ -118,12 +119,106 @@ def test_a_device_that_is_not_there_is_left_out_with_torchs_warning():
 
 
 @no_cuda
-def test_nothing_but_a_missing_device_is_an_error():
-    with pytest.raises(ArgumentError, match=r"CUDA is not available here\. Available: CPU"):
-        profile(activities=[CUDA])
+@pytest.mark.filterwarnings("ignore:CUDA is not available, disabling CUDA profiling")
+def test_a_missing_device_alone_is_an_error_of_the_start_as_in_torch():
+    theirs = torch.profiler.profile(activities=[CUDA])
+    with pytest.raises(AssertionError):
+        theirs.start()
+    ours = profile(activities=[CUDA], engine=NotingEngine())
+    with pytest.raises(AssertionError, match=r"CUDA is not available here\. Available: CPU") as caught:
+        ours.start()
+    assert isinstance(caught.value, ArgumentError)
+    assert running() is None
 
 
 @no_cuda
+def test_without_a_device_the_usual_activities_are_those_of_torch():
+    with torch.profiler.profile() as theirs, profile(engine=NotingEngine()) as ours:
+        pass
+    assert ours.activities == set(theirs.activities)
+    assert kinetoscope.supported_activities() == torch.profiler.supported_activities()
+
+
+needs_configs = pytest.mark.skipif(
+    not hasattr(torch.profiler, "ProfilerActivityConfig"), reason="torch has this from 2.15 on"
+)
+
+
+@needs_configs
+def test_torchs_configuration_of_an_activity_chooses_its_kinds():
+    config = kinetoscope.ProfilerActivityConfig(activity_types=["CPU_OP"])
+    told = []
+    for module, keywords in ((torch.profiler, {}), (kinetoscope, {"engine": "kineto"})):
+        with (
+            module.profile(activities=[{CPU: config}], **keywords) as session,
+            module.record_function("mine"),
+        ):
+            torch.ones(2).add(1)
+        told.append(
+            ({event.name for event in session.events()} & {"mine", "aten::add"}, session.activity_configs)
+        )
+    assert told[0] == told[1]
+    assert told[1][0] == {"aten::add"}
+
+
+@needs_configs
+def test_counters_of_a_device_reach_torchs_collector_and_the_rest_is_named():
+    configs = [kinetoscope.PerformanceMetricsConfig(["sm__cycles_active"]), kinetoscope.CuspyConfig()]
+    engine = NotingEngine()
+    with (
+        pytest.warns(UserWarning, match="without effect: CuspyConfig"),
+        profile(
+            activities={CPU: kinetoscope.ProfilerActivityConfig(profiler_configs=configs)}, engine=engine
+        ) as session,
+    ):
+        pass
+    assert engine.requests[0].extension_configs == tuple(configs)
+    assert session.activity_filters == {}
+    assert session.wait_for_exports() is None
+    assert session.take_pending_cuspy_export() is None
+    with pytest.raises(ArgumentError, match="'counters' in the profiler_configs"):
+        profile(activities=[{CPU: kinetoscope.ProfilerActivityConfig(profiler_configs=["counters"])}])
+
+
+@pytest.mark.skipif(
+    hasattr(torch.profiler, "ProfilerActivityConfig"), reason="this torch has what the others lack"
+)
+def test_what_the_installed_torch_lacks_we_lack():
+    for name in ("ProfilerActivityConfig", "PerformanceMetricsConfig", "CuspyConfig"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(kinetoscope, name)
+    assert not hasattr(profile, "take_pending_cuspy_export")
+
+
+@pytest.mark.parametrize("given", [{"graph_lanes": "some"}, {"graph_lanes": "all"}])
+def test_lanes_of_graphs_are_checked_as_torch_checks_them(given, tmp_path):
+    with profile(engine=NotingEngine()) as session:
+        pass
+    with pytest.raises(ValueError, match="graph_lanes"):
+        session.export_chrome_trace(str(tmp_path / "trace.json"), **given)
+
+
+def test_annotations_of_graphs_are_not_dropped_without_a_word(tmp_path):
+    with profile(activities=[CPU], engine="kineto") as session:
+        pass
+    with pytest.warns(UserWarning, match="cuda_graph_annotations"):
+        session.export_chrome_trace(str(tmp_path / "trace.json"), cuda_graph_annotations={1: {"name": "a"}})
+    assert (tmp_path / "trace.json").is_file()
+
+
+def takes_use_cuda():
+    return "use_cuda" in inspect.signature(torch.autograd.profiler.profile).parameters
+
+
+@pytest.mark.skipif(takes_use_cuda(), reason="this torch still has the keyword")
+def test_use_cuda_is_gone_with_torchs():
+    for module in (torch.profiler, kinetoscope):
+        with pytest.raises(TypeError, match="use_cuda"):
+            module.profile(use_cuda=False)
+
+
+@no_cuda
+@pytest.mark.skipif(not takes_use_cuda(), reason="torch removed the keyword in 2.14")
 def test_use_cuda_warns_and_takes_effect():
     with pytest.warns(FutureWarning, match="use_cuda"):
         assert profile(activities=[CPU, CUDA], use_cuda=False).activities == {CPU}

@@ -91,9 +91,10 @@ class InterruptAt:
     def _line(self, frame, event, arg):
         if event == "line":
             self.left -= 1
-            # Leaving a `with` is a line event too, before the lock is released; a real signal does not come there.
+            # Leaving a `with` is a line event too, before the lock is released, and so is, from Python 3.12 on, a `try`
+            # in front of its block; a real signal does not come there.
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-            if self.left <= 0 and not self.done and not line.lstrip().startswith("with "):
+            if self.left <= 0 and not self.done and not line.lstrip().startswith(("with ", "try:")):
                 self.done = True
                 raise Interrupt
         return self._line

@@ -19,6 +19,13 @@ from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
 CPU = [ProfilerActivity.CPU]
+# Settings that releases of torch from 2.7 on have not all.
+TRACE_ONLY, CUSTOM, METRICS = (
+    {name: value} if _experimental.has_setting(name) else {}
+    for name, value in (
+        ("trace_only", True), ("custom_profiler_config", "x"), ("profiler_metrics", ["x"]),
+    )
+)  # fmt: skip
 
 
 class NotingObserver:
@@ -286,7 +293,9 @@ def test_every_setting_that_torch_has_is_known_by_its_place():
 
 
 def test_what_the_native_engine_has_no_use_for_is_named_once(native):  # noqa: F811
-    config = _ExperimentalConfig(verbose=True, profiler_metrics=["x"], enable_cuda_sync_events=True)
+    config = _ExperimentalConfig(
+        verbose=True, performance_events=["x"], enable_cuda_sync_events=True, **METRICS
+    )
     session = profile(
         activities=CPU,
         engine=native,
@@ -300,14 +309,15 @@ def test_what_the_native_engine_has_no_use_for_is_named_once(native):  # noqa: F
             session.start()
             session.stop()
     (said,) = [str(one.message) for one in told]
-    assert "experimental_config.profiler_metrics, experimental_config.enable_cuda_sync_events" in said
+    for name in ("performance_events", "enable_cuda_sync_events", *METRICS):
+        assert f"experimental_config.{name}," in said
     assert "post_processing_timeout_s" in said
     assert "verbose" not in said
     assert told[0].filename == __file__
 
 
 def test_what_it_does_anyway_needs_no_words(native):  # noqa: F811
-    config = _ExperimentalConfig(profile_all_threads=True, capture_overload_names=True, trace_only=True)
+    config = _ExperimentalConfig(profile_all_threads=True, capture_overload_names=True, **TRACE_ONLY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with profile(activities=CPU, engine=native, experimental_config=config) as session:
@@ -316,15 +326,15 @@ def test_what_it_does_anyway_needs_no_words(native):  # noqa: F811
 
 
 def test_the_kineto_engine_hands_them_to_torch():
-    config = _ExperimentalConfig(capture_overload_names=True, trace_only=True, custom_profiler_config="x")
+    config = _ExperimentalConfig(capture_overload_names=True, **CUSTOM, **TRACE_ONLY)
     with profile(activities=CPU, engine="kineto", experimental_config=config) as session:
         torch.ones(2).add(1)
     assert "Tensor" in {event.overload_name for event in session.events()}
     handed = _experimental.changed_settings(session.profiler.experimental_config)
     assert handed["capture_overload_names"] is True
     assert handed["profile_all_threads"] is True
-    assert handed["custom_profiler_config"] == "x"
-    assert handed["trace_only"] is True
+    for name, value in (CUSTOM | TRACE_ONLY).items():
+        assert handed[name] == value
     assert "profile_all_threads" not in _experimental.changed_settings(config), (
         "the user's object is not changed"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections import Counter
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.autograd.profiler_util
 
 import kinetoscope
 from kinetoscope import ProfilerActivity
@@ -21,6 +23,16 @@ FLAGS: dict[str, Any] = {
     "profile_memory": True,
     "with_flops": True,
 }
+
+
+def _of_both(attribute: str) -> str:
+    """The name of an event's attribute where the installed torch has it; else a name that neither has."""
+    known = inspect.signature(torch.autograd.profiler_util.FunctionEvent).parameters
+    return attribute if attribute in known else "none of both"
+
+
+# Events of older releases of torch have neither.
+STRUCTURED, TYPES = _of_both("structured_input_shapes"), _of_both("input_dtypes")
 
 
 @dataclass(frozen=True)
@@ -154,8 +166,8 @@ def _told(
         aspects["overloads"][name, event.overload_name] += 1
         if name in _COUNTED:
             aspects["flops"][name, str(event.input_shapes), event.flops or 0] += 1
-        aspects["shapes"][name, str(event.input_shapes), str(event.structured_input_shapes)] += 1
-        aspects["types"][name, str(event.input_dtypes)] += 1
+        aspects["shapes"][name, str(event.input_shapes), str(getattr(event, STRUCTURED, None))] += 1
+        aspects["types"][name, str(getattr(event, TYPES, None))] += 1
         aspects["scalars"][name, str([scalar(value) for value in event.concrete_inputs])] += 1
         aspects["sequence"][name, sequence - first[_owner(event)] if sequence >= 0 else -1] += 1
         aspects["links"][name, event.fwd_thread, event.scope, event.is_user_annotation, event.is_async] += 1

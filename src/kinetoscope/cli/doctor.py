@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +49,10 @@ def command(*, build: bool) -> None:
         _line(printer, "torch", "not installed: traces can be read here, but nothing can be recorded", BAD)
         _line(printer, "engine", "none", BAD)
         sys.exit(1)
+    if problem := _too_old():
+        _line(printer, "torch", f"{torch_version}: {problem}", BAD)
+        _line(printer, "engine", "none", BAD)
+        sys.exit(1)
     _line(printer, "torch", torch_version)
     _line(printer, "compiler", *_compiler())
     if build:
@@ -60,9 +63,12 @@ def command(*, build: bool) -> None:
 
     status = native_engine_status(_say)
     _native_lines(printer, status)
-    _engine_line(printer, status, supported_activities() - {ProfilerActivity.CPU})
-    _kineto_line(printer)
+    problem = _kineto_problem()
+    _engine_line(printer, status, supported_activities() - {ProfilerActivity.CPU}, problem)
+    _kineto_line(printer, problem)
     _switch_line(printer)
+    if problem and not status.available:
+        sys.exit(1)
 
 
 def _native_lines(printer: Console, status: EngineStatus) -> None:
@@ -82,8 +88,13 @@ def _native_lines(printer: Console, status: EngineStatus) -> None:
             _line(printer, "", f"{name}: {value}")
 
 
-def _engine_line(printer: Console, status: EngineStatus, devices: set[ProfilerActivity]) -> None:
+def _engine_line(
+    printer: Console, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
+) -> None:
     """Conclude."""
+    if kineto_problem and not status.available:
+        _line(printer, "engine", "none (see recorder above and kineto below)", BAD)
+        return
     if not status.available:
         _line(
             printer,
@@ -115,10 +126,32 @@ def _engine_line(printer: Console, status: EngineStatus, devices: set[ProfilerAc
         )
 
 
-def _kineto_line(printer: Console) -> None:
+def _kineto_problem() -> str:
+    """Why torch's own collector cannot record here, found out by recording an operator with it; empty if it can."""
+    import torch
+
+    from kinetoscope.collect import ProfilerActivity, kineto_available, profile
+
+    if not kineto_available():
+        return ""
+    try:
+        with profile(activities=[ProfilerActivity.CPU], engine="kineto") as session:
+            torch.zeros(1).add(1)
+        names = session.trace.table("ops").column("name").to_pylist()
+    except Exception as error:  # noqa: BLE001  (whatever fails in torch is what is to be reported)
+        return f"cannot record here: {type(error).__name__}: {error}"
+    return (
+        "" if "aten::add" in names else "cannot record here: an operator that ran was not in what it recorded"
+    )
+
+
+def _kineto_line(printer: Console, problem: str) -> None:
     """Tell how what torch's own collector records would reach us, and whether it is spared its event objects."""
     from kinetoscope.collect._kineto_text import kineto_status
 
+    if problem:
+        _line(printer, "kineto", problem, BAD)
+        return
     try:
         _line(printer, "kineto", kineto_status(), OK)
     except RecorderError as error:
@@ -156,16 +189,27 @@ def _torch_version() -> str | None:
     return f"{torch.__version__}, {Path(torch.__file__).parent}"
 
 
+def _too_old() -> str:
+    """Why nothing can be recorded with the installed torch; empty for one that is new enough."""
+    import torch
+
+    from kinetoscope.collect import _build
+
+    return _build.why_too_old(torch)
+
+
 def _compiler() -> tuple[str, str]:
     """The C++ compiler that would build the recorder, and how good that is."""
-    found = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
-    if not found:
-        return "none found (install g++ or clang++, or set CXX)", POOR
+    from kinetoscope.collect import _build
+
     try:
-        told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+        command, _ = _build.compilers()
+        told = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    except _build.BuildError:
+        return "none found (install g++ or clang++, or set CXX)", POOR
     except OSError as error:
-        return f"{found} does not run: {error.strerror}", POOR
-    return f"{told.stdout.partition(chr(10))[0]}, {found}", ""
+        return f"{command[0]} does not run: {error.strerror}", POOR
+    return f"{told.stdout.partition(chr(10))[0]}, {' '.join(command)}", ""
 
 
 def _compile_anew(printer: Console) -> None:

@@ -7,6 +7,8 @@ be able to say that torch is missing.
 import importlib
 from typing import TYPE_CHECKING
 
+from kinetoscope._errors import MissingDependencyError
+
 if TYPE_CHECKING:
     from kinetoscope.collect._activities import (
         DeviceType,
@@ -92,6 +94,19 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _refuse_old_torch()
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
+
+
+def _refuse_old_torch() -> None:
+    """Raise MissingDependencyError where the installed torch is older than any that we can record with."""
+    import torch
+
+    from kinetoscope.collect._build import why_too_old
+
+    if problem := why_too_old(torch):
+        raise MissingDependencyError(
+            f"{problem}: `pip install --upgrade torch`. (Reading traces works without it.)"
+        )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
+import torch.profiler
 from torch.profiler import DeviceType, ProfilerAction, ProfilerActivity, kineto_available, record_function
 
 from kinetoscope._errors import ArgumentError
@@ -46,34 +50,73 @@ def name_of(activity: ProfilerActivity) -> str:
     return _TORCHS_NAMES[activity]
 
 
-# What `activities` may hold: an activity, or single kinds of some by the names of Kineto, such as {CUDA: ["KERNEL"]}.
-ActivityItem: TypeAlias = ProfilerActivity | Mapping[ProfilerActivity, Iterable[str]]
-# Which kinds of each activity are asked for; None means all.
-Asked: TypeAlias = dict[ProfilerActivity, frozenset[str] | None]
+class NothingToRecordError(ArgumentError, AssertionError):
+    """None of the activities can be recorded here; torch asserts that."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of one activity.
+
+    Attributes:
+        kinds: The names of its kinds; None means all.
+        configs: Settings of parts of torch's collector, such as torch's `PerformanceMetricsConfig`.
+    """
+
+    kinds: frozenset[str] | None = None
+    configs: tuple[Any, ...] = ()
+
+
+# What `activities` may hold: an activity, or single kinds of some by the names of Kineto, such as {CUDA: ["KERNEL"]}, or
+# torch's ProfilerActivityConfig in the place of the names.
+ActivityItem: TypeAlias = ProfilerActivity | Mapping[ProfilerActivity, Any]
+Asked: TypeAlias = dict[ProfilerActivity, Wanted]
 
 
 def asked_activities(activities: Iterable[ActivityItem] | None, *, use_cuda: bool | None = None) -> Asked:
     """The activities a session was asked for, after checks; `use_cuda` adds or removes CUDA."""
-    asked: Asked = dict.fromkeys(supported_activities()) if activities is None else dict(_checked(activities))
+    asked: Asked = (
+        dict.fromkeys(supported_activities(), Wanted()) if activities is None else dict(_checked(activities))
+    )
     if use_cuda:
-        asked.setdefault(ProfilerActivity.CUDA, None)
+        asked.setdefault(ProfilerActivity.CUDA, Wanted())
     elif use_cuda is not None:
         asked.pop(ProfilerActivity.CUDA, None)
     if not asked:
-        raise ArgumentError(f"activities is empty: there is nothing to record. Valid ones: {_valid_names()}.")
+        raise NothingToRecordError(
+            f"activities is empty: there is nothing to record. Valid ones: {_valid_names()}."
+        )
     return asked
 
 
+@functools.cache
+def takes_use_cuda() -> bool:
+    """Whether the installed torch still has the keyword `use_cuda`, which 2.14 removed."""
+    return "use_cuda" in inspect.signature(torch.autograd.profiler.profile).parameters
+
+
 def as_items(asked: Asked) -> list[ActivityItem]:
-    """The same as a user writes it."""
-    return [activity if kinds is None else {activity: kinds} for activity, kinds in asked.items()]
+    """The same as a user writes it, without settings of parts, which no torch that has `use_cuda` knows."""
+    return [
+        activity if wanted.kinds is None else {activity: wanted.kinds} for activity, wanted in asked.items()
+    ]
+
+
+def extensions(configs: Iterable[Any]) -> dict[str, str]:
+    """Settings of parts of torch's collector as it takes them."""
+    entries: dict[str, str] = {}
+    for config in configs:
+        entries |= config._to_config_entries()
+    if "PERFORMANCE_METRICS" in entries:
+        entries["PERFORMANCE_METRICS_DEVICE_ID"] = str(torch.cuda.current_device())
+    return entries
 
 
 def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
     """What a user's iterable holds, or an error that names the first thing in it that is no activity."""
     asked = dict(_checked(activities))
-    for activity, kinds in asked.items():
-        if kinds is not None:
+    for activity, wanted in asked.items():
+        if wanted != Wanted():
             raise ArgumentError(
                 f"activities contains single kinds of ProfilerActivity.{activity.name}: pass the activities themselves: "
                 f"{_valid_names()}."
@@ -85,14 +128,21 @@ def recordable(asked: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
     """The part of what was asked for that this machine has; a warning names the rest."""
     supported = supported_activities()
     missing = sorted(activity.name for activity in asked - supported)
-    if not asked & supported:
-        raise ArgumentError(
-            f"activities={missing} cannot be recorded: {', '.join(missing)} is not available here. "
-            f"Available: {', '.join(sorted(activity.name for activity in supported))}."
-        )
     if missing:
         warn_user(f"{', '.join(missing)} is not available, disabling {', '.join(missing)} profiling")
     return frozenset(asked & supported)
+
+
+def check_that_something_is_recorded(
+    asked: set[ProfilerActivity], recorded: frozenset[ProfilerActivity]
+) -> None:
+    """Raise NothingToRecordError where nothing of what was asked for can be recorded here."""
+    if not recorded:
+        missing = sorted(activity.name for activity in asked)
+        raise NothingToRecordError(
+            f"activities={missing} cannot be recorded: {', '.join(missing)} is not available here. "
+            f"Available: {', '.join(sorted(activity.name for activity in supported_activities()))}."
+        )
 
 
 def _is_there(activity: ProfilerActivity) -> bool:
@@ -104,14 +154,14 @@ def _is_there(activity: ProfilerActivity) -> bool:
     return module is not None and bool(module.is_available())
 
 
-def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, frozenset[str] | None]]:
-    """Each activity of a user's iterable with its kinds, or an error that names the first item that is none."""
+def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, Wanted]]:
+    """Each activity of a user's iterable with what is wanted of it, or an error that names the first item that is none."""
     if isinstance(activities, (str, bytes, ProfilerActivity)) or not isinstance(activities, Iterable):
         raise ArgumentError(
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
         )
     seen = set()
-    for item in activities:
+    for item in [activities] if isinstance(activities, Mapping) else activities:
         chosen: Iterable[tuple[object, object]] = (
             item.items() if isinstance(item, Mapping) else [(item, None)]
         )
@@ -125,7 +175,23 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
                     f"activities contains ProfilerActivity.{activity.name} more than once: name each one once."
                 )
             seen.add(activity)
-            yield activity, None if kinds is None and activity is item else _kinds(activity, kinds)
+            yield activity, Wanted() if kinds is None and activity is item else _wanted(activity, kinds)
+
+
+def _wanted(activity: ProfilerActivity, choice: object) -> Wanted:
+    """What a user's choice among the kinds of an activity says."""
+    config_type = getattr(torch.profiler, "ProfilerActivityConfig", None)
+    if config_type is None or not isinstance(choice, config_type):
+        return Wanted(_kinds(activity, choice))
+    chosen: Any = choice
+    kinds = None if chosen.activity_types is None else _kinds(activity, chosen.activity_types)
+    configs = tuple(chosen.profiler_configs)
+    if strange := [config for config in configs if not callable(getattr(config, "_to_config_entries", None))]:
+        raise ArgumentError(
+            f"activities: {strange[0]!r} in the profiler_configs of ProfilerActivity.{activity.name} is not valid: need "
+            "torch.profiler.PerformanceMetricsConfig(...) or torch.profiler.CuspyConfig(...)."
+        )
+    return Wanted(kinds, configs)
 
 
 def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol, SupportsIndex, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, SupportsIndex, get_args
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect._choose import EngineName
@@ -16,7 +16,10 @@ OnError = Literal["raise", "warn"]
 ReportPlace = str | os.PathLike[str] | Literal[False] | None
 
 
-@runtime_checkable
+class UnknownKeywordError(ArgumentError, TypeError):
+    """A keyword that the installed torch does not have any more; Python raises TypeError for those."""
+
+
 class TraceObserver(Protocol):
     """Something that records beside the session and is told when: torch's and our `ExecutionTraceObserver`, for example."""
 
@@ -129,7 +132,9 @@ def checked_seconds(name: str, value: float | None) -> float | None:
 
 def checked_observer(observer: TraceObserver | None) -> TraceObserver | None:
     """Something that can be started, stopped and cleaned up, or nothing."""
-    if observer is not None and (isinstance(observer, type) or not isinstance(observer, TraceObserver)):
+    # Not by isinstance: from Python 3.12 on that does not see what an observer's __getattr__ offers.
+    complete = all(callable(getattr(observer, call, None)) for call in ("start", "stop", "cleanup"))
+    if observer is not None and (isinstance(observer, type) or not complete):
         raise ArgumentError(
             f"execution_trace_observer={observer!r} is not valid: need an object with start(), stop() and cleanup(), "
             "such as ExecutionTraceObserver().register_callback(path), or None."

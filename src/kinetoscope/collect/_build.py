@@ -12,7 +12,10 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
+import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -24,10 +27,21 @@ from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 _MACHINES = ("x86_64", "aarch64")
+# pyproject.toml and README.md say the same.
+OLDEST_TORCH = (2, 7)
 
 
 class BuildError(Exception):
     """Why the recorder could not be compiled, in one sentence."""
+
+
+def why_too_old(torch: Any) -> str:
+    """Why nothing can be recorded with this torch, in one sentence; empty for one that is new enough."""
+    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST_TORCH:
+        return ""
+    needed = ".".join(map(str, OLDEST_TORCH))
+    return f"recording needs torch {needed} or newer, and torch {torch.__version__} is installed here"
 
 
 def source_root() -> Path:
@@ -73,10 +87,27 @@ def _flags() -> list[str]:
 
 
 def library_name(torch: Any) -> str:
-    """File name of the recorder for this torch, Python, machine and source: any change makes another name."""
+    """File name of the recorder for this torch, Python, C library, machine and source: any change makes another name."""
     version = str(torch.__version__).replace("+", "-")
     python = f"py{sys.version_info.major}.{sys.version_info.minor}"
-    return f"kinetoscope_recorder-torch{version}-{python}-{platform.machine()}-{_source_digest(source_root())}.so"
+    # Machines that share a home folder may not share the C library, and an older one does not load what a newer one linked.
+    libc = "".join(platform.libc_ver()) or "libc"
+    digest = _source_digest(source_root())
+    return f"kinetoscope_recorder-torch{version}-{python}-{libc}-{platform.machine()}-{digest}.so"
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library has all the bytes that its headers speak of; loading one that was cut short kills the process."""
+    with library.open("rb") as file:
+        header = file.read(64)
+        size = file.seek(0, os.SEEK_END)
+    if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+        return False
+    sections, entry_bytes, entries = struct.unpack_from("<Q", header, 40) + struct.unpack_from(
+        "<HH", header, 58
+    )
+    # The linker writes the table of sections last.
+    return bool(size >= sections + entry_bytes * entries)
 
 
 def cache_directory() -> Path:
@@ -87,12 +118,22 @@ def cache_directory() -> Path:
     return Path(home) / "kinetoscope"
 
 
-def _compilers() -> tuple[str, str]:
-    cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
-    cc = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
-    if not cxx or not cc:
-        raise BuildError("no C++ compiler was found: install g++ or clang++, or set CXX and CC")
+def compilers() -> tuple[list[str], list[str]]:
+    """The commands that compile C++ and C; the variables may hold more than one word, such as ``ccache g++``.
+
+    Raises:
+        BuildError: There is no C++ compiler.
+    """
+    cxx = shlex.split(os.environ.get("CXX", "")) or _found("g++", "clang++", "c++")
+    if not cxx:
+        raise BuildError("no C++ compiler was found: install g++ or clang++, or set CXX")
+    # A C++ compiler compiles C as well, if one says so.
+    cc = shlex.split(os.environ.get("CC", "")) or _found("gcc", "clang", "cc") or [*cxx, "-x", "c"]
     return cxx, cc
+
+
+def _found(*names: str) -> list[str]:
+    return next(([path] for path in map(shutil.which, names) if path), [])
 
 
 def _check_platform() -> None:
@@ -107,7 +148,10 @@ def _check_platform() -> None:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"the compiler {command[0]} does not run: {error.strerror}") from error
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         raise BuildError(
@@ -118,8 +162,15 @@ def _run(command: list[str]) -> None:
 @contextmanager
 def _only_one_builder(folder: Path) -> Iterator[None]:
     """Lets one process of many (ranks of a job) compile; the others wait and find its result."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "building.lock", "w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / "building.lock", "w")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise BuildError(
+            f"the compiled recorder cannot be kept in {folder} ({error.strerror}): set KINETOSCOPE_CACHE to a folder that "
+            "can be written to"
+        ) from error
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -139,10 +190,12 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
         BuildError: There is no compiler, no header, no source or no way to run here; the message says which.
     """
     _check_platform()
+    if problem := why_too_old(torch):
+        raise BuildError(problem)
     target = folder / library_name(torch)
-    if target.is_file():
+    if target.is_file() and is_whole(target):
         return target
-    cxx, cc = _compilers()
+    cxx, cc = compilers()
     torch_root = Path(torch.__file__).parent
     root = source_root()
     include = torch_root / "include"
@@ -158,21 +211,23 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
     libraries = [f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-ltorch_python", "-lc10"]
 
     with _only_one_builder(folder):
-        if target.is_file():
+        if target.is_file() and is_whole(target):
             return target
-        progress(f"compiling the recorder for torch {torch.__version__} (once, some 20 seconds)")
+        progress(
+            f"compiling the recorder for torch {torch.__version__} (once, about a minute of processor time)"
+        )
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
 
             def compile_one(source: Path) -> str:
                 made = str(Path(scratch, source.name + ".o"))
-                language = [cxx, "-std=c++20", *abi] if source.suffix == ".cpp" else [cc, "-std=c11"]
+                language = [*cxx, "-std=c++20", *abi] if source.suffix == ".cpp" else [*cc, "-std=c11"]
                 _run([*language, *_flags(), *headers, "-c", str(source), "-o", made])
                 return made
 
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
                 objects = list(pool.map(compile_one, _sources(root)))
             library = Path(scratch, "recorder.so")
-            _run([cxx, "-shared", "-pthread", "-o", str(library), *objects, *libraries])
+            _run([*cxx, "-shared", "-pthread", "-o", str(library), *objects, *libraries])
             # A rename is whole or not at all, so no other process ever loads half a library.
             library.replace(target)
     return target

@@ -27,6 +27,7 @@ class RecordingRequest:
     Attributes:
         activities: What is recorded; torch's own `ProfilerActivity` values, never empty.
         activity_filters: For some activities the names of the kinds that are wanted; all kinds of the others.
+        extension_configs: Settings of parts of torch's collector, such as torch's `PerformanceMetricsConfig`.
         record_shapes: Keep the shapes, dtypes and scalars of each operator's inputs.
         profile_memory: Keep every allocation and free.
         with_stack: Keep the Python stack of each operator.
@@ -58,6 +59,7 @@ class RecordingRequest:
     post_processing_timeout_s: float | None = None
     trace_id: str = ""
     activity_filters: Mapping[ProfilerActivity, frozenset[str]] = field(default_factory=dict)
+    extension_configs: tuple[Any, ...] = ()
     path: Path | None = None
     ring_bytes: int | None = None
     info: Mapping[str, str] = field(default_factory=dict)

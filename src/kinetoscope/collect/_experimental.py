@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch._C import _profiler
@@ -60,12 +59,19 @@ def noted_settings(config: Any | None) -> dict[str, str]:
 
 
 def name_what_has_no_effect(
-    engine: Engine, config: Any | None, post_processing_timeout_s: float | None
+    engine: Engine, config: Any | None, post_processing_timeout_s: float | None, configs: tuple[Any, ...]
 ) -> None:
-    """Warn once of all that was asked for and that the native engine has no use for."""
+    """Warn once of all that was asked for and that the engine has no use for."""
+    # torch.profiler runs this collector of its own beside Kineto, which alone can be reached from elsewhere.
+    if any(type(one).__name__ == "CuspyConfig" for one in configs):
+        warn_user(
+            "without effect: CuspyConfig. torch's Cuspy collector is open to torch.profiler.profile only; Kineto records "
+            "the devices in its place."
+        )
     if engine.name != "native" or getattr(engine, "has_torchs_collector", False):
         return
     idle = [f"experimental_config.{name}" for name in changed_settings(config) if name not in _ALWAYS_NATIVE]
+    idle += [type(one).__name__ for one in configs if type(one).__name__ != "CuspyConfig"]
     if post_processing_timeout_s is not None:
         idle.append("post_processing_timeout_s")
     if idle:
@@ -77,9 +83,11 @@ def name_what_has_no_effect(
 
 def for_torchs_collector(config: Any | None, **ours: object) -> Any:
     """The user's settings with some of ours in their place; the user's object is not changed."""
-    made = _Config.__new__(_Config)
-    made.__setstate__(_with(_Config() if config is None else config, ours))
-    return made
+    # By keywords: releases before 2.11 do not take back the state that they give out.
+    state = (_Config() if config is None else config).__getstate__()
+    values = {name: _as_given(state[place]) for name, place in _places().items()}
+    # A torch that does not know a setting goes without it.
+    return _Config(**values | {name: value for name, value in ours.items() if name in values})
 
 
 def has_setting(name: str) -> bool:
@@ -87,20 +95,11 @@ def has_setting(name: str) -> bool:
     return name in _places()
 
 
-def _with(config: Any, values: Mapping[str, object]) -> tuple[Any, ...]:
-    """A config's state with some values replaced; a torch that does not know a setting goes without."""
-    # Lists of texts come out as lists of bytes, which torch itself does not take back.
-    state = [
-        [part.decode() if isinstance(part, bytes) else part for part in value]
-        if isinstance(value, list)
-        else value
-        for value in config.__getstate__()
-    ]
-    for name, value in values.items():
-        place = _places().get(name)
-        if place is not None:
-            state[place] = value
-    return tuple(state)
+def _as_given(value: Any) -> Any:
+    """A value of a config's state as its keyword takes it: lists of texts come out as lists of bytes."""
+    if isinstance(value, list):
+        return [part.decode() if isinstance(part, bytes) else part for part in value]
+    return value
 
 
 @functools.cache

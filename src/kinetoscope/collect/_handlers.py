@@ -22,7 +22,10 @@ class _ExportsChromeTrace(Protocol):
 
 
 def tensorboard_trace_handler(
-    dir_name: str | os.PathLike[str], worker_name: str | None = None, use_gzip: bool = False
+    dir_name: str | os.PathLike[str],
+    worker_name: str | None = None,
+    use_gzip: bool = False,
+    use_python_export: bool = False,
 ) -> Callable[[_ExportsChromeTrace], None]:
     """Build an `on_trace_ready` handler that writes each finished trace into a folder.
 
@@ -31,6 +34,7 @@ def tensorboard_trace_handler(
         worker_name: First part of the file names; None means host name, process id and, in a process group, the rank,
             as `host_4711_rank3`. It is read when a file is written, so that forked workers do not share a name.
         use_gzip: Compress the files.
+        use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
 
     Returns:
         A callable that takes the session and writes `{worker}.{time in ns}.pt.trace.json`, with `.gz` if compressed.

@@ -20,7 +20,7 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
-from kinetoscope.collect._activities import name_of
+from kinetoscope.collect._activities import extensions, name_of
 from kinetoscope.collect._engine import StillRecordingError
 from kinetoscope.collect._experimental import for_torchs_collector, has_setting
 from kinetoscope.collect._kineto_columns import note_this_thread
@@ -229,6 +229,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         "post_processing_timeout_s": request.post_processing_timeout_s,
         "activity_filters": {activity: set(kinds) for activity, kinds in request.activity_filters.items()}
         or None,
+        "_profiler_extensions": extensions(request.extension_configs),
     }
     known = inspect.signature(collector.profile).parameters
     if request.activity_filters and "activity_filters" not in known:
@@ -236,7 +237,7 @@ def _make_collector(request: RecordingRequest) -> Any:
             f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
             "themselves."
         )
-    return collector.profile(
+    made = collector.profile(
         use_cpu=ProfilerActivity.CPU in request.activities,
         use_device=device,
         record_shapes=request.record_shapes,
@@ -244,13 +245,15 @@ def _make_collector(request: RecordingRequest) -> Any:
         profile_memory=request.profile_memory,
         # torch puts Python calls and module calls on the timeline together, and only with stacks.
         with_stack=request.with_stack or request.python_calls or request.module_spans,
-        with_modules=request.with_modules,
         use_kineto=True,
         experimental_config=for_torchs_collector(
             request.experimental_config, profile_all_threads=not request.profile_memory, **_objects(request)
         ),
         **{name: value for name, value in newer.items() if name in known},
     )
+    # Not by its keyword, of which torch 2.14 warns as of something that does nothing: for us it does.
+    made.with_modules = request.with_modules
+    return made
 
 
 atexit.register(_stop_at_exit)

@@ -11,7 +11,12 @@ from typing import Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect import _arguments, _devices, _metadata
-from kinetoscope.collect._activities import ActivityItem, asked_activities, recordable
+from kinetoscope.collect._activities import (
+    ActivityItem,
+    asked_activities,
+    check_that_something_is_recorded,
+    recordable,
+)
 from kinetoscope.collect._annotating import TakesMetadata
 from kinetoscope.collect._child_signals import ChildSignalsHeld
 from kinetoscope.collect._choose import EngineName, choose_engine
@@ -38,8 +43,8 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
 
     Args:
         activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
-            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch; only
-            the Kineto engine can choose among kinds.
+            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch, or to
+            a `ProfilerActivityConfig` of torch 2.15; only the Kineto engine can choose among kinds.
         record_shapes: Keep shapes, types and scalars of each operator's inputs.
         profile_memory: Keep every allocation and free, with sizes in bytes.
         with_stack: Keep the Python stack of each operator.
@@ -93,8 +98,9 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         asked = asked_activities(activities)
         self.activities = set(asked)
         self.activity_filters = {
-            activity: set(kinds) for activity, kinds in asked.items() if kinds is not None
+            activity: set(wanted.kinds) for activity, wanted in asked.items() if wanted.kinds is not None
         }
+        self._wanted = asked
         self._recordable = recordable(self.activities)
         self._asked_engine = _arguments.checked_engine(self._default_engine if engine == "auto" else engine)
         self.record_shapes = _arguments.checked_switch("record_shapes", record_shapes)
@@ -158,8 +164,10 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         Raises:
             StateError: A session, this one or another, is already recording in this process.
             RecorderError: The engine that was asked for cannot record here.
-            ArgumentError: `custom_trace_id_callback` returned something that is no string.
+            ArgumentError: `custom_trace_id_callback` returned something that is no string, or none of the activities can
+                be recorded here.
         """
+        check_that_something_is_recorded(self.activities, self._recordable)
         trace_id = new_trace_id(self.custom_trace_id_callback)
         with self._lock:
             if self._engine is None or (self._engine_is_for_one_cycle and self._state == "idle"):
@@ -320,6 +328,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             activity_filters={
                 activity: frozenset(kinds) for activity, kinds in self.activity_filters.items()
             },
+            extension_configs=self._extension_configs(),
             record_function_ids=self._observer.observer is not None,
             torch_objects=self._default_engine == "kineto",
             experimental_config=self.experimental_config,
@@ -330,6 +339,10 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             info=info | self._metadata.gathered(),
             **asked,
         )
+
+    def _extension_configs(self) -> tuple[Any, ...]:
+        """Settings of parts of torch's collector, of all activities."""
+        return tuple(config for wanted in self._wanted.values() for config in wanted.configs)
 
     def _report_out_of_memory(self, recorded: bool) -> None:
         """Write a report if this recording of memory ends because there was no more of it."""
@@ -353,7 +366,9 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
                 "another Kinetoscope session is recording in this process, so this one records with torch's own "
                 "collector (Kineto)."
             )
-        name_what_has_no_effect(engine, self.experimental_config, self.post_processing_timeout_s)
+        name_what_has_no_effect(
+            engine, self.experimental_config, self.post_processing_timeout_s, self._extension_configs()
+        )
         return engine
 
     def _chosen(self) -> Engine:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect._cycle import CycleChoice, Cycles, KeptCycles
+from kinetoscope.collect._warn import warn_user
 from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
@@ -49,22 +51,42 @@ class ReadsCycles:
         return self._cycles.shown
 
     def export_chrome_trace(
-        self, path: str | os.PathLike[str], use_python_export: bool = False, *, cycle: CycleChoice = None
+        self,
+        path: str | os.PathLike[str],
+        use_python_export: bool = False,
+        cuda_graph_annotations: Mapping[int, Any] | None = None,
+        graph_lanes: str = "none",
+        default_stream: int = 7,
+        *,
+        cycle: CycleChoice = None,
     ) -> None:
         """Write a trace in Chrome's JSON format, as Perfetto and chrome://tracing read it.
 
         Args:
             path: The file; a name ending in `.gz` is compressed. It appears under its name only when it is whole.
             use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
+            cuda_graph_annotations: As torch 2.15 takes it; not written, of which a warning is given.
+            graph_lanes: As torch 2.15 takes it, "none" or "all"; kernels stay in the stream in which they ran.
+            default_stream: Belongs to `graph_lanes`.
             cycle: None for the last finished cycle, the number of a kept one, or `"all"` for all that are kept
                 (`acc_events=True`), on one time axis.
 
         Raises:
             StateError: Nothing was recorded yet.
-            ArgumentError: No such cycle is kept, or the path is none.
+            ArgumentError: No such cycle is kept, the path is none, `graph_lanes` is neither "none" nor "all", or it is
+                "all" without annotations.
             OSError: The file cannot be written.
         """
         checked = _checked_path(path)
+        if graph_lanes not in ("none", "all") or (graph_lanes == "all" and not cuda_graph_annotations):
+            raise ArgumentError(
+                f"graph_lanes={graph_lanes!r} is not valid: choose 'none', or 'all' together with cuda_graph_annotations."
+            )
+        if cuda_graph_annotations:
+            warn_user(
+                "without effect: cuda_graph_annotations. Annotations of CUDA graphs are not written yet; torch.profiler's own "
+                "export_chrome_trace writes them."
+            )
         trace = self._trace_of(cycle)
         catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(trace, checked)
 

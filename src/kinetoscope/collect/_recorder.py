@@ -73,6 +73,10 @@ class Stopped:
     file_lost: bool = False
 
 
+class _UnloadableError(RecorderError):
+    """The system refuses a library, as one of another machine or with a part that is damaged."""
+
+
 class Recorder:
     """A loaded recorder library. There is one per process; it is never unloaded."""
 
@@ -86,7 +90,7 @@ class Recorder:
         try:
             library = ctypes.PyDLL(str(path))
         except OSError as error:
-            raise RecorderError(f"{path} cannot be loaded: {error}") from error
+            raise _UnloadableError(f"{path} cannot be loaded: {error}") from error
         self._library = library
         self._message = ctypes.create_string_buffer(1024)
         library.kinetoscope_recorder_version.restype = ctypes.c_uint32
@@ -278,7 +282,7 @@ def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Record
     global _loaded
     with _loading:
         if _loaded is None:
-            _loaded = Recorder(_library_for_here(progress))
+            _loaded = _recorder_for_here(progress)
         return _loaded
 
 
@@ -286,38 +290,57 @@ def ready_recorder() -> Recorder | None:
     """The recorder of this process if it is loaded, or can be loaded without compiling anything; else None.
 
     Raises:
-        RecorderError: There is one, and it cannot be loaded.
+        RecorderError: There is one, and it cannot be loaded, not even after it was compiled anew.
     """
+    import torch
+
     global _loaded
     with _loading:
-        if _loaded is None and (library := _built_library()) is not None:
-            _loaded = Recorder(library)
+        if _loaded is None:
+            try:
+                _loaded = _built_recorder(_build.library_name(torch))
+            except (_build.BuildError, OSError):
+                return None
         return _loaded
 
 
-def _built_library() -> Path | None:
-    """The library for the installed torch and Python that was built at some earlier time."""
-    import torch
-
-    try:
-        name = _build.library_name(torch)
-    except (_build.BuildError, OSError):
-        return None
-    places = (Path(__file__).parent / "prebuilt" / name, _build.cache_directory() / name)
-    return next((place for place in places if place.is_file()), None)
+def _hopeless(name: str) -> Path:
+    """The file that says that compiling a library anew did not help, so that not every process tries again."""
+    return _build.cache_directory() / f"{name}.unloadable"
 
 
-def _library_for_here(progress: Callable[[str], None]) -> Path:
-    """The library built for the installed torch and Python, compiled if need be."""
+def _built_recorder(name: str) -> Recorder | None:
+    """The recorder that was built under this name at some earlier time, if it is whole and can be loaded."""
+    for place in (Path(__file__).parent / "prebuilt" / name, _build.cache_directory() / name):
+        if place.is_file() and _build.is_whole(place):
+            try:
+                return Recorder(place)
+            except _UnloadableError:
+                if _hopeless(name).is_file():
+                    raise
+    return None
+
+
+def _recorder_for_here(progress: Callable[[str], None]) -> Recorder:
+    """The recorder built for the installed torch and Python, compiled if need be."""
     try:
         import torch
     except ImportError as error:
         raise RecorderError(f"torch cannot be imported: {error}") from error
+    if problem := _build.why_too_old(torch):
+        raise RecorderError(problem)
+    cache = _build.cache_directory()
     try:
         name = _build.library_name(torch)
-        prebuilt = Path(__file__).parent / "prebuilt" / name
-        if prebuilt.is_file():
-            return prebuilt
-        return _build.build(torch, _build.cache_directory(), progress)
+        if (built := _built_recorder(name)) is not None:
+            return built
+        if (cache / name).is_file():
+            (cache / name).unlink()
+        made = _build.build(torch, cache, progress)
+        try:
+            return Recorder(made)
+        except _UnloadableError:
+            _hopeless(name).touch()
+            raise
     except (_build.BuildError, OSError) as error:
         raise RecorderError(str(error)) from error

@@ -42,9 +42,11 @@ class Seats:
 
     def leave(self, session: _KinetoProfile) -> None:
         """Stand up; harmless for a session that does not sit here."""
+        # Looked up before: Python 3.12 keeps a lock whose holder is interrupted in a comprehension with a condition.
+        own = [name for name in list(self._taken) if self._sits(session, name)]
         with self._lock:
-            for name in [name for name in self._taken if self._sits(session, name)]:
-                del self._taken[name]
+            for name in own:
+                self._taken.pop(name, None)
 
     def is_taken_by_another(self, session: _KinetoProfile, name: str) -> bool:
         """Whether a living session other than this one records with an engine of this name."""

@@ -17,6 +17,7 @@ from kinetoscope.collect._activities import (
     as_items,
     asked_activities,
     record_function,
+    takes_use_cuda,
 )
 from kinetoscope.collect._choose import EngineName
 from kinetoscope.collect._decorating import decorated
@@ -59,8 +60,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     Args:
         activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
-            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch; only
-            the Kineto engine can choose among kinds.
+            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch, or to
+            a `ProfilerActivityConfig` of torch 2.15; only the Kineto engine can choose among kinds.
         schedule: A callable from a step number to a `ProfilerAction`, such as `schedule(...)` makes.
         on_trace_ready: Called with this session whenever a trace is ready.
         record_shapes: Keep shapes, types and scalars of each operator's inputs.
@@ -76,7 +77,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
         custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
         post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns.
-        use_cuda: Deprecated; adds CUDA to the activities or takes it away.
+        use_cuda: Deprecated; adds CUDA to the activities or takes it away. Refused where the installed torch is 2.14 or newer,
+            which removed it.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
         path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
             there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a
@@ -124,6 +126,11 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         on_error: _arguments.OnError = "raise",
     ) -> None:
         if use_cuda is not None:
+            if not takes_use_cuda():
+                raise _arguments.UnknownKeywordError(
+                    f"use_cuda={use_cuda!r}: torch 2.14 removed this keyword, and so did we where that torch is installed. "
+                    "Name ProfilerActivity.CUDA in `activities`, or leave it out there."
+                )
             warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
             on = _arguments.checked_switch("use_cuda", use_cuda)
             activities = as_items(asked_activities(activities, use_cuda=on))

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.profiler
 
 from kinetoscope._errors import StateError
-from kinetoscope.collect._activities import ProfilerActivity, checked_activities, name_of
+from kinetoscope.collect._activities import Asked, ProfilerActivity, Wanted, checked_activities, name_of
 from kinetoscope.collect._arguments import checked_callable, checked_switch
 from kinetoscope.collect._profiler_face import ProfilerFace
 from kinetoscope.collect._warn import warn_user
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kinetoscope.collect._observer import ObserverWindow
     from kinetoscope.collect._stats import SessionStats, Stopwatch
 
+# Its newer calls are ours where the installed torch has them.
+_THEIRS = torch.profiler._KinetoProfile
 _DEVICES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
@@ -38,6 +41,7 @@ class TorchFace:
     _observer: ObserverWindow
     _stopwatch: Stopwatch
     _trace_id: str | None
+    _wanted: Asked
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
         """Switch the collection of some activities off or on while recording.
@@ -85,6 +89,34 @@ class TorchFace:
             ArgumentError: It cannot be called.
         """
         self.custom_trace_id_callback = checked_callable("callback", callback)
+
+    if hasattr(torch.profiler, "ProfilerActivityConfig"):
+
+        @property
+        def activity_configs(self) -> dict[ProfilerActivity, Any]:
+            """torch's `ProfilerActivityConfig` of each activity of which less, or more, than its usual kinds is wanted."""
+            return {
+                activity: torch.profiler.ProfilerActivityConfig(
+                    None if wanted.kinds is None else sorted(wanted.kinds), list(wanted.configs)
+                )
+                for activity, wanted in self._wanted.items()
+                if wanted != Wanted()
+            }
+
+    if hasattr(_THEIRS, "wait_for_exports"):
+
+        def wait_for_exports(self) -> None:
+            """Do nothing: every export is written when the call that asks for it returns."""
+
+    if hasattr(_THEIRS, "take_pending_cupti_export"):
+
+        def take_pending_cupti_export(self) -> None:
+            """Return None, as torch does for all but a backend of its own that writes later."""
+
+    if hasattr(_THEIRS, "take_pending_cuspy_export"):
+
+        def take_pending_cuspy_export(self) -> None:
+            """Return None, as torch does for all but a backend of its own that writes later."""
 
     @property
     def execution_trace_observer(self) -> TraceObserver | None:

@@ -21,6 +21,7 @@ CALLS: dict[str, tuple[str, int, int, int]] = {
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 0, 1, -1),
     "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", 0, 1, -1),
     "c10d::gather_": ("gather", 0, 1, 3),
+    "c10d::gather_into_tensor_": ("gather", 0, 1, 3),
     "c10d::scatter_": ("scatter", 0, 1, 3),
     "c10d::alltoall_": ("all_to_all", 0, 1, -1),
     "c10d::alltoall_base_": ("all_to_all", 0, 1, -1),

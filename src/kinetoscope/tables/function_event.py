@@ -80,6 +80,7 @@ class FunctionEvent(EventSums):
         is_legacy: False: torch's old profiler made no part of this.
         count: 1: it is one call.
         event_metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
+        metadata: None, likewise; torch's name for it from 2.15 on.
         python_id: -1, as are `python_parent_id` and `python_module_id`: events are operators, never Python calls.
         self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
@@ -91,6 +92,7 @@ class FunctionEvent(EventSums):
     is_legacy = False
     count = 1
     event_metadata = None
+    metadata = None
     python_id = -1
     python_parent_id = -1
     python_module_id = -1

@@ -16,12 +16,9 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace._columns import Columns
 
-# Qualified names of the functions that call the checkpointed one again.
-_ENTRIES = frozenset({
-    "CheckpointFunction.backward",
-    "checkpoint.<locals>.recompute_fn",
-    "_checkpoint_without_reentrant_generator.<locals>.recompute_fn",
-})  # fmt: skip
+# The functions that call the checkpointed one again. The first stands in other libraries too; the function around the
+# second is called differently in each few releases of torch, so only its end and its file tell it.
+_REENTRANT, _NON_REENTRANT = "CheckpointFunction.backward", ".<locals>.recompute_fn"
 _CHECKPOINT, _AUTOGRAD, _RANDOM = "torch/utils/checkpoint.py", "torch/autograd/__init__.py", "torch/random.py"
 # What such a function runs beside it: backward, the state of random generators, and the keeping of what was computed.
 _OTHERS = {
@@ -42,9 +39,13 @@ def recomputing_stacks(stacks: Columns, frames: Columns, strings: list[str]) -> 
     """Mark the stacks below a function that runs a forward pass again; None without any."""
     functions, files = frames["function"].tolist(), frames["file"].tolist()
     names = {row: strings[row] for row in set(functions)}
-    if _ENTRIES.isdisjoint(names.values()):
+    entry = [
+        names[function] == _REENTRANT
+        or (names[function].endswith(_NON_REENTRANT) and strings[file].endswith(_CHECKPOINT))
+        for function, file in zip(functions, files, strict=True)
+    ]
+    if not any(entry):
         return None
-    entry = [names[function] in _ENTRIES for function in functions]
     other = [
         names[function] in _OTHERS and strings[file].endswith(_OTHERS[names[function]])
         for function, file in zip(functions, files, strict=True)

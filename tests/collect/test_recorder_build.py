@@ -1,0 +1,156 @@
+"""Which recorder library is taken, and what becomes of one that is damaged."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from kinetoscope import RecorderError
+from kinetoscope.collect import _build, _recorder
+from kinetoscope.collect._native import native_engine_status
+from tests.conftest import ROOT
+
+NO_COMPILER = "/no/such/compiler"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here() -> Path:
+    """The library that records here, found before any test changes the ways to it."""
+    status = native_engine_status()
+    assert status.available, status.reason
+    return Path(status.details["library"])
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, no recorder of the wheel, and no compiler."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(folder))
+    monkeypatch.setenv("CXX", NO_COMPILER)
+    monkeypatch.setattr(_recorder, "__file__", str(tmp_path / "_recorder.py"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unloadable(tmp_path_factory):
+    """A library that is whole and needs a function that nobody has."""
+    folder = tmp_path_factory.mktemp("unloadable")
+    source, library = folder / "needs.c", folder / "needs.so"
+    source.write_text("int nobody_has_this(void);\nint call(void) { return nobody_has_this(); }\n")
+    _, cc = _build.compilers()
+    subprocess.run([*cc, "-shared", "-fPIC", "-Wl,-z,now", source, "-o", library], check=True)
+    return library
+
+
+def load():
+    return _recorder._recorder_for_here(lambda line: None)
+
+
+def test_a_library_that_is_whole_is_taken_from_the_cache(cache, here):
+    shutil.copy(here, cache / _build.library_name(torch))
+    assert load().path.parent == cache
+
+
+@pytest.mark.parametrize("left", [0, 40, 0.5, -1])
+def test_a_library_that_was_cut_short_is_not_loaded_but_compiled_anew(cache, here, left):
+    whole = here.read_bytes()
+    cut = whole[: int(len(whole) * left) if isinstance(left, float) else left]
+    damaged = cache / _build.library_name(torch)
+    damaged.write_bytes(cut)
+    assert _build.is_whole(here)
+    assert not _build.is_whole(damaged)
+    with pytest.raises(RecorderError, match=f"the compiler {NO_COMPILER} does not run"):
+        load()
+
+
+def test_a_library_that_cannot_be_loaded_is_compiled_anew_once(cache, unloadable, monkeypatch):
+    kept = cache / _build.library_name(torch)
+    shutil.copy(unloadable, kept)
+    with pytest.raises(RecorderError, match="does not run"):
+        load()
+    assert not kept.exists()
+    # Compiling does not help where the system's loader is what fails.
+    monkeypatch.setattr(_build, "build", lambda torch, folder, progress: shutil.copy(unloadable, kept))
+    for _ in range(2):
+        with pytest.raises(RecorderError, match="nobody_has_this"):
+            load()
+    monkeypatch.undo()
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(cache))
+    monkeypatch.setattr(_recorder, "__file__", str(cache.parent / "_recorder.py"))
+    monkeypatch.setenv("CXX", NO_COMPILER)
+    with pytest.raises(RecorderError, match="nobody_has_this"):
+        load()
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(cache, monkeypatch):
+    monkeypatch.setenv("KINETOSCOPE_CACHE", "/dev/null/cache")
+    with pytest.raises(RecorderError, match=r"/dev/null/cache .*set KINETOSCOPE_CACHE"):
+        load()
+
+
+def test_machines_with_another_c_library_have_another_recorder(monkeypatch):
+    mine = _build.library_name(torch)
+    monkeypatch.setattr(_build.platform, "libc_ver", lambda: ("glibc", "2.17"))
+    assert "glibc2.17" in _build.library_name(torch) != mine
+
+
+def test_a_compiler_may_be_more_than_one_word(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "env -u NOTHING c++")
+    monkeypatch.setenv("CC", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    cxx, cc = _build.compilers()
+    assert cxx == ["env", "-u", "NOTHING", "c++"]
+    assert cc == [*cxx, "-x", "c"]
+
+
+def test_a_c_plus_plus_compiler_alone_compiles_c(tmp_path):
+    source = tmp_path / "one.c"
+    source.write_text("int class = 1;\n")  # no C++
+    cxx, _ = _build.compilers()
+    _build._run([*cxx, "-x", "c", "-std=c11", "-c", str(source), "-o", str(tmp_path / "one.o")])
+    assert (tmp_path / "one.o").is_file()
+
+
+# ---------------------------------------------------------------------------------------------------- the oldest torch
+
+OLD = "import torch; torch.__version__ = '2.6.0+cu124'\n"
+SENTENCE = "recording needs torch 2.7 or newer, and torch 2.6.0+cu124 is installed here"
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", OLD + program], capture_output=True, text=True, check=False, env=os.environ
+    )
+
+
+def test_an_older_torch_is_refused_before_anything_is_compiled():
+    done = run("import kinetoscope; kinetoscope.profile")
+    assert f"MissingDependencyError: {SENTENCE}" in done.stderr
+    assert "compiling" not in done.stderr
+    done = run(
+        "from kinetoscope.collect._native import native_engine_status; print(native_engine_status().reason)"
+    )
+    assert done.stdout.strip() == SENTENCE
+
+
+def test_the_doctor_says_the_same_of_it():
+    done = run("from kinetoscope.cli import main; main(['doctor'])")
+    assert done.returncode == 1
+    assert SENTENCE in " ".join(done.stdout.split())
+
+
+def test_one_oldest_torch_everywhere():
+    oldest = ".".join(map(str, _build.OLDEST_TORCH))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"]["torch"] == [f"torch>={oldest}"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"torch (\d+\.\d+) or newer", readme) == [oldest]
