@@ -14,8 +14,8 @@ namespace kinetoscope::call_hooks {
 namespace {
 
 constexpr const char* kToolName = "kinetoscope";
-// 3 and 4 are nobody's. 2 is the profilers' own: cProfile takes it and raises where somebody else has it, so it comes
-// last. The others belong to debuggers, coverage tools and optimizers.
+// 3 and 4 are nobody's. 2 is the profilers' own: cProfile takes it and raises where somebody else has it, so
+// it comes last. The others belong to debuggers, coverage tools and optimizers.
 constexpr std::array<long, 3> kTools = {3, 4, 2};
 
 // [GIL] The number we hold in sys.monitoring; -1 for none.
