@@ -100,11 +100,41 @@ def test_operations_are_told_with_the_share_of_time_they_are_known_for(tmp_path)
     assert "FLOP" not in " ".join(shown(finished(tmp_path, TraceBuilder().span("aten::mm", 0, 10))))
 
 
-def test_shares_are_of_all_that_was_recorded(tmp_path):
+def test_shares_are_of_step_time_and_start_up_is_none_of_it(tmp_path):
     lines = shown(finished(tmp_path, training_trace()))
     addmm = next(line for line in lines if line.startswith("aten::addmm")).split()
-    # 2 x 2 ms of 2 x (3 ms linear with addmm inside + 2 ms and 2 ns backward + 1.5 ms optimizer).
-    assert addmm[1:5] == ["4.00", "ms", "30.8", "%"]
+    # Of the second step of 10 ms: the first one has no beginning of its own.
+    assert addmm[1:5] == ["2.00", "ms", "20.0", "%"]
+    text = "\n".join(lines)
+    # 3 ms forward and 2 ms backward are operators, and the optimizer's range is none.
+    assert "step time: operators 50.0 %, Python and other 50.0 %" in text
+    assert "by phase, of step time: forward and other 30.0 %, backward 20.0 %, optimizer 15.0 %" in text
+
+
+def test_a_wait_for_data_is_one_share_everywhere_and_no_operator(tmp_path):
+    builder = TraceBuilder()
+    line = builder.stack(("/code/train.py", 7, "<module>"))
+    for number in range(2):
+        at = number * 10_000_000
+        builder.step(number, at, 10_000_000)
+        builder.annotation(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 6_000_000, stack=line
+        )
+        builder.annotation("DataLoader.collate", at + 1_000_000, 4_000_000, stack=line)
+        builder.span("aten::stack", at + 2_000_000, 1_000_000, stack=line)
+        builder.annotation("mine", at + 6_000_000, 3_000_000).span("aten::mm", at + 7_000_000, 2_000_000)
+    made = finished(tmp_path, builder)
+    told = shown(made)
+    text = "\n".join(told)
+    assert "step time: waiting for data 60.0 %, operators 20.0 %, Python and other 20.0 %" in text
+    begin = next(place for place, line in enumerate(told) if line.startswith("operators "))
+    assert [line.split()[0] for line in told[begin + 1 : begin + 3]] == ["aten::mm", "aten::stack"]
+    assert told[begin + 3] == ""
+    # The line that waits has the wait's share, all in the wait included.
+    assert "60.0 %" in next(line for line in told if "train.py:7" in line)
+    rows = made.trace.table("breakdown").to_pylist()
+    whole = sum(row["duration_ns"] for row in rows)
+    assert sum(row["input_wait_ns"] for row in rows) / whole == 0.6
 
 
 def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):
@@ -113,7 +143,7 @@ def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):
         builder.annotation("Optimizer.step#SGD.step", end_ns - 1000, 1000)
     text = "\n".join(shown(finished(tmp_path, builder)))
     assert "3 steps · min 1.00 ms · median 1.50 ms · max 2.00 ms" in text
-    assert "first, with the set-up: 9.00 ms" in text
+    assert "first, with the start-up: 9.00 ms" in text
 
 
 def test_marked_steps_are_all_alike(tmp_path):
@@ -122,7 +152,7 @@ def test_marked_steps_are_all_alike(tmp_path):
         builder.step(number, number * 5_000_000, 4_000_000)
     text = "\n".join(shown(finished(tmp_path, builder)))
     assert "3 steps · min 4.00 ms · median 4.00 ms · max 4.00 ms" in text
-    assert "set-up" not in text
+    assert "start-up" not in text
 
 
 def test_a_trace_without_anything_has_a_summary(tmp_path):
@@ -194,7 +224,7 @@ def test_colours_are_for_terminals_that_want_them(tmp_path, monkeypatch):
 
 
 def test_names_cannot_disturb_the_terminal(tmp_path):
-    builder = training_trace().span("\x1b]0;evil\x07[red]x\r\n\ud800", 30_000_000, 90_000_000)
+    builder = training_trace().span("\x1b]0;evil\x07[red]x\r\n\ud800", 10_100_000, 800_000)
     text = printed(finished(tmp_path, builder), width=80)
     assert "\x1b" not in text
     assert "\r" not in text

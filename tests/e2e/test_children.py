@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
+from kinetoscope.tables.breakdown import PARTS
 
 pytest.importorskip("torch", reason="these programs compute with PyTorch")
 
@@ -324,3 +325,79 @@ def test_a_program_without_torch_has_a_trace_of_its_children(tmp_path):
     with kinetoscope.open(tmp_path / "launcher.ktrace") as trace:
         assert trace.table("spans").column("name").to_pylist().count("aten::cos") == 1
         assert trace.info["program"]["command"] == ["launcher.py"]
+
+
+STARVED = """
+import torch
+
+STEPS = 6
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return STEPS
+    def __getitem__(self, index):
+        return torch.full((8,), float(index))
+
+def slow_collate(items):
+    made = torch.ones(200, 200)
+    for _ in range(30):
+        made = (made @ made).tanh()
+    return torch.stack(items)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in torch.utils.data.DataLoader(Numbers(), batch_size=1, num_workers=1, collate_fn=slow_collate):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_loop_that_waits_for_a_worker_is_not_busy_with_what_the_worker_does(tmp_path):
+    ended = run(tmp_path, STARVED, "-o", "starved", "starved.py", name="starved.py")
+    assert ended.code == 0, ended.err
+    with kinetoscope.open(tmp_path / "starved.ktrace") as trace:
+        loop, worker = trace.table("processes")["process"].to_pylist()
+        spans = trace.table("spans").to_pylist()
+        rows = trace.table("breakdown").to_pylist()
+        steps = {row["start_ns"]: row for row in trace.table("steps").to_pylist()}
+        loading = "enumerate(DataLoader)#"
+        for row in rows:
+            assert sum(row[name] for name in PARTS) == row["duration_ns"]
+        of_loop = [row for row in rows if row["process"] == loop]
+        assert len(of_loop) == len(steps) == 6
+        for row in of_loop:
+            own = [
+                span
+                for span in spans
+                if span["process"] == loop
+                and span["kind"] in ("operator", "backward")
+                and span["start_ns"] < row["start_ns"] + row["duration_ns"]
+                and span["start_ns"] + span["duration_ns"] > row["start_ns"]
+            ]
+            assert 0 < row["compute_ns"] <= sum(span["self_ns"] for span in own)
+            waited = steps[row["start_ns"]]["data_wait_ns"]
+            # The wait that ends a step by beginning in it is cut there, and nothing else of it is missing.
+            ends = row["start_ns"] + row["duration_ns"]
+            cut = sum(
+                span["start_ns"] + span["duration_ns"] - ends
+                for span in spans
+                if span["name"].startswith(loading)
+                and span["start_ns"] < ends < span["start_ns"] + span["duration_ns"]
+            )
+            assert row["input_wait_ns"] == waited - cut
+        (of_worker,) = [row for row in rows if row["process"] == worker]
+        assert of_worker["step"] is None
+        computed = [span for span in spans if span["process"] == worker and span["name"] == "aten::tanh"]
+        assert of_worker["compute_ns"] >= sum(span["self_ns"] for span in computed) > 0
+    shares = re.search(r"step time: (.*)", ended.err)
+    counted = [row for row in of_loop if not row["start_up"]]
+    whole = sum(row["duration_ns"] for row in counted)
+    share = 100 * sum(row["input_wait_ns"] for row in counted) / whole
+    assert f"waiting for data {share:.1f} %" in shares[1]
+    # What the worker computed is told of the worker only.
+    operators = ended.err[ended.err.index("\noperators ") : ended.err.index("\nmodules ")]
+    assert "aten::tanh" not in operators
+    assert "source lines of DataLoader worker 0" in ended.err

@@ -1,6 +1,8 @@
 """What is told of several processes together."""
 
-from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
+from kinetoscope.tables.breakdown import host_shares
+from kinetoscope.tables.modules import modules_in
+from kinetoscope.tables.of_processes import process_tree, steps_of_one
 from kinetoscope.trace._beside import beside
 from tests.support.trace_builder import TraceBuilder
 
@@ -55,5 +57,5 @@ def test_the_steps_that_are_told_are_those_of_the_first_process_that_made_any():
 
 def test_modules_of_one_path_and_class_are_one_and_others_are_not():
     joined = beside([of(10), of(11), of(12, root="Other")], [0, 0, 0])
-    found = {(row["path"], row["class"]): row["total_ns"] for row in modules_together(joined)}
+    found = {(row["path"], row["class"]): row["total_ns"] for row in modules_in(joined, host_shares(joined))}
     assert found == {("Net", "Net"): 200, ("Other", "Other"): 100, ("fc", "Linear"): 300}

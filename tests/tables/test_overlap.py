@@ -14,7 +14,7 @@ def test_what_runs_beside_computing_is_hidden_and_the_rest_exposed():
     builder.copy("Memcpy DtoD (Device -> Device)", 290, 30, stream=second)
     (row,) = builder.build().table("overlap").to_pylist()
     assert row == {
-        "step": 0, "rank": None, "device": "cuda:0", "start_ns": 0, "duration_ns": 1000, "compute_ns": 100,
+        "step": 0, "process": 4242, "start_up": False, "rank": None, "device": "cuda:0", "start_ns": 0, "duration_ns": 1000, "compute_ns": 100,
         "communication_ns": 150, "overlapped_communication_ns": 50, "exposed_communication_ns": 100,
         "overlapped_communication_percent": 100 * 50 / 150, "copy_ns": 30, "overlapped_copy_ns": 10, "exposed_copy_ns": 20,
         "overlapped_copy_percent": 100 * 10 / 30,

@@ -17,9 +17,17 @@ def test_a_step_is_divided_into_its_phases():
     assert first == {
         "number": 0, "start_ns": 0, "duration_ns": 900, "operators": 4, "forward_ns": 100, "backward_ns": 52, "optimizer_ns": 60, "data_wait_ns": 0,
         "peak_bytes": None, "flops": None, "flops_covered_percent": pytest.approx(100 * 52 / 172), "flops_per_s": None, "mfu": None, "span": 0, "source": "marked",
-        "process": 4242, "rank": None,
+        "start_up": False, "process": 4242, "rank": None,
     }  # fmt: skip
     assert (second["number"], second["start_ns"], second["forward_ns"]) == (1, 1000, 100)
+
+
+def test_what_makes_a_batch_in_the_wait_for_it_is_waiting_and_not_forward():
+    builder = TraceBuilder().step(0, 0, 1000)
+    builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 300)
+    builder.span("aten::stack", 150, 100).span("aten::mm", 500, 70)
+    (row,) = builder.build().table("steps").to_pylist()
+    assert (row["forward_ns"], row["data_wait_ns"], row["operators"]) == (70, 300, 2)
 
 
 def test_the_peak_counts_what_was_live_before():

@@ -37,7 +37,7 @@ def test_a_device_is_busy_while_any_of_its_streams_is():
     builder = two_streams().know("deviceProperties", [{"id": 0, "name": "A100", "totalGlobalMem": 40}, "odd"])
     (row,) = builder.know("distributedInfo", {"rank": 2}).build().table("devices").to_pylist()
     assert row == {
-        "device": "cuda:0", "rank": 2, "device_type": 1, "device_index": 0, "model": "A100", "memory_bytes": 40,
+        "device": "cuda:0", "process": 4242, "rank": 2, "device_type": 1, "device_index": 0, "model": "A100", "memory_bytes": 40,
         "allocated_peak_bytes": None, "attributed_peak_bytes": None, "reserved_peak_bytes": None,
         "streams": 2, "kernels": 3, "copies": 1, "busy_ns": 210, "compute_ns": 150, "communication_ns": 100,
         "copy_ns": 10, "work_ns": 310, "first_ns": 100, "last_ns": 350, "idle_ns": 40,

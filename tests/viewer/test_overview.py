@@ -38,7 +38,8 @@ def test_every_reported_question_has_an_answer_that_json_can_hold(trace):
 
 def test_an_empty_trace_is_told_as_one():
     found = answer(TraceBuilder().build(), "overview", {})
-    assert (found["spans"], found["operators"], found["steps"], found["host"]) == (0, 0, None, None)
+    assert (found["spans"], found["operators"], found["steps"]) == (0, 0, None)
+    assert [one["percent"] for one in found["utilization"]] == [0]
     assert found["duration_ns"] == 0
 
 
@@ -60,7 +61,7 @@ def test_times_of_steps_are_those_of_the_table():
     assert found["count"] == found["numbers"] == 4
     assert (found["median_ns"], found["min_ns"], found["max_ns"]) == (np.median(durations), 60, 100)
     assert found["p95_ns"] == pytest.approx(np.percentile(durations, 95))
-    assert found["left_out"] == []
+    assert found["start_up"] == 0
 
 
 def optimized(ends=(500, 560, 630, 690)):
@@ -77,30 +78,46 @@ def test_a_first_step_with_what_came_before_the_loop_is_left_out():
     table = trace.table("steps").to_pylist()
     assert {row["source"] for row in table} == {"optimizer"}
     found = answer(trace, "overview", {})["steps"]
-    assert found["left_out"] == [[None, table[0]["start_ns"]]]
-    assert found["count"] == 4
+    assert [row["start_up"] for row in table] == [True, False, False, False]
+    assert (found["count"], found["start_up"]) == (4, 1)
     assert found["median_ns"] == np.median([row["duration_ns"] for row in table[1:]])
 
 
-def test_of_two_steps_none_is_left_out():
+def test_the_only_step_is_not_left_out():
+    found = answer(optimized((500,)).build(), "overview", {})["steps"]
+    assert (found["count"], found["start_up"], found["median_ns"]) == (1, 0, 500)
     found = answer(optimized((500, 560)).build(), "overview", {})["steps"]
-    assert (found["count"], found["left_out"]) == (2, [])
+    assert (found["count"], found["start_up"], found["median_ns"]) == (2, 1, 60)
+
+
+def test_a_recording_that_began_in_the_loop_has_no_start_up():
+    builder = optimized((60, 120, 180)).know("program", {"command": ["train.py"], "first_step": 10})
+    assert answer(builder.build(), "overview", {})["steps"]["start_up"] == 0
 
 
 def test_each_rank_leaves_out_its_own_first_step():
     ranks = [optimized().know("distributedInfo", {"rank": rank, "world_size": 2}).build() for rank in (0, 1)]
     found = answer(beside(ranks, [0, 7]), "overview", {})["steps"]
     assert (found["count"], found["numbers"], found["processes"]) == (8, 4, 2)
-    assert [rank for rank, _ in found["left_out"]] == [0, 1]
+    assert found["start_up"] == 2
 
 
-def test_the_busiest_thread_is_the_one_with_most_self_time():
-    builder = TraceBuilder()
-    builder.thread("main")
-    builder.thread("pt_autograd_0")
-    builder.span("aten::mm", 0, 30, thread=0).span("aten::mm", 40, 50, thread=1)
-    found = answer(builder.span("aten::add", 50, 20, thread=1).build(), "overview", {})["host"]
-    assert found == {"thread": "pt_autograd_0", "busy_ns": 50, "busy_percent": pytest.approx(100 * 50 / 90), "threads": 2}  # fmt: skip
+def test_each_process_is_as_busy_as_its_own_operators_make_it():
+    loop = TraceBuilder().know("process", 1).know("process_name", "train.py")
+    loop.step(0, 0, 100).annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 90)
+    loop.span("aten::mm", 92, 5)
+    worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
+    worker.span("aten::tanh", 0, 80).span("aten::tanh", 90, 0)
+    trace = beside([loop.build(), worker.build()], [0, 0])
+    found = answer(trace, "overview", {})
+    assert [(one["title"], one["percent"], one["steps"]) for one in found["utilization"]] == [
+        ("train.py · cpu", 5, 1),
+        ("DataLoader worker 0 · cpu", pytest.approx(100 * 80 / 90), 0),
+    ]
+    tile = next(one for one in found["tiles"] if one["title"] == "In operators")
+    assert tile["value"] == [5, "%"]
+    rows = answer(trace, "top/ops", {}).table.to_pylist()
+    assert [(row["name"], row["time_ns"], row["share"]) for row in rows] == [("aten::mm", 5, 5)]
 
 
 def test_work_is_that_of_the_tables():

@@ -42,13 +42,13 @@ def test_busy_is_the_working_part_of_the_breakdown():
 def test_busy_of_several_devices_tells_how_far_they_are_apart():
     found = tiles(beside([working(0, share=0.2), working(1, share=0.8)], [0, 0]))["Device busy"]
     assert found["value"] == [pytest.approx(50), "%"]
-    assert text(found["more"]) == "2 devices, 20% to 80%"
+    assert text(found["more"]) == "of step time, 2 devices: 20% to 80%"
 
 
 def test_without_a_device_it_is_the_share_of_operators():
     found = tiles(TraceBuilder().span("aten::mm", 0, 30).span("aten::mm", 90, 10).build())
     assert found["In operators"]["value"] == [40, "%"]
-    assert text(found["In operators"]["more"]) == "of the trace"
+    assert text(found["In operators"]["more"]) == "of the recorded time"
     assert found["Operators"]["value"] == [2, ""]
     assert "Kernels" not in found
 
@@ -93,7 +93,7 @@ def test_what_takes_longer_is_asked_for_later():
     [(1, 1, "the only one"), (8, 1, "1 step on 4 processes"), (9, 9, "of 9, 95 % ≤ 7ns")],
 )
 def test_steps_are_counted_by_number_and_process(count, numbers, told):
-    facts = {"count": count, "numbers": numbers, "processes": 4, "median_ns": 5, "p95_ns": 7, "left_out": []}
+    facts = {"count": count, "numbers": numbers, "processes": 4, "median_ns": 5, "p95_ns": 7, "start_up": 0}
     assert text(step_tile(facts)["more"]) == told
 
 

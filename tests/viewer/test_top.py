@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 import kinetoscope
@@ -129,17 +131,18 @@ def test_another_table_is_no_question():
 @needs_shared_traces
 def test_the_first_rows_of_a_real_trace_are_those_of_its_tables():
     with kinetoscope.open(shared_trace("h100_owlv2_stack_mem")) as trace:
-        for name, time, column in (
-            ("ops", "device", "device_self_ns"),
-            ("lines", "device", "device_self_ns"),
-            ("kernels", "host", "total_ns"),
-            ("ops", "host", "self_ns"),
-        ):
-            table = trace.table(name)
-            kinds = table["kind"].to_pylist() if name == "ops" else [""] * len(table)
-            values = [
-                value for value, kind in zip(table[column].to_pylist(), kinds, strict=True) if kind != "step"
-            ]
-            assert [row["time_ns"] for row in rows(trace, name, time=time)] == sorted(values, reverse=True)[
-                :10
-            ]
+        for name, column in (("ops", "device_self_ns"), ("lines", "device_self_ns"), ("kernels", "total_ns")):
+            values = sorted(trace.table(name)[column].to_pylist(), reverse=True)
+            assert [row["time_ns"] for row in rows(trace, name, time="device")] == values[:10]
+        spans = trace.table("spans").select(["name", "kind", "step", "stream", "self_ns"]).to_pylist()
+        sums = Counter()
+        for span in spans:
+            ranges = ("user_annotation", "step", "python", "module")
+            if span["step"] is not None and span["stream"] is None and span["kind"] not in ranges:
+                sums[span["name"], span["kind"]] += span["self_ns"]
+        found = rows(trace, "ops")
+        assert [row["time_ns"] for row in found] == sorted(sums.values(), reverse=True)[:10]
+        step_ns = sum(trace.table("steps")["duration_ns"].to_pylist())
+        assert [row["share"] for row in found] == pytest.approx(
+            [100 * row["time_ns"] / step_ns for row in found]
+        )

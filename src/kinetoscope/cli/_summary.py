@@ -16,12 +16,16 @@ from kinetoscope.cli._summary_facts import Facts, Row, gather
 from kinetoscope.cli._summary_layout import LABEL, cut, fold, table
 from kinetoscope.cli._terminal import UNLIMITED, console
 from kinetoscope.cli.info import command_line, completeness, peak_text, summed_losses
+from kinetoscope.tables.breakdown import part_names
 from kinetoscope.trace import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from kinetoscope.cli._recording import Finished
+    from kinetoscope.tables.breakdown import StepTime
     from kinetoscope.trace import Trace
 
 MOST_LINES = 40
@@ -65,6 +69,7 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
     """Make the lines of the summary, none wider than `width` cells."""
     facts = gather(finished.trace, rows)
     head = [Text(), _title(finished, width), *_totals(finished, facts, width), *_steps(facts, width)]
+    head += _divided(facts, width)
     foot = [
         *_devices(facts, width),
         *_memory(finished, facts, width),
@@ -79,8 +84,10 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
             _processes(facts, width, min(6, most)),
             _kernels(facts, width, min(6, most)),
             _operators(facts, width, most),
+            _ranges(facts, width, min(4, most)),
             _modules(facts, width, most),
             _lines(finished, facts, width, min(5, most)),
+            _elsewhere(finished, facts, width, min(3, most)),
         ]
         body = [line for table in tables if len(table) > 1 for line in (Text(), *table)]
         if len(body) <= room:
@@ -114,17 +121,6 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
         finished.ended,
     ]
     lines = fold("", ", ".join(filter(None, told)), width)
-    if facts.all_ns:
-        parts = [
-            f"{name} {_units.percent(part, facts.all_ns)}"
-            for name, part in zip(
-                ("forward and other", "backward", "optimizer"), facts.phases_ns, strict=True
-            )
-            if part
-        ]
-        busy = _units.percent(facts.busiest_ns, recorded_ns)
-        where = "" if facts.threads == 1 else " (busiest thread)"
-        lines += fold("", f"in torch {busy} of the time{where}; of that {', '.join(parts)}", width)
     work = facts.work
     if work is not None and work.covered_percent is not None:
         counted = work.why
@@ -144,13 +140,12 @@ def _steps(facts: Facts, width: int) -> list[Text]:
     if not steps:
         return fold("steps", "none found: no optimizer stepped while recording", width)
     # What comes before the loop would make all its steps look alike.
-    apart = facts.set_up and len(steps) >= 3
-    compared = steps[1:] if apart else steps
+    compared = steps[1:] if facts.start_up else steps
     told = (
         f"{_units.count(len(steps), 'step')} · min {_units.duration(min(compared))}"
         f" · median {_units.duration(median(compared))} · max {_units.duration(max(compared))}"
     )
-    first = f"first, with the set-up: {_units.duration(steps[0])}" if apart else ""
+    first = f"first, with the start-up: {_units.duration(steps[0])}" if facts.start_up else ""
     told += f" · of {facts.steps_of}" if facts.steps_of else ""
     lines = fold("", told, width, style="bold")
     line = lines[-1]
@@ -166,29 +161,81 @@ def _steps(facts: Facts, width: int) -> list[Text]:
     return lines
 
 
+def _divided(facts: Facts, width: int) -> list[Text]:
+    """Where the step time went: the parts of the table `breakdown`, which add up to it."""
+    lines = []
+    named = [place for place in facts.places if place.steps or not facts.in_steps]
+    for place in named[:_MOST_DEVICES]:
+        on_host = place.device == "cpu"
+        parts = [
+            (f"{name} {_units.percent(part_ns, place.duration_ns)}", part_ns)
+            for name, part_ns in zip(part_names(on_host), place.parts_ns, strict=True)
+            if part_ns
+        ]
+        parts.sort(key=lambda part: -part[1])
+        whose = (
+            " of " + _place_name(facts, place) if len(named) > 1 else "" if on_host else f" of {place.device}"
+        )
+        label = f"{'step' if place.steps else 'recorded'} time{whose}"
+        lines += fold("", f"{label}: {', '.join(text for text, _ in parts)}", width) if parts else []
+    if more := len(named) - _MOST_DEVICES:
+        lines += fold("", f"and {more:,} more: see the table `breakdown`", width) if more > 0 else []
+    phases = [
+        f"{name} {_units.percent(part_ns, facts.whole_ns)}"
+        for name, part_ns in zip(("forward and other", "backward", "optimizer"), facts.phases_ns, strict=True)
+        if part_ns
+    ]
+    if sum(facts.phases_ns[1:]):
+        lines += fold("", f"by phase, of {_whole(facts)}: {', '.join(phases)}", width)
+    return lines
+
+
+def _place_name(facts: Facts, place: StepTime) -> str:
+    """Whose step time it is."""
+    names = {row["row"]: row["name"] for row in facts.by_process}
+    whose = f"rank {place.rank}" if place.rank >= 0 else names.get(place.process, "")
+    return " ".join(filter(None, (whose, "" if place.device == "cpu" and whose else place.device)))
+
+
+def _whole(facts: Facts) -> str:
+    """What shares are of, in words."""
+    return "step time" if facts.in_steps else "the recorded time"
+
+
 # ------------------------------------------------------------------------------------------------------------ tables
 
 
 def _processes(facts: Facts, width: int, most: int) -> list[Text]:
-    """The processes as a tree, those that computed most where there are many."""
-    largest = sorted(range(len(facts.by_process)), key=lambda row: (-facts.by_process[row]["self_ns"], row))
+    """The processes as a tree, where there are many the first and those that worked most; each with the share of its own time."""
+
+    def worked_ns(row: Row) -> int:
+        return row["place"].working_ns if row["place"] else 0
+
+    # The program itself, and then those that worked most.
+    largest = sorted(
+        range(len(facts.by_process)), key=lambda row: (row > 0, -worked_ns(facts.by_process[row]), row)
+    )
     rows = [facts.by_process[row] for row in sorted(largest[:most])]
     if not rows:
         return []
     cells = [
         (
             f"{'  ' * row['depth']}{row['name']} ({row['pid']})",
-            _units.duration(row["self_ns"]),
-            _units.percent(row["self_ns"], facts.all_ns),
+            _units.duration(worked_ns(row)),
+            _units.percent(worked_ns(row), place.duration_ns) if (place := row["place"]) else "–",
+            f"{_units.duration(place.duration_ns)} {'of steps' if place.steps else 'recorded'}"
+            if place
+            else "",
             f"{row['operators']:,}",
-            _units.duration(row["duration_ns"]),
         )
         for row in rows
     ]
     left_out = len(facts.by_process) - len(rows)
     label = f"processes (the {len(rows)} largest of {len(facts.by_process)})" if left_out else "processes"
-    header = (label, "in torch", "share", "operators", "recorded")
-    return table(header, cells, width, [row["self_ns"] for row in rows], facts.all_ns)
+    on_host = all(place.device == "cpu" for place in facts.places)
+    header = (label, "in operators" if on_host else "busy", "share", "of its", "operators")
+    sizes = [round(1000 * worked_ns(row) / row["place"].duration_ns) if worked_ns(row) else 0 for row in rows]
+    return table(header, cells, width, sizes, 1000)
 
 
 def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
@@ -205,26 +252,61 @@ def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
         )
         for row in rows
     ]
-    header = ("kernels", "time", "share", "calls", "mean")
-    sizes = [round((row["kernel_percent"] or 0) * 1000) for row in rows]
+    header = ("kernels", "time", "of all", "calls", "mean")
+    sizes = [round(row["kernel_percent"] * 1000) for row in rows]
     return table(header, cells, width, sizes, 100_000)
 
 
 def _operators(facts: Facts, width: int, most: int) -> list[Text]:
-    """The operators and ranges that took most themselves."""
-    rows = facts.by_operator[:most]
+    """The operators that took most themselves, as shares of step time."""
+    return _operator_rows("operators", facts.by_operator[:most], facts.whole_ns, width)
+
+
+def _operator_rows(label: str, rows: Sequence[Row], whole_ns: int, width: int) -> list[Text]:
+    """A table of operators."""
+    rows = [row for row in rows if row["self_ns"]]
     cells = [
         (
             row["name"],
             _units.duration(row["self_ns"]),
-            _units.percent(row["self_ns"], facts.all_ns),
+            _units.percent(row["self_ns"], whole_ns),
             f"{row['count']:,}",
             _units.duration(row["self_ns"] / row["count"]),
         )
         for row in rows
     ]
-    header = ("operators", "self", "share", "calls", "mean")
-    return table(header, cells, width, [row["self_ns"] for row in rows], facts.all_ns)
+    return table(
+        (label, "self", "share", "calls", "mean"), cells, width, [row["self_ns"] for row in rows], whole_ns
+    )
+
+
+def _ranges(facts: Facts, width: int, most: int) -> list[Text]:
+    """The ranges that took most, with all that ran in them."""
+    rows = facts.by_range[:most]
+    cells = [
+        (
+            row["name"],
+            _units.duration(row["total_ns"]),
+            _units.percent(row["total_ns"], facts.whole_ns),
+            f"{row['count']:,}",
+            _units.duration(row["total_ns"] / row["count"]),
+        )
+        for row in rows
+    ]
+    header = ("ranges", "total", "share", "calls", "mean")
+    return table(header, cells, width, [row["total_ns"] for row in rows], facts.whole_ns)
+
+
+def _elsewhere(finished: Finished, facts: Facts, width: int, most: int) -> list[Text]:
+    """What the busiest process without steps did: its source lines or, without any, its operators."""
+    other = facts.elsewhere
+    if other is None:
+        return []
+    if other.by_line:
+        return _line_rows(
+            f"source lines of {other.name}", other.by_line[:most], other.whole_ns, finished, width
+        )
+    return _operator_rows(f"operators of {other.name}", other.by_operator[:most], other.whole_ns, width)
 
 
 def _modules(facts: Facts, width: int, most: int) -> list[Text]:
@@ -247,13 +329,13 @@ def _modules(facts: Facts, width: int, most: int) -> list[Text]:
         (
             name,
             _units.duration(total_ns),
-            _units.percent(total_ns, facts.all_ns),
+            _units.percent(total_ns, facts.whole_ns),
             *(_units.duration(part_ns) if part_ns else "–" for part_ns in (forward_ns, backward_ns)),
         )
         for name, total_ns, forward_ns, backward_ns in rows
     ]
     header = ("modules", "total", "share", "forward", "backward")
-    return table(header, cells, width, [row[1] for row in rows], facts.all_ns)
+    return table(header, cells, width, [row[1] for row in rows], facts.whole_ns)
 
 
 def _module_name(row: Row) -> str:
@@ -263,19 +345,22 @@ def _module_name(row: Row) -> str:
 
 
 def _lines(finished: Finished, facts: Facts, width: int, most: int) -> list[Text]:
-    """The lines of the program that took most, with their text where there is room for it."""
-    rows = [row for row in facts.by_line[:most] if row["self_ns"] > 0]
+    """The lines of the program that took most."""
+    return _line_rows("source lines", facts.by_line[:most], facts.whole_ns, finished, width)
+
+
+def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finished, width: int) -> list[Text]:
+    """A table of lines, with their text where there is room for it."""
+    rows = [row for row in rows if row["self_ns"] > 0]
     cells = [
         (
             f"{_short_path(row['file'], finished)}:{row['line']}  {_source(row, finished) or row['function']}",
             _units.duration(row["self_ns"]),
-            _units.percent(row["self_ns"], facts.all_ns),
+            _units.percent(row["self_ns"], whole_ns),
         )
         for row in rows
     ]
-    return table(
-        ("source lines", "self", "share"), cells, width, [row["self_ns"] for row in rows], facts.all_ns
-    )
+    return table((label, "self", "share"), cells, width, [row["self_ns"] for row in rows], whole_ns)
 
 
 # -------------------------------------------------------------------------------------------------------------- foot
@@ -283,13 +368,16 @@ def _lines(finished: Finished, facts: Facts, width: int, most: int) -> list[Text
 
 def _devices(facts: Facts, width: int) -> list[Text]:
     """How busy each device was."""
+    places = [place for place in facts.places if place.device != "cpu"]
+    models = [row["model"] for row in facts.devices]
+    models = models if len(models) == len(places) else [""] * len(places)
     told = [
-        f"{row['device']} busy {_units.percent(row['busy_percent'] or 0, 100)} of the time"
-        + (f" ({row['model']})" if row["model"] else "")
-        for row in facts.devices[:_MOST_DEVICES]
+        f"{_place_name(facts, place)} busy {_units.percent(place.working_ns, place.duration_ns)} of"
+        f" {'step time' if place.steps else 'the recorded time'}{f' ({model})' if model else ''}"
+        for place, model in zip(places[:_MOST_DEVICES], models, strict=False)
     ]
-    if more := len(facts.devices) - len(told):
-        told.append(f"and {more:,} more: see the table `devices`")
+    if more := len(places) - len(told):
+        told.append(f"and {more:,} more: see the table `breakdown`")
     return fold("devices", ", ".join(told), width) if told else []
 
 

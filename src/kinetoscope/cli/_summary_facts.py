@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.tables._loading import in_waits
 from kinetoscope.tables._visible import host_spans
+from kinetoscope.tables._windows import start_up_steps
+from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares, step_time
 from kinetoscope.tables.flops import Counted, counted_flops
+from kinetoscope.tables.lines import lines_in
 from kinetoscope.tables.memory_peak import DevicePeak, device_peaks
-from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
+from kinetoscope.tables.modules import modules_in
+from kinetoscope.tables.of_processes import process_tree, steps_of_one
+from kinetoscope.tables.ops import operators_in, ranges_in
 from kinetoscope.trace import Phase, SpanKind
-from kinetoscope.trace._steps import OPTIMIZER
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -21,38 +26,60 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a summary tells.
+class Elsewhere:
+    """What ran in the busiest process of those that have no steps while others do, such as a worker of a `DataLoader`.
 
     Attributes:
-        operators: How many operators and backward functions ran.
-        all_ns: The time of everything recorded on the host, on all threads, inner parts counted once: the whole of shares.
-        busiest_ns: The part of it on the thread that ran most.
+        name: What it is called.
+        whole_ns: How long it was recorded: what shares are of.
+        by_operator: Its first rows of operators.
+        by_line: Its first rows of source lines.
+    """
+
+    name: str
+    whole_ns: int
+    by_operator: tuple[Row, ...]
+    by_line: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a summary tells. Times are those in the steps, start-up left out; without steps, of the whole recording.
+
+    Attributes:
+        operators: How many operators and backward functions ran in the whole trace.
         threads: How many threads ran anything.
-        phases_ns: `all_ns` by phase: forward and other, backward, optimizer.
+        whole_ns: The step time of all processes that have steps: the whole of shares.
+        in_steps: Whether there are steps.
+        places: Where the step time of each process and device went.
+        phases_ns: Self time by phase, on all threads: forward and other, backward, optimizer; waits for data left out.
         steps_ns: The time of each step.
-        set_up: Whether the first step holds what came before the training loop, because its start is not marked.
-        by_operator: The first rows of the table `ops`.
-        by_module: The table `modules`.
-        outside_ns: What ran in no module, by phase.
-        by_line: The first rows of the table `lines`.
+        start_up: Whether the first step holds what came before the training loop, because its start is not marked.
+        by_operator: The operators with most time.
+        by_range: The ranges with most time, loading of data left out.
+        by_module: The modules with most time.
+        outside_ns: The part of `phases_ns` in no module.
+        by_line: The source lines with most time.
         work: The operations counted; None where no inputs were recorded to count them from.
-        by_process: The processes of a trace of several, as `process_tree` has them, with `operators` and `self_ns`, the part
-            of `all_ns` that is theirs.
+        by_process: The processes of a trace of several, as `process_tree` has them, with `operators` and the `place` in which each
+            worked most, if it did in any.
         steps_of: Whose steps they are, where the trace is of several processes.
+        elsewhere: What ran in the busiest process without steps, where others have steps.
         by_kernel: The first rows of the table `kernels`.
         devices: The table `devices`, those that ran something.
         peaks: The peaks of the memory of each device, the largest first; empty when that was not recorded.
     """
 
     operators: int
-    all_ns: int
-    busiest_ns: int
     threads: int
+    whole_ns: int
+    in_steps: bool
+    places: tuple[StepTime, ...]
     phases_ns: tuple[int, ...]
     steps_ns: tuple[int, ...]
-    set_up: bool
+    start_up: bool
     by_operator: tuple[Row, ...]
+    by_range: tuple[Row, ...]
     by_module: tuple[Row, ...]
     outside_ns: tuple[int, ...]
     by_line: tuple[Row, ...]
@@ -62,6 +89,7 @@ class Facts:
     devices: tuple[Row, ...] = ()
     by_process: tuple[Row, ...] = ()
     steps_of: str = ""
+    elsewhere: Elsewhere | None = None
 
     def largest_modules(self, most: int) -> list[Row]:
         """The largest modules in the order of the tree; none is left out before what it holds."""
@@ -74,48 +102,61 @@ class Facts:
 
 def gather(trace: Trace, rows: int) -> Facts:
     """Gather the facts of a trace, with at most `rows` operators and lines."""
-    spans = trace.columns("spans")
-    # Spans on a device run beside those of the host, and have tables of their own; calls enclose work and are none.
-    own_ns = np.where(host_spans(trace), spans["self_ns"], 0)
-    by_thread = _sums(spans["thread"], own_ns, len(trace.columns("threads")))
+    spans, shares = trace.columns("spans"), host_shares(trace)
     outside = spans["module"] < 0
     is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
-    by_process = _computed(trace, is_operator, own_ns)
+    phases_ns = np.where(in_waits(trace), 0, shares.own_ns)
     stepping, of_first = steps_of_one(trace)
     return Facts(
         operators=int(is_operator.sum()),
-        all_ns=int(own_ns.sum()),
-        busiest_ns=max(by_thread, default=0),
-        threads=sum(1 for total_ns in by_thread if total_ns),
-        phases_ns=_sums(spans["phase"], own_ns, len(Phase)),
+        threads=len(np.unique(spans["thread"][host_spans(trace)])),
+        whole_ns=shares.whole_ns,
+        in_steps=shares.in_steps,
+        places=tuple(step_time(trace)),
+        phases_ns=_sums(spans["phase"], phases_ns, len(Phase)),
         steps_ns=tuple(trace.column("steps", "duration_ns")[of_first].tolist()),
-        set_up=bool((trace.column("steps", "source")[of_first][:1] == OPTIMIZER).any()),
-        by_operator=_first(trace, "ops", rows, ["name", "self_ns", "count"]),
-        by_module=tuple(modules_together(trace)),
-        outside_ns=_sums(spans["phase"], np.where(outside, own_ns, 0), len(Phase)),
-        by_line=_first(trace, "lines", rows, ["file", "line", "function", "self_ns"]),
+        start_up=bool(start_up_steps(trace)[of_first].any()),
+        by_operator=tuple(operators_in(trace, shares)[:rows]),
+        by_range=tuple(ranges_in(trace, shares)[:rows]),
+        by_module=tuple(modules_in(trace, shares)),
+        outside_ns=_sums(spans["phase"], np.where(outside, phases_ns, 0), len(Phase)),
+        by_line=tuple(lines_in(trace, shares)[:rows]),
         work=counted_flops(trace) if len(trace.columns("shapes")) else None,
         peaks=tuple(device_peaks(trace)),
         by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "calls", "mean_ns"]),
-        devices=tuple(
-            row
-            for row in _first(trace, "devices", None, ["device", "model", "busy_percent", "work_ns"])
-            if row["work_ns"]
-        ),
-        by_process=by_process,
+        devices=tuple(row for row in _first(trace, "devices", None, ["model", "work_ns"]) if row["work_ns"]),
+        by_process=_processes(trace, is_operator),
         steps_of=stepping,
+        elsewhere=_elsewhere(trace, rows) if shares.in_steps else None,
     )
 
 
-def _computed(trace: Trace, is_operator: Any, own_ns: Any) -> tuple[Row, ...]:
-    """The processes as a tree, with what each computed."""
+def _processes(trace: Trace, is_operator: Any) -> tuple[Row, ...]:
+    """The processes as a tree, with what each did."""
     tree = process_tree(trace)
     if not tree:
         return ()
     whose = trace.column("threads", "process_row")[trace.column("spans", "thread")]
     operators = _sums(whose[is_operator], None, len(tree))
-    self_ns = _sums(whose, own_ns, len(tree))
-    return tuple(row | {"operators": operators[row["row"]], "self_ns": self_ns[row["row"]]} for row in tree)
+    places = busiest_places(trace)
+    return tuple(row | {"operators": operators[row["row"]], "place": places.get(row["row"])} for row in tree)
+
+
+def _elsewhere(trace: Trace, rows: int) -> Elsewhere | None:
+    """The process without steps that worked most."""
+    idle = [
+        place for place in step_time(trace) if place.process >= 0 and place.steps == 0 and place.working_ns
+    ]
+    if not idle:
+        return None
+    process = max(idle, key=lambda place: place.working_ns).process
+    shares: HostShares = host_shares(trace, process)
+    return Elsewhere(
+        trace.columns("processes")["name"][process],
+        shares.whole_ns,
+        tuple(operators_in(trace, shares)[:rows]),
+        tuple(lines_in(trace, shares)[:rows]),
+    )
 
 
 def _first(trace: Trace, name: str, rows: int | None, columns: list[str]) -> tuple[Row, ...]:

@@ -1,4 +1,4 @@
-"""What went on at each moment, as sets of moments: on a device, and on the host of its process."""
+"""What went on at each moment, as sets of moments: on a device, and on the host of its process and of no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.tables._device_work import Device, busy, device_work, thread_ranks
+from kinetoscope.tables._device_work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables._intervals import Intervals, united
 from kinetoscope.trace._device_time import calls_runtime
 from kinetoscope.trace._loading_words import COLLATE, FETCH, PIN
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
+NOBODY = Owner(-1, -1)
+"""The owner of what may be anybody's."""
+
 # What torch names the range around the wait for the next batch.
 _LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
-# How a loader's work is marked: in the program's process it lies in the wait, and what workers do is no work of the program.
+# How a loader's work is marked: in the process of the loop it lies in the wait, in a worker it is what the worker is for.
 _MAKING = (FETCH, COLLATE, PIN)
 # Backends that move data on threads of the host.
 _CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
@@ -36,7 +39,7 @@ _WAITS = re.compile(r"synchronize|queuefinish|event_?wait$|_wait$|waitforevent",
 
 @dataclass(frozen=True)
 class HostActivity:
-    """What the host of one rank did.
+    """What the host of one process did.
 
     Attributes:
         compute: An operator or backward function ran outside the loading of data.
@@ -60,15 +63,15 @@ class Activity:
     """What a device and its host did, as far as it decides what a moment counts for.
 
     Attributes:
-        rank: The rank, -1 where it is not known.
-        device: The device; None for a rank without work on any, whose host then does the computing.
+        owner: The process.
+        device: The device; None for a process without work on any, whose host then does the computing.
         compute: It computed.
         communication: It communicated, or the host did for it.
         copies: It copied or filled memory.
         host: What the host did.
     """
 
-    rank: int
+    owner: Owner
     device: Device | None
     compute: Intervals
     communication: Intervals
@@ -77,37 +80,46 @@ class Activity:
 
 
 def activities(trace: Trace) -> list[Activity]:
-    """What each device did, and each rank that used none; once for a trace."""
+    """What each device did, and each process that used none; once for a trace."""
 
     def make() -> list[Activity]:
         devices = device_work(trace).devices
         found = []
         for device, when in zip(devices, busy(trace), strict=True):
-            host = host_activity(trace, device.rank)
+            host = host_activity(trace, device.owner)
             carried = when.communication | host.communication
-            found.append(Activity(device.rank, device, when.compute, carried, when.copies, host))
-        known = {device.rank for device in devices}
-        for number in host_ranks(trace):
-            if number not in known and -1 not in known:
-                host = host_activity(trace, number)
-                found.append(Activity(number, None, host.compute, host.communication, Intervals.none(), host))
+            found.append(Activity(device.owner, device, when.compute, carried, when.copies, host))
+        known = {device.owner for device in devices}
+        for owner in host_owners(trace):
+            if owner not in known and NOBODY not in known:
+                host = host_activity(trace, owner)
+                found.append(Activity(owner, None, host.compute, host.communication, Intervals.none(), host))
         return found
 
     return trace.cached("activities", make)
 
 
-def host_ranks(trace: Trace) -> list[int]:
-    """The ranks of the threads that host spans ran on; one that is not known counts as any other where there is one."""
+def host_owners(trace: Trace) -> list[Owner]:
+    """Whose threads host spans ran on; one that is not known counts as any other where there is one."""
     spans = trace.columns("spans")
     seen = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
     seen[spans["thread"][spans["stream"] < 0]] = True
-    found = sorted(set(thread_ranks(trace)[seen].tolist()))
-    return [number for number in found if number >= 0] or [-1]
+    owner_of_thread, owners = thread_owners(trace)
+    return [owners[place] for place in np.unique(owner_of_thread[seen]).tolist() if place >= 0] or [NOBODY]
 
 
-def host_activity(trace: Trace, rank: int) -> HostActivity:
-    """What the host of a rank did, once for a trace; -1 takes all ranks together."""
-    return trace.cached(f"host_activity_{rank}", lambda: _host_activity(trace, rank))
+def owned(trace: Trace, owner: Owner) -> NDArray[np.bool_]:
+    """For each row of `threads`, and for -1, whether it counts as an owner's: what nobody knows counts for each, and of nobody is all."""
+    owner_of_thread, owners = thread_owners(trace)
+    if owner == NOBODY:
+        return np.ones(len(owner_of_thread), dtype=bool)
+    mine: NDArray[np.bool_] = (owner_of_thread == owners.index(owner)) | (owner_of_thread < 0)
+    return mine
+
+
+def host_activity(trace: Trace, owner: Owner) -> HostActivity:
+    """What the host of a process did, once for a trace; `NOBODY` takes all together."""
+    return trace.cached(f"host_activity_{owner}", lambda: _host_activity(trace, owner))
 
 
 def waiting_calls(trace: Trace) -> NDArray[np.int64]:
@@ -119,16 +131,12 @@ def waiting_calls(trace: Trace) -> NDArray[np.int64]:
     return np.flatnonzero(runtime & (spans["stream"] < 0) & waits[spans["name"]])
 
 
-def _host_activity(trace: Trace, rank: int) -> HostActivity:
+def _host_activity(trace: Trace, owner: Owner) -> HostActivity:
     """Look at the spans of the host."""
     spans = trace.columns("spans")
     kind, thread, name = spans["kind"], spans["thread"], spans["name"]
     start = spans["start_ns"]
-    own = spans["stream"] < 0
-    if rank >= 0:
-        ranks = thread_ranks(trace)
-        own &= ((ranks == rank) | (ranks < 0))[thread]
-    own &= (spans["flags"] & FLAG_ASYNC) == 0
+    own = (spans["stream"] < 0) & owned(trace, owner)[thread] & ((spans["flags"] & FLAG_ASYNC) == 0)
 
     def rows(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.flatnonzero(own & marked)
@@ -143,7 +151,7 @@ def _host_activity(trace: Trace, rank: int) -> HostActivity:
     waiting = rows(runtime & waits[name])
     operators = rows(operator & ~loads[name])
     working = operators[~asks[name[operators]]]
-    ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads[name] & ~makes[name])
+    ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads[name] & ~(makes[name] & (len(loading) > 0)))
     busy_calls = rows(runtime & ~waits[name])
     active = np.concatenate((operators, busy_calls))
     return HostActivity(

@@ -44,6 +44,19 @@ SORT_NAMES = ("compute", "communication", "copy")
 
 
 @dataclass(frozen=True, order=True)
+class Owner:
+    """Whose a thread is, or a device's work: a process or, in files that say no more of their processes, a rank.
+
+    Attributes:
+        rank: The rank of the process, -1 where it is not known.
+        process: Its row in the table `processes`, -1 in a trace of one process.
+    """
+
+    rank: int
+    process: int
+
+
+@dataclass(frozen=True, order=True)
 class Device:
     """A device of a process.
 
@@ -51,11 +64,18 @@ class Device:
         rank: The rank of the process, -1 where it is not known.
         type: torch's device type.
         index: Its index among the devices of this type.
+        process: The row of the process in the table `processes`, -1 in a trace of one process.
     """
 
     rank: int
     type: int
     index: int
+    process: int = -1
+
+    @property
+    def owner(self) -> Owner:
+        """Whose work it did."""
+        return Owner(self.rank, self.process)
 
     @property
     def name(self) -> str:
@@ -143,6 +163,22 @@ def thread_ranks(trace: Trace) -> NDArray[np.int64]:
     return np.append(np.where(own < 0, -1 if whole is None else whole, own), -1)
 
 
+def thread_owners(trace: Trace) -> tuple[NDArray[np.int64], list[Owner]]:
+    """For each row of `threads`, and for -1, the place of its owner in a list, -1 where nothing is known; and that list."""
+
+    def make() -> tuple[NDArray[np.int64], list[Owner]]:
+        process = np.append(trace.column("threads", "process_row").astype(np.int64), -1)
+        if len(trace.columns("processes")) == 0:
+            process[:] = -1
+        pairs = np.stack([thread_ranks(trace), process], axis=1)
+        distinct, place = np.unique(pairs, axis=0, return_inverse=True)
+        # What nobody knows anything of sorts first, and -1 among the threads is always there.
+        owners = [Owner(rank, row) for rank, row in distinct[1:].tolist()]
+        return place.reshape(-1).astype(np.int64) - 1, owners
+
+    return trace.cached("thread_owners", make)
+
+
 def _kernel_names(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """For each string, as the name of a kernel, whether the kernel communicates, and whether it copies."""
     spans = trace.columns("spans")
@@ -167,17 +203,18 @@ def _told_to_communicate(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bo
 def _devices(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Device]]:
     """On which device each row ran, and the devices."""
     spans, streams = trace.columns("spans"), trace.columns("streams")
-    ranks = thread_ranks(trace)
-    distinct, rank_of_thread = np.unique(ranks, return_inverse=True)
+    owner_of_thread, owners = thread_owners(trace)
     # A queue is of one device, but queues of equal numbers in several processes may share a row.
-    code = spans["stream"][rows] * np.int64(len(distinct)) + rank_of_thread[spans["thread"][rows]]
-    used = np.zeros(len(streams) * len(distinct), dtype=bool)
+    kinds = len(owners) + 1
+    code = spans["stream"][rows] * np.int64(kinds) + owner_of_thread[spans["thread"][rows]] + 1
+    used = np.zeros(len(streams) * kinds, dtype=bool)
     used[code] = True
     types, indices = streams["device_type"].tolist(), streams["device_index"].tolist()
     known: dict[int, Device] = {}
     for number in np.flatnonzero(used).tolist():
-        stream, place = divmod(number, len(distinct))
-        known[number] = Device(int(distinct[place]), types[stream], indices[stream])
+        stream, place = divmod(number, kinds)
+        owner = owners[place - 1] if place else Owner(-1, -1)
+        known[number] = Device(owner.rank, types[stream], indices[stream], owner.process)
     devices = sorted(set(known.values()))
     place_of = np.zeros(len(used), dtype=np.int32)
     for number, device in known.items():

@@ -60,6 +60,27 @@ def loading_spans(trace: Trace) -> LoadingSpans:
     return trace.cached("loading_spans", make)
 
 
+def in_waits(trace: Trace) -> NDArray[np.bool_]:
+    """Which spans are a wait for the next batch, or ran in one on its thread: what makes the batch where no worker does."""
+
+    def make() -> NDArray[np.bool_]:
+        spans, waits = trace.columns("spans"), loading_spans(trace).waits
+        found = np.zeros(len(spans), dtype=bool)
+        if len(waits) == 0:
+            return found
+        thread, start = spans["thread"], spans["start_ns"]
+        edges = np.searchsorted(thread, np.arange(int(thread[-1]) + 2))
+        end = start + spans["duration_ns"]
+        for row in waits.tolist():
+            # Spans are in order of thread and start.
+            last = row + int(np.searchsorted(start[row : edges[thread[row] + 1]], end[row], side="left"))
+            found[row:last] = end[row:last] <= end[row]
+            found[row] = True
+        return found
+
+    return trace.cached("in_waits", make)
+
+
 def sum_by(groups: NDArray[np.int64] | NDArray[np.int32], values: Rows, length: int) -> Rows:
     """Add values up by group; what belongs to none (-1) is left out."""
     sums = np.zeros(length, dtype=np.int64)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.tables.breakdown import HostShares
     from kinetoscope.trace import Trace
 
 LINES_SCHEMA = Table(
@@ -88,6 +89,33 @@ def lines(trace: Trace) -> pyarrow.Table:
     seen = np.flatnonzero((total > 0) | (columns["count"] > 0) | (columns["device_ns"] > 0))
     order = seen[np.lexsort((-total[seen], -own[seen]))]
     return to_arrow(LINES_SCHEMA, columns).take(order)
+
+
+def lines_in(trace: Trace, shares: HostShares) -> list[dict[str, Any]]:
+    """The lines that started anything in the part of a trace that shares are of, those with most time first.
+
+    Returns:
+        For each its `file`, `line`, `function`, `count` of spans and `self_ns`.
+    """
+    spans, frames, strings = trace.columns("spans"), trace.columns("frames"), trace.strings
+    line_of, first = _line_groups(trace)
+    of_stack = np.append(line_of, np.int32(-1))[trace.column("stacks", "frame")]
+    stack = np.append(user_stacks(trace), np.int32(-1))[spans["stack"]]
+    of_span = np.where(shares.counts, np.append(of_stack, np.int32(-1))[stack], -1).astype(np.int32)
+    own = _core.group_sums(of_span, len(first), shares.own_ns)
+    count = _core.group_counts(of_span, len(first))
+    file, line, function = (frames[name][first].tolist() for name in ("file", "line", "function"))
+    return [
+        {
+            "file": strings[file[row]],
+            "line": line[row],
+            "function": strings[function[row]],
+            "count": int(count[row]),
+            "self_ns": int(own[row]),
+        }
+        for row in np.argsort(-own, kind="stable").tolist()
+        if count[row]
+    ]
 
 
 def _line_groups(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.tables.breakdown import HostShares
     from kinetoscope.trace import Trace
 
 MODULES_SCHEMA = Table(
@@ -144,3 +145,35 @@ def modules(trace: Trace) -> pyarrow.Table:
         size = by_module(trace, spans["self_bytes"], everywhere)
         columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}
     return to_arrow(MODULES_SCHEMA, columns).take(np.array(tree_order(trace, total), dtype=np.int64))
+
+
+def modules_in(trace: Trace, shares: HostShares) -> list[dict[str, Any]]:
+    """The modules as an outline, with what ran in them in the part of a trace that shares are of.
+
+    Modules of several processes (of ranks, say) that have one path and class are one.
+
+    Returns:
+        For each its `id`, `path`, `class`, `depth`, `total_operators`, and `total_ns`, `forward_ns` and `backward_ns`, submodules
+        included.
+    """
+    spans, own = trace.columns("spans"), trace.columns("modules")
+    backward = spans["phase"] == Phase.BACKWARD
+    operator = shares.counts & ((spans["kind"] == SpanKind.OPERATOR) | (spans["kind"] == SpanKind.BACKWARD))
+    sums = {
+        name: with_submodules(trace, by_module(trace, values, chosen))
+        for name, values, chosen in (
+            ("total_ns", shares.own_ns, shares.counts),
+            ("forward_ns", shares.own_ns, shares.counts & ~backward & (spans["recompute"] == 0)),
+            ("backward_ns", shares.own_ns, shares.counts & backward & (spans["recompute"] == 0)),
+            ("total_operators", np.ones(len(spans), np.int64), operator),
+        )
+    }
+    paths, classes, depths = own["path"], module_classes(trace), own["depth"].tolist()
+    alone = len(trace.columns("processes")) == 0
+    alike: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in tree_order(trace, sums["total_ns"]):
+        named = {"path": paths[row], "class": classes[row], "depth": depths[row]}
+        key = (row,) if alone else tuple(named.values())
+        known = alike.setdefault(key, {"id": row, **named, **dict.fromkeys(sums, 0)})
+        known.update({name: known[name] + int(values[row]) for name, values in sums.items()})
+    return list(alike.values())

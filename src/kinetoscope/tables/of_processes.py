@@ -1,4 +1,4 @@
-"""What is told of a trace of several processes: their tree, the steps of one of them, and the modules of all together."""
+"""What is shown of a trace of several processes: their tree, and the steps of one of them."""
 
 from __future__ import annotations
 
@@ -68,22 +68,3 @@ def steps_of_one(trace: Trace) -> tuple[str, NDArray[np.bool_]]:
     table = trace.columns("processes")
     rank = f", rank {table['rank'][first]}" if table["rank"][first] >= 0 else ""
     return f"{table['name'][first]}{rank}", whose == first
-
-
-def modules_together(trace: Trace) -> list[dict[str, Any]]:
-    """Read the table `modules`, in which modules of several processes (of ranks, say) that have one path and class are one.
-
-    Returns:
-        For each its `path`, `class` and `depth`, and `total_ns`, `forward_ns` and `backward_ns` summed.
-    """
-    summed = ("total_ns", "forward_ns", "backward_ns")
-    rows: list[dict[str, Any]] = (
-        trace.table("modules").select(["path", "class", "depth", *summed]).to_pylist()
-    )
-    if len(trace.columns("processes")) == 0:
-        return rows
-    alike: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for row in rows:
-        known = alike.setdefault((row["path"], row["class"], row["depth"]), row | dict.fromkeys(summed, 0))
-        known.update({name: known[name] + row[name] for name in summed})
-    return list(alike.values())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope import _core
+from kinetoscope.tables._loading import loading_spans
 from kinetoscope.tables._visible import elsewhere
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.rates import per_byte, per_second, working_ns
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.tables.breakdown import HostShares
     from kinetoscope.trace import Trace
 
 OPS_SCHEMA = Table(
@@ -61,6 +63,61 @@ def ops(trace: Trace) -> pyarrow.Table:
     group_of, first = _core.group([keys], None if others is None else ~others)
     columns = added_up(trace, keys, group_of, first)
     return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-columns["self_ns"], kind="stable"))
+
+
+def operators_in(trace: Trace, shares: HostShares) -> list[dict[str, Any]]:
+    """The operators, backward functions and calls of a runtime in the part of a trace that shares are of, those with most time first.
+
+    Ranges and steps are none of them: what they hold besides is Python, or a wait.
+
+    Returns:
+        For each its `name`, `kind`, `count` and `self_ns`.
+    """
+    spans, keys = trace.columns("spans"), operator_keys(trace)
+    group_of, first = _core.group([keys], shares.counts & (spans["kind"] != SpanKind.USER_ANNOTATION))
+    kinds, own = spans["kind"][first], _core.group_sums(group_of, len(first), shares.own_ns)
+    names, count = (
+        operator_names(trace, spans["name"][first], kinds),
+        _core.group_counts(group_of, len(first)),
+    )
+    return [
+        {
+            "name": names[row],
+            "kind": KIND_NAMES[kinds[row]],
+            "count": int(count[row]),
+            "self_ns": int(own[row]),
+        }
+        for row in np.argsort(-own, kind="stable").tolist()
+    ]
+
+
+def ranges_in(trace: Trace, shares: HostShares) -> list[dict[str, Any]]:
+    """The ranges in the part of a trace that shares are of, by their whole time; those of loading data are the wait for it, and none.
+
+    Returns:
+        For each its `name`, `count`, `total_ns`, in which a range inside one of the same name counts once, and `self_ns`.
+    """
+    spans, keys = trace.columns("spans"), operator_keys(trace)
+    of_loading = loading_spans(trace)
+    ranges = shares.counts & (spans["kind"] == SpanKind.USER_ANNOTATION)
+    for rows in (of_loading.waits, of_loading.fetches, of_loading.collates, of_loading.pins):
+        ranges[rows] = False
+    group_of, first = _core.group([keys], ranges)
+    inner = _core.descends_from_same(spans["parent"], keys)
+    total = _core.group_sums(group_of, len(first), spans["duration_ns"], inner)
+    own, count = (
+        _core.group_sums(group_of, len(first), shares.own_ns),
+        _core.group_counts(group_of, len(first)),
+    )
+    return [
+        {
+            "name": trace.strings[spans["name"][first[row]]],
+            "count": int(count[row]),
+            "total_ns": int(total[row]),
+            "self_ns": int(own[row]),
+        }
+        for row in np.argsort(-total, kind="stable").tolist()
+    ]
 
 
 def added_up(

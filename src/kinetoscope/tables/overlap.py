@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 OVERLAP_SCHEMA = Table(
     "overlap",
-    "What a device did at the same time in a step. One row for each step and device, or `cpu` where a rank used none; without steps"
-    " one for the whole trace. Work that overlaps work of its own sort counts once.",
+    "What a device did at the same time in a step. One row for each step of a process and device, or `cpu` where it used none; for a"
+    " process without steps one for all that was recorded of it. Work that overlaps work of its own sort counts once.",
     (
-        Column("step", "int64", "", "The number of the step; null for the whole trace."),
+        Column("step", "int64", "", "The number of the step; null for all that was recorded."),
+        Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
+        Column("start_up", "bool", "", "Whether the step holds what ran before the training loop, as in `breakdown`."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("compute_ns", "int64", "ns", "How long the device computed.", 0),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.tables._loading import loading_spans, sum_by
+from kinetoscope.tables._loading import in_waits, loading_spans, sum_by
 from kinetoscope.tables._visible import host_spans
+from kinetoscope.tables._windows import start_up_steps
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.rates import at_peak, per_second, share_of_peak
 from kinetoscope.trace import Column, Phase, SpanKind, Table
@@ -34,7 +35,7 @@ STEPS_SCHEMA = Table(
         Column("start_ns", "int64", "ns", "When it began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("operators", "int64", "", "Operators and backward functions that began in it."),
-        Column("forward_ns", "int64", "ns", "Time of operators and ranges outside backward and the optimizer, on all threads."),
+        Column("forward_ns", "int64", "ns", "Time of operators and ranges outside backward, the optimizer and the waiting for batches, on all threads."),
         Column("backward_ns", "int64", "ns", "Time of operators in backward, on all threads."),
         Column("optimizer_ns", "int64", "ns", "Time of the optimizer's step and what it runs, on all threads."),
         Column("data_wait_ns", "int64", "ns", "Time the loop waited for batches of a `DataLoader`; without workers, that is the making of them."),
@@ -47,6 +48,8 @@ STEPS_SCHEMA = Table(
                " duration; null where the peak is not known."),
         Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
         Column("source", "category", "", "`marked` by the program, or found from its `optimizer`."),
+        Column("start_up", "bool", "", "Whether it holds what ran before the training loop, as the first one does that only an"
+               " optimizer's call ends: sums and shares of step time leave it out."),
         *PROCESS_COLUMNS,
     ),
 )  # fmt: skip
@@ -55,7 +58,7 @@ STEPS_SCHEMA = Table(
 def steps(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
     """Return the `steps` table.
 
-    The three phases are sums of self times, the step marks themselves left out. What is missing to `duration_ns` is time in
+    The three phases are sums of self times, the step marks themselves and all that ran while a batch was waited for left out. What is missing to `duration_ns` is time in
     Python outside all operators and ranges, or waiting; several busy threads can also add up to more.
 
     Args:
@@ -72,10 +75,11 @@ def steps(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
     spans, own = trace.columns("spans"), trace.columns("steps")
     step, kind, phase = spans["step"], spans["kind"], spans["phase"]
     self_ns = spans["self_ns"]
-    work = (step >= 0) & (kind != SpanKind.STEP) & host_spans(trace)
+    ran = (step >= 0) & (kind != SpanKind.STEP) & host_spans(trace)
+    work = ran & ~in_waits(trace)
     columns: dict[str, Any] = {name: own[name] for name in ("number", "start_ns", "duration_ns", "span")}
     columns["operators"] = np.bincount(
-        step[work & ((kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD))], minlength=len(own)
+        step[ran & ((kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD))], minlength=len(own)
     )
     for part in Phase:
         rows = np.flatnonzero(work & (phase == part))
@@ -86,6 +90,7 @@ def steps(trace: Trace, peak_flops: Any = None) -> pyarrow.Table:
     columns["data_wait_ns"] = sum_by(step[waits], spans["duration_ns"][waits], len(own))
     columns |= _work(trace, peak_flops)
     columns |= of_processes(trace, own["process_row"])
+    columns["start_up"] = start_up_steps(trace)
     columns["source"] = Labels(own["source"], STEP_SOURCES)
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
     return to_arrow(STEPS_SCHEMA, columns)

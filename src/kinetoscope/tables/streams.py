@@ -14,7 +14,7 @@ from kinetoscope.tables.memory_peak import device_peaks
 from kinetoscope.tables.memory_timeline import allocator_peak
 from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import to_arrow
-from kinetoscope.trace._processes import infos, rank_of
+from kinetoscope.trace._processes import PROCESS_COLUMNS, infos, of_processes, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,10 +53,10 @@ STREAMS_SCHEMA = Table(
 )
 DEVICES_SCHEMA = Table(
     "devices",
-    "A device that worked, its queues taken together. By rank, type and index.",
+    "A device that a process worked on, its queues taken together. By rank, type, index and process.",
     (
         Column("device", "category", "", "Its name as torch writes it, such as `cuda:0`."),
-        Column("rank", "int32", "", "The rank of the process that used it."),
+        *PROCESS_COLUMNS,
         Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
         Column("device_index", "int32", "", "The index of the device.", 0),
         Column("model", "category", "", "What its maker calls it, where the trace says so."),
@@ -122,6 +122,7 @@ def devices(trace: Trace) -> pyarrow.Table:
     told = [_properties(trace, device) for device in work.devices]
     columns: dict[str, Any] = {
         "device": [device.name for device in work.devices],
+        **of_processes(trace, np.array([device.process for device in work.devices], np.int32)),
         "rank": np.array([device.rank for device in work.devices], dtype=np.int64),
         "device_type": np.array([device.type for device in work.devices], dtype=np.int64),
         "device_index": np.array([device.index for device in work.devices], dtype=np.int64),

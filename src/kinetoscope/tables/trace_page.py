@@ -9,12 +9,13 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kinetoscope.tables._units import size_text
-from kinetoscope.tables._visible import host_spans, host_total_ns
+from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares
+from kinetoscope.tables.lines import lines_in
 from kinetoscope.tables.memory_peak import device_peaks, memory_peak
-from kinetoscope.tables.of_processes import modules_together, process_tree, steps_of_one
+from kinetoscope.tables.modules import modules_in
+from kinetoscope.tables.of_processes import process_tree, steps_of_one
+from kinetoscope.tables.ops import operators_in, ranges_in
 from kinetoscope.trace._html import Cell, columns_chart, note, page, table
 from kinetoscope.trace._looks import duration_text, facts
 
@@ -54,7 +55,7 @@ def trace_page(
     """
     parts = [_facts(trace, title), _steps(trace), _processes(trace, rows)]
     if whole or len(trace.columns("spans")) <= MOST_SPANS:
-        parts.append(_operators(trace, rows))
+        parts += [_operators(trace, rows), _ranges(trace, rows)]
     else:
         parts.append(note('A long trace: table("ops") adds it up.'))
     if whole:
@@ -104,63 +105,92 @@ def _processes(trace: Trace, rows: int) -> str:
     tree = process_tree(trace)
     if not tree:
         return ""
-    own_ns = np.where(host_spans(trace), trace.column("spans", "self_ns"), 0)
-    whose = trace.column("threads", "process_row")[trace.column("spans", "thread")]
-    by_process = np.bincount(whose, weights=own_ns, minlength=len(tree)).astype(np.int64).tolist()
-    largest = sorted(range(len(tree)), key=lambda place: (place > 0, -by_process[tree[place]["row"]], place))
-    whole_ns = host_total_ns(trace)
+    places = busiest_places(trace)
+    worked = [places[row["row"]].working_ns if row["row"] in places else 0 for row in tree]
+    largest = sorted(range(len(tree)), key=lambda at: (at > 0, -worked[at], at))
     body: list[list[Cell | str]] = [
         [
-            f"{'  ' * row['depth']}{row['name']}",
-            str(row["pid"]),
-            str(row["rank"]) if row["rank"] >= 0 else "–",
-            _time(by_process[row["row"]], whole_ns),
-            _percent(by_process[row["row"]], whole_ns),
-            _time(row["duration_ns"]),
+            f"{'  ' * tree[at]['depth']}{tree[at]['name']}",
+            str(tree[at]["pid"]),
+            str(tree[at]["rank"]) if tree[at]["rank"] >= 0 else "–",
+            _time(worked[at], _whole_ns(places, tree[at])),
+            _percent(worked[at], _whole_ns(places, tree[at])),
+            _time(_whole_ns(places, tree[at])),
         ]
-        for row in (tree[place] for place in sorted(largest[:rows]))
+        for at in sorted(largest[:rows])
     ]
-    headings = ["process", "number", "rank", "self", "share", "recorded"]
+    headings = ["process", "number", "rank", "busy", "share", "of its time"]
     return table(headings, body, caption="Processes") + _rest(len(tree), rows, "processes")
 
 
+def _whole_ns(places: dict[int, StepTime], row: dict[str, Any]) -> int:
+    """The step time of a process or, without steps, all that was recorded of it."""
+    place = places.get(row["row"])
+    return row["duration_ns"] if place is None else place.duration_ns
+
+
 def _operators(trace: Trace, rows: int) -> str:
-    """The operators and ranges that took most themselves."""
-    whole_ns = host_total_ns(trace)
-    found = trace.table("ops")
-    on_device = any(found["device_self_ns"].to_pylist()[:1000])
-    with_memory = found["self_bytes"].null_count < found.num_rows
-    headings = ["operator", "self", "share", "calls", "mean", "total"]
+    """The operators that took most themselves, as shares of step time."""
+    shares = host_shares(trace)
+    found = operators_in(trace, shares)
+    columns = ["name", "kind", "device_self_ns", "self_bytes"]
+    beside = {(row["name"], row["kind"]): row for row in trace.table("ops").select(columns).to_pylist()}
+    on_device = any(row["device_self_ns"] for row in beside.values())
+    with_memory = any(row["self_bytes"] is not None for row in beside.values())
+    headings = ["operator", "self", "share", "calls", "mean"]
     headings += ["device self"] * on_device + ["memory self"] * with_memory
     body: list[list[Cell | str]] = [
         [
             Cell(row["name"], row["kind"]),
-            _time(row["self_ns"], whole_ns),
-            _percent(row["self_ns"], whole_ns),
+            _time(row["self_ns"], shares.whole_ns),
+            _percent(row["self_ns"], shares.whole_ns),
             f"{row['count']:,}",
-            _time(round(row["mean_ns"])),
-            _time(row["total_ns"]),
-            *([_time(row["device_self_ns"])] if on_device else []),
-            *([_bytes(row["self_bytes"])] if with_memory else []),
+            _time(round(row["self_ns"] / row["count"])),
+            *([_time(beside[row["name"], row["kind"]]["device_self_ns"])] if on_device else []),
+            *([_bytes(beside[row["name"], row["kind"]]["self_bytes"])] if with_memory else []),
         ]
-        for row in found.slice(0, rows).to_pylist()
+        for row in found[:rows]
     ]
-    return table(headings, body, caption="Operators") + _rest(found.num_rows, rows, "ops") if body else ""
+    caption = f"Operators, {_of(shares)}"
+    return table(headings, body, caption=caption) + _rest(len(found), rows, "ops") if body else ""
+
+
+def _ranges(trace: Trace, rows: int) -> str:
+    """The ranges that took most, with all that ran in them."""
+    shares = host_shares(trace)
+    found = ranges_in(trace, shares)
+    body: list[list[Cell | str]] = [
+        [
+            row["name"],
+            _time(row["total_ns"], shares.whole_ns),
+            _percent(row["total_ns"], shares.whole_ns),
+            _time(row["self_ns"]),
+            f"{row['count']:,}",
+        ]
+        for row in found[:rows]
+    ]
+    headings = ["range", "total", "share", "self", "count"]
+    return table(headings, body, caption="Ranges") + _rest(len(found), rows, "ops") if body else ""
+
+
+def _of(shares: HostShares) -> str:
+    """What shares are of."""
+    return "in shares of step time" if shares.in_steps else "in shares of the recorded time"
 
 
 def _modules(trace: Trace, rows: int) -> str:
     """The modules that took most, in the order of the tree."""
-    found = modules_together(trace)
+    shares = host_shares(trace)
+    found = modules_in(trace, shares)
     largest = sorted(range(len(found)), key=lambda place: (-found[place]["total_ns"], found[place]["depth"]))[
         :rows
     ]
-    whole_ns = host_total_ns(trace)
     body: list[list[Cell | str]] = [
         [
             f"{'  ' * row['depth']}{row['path']}",
             row["class"] or "",
-            _time(row["total_ns"], whole_ns),
-            _percent(row["total_ns"], whole_ns),
+            _time(row["total_ns"], shares.whole_ns),
+            _percent(row["total_ns"], shares.whole_ns),
             _time(row["forward_ns"]),
             _time(row["backward_ns"]),
         ]
@@ -177,22 +207,21 @@ def _modules(trace: Trace, rows: int) -> str:
 
 def _lines(trace: Trace, rows: int, place_of: Callable[[str], str]) -> str:
     """The source lines that took most, with their text where it can be read."""
-    whole_ns = host_total_ns(trace)
-    found = trace.table("lines")
-    # Lines that only called others come last, and are not where the time went.
-    found = found.slice(0, sum(time_ns > 0 for time_ns in found["self_ns"].to_pylist()))
+    shares = host_shares(trace)
+    # Lines that only called others are not where the time went.
+    found = [row for row in lines_in(trace, shares) if row["self_ns"] > 0]
     body = [
         [
             Cell(f"{place_of(row['file'])}:{row['line']}", row["file"]),
             _source(row["file"], row["line"]) or row["function"] or "",
-            _time(row["self_ns"], whole_ns),
-            _percent(row["self_ns"], whole_ns),
+            _time(row["self_ns"], shares.whole_ns),
+            _percent(row["self_ns"], shares.whole_ns),
         ]
-        for row in found.slice(0, rows).to_pylist()
+        for row in found[:rows]
     ]
     headings = ["line", "", "self", "share"]
     return (
-        table(headings, body, left=(0, 1), caption="Source lines") + _rest(found.num_rows, rows, "lines")
+        table(headings, body, left=(0, 1), caption="Source lines") + _rest(len(found), rows, "lines")
         if body
         else ""
     )

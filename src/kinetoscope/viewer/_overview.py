@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.tables._visible import host_spans
+from kinetoscope.tables._windows import start_up_steps
+from kinetoscope.tables.breakdown import StepTime, step_time
 from kinetoscope.tables.flops import counted_flops
 from kinetoscope.tables.memory_peak import device_peaks
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._device_time import works_on_device
 from kinetoscope.trace._processes import of_processes
 from kinetoscope.trace._shown import memory_recorded
-from kinetoscope.trace._steps import OPTIMIZER
 from kinetoscope.viewer._run_facts import ended, program, run_facts
 from kinetoscope.viewer._tiles import memory_tile, tiles, work_tile
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer._answers import Query
+
+MOST_PLACES, MOST_NAMED = 12, 1000
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     ("overview", {}),
@@ -52,6 +54,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "duration_ns": trace.duration_ns,
         "facts": run_facts(trace),
         "processes": max(1, len(trace.columns("processes"))),
+        "process_names": process_names(trace),
         "spans": len(kind),
         "operators": int(of_kind[SpanKind.OPERATOR] + of_kind[SpanKind.BACKWARD]),
         "kernels": int(of_kind[SpanKind.KERNEL]),
@@ -59,27 +62,17 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         **rows,
         "memory": memory_recorded(trace),
         "steps": steps(trace),
-        "host": busiest_thread(trace),
+        "utilization": utilization(trace),
     }
     return {**found, "tiles": tiles(trace, found)}
 
 
 def steps(trace: Trace) -> dict[str, Any] | None:
-    """How long the steps took; None without any.
-
-    Where steps are told by the optimizer's calls, the first of a process holds all that came before the loop. Where there are
-    others it does not count, and `left_out` names it by rank and start.
-    """
+    """How long the steps took, those left out that hold start-up; None without any."""
     own = trace.columns("steps")
     if len(own) == 0:
         return None
-    counted = np.ones(len(own), dtype=bool)
-    for process in np.unique(own["process_row"]).tolist():
-        mine = np.flatnonzero(own["process_row"] == process)
-        first = mine[np.argmin(own["start_ns"][mine])]
-        if len(mine) >= 3 and own["source"][first] == OPTIMIZER:
-            counted[first] = False
-    ranks = of_processes(trace, own["process_row"])["rank"].tolist()
+    counted = ~start_up_steps(trace)
     duration = own["duration_ns"][counted]
     return {
         "count": len(own),
@@ -89,30 +82,50 @@ def steps(trace: Trace) -> dict[str, Any] | None:
         "min_ns": int(duration.min()),
         "max_ns": int(duration.max()),
         "p95_ns": float(np.percentile(duration, 95)),
-        "left_out": [
-            [None if ranks[row] < 0 else ranks[row], int(own["start_ns"][row])]
-            for row in np.flatnonzero(~counted).tolist()
-        ],
+        "start_up": int((~counted).sum()),
     }
 
 
-def busiest_thread(trace: Trace) -> dict[str, Any] | None:
-    """The thread on which operators, ranges and calls took most time themselves; None without any of them."""
-    spans = trace.columns("spans")
-    work = host_spans(trace)
-    if not work.any():
-        return None
-    threads = trace.columns("threads")
-    by_thread = np.bincount(
-        spans["thread"], np.where(work & (spans["kind"] != SpanKind.STEP), spans["self_ns"], 0), len(threads)
-    )
-    busiest = int(by_thread.argmax())
-    return {
-        "thread": threads["name"][busiest],
-        "busy_ns": int(by_thread[busiest]),
-        "busy_percent": _share(by_thread[busiest], trace.duration_ns),
-        "threads": int((by_thread > 0).sum()),
+def process_names(trace: Trace) -> dict[str, str]:
+    """What the processes of a trace of several are called, by their numbers in the system."""
+    table = trace.columns("processes")
+    names = zip(table["pid"].tolist(), table["name"], strict=True)
+    return {str(pid): name[:200] for pid, name in list(names)[:MOST_NAMED] if pid >= 0}
+
+
+def utilization(trace: Trace) -> list[dict[str, Any]]:
+    """How busy each device was, or each process that used none: the share of its step time or, without steps, of its recorded time.
+
+    At most `MOST_PLACES`, those first that have steps, and of each sort the busiest.
+    """
+    models = {
+        (row["process"], row["device"]): row["model"]
+        for row in trace.table("devices").select(["process", "device", "model"]).to_pylist()
     }
+    pids = of_processes(trace, np.array([place.process for place in step_time(trace)], np.int32))[
+        "process"
+    ].tolist()
+    rows = list(zip(step_time(trace), pids, strict=True))
+    rows.sort(key=lambda row: (row[0].steps == 0, -_share(row[0].working_ns, row[0].duration_ns)))
+    return [
+        {
+            "title": place_title(trace, place),
+            "percent": _share(place.working_ns, place.duration_ns),
+            "model": models.get((None if pid < 0 else pid, place.device)),
+            "working_ns": place.working_ns,
+            "duration_ns": place.duration_ns,
+            "steps": place.steps,
+            "on_host": place.device == "cpu",
+        }
+        for place, pid in rows[:MOST_PLACES]
+    ]
+
+
+def place_title(trace: Trace, place: StepTime) -> str:
+    """What the place of a breakdown is called: its process, where there are several, or its rank, and its device."""
+    named = place.process >= 0 and (place.rank < 0 or place.steps == 0)
+    name = trace.columns("processes")["name"][place.process] if named else ""
+    return " · ".join(filter(None, (name, f"rank {place.rank}" if place.rank >= 0 else "", place.device)))
 
 
 def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
@@ -176,6 +189,6 @@ def memory_peaks(trace: Trace) -> list[dict[str, Any]]:
     return found
 
 
-def _share(part: float, whole: float) -> float | None:
-    """A share in percent; None where there is no whole."""
-    return 100.0 * float(part) / whole if whole else None
+def _share(part: int, whole: int) -> float:
+    """A share in percent; 0 of nothing."""
+    return 100.0 * part / whole if whole else 0.0

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from kinetoscope.tables.breakdown import PARTS
+from kinetoscope.tables.breakdown import step_time
 from kinetoscope.viewer._checks import said
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer._checks import Said
-
-_WORKING = PARTS[:3]
 
 
 def tile(title: str, value: float | None, unit: str, more: Said, hint: Said | None = None) -> dict[str, Any]:
@@ -72,43 +68,33 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
     else:
         more = said("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
     hint = (
-        said("The first step holds what came before the loop and is not counted here.")
-        if steps["left_out"]
+        said("The first step holds what ran before the training loop and is not counted here.")
+        if steps["start_up"]
         else None
     )
     return tile("Step" if count == 1 else "Median step", steps["median_ns"], "ns", more, hint)
 
 
 def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
-    """How much of the steps, or of the trace, devices worked, or operators ran where there is no device."""
-    table = trace.table("breakdown")
-    left_out = {tuple(one) for one in facts["steps"]["left_out"]} if facts["steps"] else set()
-    ranks, starts = table["rank"].to_pylist(), table["start_ns"].to_pylist()
-    counts = np.array([pair not in left_out for pair in zip(ranks, starts, strict=True)], dtype=bool)
-    places = list(zip(ranks, table["device"].to_pylist(), strict=True))
-    number = {place: row for row, place in enumerate(dict.fromkeys(places))}
-    place_of = np.array([number[place] for place in places], dtype=np.int64)
-    worked = sum(table[name].to_numpy() for name in _WORKING)
-    sums = [
-        np.bincount(place_of[counts], weights=values[counts], minlength=len(number))
-        for values in (worked, table["duration_ns"].to_numpy())
-    ]
-    shares = [
-        100 * part / whole for part, whole in zip(*(values.tolist() for values in sums), strict=True) if whole
-    ]
+    """How much of the steps, or of the trace, devices worked, or operators ran where there is no device.
+
+    Processes without steps, such as workers that load data, do not count where others have steps.
+    """
+    places = [place for place in step_time(trace) if place.steps or not facts["steps"]]
+    shares = [100 * place.working_ns / place.duration_ns for place in places if place.duration_ns]
     on_host = facts["device_work"] == 0
-    of = "of step time" if facts["steps"] else "of the trace"
+    of = "of step time" if facts["steps"] else "of the recorded time"
     more = said(of)
     if len(shares) > 1:
         more = said(
-            f"{{}} {'ranks' if on_host else 'devices'}, {{}} to {{}}",
+            f"{of}, {{}} {'processes' if on_host else 'devices'}: {{}} to {{}}",
             len(shares), (min(shares), "%"), (max(shares), "%"),
         )  # fmt: skip
     what = (
         "an operator or backward function ran" if on_host else "the device computed, communicated or copied"
     )
-    whole = float(sums[1].sum())
-    share = 100 * float(sums[0].sum()) / whole if whole else None
+    whole = sum(place.duration_ns for place in places)
+    share = 100 * sum(place.working_ns for place in places) / whole if whole else None
     title = "In operators" if on_host else "Device busy"
     return tile(title, share, "%", more, said(f"The share {of} in which {what}."))
 

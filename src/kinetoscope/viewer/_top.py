@@ -8,7 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables._visible import host_total_ns
+from kinetoscope.tables.breakdown import host_shares
+from kinetoscope.tables.lines import lines_in
+from kinetoscope.tables.modules import modules_in
+from kinetoscope.tables.ops import operators_in
+from kinetoscope.trace._text import to_utf8
 from kinetoscope.viewer._answers import Limited
 
 if TYPE_CHECKING:
@@ -18,18 +22,18 @@ if TYPE_CHECKING:
 MOST = 10
 TIMES = ("host", "device")
 
-# Of each table: its columns for the two times, and those for `name`, `detail`, `kind`, `key`, `depth` and `count`.
-_COLUMNS: dict[str, tuple[tuple[str, str], dict[str, str]]] = {
-    "ops": (("self_ns", "device_self_ns"), {"name": "name", "kind": "kind", "count": "count"}),
+# Of each table: its column for the time on devices, and those for `name`, `detail`, `kind`, `key`, `depth` and `count`.
+_COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
+    "ops": ("device_self_ns", {"name": "name", "kind": "kind", "count": "count"}),
     "modules": (
-        ("total_ns", "device_ns"),
+        "device_ns",
         {"name": "path", "detail": "class", "key": "id", "depth": "depth", "count": "total_operators"},
     ),
     "lines": (
-        ("self_ns", "device_self_ns"),
+        "device_self_ns",
         {"name": "file", "detail": "function", "key": "line", "count": "count"},
     ),
-    "kernels": (("total_ns", "total_ns"), {"name": "name", "detail": "operator", "kind": "sort", "count": "calls"}),
+    "kernels": ("total_ns", {"name": "name", "detail": "operator", "kind": "sort", "count": "calls"}),
 }  # fmt: skip
 _TEXTS, _NUMBERS = ("name", "detail", "kind"), ("key", "depth", "count")
 
@@ -37,11 +41,12 @@ _TEXTS, _NUMBERS = ("name", "detail", "kind"), ("key", "depth", "count")
 def top(trace: Trace, query: Query, name: str) -> Limited:
     """Answer `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most time.
 
-    The option `time` says whose: `host` or `device`. Modules stay in the order of their tree; those of several processes that
+    The option `time` says whose: `host` or `device`. On the host these are times in the steps, start-up left out, and shares of step
+    time; ranges are no operators. On devices they are shares of all such time. Modules stay in the order of their tree; those of several processes that
     have one path and class are one.
 
     Returns:
-        `name`, `detail`, `kind`, `key`, `depth`, `count`, `time_ns`, and `share` of all such time in percent.
+        `name`, `detail`, `kind`, `key`, `depth`, `count`, `time_ns`, and `share` in percent.
 
     Raises:
         LookupError: Another table.
@@ -57,12 +62,11 @@ def top(trace: Trace, query: Query, name: str) -> Limited:
 
 def _top(trace: Trace, name: str, time: str) -> Limited:
     """Put the rows together."""
+    if time == "host" and name != "kernels":
+        return _of_host(trace, name)
     times, columns = _COLUMNS[name]
     found = trace.table(name)
     total = len(found)
-    if name == "ops":
-        # Steps enclose what is listed here.
-        found = found.filter(pc.not_equal(found["kind"].cast(pa.string()), "step"))
     made: dict[str, Any] = {
         column: found[columns[column]].cast(pa.string())
         if column in columns
@@ -73,24 +77,48 @@ def _top(trace: Trace, name: str, time: str) -> Limited:
         column: found[columns[column]].cast(pa.int64()) if column in columns else pa.nulls(len(found), pa.int64())
         for column in _NUMBERS
     }  # fmt: skip
-    made["time_ns"] = found[times[TIMES.index(time)]].cast(pa.int64())
+    made["time_ns"] = found[times].cast(pa.int64())
     table = pa.table(made)
     if name == "modules" and len(trace.columns("processes")):
         table = _alike_together(table)
-    whole = int(pc.sum(table["time_ns"]).as_py() or 0) if name == "kernels" else _all_ns(trace, time)
+    if name == "kernels":
+        whole = int(pc.sum(table["time_ns"]).as_py() or 0)
+    else:
+        whole = int(trace.column("spans", "device_self_ns").clip(0).sum())
+    return _largest(table, name, whole, total)
+
+
+def _of_host(trace: Trace, name: str) -> Limited:
+    """The rows by their time on the host in the steps, as shares of step time."""
+    shares = host_shares(trace)
+    makers = {"ops": operators_in, "modules": modules_in, "lines": lines_in}
+    rows: list[dict[str, Any]] = makers[name](trace, shares)
+    time = "total_ns" if name == "modules" else "self_ns"
+    _, columns = _COLUMNS[name]
+    made: dict[str, Any] = {
+        column: pa.array([to_utf8(row[columns[column]]) for row in rows], pa.string())
+        if column in columns
+        else pa.nulls(len(rows), pa.string())
+        for column in _TEXTS
+    }
+    made |= {
+        column: pa.array([row[columns[column]] for row in rows], pa.int64())
+        if column in columns
+        else pa.nulls(len(rows), pa.int64())
+        for column in _NUMBERS
+    }
+    made["time_ns"] = pa.array([row[time] for row in rows], pa.int64())
+    return _largest(pa.table(made), name, shares.whole_ns, len(rows))
+
+
+def _largest(table: pa.Table, name: str, whole: int, total: int) -> Limited:
+    """The rows with the most time, with their shares of a whole."""
     share = pc.divide(pc.multiply(table["time_ns"].cast(pa.float64()), 100.0), float(whole or 1))
     table = table.append_column("share", share).filter(pc.greater(table["time_ns"], 0))
     order = pc.sort_indices(table["time_ns"], sort_keys=[("", "descending")])[:MOST]
     if name == "modules":
         order = pc.take(order, pc.sort_indices(order))
     return Limited(table.take(order), total)
-
-
-def _all_ns(trace: Trace, time: str) -> int:
-    """All time of the host's spans themselves, or all device time that they launched."""
-    if time == "host":
-        return host_total_ns(trace)
-    return int(trace.column("spans", "device_self_ns").clip(0).sum())
 
 
 def _alike_together(table: pa.Table) -> pa.Table:

@@ -1,7 +1,6 @@
 /** What the server says of a trace as a whole. */
 
 import type { Said } from "../health/health";
-import type { LeftOut } from "./steps";
 
 export interface Overview {
   program: string | null;
@@ -16,13 +15,25 @@ export interface Overview {
   memory: boolean;
   steps: StepFacts | null;
   tiles: Tile[];
-  host: { thread: string; busy_ns: number; busy_percent: number | null; threads: number } | null;
+  /** The names of processes by their numbers, in a trace of several. */
+  process_names: Record<string, string>;
+  utilization: Utilization[];
+}
+
+/** How busy a device was, or a process that used none. */
+export interface Utilization {
+  title: string;
+  percent: number;
+  model: string | null;
+  working_ns: number;
+  duration_ns: number;
+  /** How many steps that is of; 0 where all that was recorded counts. */
+  steps: number;
+  on_host: boolean;
 }
 
 export interface StepFacts {
   count: number;
-  /** First steps that hold what came before the loop, by rank and start. */
-  left_out: LeftOut[];
 }
 
 /** A number at the head of the page; with `ask`, another question has it. */

@@ -1,11 +1,9 @@
 /** The cards beside the steps: what ran where, how busy devices were, and who held the memory at its peak. */
 
-import { Shown, useColumns, useJson } from "../parts/answer";
+import { Shown, useJson } from "../parts/answer";
 import { address } from "../router";
-import type { Columns } from "../source/source";
 import * as units from "../units";
 import { moment, type Overview, type Peak } from "./facts";
-import { placeTitle } from "./steps";
 
 export function RunCard(props: { overview: Overview }) {
   const { overview } = props;
@@ -32,42 +30,30 @@ export function RunCard(props: { overview: Overview }) {
   );
 }
 
-export function UtilisationCard(props: { overview: Overview }) {
-  const devices = useColumns("table/devices");
-  const { host } = props.overview;
+export function UtilizationCard(props: { overview: Overview }) {
   return (
-    <section class="card" aria-label="Utilisation">
+    <section class="card" aria-label="Utilization">
       <header class="head-line">
-        <h2>Utilisation</h2>
-        <span class="muted">of the whole trace</span>
+        <h2>Utilization</h2>
+        <span class="muted">{props.overview.steps ? "of step time" : "of the recorded time"}</span>
       </header>
-      <Shown answer={devices}>
-        {(table) => (
-          <ul class="ov-meters">
-            {Array.from({ length: table.rows }, (_, row) => device(table, row))}
-            {host &&
-              meter(
-                host.thread || "thread",
-                host.busy_percent,
-                `busiest of ${host.threads === 1 ? "one thread" : `${units.count(host.threads)} threads`}`,
-                `Operators, ranges and calls of a runtime ran for ${units.time(host.busy_ns)} on this thread.`,
-              )}
-          </ul>
-        )}
-      </Shown>
+      <ul class="ov-meters">
+        {props.overview.utilization.map((one) => {
+          const of = one.steps
+            ? `${units.count(one.steps)} ${one.steps === 1 ? "step" : "steps"} of ${units.time(one.duration_ns)} in all`
+            : `the ${units.time(one.duration_ns)} recorded of it`;
+          const busy = one.on_host ? "In operators" : "Busy";
+          const more = one.on_host ? (one.steps ? "in operators" : "in operators, of its recorded time") : "";
+          return meter(
+            one.title,
+            one.percent,
+            one.model ?? more,
+            `${busy} for ${units.time(one.working_ns)} of ${of}.`,
+          );
+        })}
+      </ul>
     </section>
   );
-}
-
-function device(table: Columns, row: number) {
-  const number = (name: string) => table.numbers(name)[row] ?? null;
-  const hint = [
-    `busy for ${units.time(number("busy_ns"))}`,
-    `${units.percent(number("utilisation_percent"))} from its first to its last work`,
-    `${units.count(number("kernels"))} kernels and ${units.count(number("copies"))} copies in ${units.count(number("streams"))} streams`,
-  ];
-  const title = placeTitle({ rank: number("rank"), device: table.texts("device")[row] ?? "" });
-  return meter(title, number("busy_percent"), table.texts("model")[row] ?? "", hint.join("\n"));
 }
 
 /** How much of the time something was busy. */

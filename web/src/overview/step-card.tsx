@@ -9,13 +9,12 @@ import { Table } from "../parts/table";
 import { change, go, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
-import type { StepFacts } from "./facts";
+import type { Overview } from "./facts";
 import { StepChart } from "./step-chart";
 import { StepRows } from "./step-rows";
 import {
   type Bar,
   compared,
-  type LeftOut,
   onHost,
   PARTS,
   partTitle,
@@ -32,41 +31,39 @@ import { Told } from "./told";
 const MOST_ROWS = 12;
 /** With more than so many in all, one device is shown before all of them. */
 const MOST_OF_ALL = 64;
-const NONE: never[] = [];
 
-export function StepCard(props: { steps: StepFacts | null }) {
+export function StepCard(props: { overview: Overview }) {
   const answer = useColumns("table/breakdown");
   // About as high as it will be, so that nothing moves when the steps come.
-  const expected = props.steps?.count ?? 1;
+  const expected = props.overview.steps?.count ?? 1;
   const minHeight = expected > MOST_ROWS ? "24.4rem" : `${6.4 + 1.79 * expected}rem`;
   return (
     <section class="card ov-steps" aria-label="Steps" style={{ minHeight }}>
-      <Shown answer={answer}>
-        {(table) => <Steps table={table} leftOut={props.steps?.left_out ?? NONE} />}
-      </Shown>
+      <Shown answer={answer}>{(table) => <Steps table={table} names={props.overview.process_names} />}</Shown>
     </section>
   );
 }
 
-function Steps(props: { table: Columns; leftOut: readonly LeftOut[] }) {
-  const { table, leftOut } = props;
-  const places = useMemo(() => placesOf(stepsOf(table)), [table]);
+function Steps(props: { table: Columns; names: Readonly<Record<string, string>> }) {
+  const { table, names } = props;
+  const places = useMemo(() => placesOf(stepsOf(table, names)), [table, names]);
+  const stepping = places.filter((one) => one.steps.some((step) => step.number !== null));
+  const ofAll = stepping.length ? stepping : places;
   const wanted = route.value.query["of"];
   const place =
     places.find((one) => one.key === wanted) ??
-    (places.length === 1 || (wanted !== "all" && table.rows > MOST_OF_ALL) ? places[0] : undefined);
+    (ofAll.length === 1 || (wanted !== "all" && table.rows > MOST_OF_ALL) ? ofAll[0] : undefined);
   // Of all devices, the steps of one number stand beside each other.
   const shown = useMemo(
-    () =>
-      place?.steps ?? places.flatMap((one) => one.steps).sort((a, b) => (a.number ?? 0) - (b.number ?? 0)),
+    () => place?.steps ?? ofAll.flatMap((one) => one.steps).sort((a, b) => (a.number ?? 0) - (b.number ?? 0)),
     [place, places],
   );
-  const judged = useMemo(() => compared(shown, leftOut), [shown, leftOut]);
+  const judged = useMemo(() => compared(shown), [shown]);
   const times = useMemo(() => judged.map((step) => step.duration), [judged]);
   const sum = summed(judged);
   const asTable = route.value.query["steps"] === "table";
   const noSteps = shown.every((step) => step.number === null);
-  const [first] = leftOut.length && judged.length < shown.length ? shown : [];
+  const first = shown.find((step) => step.startUp);
   const sorted = rising(times);
   return (
     <>
@@ -84,9 +81,9 @@ function Steps(props: { table: Columns; leftOut: readonly LeftOut[] }) {
         <div class="tools">
           {places.length > 1 && (
             <Select
-              label="Device"
+              label="Process and device"
               options={[
-                ["all", `all ${places.length} devices`],
+                ...(ofAll.length > 1 ? [["all", `all ${ofAll.length} with steps`] as const] : []),
                 ...places.map((one) => [one.key, one.title] as const),
               ]}
               chosen={place?.key ?? "all"}
@@ -113,8 +110,9 @@ function Steps(props: { table: Columns; leftOut: readonly LeftOut[] }) {
       {asTable ? <AsTable table={table} /> : <Plot steps={shown} times={times} />}
       <p class="muted small">
         {first &&
-          `Step ${first.number} (${units.time(first.duration)}) holds what came before the loop: no number here counts it. `}
-        {noSteps && (
+          `Step ${first.number} (${units.time(first.duration)}) holds what ran before the training loop: no number here counts it. `}
+        {noSteps && stepping.length > 0 && "This process has no steps: all that was recorded of it. "}
+        {noSteps && stepping.length === 0 && (
           <>
             The trace has no steps: call <code>prof.step()</code> in the loop to have them.{" "}
           </>
@@ -161,6 +159,7 @@ function AsTable(props: { table: Columns }) {
       height="22rem"
       columns={[
         { name: "step", width: 5 },
+        { name: "process", width: 5, optional: true },
         { name: "rank", width: 5 },
         { name: "device", width: 6 },
         { name: "duration_ns", bar: true },

@@ -42,8 +42,13 @@ export function onHost(steps: readonly Step[]): boolean {
 /** A device in one step, or in the whole trace where there are no steps. */
 export interface Step {
   number: number | null;
+  process: number | null;
+  /** What the process is called, in a trace of several. */
+  name: string;
   rank: number | null;
   device: string;
+  /** Whether it holds what ran before the training loop: no sum counts it. */
+  startUp: boolean;
   start: number;
   duration: number;
   /** As in `PARTS`; together they are the duration. */
@@ -51,12 +56,15 @@ export interface Step {
   unrecorded: number;
 }
 
-export function stepsOf(table: Columns): Step[] {
+export function stepsOf(table: Columns, names: Readonly<Record<string, string>> = {}): Step[] {
   const number = (name: string, row: number) => table.numbers(name)[row] ?? 0;
   return Array.from({ length: table.rows }, (_, row) => ({
     number: table.numbers("step")[row] ?? null,
+    process: table.numbers("process")[row] ?? null,
+    name: names[String(table.numbers("process")[row] ?? "")] ?? "",
     rank: table.numbers("rank")[row] ?? null,
     device: table.texts("device")[row] ?? "",
+    startUp: table.values("start_up")[row] === true,
     start: number("start_ns", row),
     duration: number("duration_ns", row),
     parts: PARTS.map((part) => number(part.column, row)),
@@ -64,7 +72,7 @@ export function stepsOf(table: Columns): Step[] {
   }));
 }
 
-/** A device of a rank, with its steps in order of time. */
+/** A device of a process, with its steps in order of time. */
 export interface Place {
   key: string;
   title: string;
@@ -76,8 +84,8 @@ export interface Place {
 export function placesOf(steps: readonly Step[]): Place[] {
   const places = new Map<string, Place>();
   for (const step of steps) {
-    const { rank, device } = step;
-    const key = `${rank ?? ""}/${device}`;
+    const { rank, device, process } = step;
+    const key = `${rank ?? ""}/${step.name ? process : ""}/${device}`;
     const place = places.get(key) ?? { key, title: placeTitle(step), rank, device, steps: [] };
     place.steps.push(step);
     places.set(key, place);
@@ -87,16 +95,17 @@ export function placesOf(steps: readonly Step[]): Place[] {
   );
 }
 
-/** The steps that are compared: `leftOut` names others by rank and start, which hold what came before the loop. */
-export function compared(steps: readonly Step[], leftOut: readonly LeftOut[]): Step[] {
-  const keys = new Set(leftOut.map(([rank, start]) => `${rank}/${start}`));
-  return keys.size ? steps.filter((step) => !keys.has(`${step.rank}/${step.start}`)) : [...steps];
+/** The steps that are compared: start-up is left out, and so are processes without steps where others have some. */
+export function compared(steps: readonly Step[]): Step[] {
+  const stepping = steps.some((step) => step.number !== null);
+  return steps.filter((step) => !step.startUp && (step.number !== null || !stepping));
 }
 
-export type LeftOut = readonly [rank: number | null, start: number];
+type Named = Pick<Step, "number" | "rank" | "name" | "device">;
 
-export function placeTitle(step: { rank: number | null; device: string }): string {
-  return step.rank === null ? step.device : `rank ${step.rank} · ${step.device}`;
+export function placeTitle(step: Named): string {
+  const name = step.rank === null || step.number === null ? step.name : "";
+  return [name, step.rank !== null && `rank ${step.rank}`, step.device].filter(Boolean).join(" · ");
 }
 
 /** What some steps come to together. */

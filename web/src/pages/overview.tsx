@@ -2,7 +2,7 @@
 
 import { type Health, SIGNS, sentence } from "../health/health";
 import { moment, type Overview } from "../overview/facts";
-import { MemoryCard, RunCard, UtilisationCard } from "../overview/side-cards";
+import { MemoryCard, RunCard, UtilizationCard } from "../overview/side-cards";
 import { StepCard } from "../overview/step-card";
 import { Tiles } from "../overview/tiles";
 import { TopCard } from "../overview/top-card";
@@ -53,7 +53,7 @@ function Whole(props: { overview: Overview }) {
         </div>
         <aside class="rows">
           <RunCard overview={overview} />
-          {!empty && <UtilisationCard overview={overview} />}
+          {!empty && <UtilizationCard overview={overview} />}
           {overview.memory && <MemoryCard />}
           {!empty && <LoadCard />}
         </aside>
@@ -73,9 +73,14 @@ function Times(props: { overview: Overview }) {
   ].filter((one) => one !== false);
   return (
     <>
-      <StepCard steps={overview.steps} />
+      <StepCard overview={overview} />
       <header class="head-line">
         <h2>What took the time</h2>
+        {time === "host" && (
+          <span class="muted small">
+            {overview.steps ? "shares of step time" : "shares of the recorded time"}
+          </span>
+        )}
         {onDevice && (
           <span class="tools">
             <Choice

@@ -19,8 +19,11 @@ function step(number: number | null, parts: readonly number[], more: Partial<Ste
   const duration = parts.reduce((a, b) => a + b, 0);
   return {
     number,
+    process: 42,
+    name: "",
     rank: null,
     device: "cuda:0",
+    startUp: false,
     start: (number ?? 0) * 1000,
     duration,
     parts,
@@ -121,9 +124,22 @@ test("places are those of ranks and devices, in their order", () => {
   ]);
 });
 
-test("steps that are left out are named by rank and start", () => {
-  const steps = [step(0, [1]), step(1, [1]), step(0, [1], { rank: 1 })];
-  expect(compared(steps, [[1, 0]])).toEqual([steps[0], steps[1]]);
-  expect(compared(steps, [[null, 0]])).toEqual([steps[1], steps[2]]);
-  expect(compared(steps, [])).toEqual(steps);
+test("processes of one rank are places of their own, those without steps by their name", () => {
+  const steps = [
+    step(0, [1], { process: 7, name: "train.py", device: "cpu" }),
+    step(null, [9], { process: 8, name: "DataLoader worker 0", device: "cpu" }),
+    step(0, [1], { process: 9, name: "train.py", rank: 1, device: "cpu" }),
+  ];
+  expect(placesOf(steps).map((place) => place.title)).toEqual([
+    "train.py · cpu",
+    "DataLoader worker 0 · cpu",
+    "rank 1 · cpu",
+  ]);
+  expect(compared(steps)).toEqual([steps[0], steps[2]]);
+  expect(compared(steps.slice(1, 2))).toEqual([steps[1]]);
+});
+
+test("start-up is compared with no step", () => {
+  const steps = [step(0, [100], { startUp: true }), step(1, [1])];
+  expect(compared(steps)).toEqual([steps[1]]);
 });
