@@ -253,7 +253,7 @@ def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
         for row in rows
     ]
     header = ("kernels", "time", "of all", "calls", "mean")
-    sizes = [round(row["kernel_percent"] * 1000) for row in rows]
+    sizes = [round((row["kernel_percent"] or 0) * 1000) for row in rows]
     return table(header, cells, width, sizes, 100_000)
 
 
