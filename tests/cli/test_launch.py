@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 import kinetoscope.cli
-from kinetoscope.cli._launch import forget_launcher
+from kinetoscope.cli._launch import without_launcher
 from tests.support.trace_builder import TraceBuilder
 
 CLI = Path(kinetoscope.cli.__file__).parent
@@ -21,8 +21,7 @@ OWN = (("/code/train.py", 5, "<module>"), ("/code/train.py", 3, "main"))
 def stacks(builder: TraceBuilder) -> list[str]:
     """The stacks of a trace's spans after the launcher was taken out."""
     trace = builder.build()
-    forget_launcher(trace)
-    return trace.table("spans").column("stack").to_pylist()
+    return without_launcher(trace).table("spans").column("stack").to_pylist()
 
 
 def test_a_stack_begins_with_the_program():
@@ -48,3 +47,17 @@ def test_a_program_may_use_the_same_libraries():
 
 def test_a_trace_without_stacks_is_left_alone():
     assert stacks(TraceBuilder().span("a", 0, 10)) == [None]
+
+
+def test_the_given_trace_stays_as_it_was():
+    builder = TraceBuilder()
+    builder.span("a", 0, 10, stack=builder.stack(*LAUNCH, *OWN))
+    trace = builder.build()
+    before = trace.columns("stacks")["parent"]
+    kept = before.copy()
+    cleaned = without_launcher(trace)
+    assert trace.columns("stacks")["parent"] is before
+    assert (before == kept).all()
+    assert cleaned is not trace
+    assert cleaned.info == trace.info
+    assert without_launcher(cleaned) is cleaned

@@ -1,9 +1,14 @@
 """The traces of the ranks of a job as one: which clock they are on, and how sure that is."""
 
+import re
+import warnings
+
 import pytest
+from click.testing import CliRunner
 
 import kinetoscope
 from kinetoscope import ArgumentError, merge
+from kinetoscope.cli import main
 from kinetoscope.trace import Trace, beside
 from tests.support.shared_traces import FOLDER, needs_shared_traces
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
@@ -245,3 +250,68 @@ def test_eight_ranks_of_a_real_job_are_on_one_axis():
         for name in ("kernels", "launches"):
             assert len(alone.table(name)) == len(trace.table(name)), name
     assert sorted(merged.table("breakdown").column("rank").to_pylist()) == list(range(8))
+
+
+def program(*command):
+    return {"program": {"command": list(command), "ended": "exit code 0"}}
+
+
+def later(seconds, **more):
+    return {"start_realtime_ns": START_REALTIME_NS + seconds * 10**9, **more}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (program("train.py", "--rank", "0"), program("infer.py"), "trace 1 is of train.py and trace 2 of infer.py"),
+        (program("-m", "a.train"), program("-m", "b.train"), "trace 1 is of -m a.train and trace 2 of -m b.train"),
+        ({}, later(3600), "trace 2 began 3,600 s after trace 1 had ended"),
+        ({"start_monotonic_ns": 0, "boot_id": "x"}, {"start_monotonic_ns": 90 * 10**9, "boot_id": "x"},
+         "trace 2 began 90 s after trace 1 had ended"),
+        ({}, {"distributedInfo": None}, "trace 1 has a rank and trace 2 has none"),
+    ],
+)  # fmt: skip
+def test_traces_of_unrelated_runs_are_merged_with_a_warning(first, second, reason):
+    with pytest.warns(
+        UserWarning, match=f"merge: {re.escape(reason)}. Check that these are traces of one job"
+    ):
+        merged = merge([rank(0, **first), rank(1, **second)])
+    assert len(merged.columns("processes")) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (program("/a/train.py", "--local-rank=0"), program("/b/train.py", "--local-rank=1")),
+        ({}, later(5)),
+        ({}, program("train.py")),
+    ],
+)
+def test_ranks_of_one_job_are_merged_without_a_warning(first, second):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merge([rank(0, **first), rank(1, **second)])
+
+
+def test_ranks_that_called_each_other_belong_together_whatever_their_clocks_show():
+    calls = [(1_000 * MS * step, 1_000 * MS * step + 10) for step in range(1, 4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert places(merge([rank(0, calls), rank(1, calls, **later(3600))]))[1][2] == "collectives"
+
+
+def test_the_command_says_it_too(tmp_path):
+    for number, command in enumerate(("train.py", "infer.py")):
+        rank(number, **program(command)).save(tmp_path / f"{number}.ktrace")
+    told = CliRunner().invoke(
+        main,
+        [
+            "merge",
+            *(str(tmp_path / f"{number}.ktrace") for number in (0, 1)),
+            "-o",
+            str(tmp_path / "x.ktrace"),
+        ],
+    )
+    assert told.exit_code == 0
+    assert "warning: merge:" in told.stderr
+    assert "is of train.py and" in told.stderr

@@ -135,7 +135,7 @@ class Children:
 
     def _open(self, name: str, note: dict[str, Any], problems: list[str]) -> Trace | None:
         """The trace of one child; None where it has recorded nothing, and then `problems` may say why."""
-        from kinetoscope.cli._launch import forget_launcher
+        from kinetoscope.cli._launch import without_launcher
         from kinetoscope.trace import open as open_any
 
         if problem := note.get("problem"):
@@ -170,8 +170,7 @@ class Children:
         trace.info["ended"] = note.get(
             "ended", "still ran" if runs else "killed, crashed or became another program"
         )
-        forget_launcher(trace)
-        return trace
+        return without_launcher(trace)
 
 
 def let_go_of_outer_run() -> None:

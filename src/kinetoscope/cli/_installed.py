@@ -28,7 +28,7 @@ class InstalledRecording(ProgramRecording):
 
     def end(self, ended: str) -> Trace | None:
         """Put together what the program recorded; None where it recorded nothing."""
-        from kinetoscope.cli._launch import forget_launcher
+        from kinetoscope.cli._launch import without_launcher
         from kinetoscope.trace import concatenate
 
         self.leave_alone()
@@ -36,7 +36,7 @@ class InstalledRecording(ProgramRecording):
             return None
         trace = concatenate([cycle.trace() for cycle in self._cycles])
         trace.info["program"] = json.loads(self.description(ended))
-        forget_launcher(trace)
+        trace = without_launcher(trace)
         if self._ended > len(self._cycles):
             self.notes.append(
                 f"the program recorded {self._ended:,} times; the last {len(self._cycles)} are kept"

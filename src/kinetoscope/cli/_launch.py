@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
-if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+from kinetoscope.trace import STORED, Trace
 
 _OURS = (
     os.path.dirname(__file__) + os.sep,
@@ -21,22 +19,29 @@ _OURS = (
 _SCRIPT_NAMES = ("kinetoscope", "__main__.py")
 
 
-def forget_launcher(trace: Trace) -> None:
-    """Let the stacks of a fresh trace begin where the program begins, as if Python had been started on it."""
+def without_launcher(trace: Trace) -> Trace:
+    """Return the trace with stacks that begin where the program begins, as if Python had been started on it.
+
+    The given trace stays as it is; it is returned itself where there is nothing to take out.
+    """
     strings = trace.strings
     is_ours = np.array(
         [text.startswith(_OURS) or os.path.basename(text) in _SCRIPT_NAMES for text in strings],
         dtype=bool,
     )
     stacks = trace.columns("stacks")
-    parents, frames = stacks["parent"], stacks["frame"]
-    if len(parents) == 0 or not parents.flags.writeable:
-        return
+    parents, frames = stacks["parent"].copy(), stacks["frame"]
     ours = np.append(is_ours[trace.column("frames", "file")], False)[frames]
     # A frame is the launcher's only when all below it are: the program may well use click itself.
     while True:
-        below = (parents < 0) | ours[parents]
+        below = (parents < 0) | np.append(ours, False)[parents]
         if not (ours & ~below).any():
             break
         ours &= below
-    parents[(parents >= 0) & ours[parents] & ~ours] = -1
+    first = (parents >= 0) & np.append(ours, False)[parents] & ~ours
+    if not first.any():
+        return trace
+    parents[first] = -1
+    tables = {name: {one: trace.columns(name)[one] for one in trace.columns(name).given} for name in STORED}
+    tables["stacks"]["parent"] = parents
+    return Trace.from_columns(tables, strings=trace.strings, info=trace.info, path=trace.path)

@@ -190,11 +190,9 @@ class ProgramRecording:
         if self.state != "stopped":
             return None
         self._session.add_metadata_json("program", self.description(ended))
-        from kinetoscope.cli._launch import forget_launcher
+        from kinetoscope.cli._launch import without_launcher
 
-        trace = self._session.trace
-        forget_launcher(trace)
-        return trace
+        return without_launcher(self._session.trace)
 
     def write(self, trace: Trace, ended: str) -> Finished:
         """Write the files of a trace, in which there may be more than this recording's own."""

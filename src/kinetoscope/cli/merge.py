@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,11 @@ def command(sources: tuple[str, ...], output: str) -> None:
     for source in sources:
         if target.exists() and Path(source).exists() and target.samefile(source):
             raise ArgumentError(f"{target} is one of the traces: name another file to write to.")
-    merged = merge_named([open_trace(source) for source in sources], sources)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        merged = merge_named([open_trace(source) for source in sources], sources)
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
     merged.save(target)
     for line in _lines(merged):
         click.echo(line)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from itertools import pairwise
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
@@ -15,6 +17,10 @@ from kinetoscope.trace._processes import infos, rank_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kinetoscope.trace import Placement
+
+# Ranks record the same steps; their clocks on the wall may differ by so much.
+_MOST_APART_NS = 60 * 10**9
 # What two recordings of one process agree in.
 _OF_A_PROCESS = ("process", "parent_process", "boot_id", "host_name", "host")
 
@@ -44,7 +50,8 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
             counts as one. The cycles of one process belong together first, see `kinetoscope.trace.concatenate`.
 
     Returns:
-        A new trace, the ranks in rising order; the given ones are as before.
+        A new trace, the ranks in rising order; the given ones are as before. A warning says where they do not look like
+        those of one job: of different programs, recorded at different times, or some with a rank and some without.
 
     Raises:
         ArgumentError: There is none, or two are of one rank, of one process, or of jobs of different size.
@@ -68,12 +75,64 @@ def merge_named(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
         raise ArgumentError("merge: there are no traces to put together.")
     _refuse(traces, names)
     ordered = sorted(traces, key=_first_rank)
-    return beside(ordered, aligned(ordered))
+    places = aligned(ordered)
+    called = dict(zip(map(id, traces), names, strict=True))
+    for reason in _unrelated(ordered, [called[id(trace)] for trace in ordered], places):
+        warnings.warn(
+            f"merge: {reason}. Check that these are traces of one job: times of unrelated runs cannot be compared",
+            stacklevel=3,
+        )
+    return beside(ordered, places)
 
 
 def _first_rank(trace: Trace) -> float:
     """The lowest rank that a trace is of; those of no rank come last."""
     return min((rank for rank in map(rank_of, infos(trace)) if rank is not None), default=float("inf"))
+
+
+def _unrelated(traces: Sequence[Trace], names: Sequence[str], places: Sequence[Placement]) -> list[str]:
+    """What speaks against traces being those of one job, in words.
+
+    Args:
+        traces: The traces.
+        names: What to call them.
+        places: Where they lie on the common axis.
+    """
+    reasons = []
+    ran: dict[str, str] = {}
+    for trace, name in zip(traces, names, strict=True):
+        for info in infos(trace):
+            if script := _script(info):
+                ran.setdefault(script, name)
+    if len(ran) > 1:
+        (script, name), (other_script, other) = list(ran.items())[:2]
+        reasons.append(f"{name} is of {script} and {other} of {other_script}")
+    ranked = [any(rank_of(info) is not None for info in infos(trace)) for trace in traces]
+    if len(set(ranked)) > 1:
+        reasons.append(f"{names[ranked.index(True)]} has a rank and {names[ranked.index(False)]} has none")
+    recorded = sorted(
+        (place.offset_ns, place.offset_ns + trace.duration_ns, name)
+        for trace, name, place in zip(traces, names, places, strict=True)
+        if place.clock in ("own", "monotonic", "wall")
+    )
+    until_ns, last = recorded[0][1:] if recorded else (0, "")
+    for begin_ns, end_ns, name in recorded[1:]:
+        if begin_ns - until_ns > _MOST_APART_NS:
+            apart = (begin_ns - until_ns) / 1e9
+            reasons.append(f"{name} began {apart:,.0f} s after {last} had ended")
+        if end_ns > until_ns:
+            until_ns, last = end_ns, name
+    return reasons
+
+
+def _script(info: Mapping[str, Any]) -> str:
+    """What a process ran, without its arguments; empty where the trace does not say."""
+    told = info.get("program")
+    words = told.get("command") if isinstance(told, dict) else info.get("command_line")
+    words = [str(word) for word in words] if isinstance(words, list) else []
+    while words and (words[0].startswith("-") and words[0] != "-m"):
+        words = words[1:]
+    return " ".join(words[:2]) if words[:1] == ["-m"] else PurePath("".join(words[:1])).name
 
 
 def _refuse(traces: Sequence[Trace], names: Sequence[str]) -> None:

@@ -212,7 +212,9 @@ class Trace(Selections):
         return kept
 
     def forget(self, table: str, names: Sequence[str]) -> None:
-        """Let columns be computed again when they are next asked for, and all that was cached under their names.
+        """Let columns be computed again when they are next asked for, and with them all that was cached.
+
+        What was cached does not say which columns it was made from, and nothing is in it that cannot be made again.
 
         Args:
             table: A stored table.
@@ -222,8 +224,7 @@ class Trace(Selections):
             if self._closed:
                 return
             self._tables[table].forget(names)
-            for key in [key for key in self._kept if any(name in key for name in names)]:
-                del self._kept[key]
+            self._kept.clear()
 
     @property
     def complete(self) -> bool:

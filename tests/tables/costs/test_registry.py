@@ -8,6 +8,8 @@ import torch
 
 import kinetoscope
 from kinetoscope.trace import SpanKind, Trace
+from kinetoscope.viewer._answers import answer
+from kinetoscope.viewer._respond import encoded
 from tests.support.counting import recorded
 from tests.support.trace_builder import TraceBuilder
 
@@ -202,3 +204,31 @@ def test_rates_on_a_device_use_its_time_and_peak():
     assert row["flops_per_s"] == pytest.approx(128 / 100e-9)
     assert row["arithmetic_intensity"] == pytest.approx(128 / 192)
     assert row["peak_percent"] == pytest.approx(100 * 128 / 67e12 / 100e-9)
+
+
+def test_a_new_formula_reaches_everything_the_viewer_has_answered():
+    asked = [
+        ("operators", {}),
+        ("operators", {"by": "shape"}),
+        ("modules", {}),
+        ("overview/work", {}),
+        ("health", {}),
+    ]
+    with_module = TraceBuilder()
+    net = with_module.module("Net")
+    shapes = with_module.shapes([[4, 4]], ["float"])
+    trace = with_module.span("mylib::op", 0, 100, shapes=shapes, module=net).build()
+
+    def answers():
+        return [encoded(answer(trace, path, query)).body for path, query in asked]
+
+    before = answers()
+    assert answers() == before
+    kinetoscope.register_flops("mylib::op")(lambda call: 4242)
+    after = answers()
+    assert [
+        one for one, other in zip(asked, zip(before, after, strict=True), strict=True) if other[0] == other[1]
+    ] == []
+    assert answer(trace, "operators", {}).table["flops"].to_pylist() == [4242]
+    kinetoscope.unregister_flops("mylib::op")
+    assert answers() == before
