@@ -1,6 +1,8 @@
 """Python stacks and modules of files."""
 
-from tests.support.kineto_text import op, opened
+import kinetoscope
+from tests.support.kineto_text import call, kernel, op, opened
+from tests.support.shared_traces import needs_shared_traces, shared_trace
 
 
 def test_calls_of_functions_and_modules_become_stacks_and_modules():
@@ -48,3 +50,32 @@ def test_stacks_of_old_torch_are_texts_from_the_innermost_frame_on():
     assert rows["aten::linear"]["module"] == "Linear_0"
     assert rows["aten::add"]["stack"] == "train.py(1): <module>"
     assert rows["aten::add"]["module"] is None
+
+
+def test_calls_of_the_runtime_have_the_stack_of_the_operator_around_them():
+    stack = "net.py(8): forward;train.py(1): <module>"
+    trace = opened(
+        op("aten::linear", 0, 50, **{"Call stack": stack}),
+        op("aten::mm", 10, 30, **{"Call stack": ""}),
+        call("cudaLaunchKernel", 20, 10, 1),
+        kernel("gemm", 60, 5, 1),
+        call("cudaDeviceSynchronize", 90, 10, 2),
+    )
+    rows = {row["name"]: row["stack"] for row in trace.table("spans").to_pylist()}
+    assert rows["cudaLaunchKernel"] == rows["aten::linear"] == "train.py(1): <module>;net.py(8): forward"
+    assert rows["aten::mm"] is None
+    assert rows["cudaDeviceSynchronize"] is None
+    assert [(row["line"], row["self_ns"]) for row in trace.table("lines").to_pylist()][:1] == [(8, 30_000)]
+
+
+@needs_shared_traces
+def test_lines_of_old_torch_survive_a_round_trip(tmp_path):
+    def lines(trace):
+        keys = ("file", "line", "function", "self_ns", "device_ns")
+        return sorted(tuple(row[key] for key in keys) for row in trace.table("lines").to_pylist())
+
+    trace = kinetoscope.open(shared_trace("v100_resnet50_mem"))
+    trace.save(tmp_path / "x.json.gz")
+    found = lines(trace)
+    assert found == lines(kinetoscope.open(tmp_path / "x.json.gz"))
+    assert {line: self_ns for _, line, _, self_ns, _ in found}[44] == 13_435_000

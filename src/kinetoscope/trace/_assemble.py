@@ -14,7 +14,7 @@ from kinetoscope import _core
 from kinetoscope.trace import _cycles, _module_paths, _steps
 from kinetoscope.trace._calls import attribute_beside_calls, call_mask, nest_beside_calls
 from kinetoscope.trace._columns import Columns
-from kinetoscope.trace._device_time import device_self_ns
+from kinetoscope.trace._device_time import calls_runtime, device_self_ns
 from kinetoscope.trace._recompute import recomputing_stacks
 from kinetoscope.trace._schema import (
     SCOPE_BACKWARD,
@@ -227,8 +227,13 @@ class _Derivation:
 
     def stack(self) -> Arrays:
         """The stack a person wants to see: in backward the line of the forward pass that caused the work."""
-        forward = self._spans["forward_stack"]
-        return {"stack": np.where(forward >= 0, forward, self._spans["own_stack"])}
+        spans = self._spans
+        forward, own = spans["forward_stack"], spans["own_stack"]
+        # torch 1.8 to 1.13 told the stacks of operators alone, not of the calls of the runtime in them.
+        bare = calls_runtime(spans["kind"]) & (own < 0) & (spans["parent"] >= 0)
+        if bare.any():
+            own = np.where(bare, spread_down(spans["parent"], spans["depth"], own, -1), own)
+        return {"stack": np.where(forward >= 0, forward, own)}
 
     def phase(self) -> Arrays:
         """Backward is what runs in or below a backward function; optimizer what runs inside an optimizer's step."""
