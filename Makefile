@@ -4,6 +4,8 @@
 #   make demo          profile a real training run and look at the result
 #   make test          every check and every test
 #   make lint | native-test | docs | wheel-test | web-test | pytest     its parts
+#   make wheels        what would be published, in dist/: a wheel for each of PYTHONS with the recorder for each torch of
+#                      TORCHES inside, tried without a compiler, and its bill of materials
 #   make web           build the viewer's page anew after a change in web/ (needs node and npm)
 #   make fuzz          look for texts that break the native reader, FUZZ_SECONDS long (needs clang with libFuzzer)
 #   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
@@ -16,6 +18,9 @@ PYTHON    ?= python3
 PIP_FLAGS ?=
 JOBS      ?= 2
 FUZZ_SECONDS ?= 600
+# 3.12 makes the wheel of all Pythons from there on; each further one adds recorders to it.
+PYTHONS   ?= python3.11 python3.12 python3.13 python3.14
+TORCHES   ?= 2.7 2.8 2.9 2.10 2.11 2.12 2.13 2.14 2.15
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -42,7 +47,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test web web-test chromium pytest bench format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest bench format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -179,6 +184,10 @@ $(STAMP)/wheel-$(SOURCES): develop
 	$(call say,The wheel in an environment without torch)
 	@$(BIN)/python tools/check_wheel.py
 	@rm -f $(STAMP)/wheel-* && touch $@
+
+wheels: develop
+	$(call say,Wheels)
+	@$(BIN)/python tools/build_wheels.py --torch $(TORCHES) --python $(PYTHONS)
 
 pytest: develop
 	$(call say,Tests)

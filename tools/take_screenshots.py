@@ -3,7 +3,7 @@
     python tools/take_screenshots.py [TRACE] [--gpu TRACE] [--folder docs/images] [--page overview ...]
 
 Without a TRACE it records the demo's small GPT first. The pictures of kernels, and those whose names begin with `gpu-`, are of a
-trace with a device. Needs Chromium, and `pip install "kinetoscope[view]" playwright pillow`; without pillow the files are larger.
+trace with a device. Needs Chromium, and `pip install playwright pillow`; without pillow the files are larger.
 """
 
 from __future__ import annotations

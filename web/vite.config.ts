@@ -1,4 +1,24 @@
+import { readFileSync } from "node:fs";
 import { defineConfig, type Plugin } from "vite";
+
+/** What is in the page of other projects: their license asks that its text goes with every copy. */
+const BUNDLED = ["preact", "@preact/signals", "@preact/signals-core"];
+
+function notices(): string {
+  const texts = new Map<string, string[]>();
+  for (const name of BUNDLED) {
+    const folder = new URL(`./node_modules/${name}/`, import.meta.url);
+    const { version } = JSON.parse(readFileSync(new URL("package.json", folder), "utf8"));
+    const lines = readFileSync(new URL("LICENSE", folder), "utf8").trim().split("\n");
+    const copyright = lines.find((line) => line.startsWith("Copyright"));
+    if (!copyright) throw new Error(`the license of ${name} names no holder`);
+    const text = lines.filter((line) => line !== copyright).join("\n");
+    texts.set(text, [...(texts.get(text) ?? []), `${name} ${version}: ${copyright}`]);
+  }
+  const told = [...texts].map(([text, owners]) => `${owners.join("\n")}\n\n${text}`).join("\n\n");
+  if (told.includes("--")) throw new Error("a license would end the comment that it stands in");
+  return `<!--\nThis page contains:\n\n${told}\n-->`;
+}
 
 /** Puts the one script and the one style sheet into the page, so that the page is one file that needs no other. */
 function onePage(): Plugin {
@@ -21,7 +41,7 @@ function onePage(): Plugin {
         } else continue;
         delete bundle[name];
       }
-      page.source = html;
+      page.source = html.replace("<html", () => `${notices()}\n<html`);
     },
   };
 }

@@ -171,6 +171,11 @@ int16_t ChromeEvents::category_row(std::string_view raw) {
   return last_category_ = static_cast<int16_t>(row);
 }
 
+// Looks at each id once: one that is damaged puts its events where they do not belong.
+void ChromeEvents::check_id(std::string_view raw) {
+  if (!raw.empty() && !is_quoted(raw) && !is_json(raw)) ++losses.bad_ids;
+}
+
 int32_t ChromeEvents::thread_row(std::string_view process, std::string_view thread, bool on_device) {
   if (last_thread_row_ >= 0 && thread == last_thread_ && process == last_process_ &&
       on_device == last_on_device_) {
@@ -183,6 +188,8 @@ int32_t ChromeEvents::thread_row(std::string_view process, std::string_view thre
   bool fresh = false;
   const int32_t raw_row = raw_threads_.add(scratch_, &fresh);
   if (!fresh) return last_thread_row_ = thread_of_raw_[static_cast<std::size_t>(raw_row)];
+  check_id(process);
+  check_id(thread);
   ChromeThread made;
   made.on_device = on_device;
   const auto identify = [](std::string_view raw, int64_t& number, std::string& text) {

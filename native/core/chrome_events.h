@@ -109,6 +109,7 @@ struct ChromeLosses {
   int64_t unmatched_ends = 0, unfinished_begins = 0, too_deep = 0, beyond_memory_limit = 0;
   int64_t bad_arguments = 0, oversized_values = 0, ignored_events = 0, text_after_end = 0,
           bad_memory_events = 0;
+  int64_t bad_ids = 0, repeated_lists = 0;
 };
 
 // Takes one event after the other. Not for use by several threads at once.
@@ -153,6 +154,7 @@ class ChromeEvents {
   bool full();
   int32_t text_row(TextTable& table, std::string_view raw);
   int16_t category_row(std::string_view raw);
+  void check_id(std::string_view raw);
   int32_t thread_row(std::string_view process, std::string_view thread, bool on_device);
   bool time_of(std::string_view raw, int64_t& time_ns);
   int32_t shapes_row(Arguments& arguments);

@@ -154,7 +154,10 @@ void ChromeEvents::take_flow(const ChromeEvent& event) {
   }
   int64_t time_ns = 0;
   if (!time_of(event.time, time_ns)) return;
-  if (!id) id = int64_t{1} << 62 | text_row(ids_, event.id);
+  if (!id) {
+    check_id(event.id);
+    id = int64_t{1} << 62 | text_row(ids_, event.id);
+  }
   const std::size_t row = flows.rows++;
   const char phase = inside_quotes(event.phase)[0];
   flows.phase.set(row, phase == 's' ? 0 : phase == 't' ? 1 : 2);
@@ -207,6 +210,7 @@ void ChromeEvents::take_end(const ChromeEvent& event) {
 }
 
 ChromeEvents::AsyncKey ChromeEvents::async_key(const ChromeEvent& event) {
+  if (!integer_of(event.id)) check_id(event.id);
   const int32_t process = text_row(ids_, event.process), id = text_row(ids_, event.id);
   const int32_t scope = text_row(ids_, event.scope.empty() ? event.category : event.scope);
   return {process, id, scope};

@@ -189,6 +189,7 @@ ChromeReader::Step ChromeReader::member() {
   const char* begin = skip_space(colon + 1, end());
   if (begin == end()) return Step::NeedsMore;
   if (key == "traceEvents" && *begin == '[') {
+    taken_.losses.repeated_lists += seen_events_;
     seen_events_ = true;
     state_ = State::Events;
     go_to(begin + 1);

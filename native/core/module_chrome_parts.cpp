@@ -358,6 +358,8 @@ class ChromeParts {
     made["bad_header"] = losses.bad_header;
     made["bad_times"] = losses.bad_times;
     made["bad_arguments"] = losses.bad_arguments;
+    made["bad_ids"] = losses.bad_ids;
+    made["repeated_lists"] = losses.repeated_lists;
     made["bad_memory_events"] = losses.bad_memory_events;
     made["negative_durations"] = losses.negative_durations;
     made["missing_durations"] = losses.missing_durations;

@@ -90,3 +90,27 @@ def test_a_finished_reader_says_so():
         reader.feed(b"[]")
     with pytest.raises(ValueError, match="same length"):
         _core.ChromeReader(["a"], [], [], 0)
+
+
+@pytest.mark.parametrize("bad", ["1a", "1\x01", "1x2", "0x10", "--1"])
+@pytest.mark.parametrize("key", ["pid", "tid"])
+def test_a_damaged_number_of_a_thread_is_told(bad, key):
+    event = {**x("a", 0, 1), key: 4711}
+    text = json.dumps({"traceEvents": [event, event, x("b", 1, 1)]}).replace("4711", bad)
+    parts = read_text(text.encode("latin-1"))
+    # A control character ends a number, and what follows is no member of an event.
+    assert lost(parts) in ({"bad_ids": 1}, {"bad_events": 2})
+
+
+def test_a_damaged_number_of_an_arrow_is_told():
+    arrow = {"ph": "s", "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 1, "ts": 1, "id": 4711}
+    text = json.dumps({"traceEvents": [x("a", 0, 1), arrow]})
+    assert lost(read_text(text.encode())) == {}
+    assert lost(read_text(text.replace("4711", "4x7").encode())) == {"bad_ids": 1}
+
+
+def test_a_second_list_of_events_is_told():
+    one, other = json.dumps([x("a", 0, 1)]), json.dumps([x("b", 1, 1)])
+    parts = read_text(f'{{"traceEvents": {one}, "other": 1, "traceEvents": {other}}}'.encode())
+    assert names(parts) == ["a", "b"]
+    assert lost(parts) == {"repeated_lists": 1}

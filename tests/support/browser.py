@@ -41,8 +41,8 @@ def what_is_missing() -> str | None:
         return "needs Chromium; to enable: apt-get install chromium"
     for package, install in (
         ("playwright", "playwright"),
-        ("starlette", "kinetoscope[view]"),
-        ("uvicorn", "kinetoscope[view]"),
+        ("starlette", "starlette"),
+        ("uvicorn", "uvicorn"),
     ):
         if importlib.util.find_spec(package) is None:
             return f'needs {package}; to enable: pip install "{install}"'

@@ -5,6 +5,7 @@ import html
 import json
 import re
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +119,17 @@ def test_it_is_named_after_its_file(trace, tmp_path):
     trace.save(tmp_path / "run.ktrace")
     kinetoscope.report(str(tmp_path / "run.ktrace"), tmp_path / "a.html")
     assert "<title>run.ktrace · Kinetoscope</title>" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_a_report_carries_the_licenses_of_what_is_in_it(tmp_path):
+    lock = json.loads((Path(__file__).parents[2] / "web" / "package-lock.json").read_text())
+    text = report(TraceBuilder().span("aten::mm", 0, 100).build(), tmp_path / "report.html").read_text()
+    banner = text[: text.index("<html")]
+    # A comment of its own that ends where it should.
+    assert banner.count("-->") == 1
+    assert banner.rstrip().endswith("-->")
+    assert "Permission is hereby granted, free of charge" in banner
+    bundled = [name for name, known in lock["packages"].items() if name and not known.get("dev")]
+    assert len(bundled) >= 3
+    for name in bundled:
+        assert f"{name.removeprefix('node_modules/')} {lock['packages'][name]['version']}: Copyright" in banner

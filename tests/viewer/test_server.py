@@ -327,5 +327,5 @@ def test_only_this_machine_is_listened_to():
 
 def test_without_starlette_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "starlette", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install \"kinetoscope\[view\]\""):
+    with pytest.raises(MissingDependencyError, match="pip install starlette"):
         Server(list, 0)

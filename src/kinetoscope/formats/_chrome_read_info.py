@@ -67,6 +67,16 @@ LOSSES: dict[str, tuple[str, str, str]] = {
         "events",
         "They are kept, without what they say beside name and time.",
     ),
+    "bad_ids": (
+        "numbers of processes, threads or arrows that are damaged",
+        "events",
+        "Their events are kept, on a thread of their own or without their arrow.",
+    ),
+    "repeated_lists": (
+        "further list of events in one file",
+        "file",
+        "Its events are here, too: two traces may have been written into one file, or a part of one was overwritten.",
+    ),
     "bad_memory_events": (
         "marks of memory that could not be used",
         "allocations",

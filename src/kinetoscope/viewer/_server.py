@@ -90,7 +90,7 @@ class Server:
             import uvicorn
         except ImportError as error:
             raise MissingDependencyError(
-                f'the viewer\'s server needs {error.name}: install it with `pip install "kinetoscope[view]"`; '
+                f"the viewer's server needs {error.name}: install it with `pip install {error.name}`; "
                 "`kinetoscope report` writes the same pages to a file without it"
             ) from error
         del starlette

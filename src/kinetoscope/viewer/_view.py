@@ -128,9 +128,8 @@ def view(
 ) -> Viewer:
     """Look at traces in a browser.
 
-    A server on this machine shows them, which only this machine can reach. It needs the extra `view`
-    (``pip install "kinetoscope[view]"``); `kinetoscope report` writes the same pages to a file without it. A file that changes, such
-    as a recording that still runs, is read again while it is looked at.
+    A server on this machine shows them, which only this machine can reach; `kinetoscope report` writes the same pages
+    to a file without it. A file that changes, such as a recording that still runs, is read again while it is looked at.
 
     Args:
         *traces: What to look at: traces, sessions that were stopped, paths, or URLs.

@@ -1,0 +1,228 @@
+"""Builds what would be published: wheels with the recorder for many torch releases inside, and their bill of materials.
+
+One wheel serves Python 3.12 and later, another one 3.11, whose stable interface lacks what the compiled module needs.
+Each is then installed where there is no compiler, for each Python and torch that can be had, and must record natively.
+
+    python tools/build_wheels.py --torch 2.12 2.13 --python python3.11 python3.12
+
+writes to dist/: the wheels, `kinetoscope-VERSION.cdx.json` (CycloneDX), and `wheels.md`, a table of what was tried.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+_STABLE = (3, 12)
+
+# Runs where the wheel is tried: no compiler is found, and nothing was compiled before.
+TRY = """
+import sys, torch, kinetoscope
+from kinetoscope.collect._native import native_engine_status
+with kinetoscope.profile(engine="native", with_stack=True, record_shapes=True, profile_memory=True) as prof:
+    torch.nn.Linear(8, 8)(torch.randn(4, 8)).sum().backward()
+names = set(prof.trace.table("spans").column("name").to_pylist())
+assert {"aten::addmm", "aten::sum", "autograd::engine::evaluate_function: AddmmBackward0"} <= names, names
+details = native_engine_status().details
+assert details["taken"] == "prebuilt, from the wheel", details
+print(torch.__version__, all(value == "ok" for key, value in details.items() if key.startswith("self-test")))
+"""
+
+
+def version_of(python: str) -> tuple[int, int]:
+    """The version of an interpreter."""
+    asked = subprocess.run(
+        [python, "-c", "import sys; print(*sys.version_info[:2])"], check=True, capture_output=True, text=True
+    )
+    major, minor = map(int, asked.stdout.split())
+    return major, minor
+
+
+def environment(folder: Path, python: str, *packages: str) -> Path:
+    """Make a virtual environment; returns its interpreter."""
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    made = folder / "bin" / "python"
+    if packages:
+        subprocess.run([made, "-m", "pip", "install", "-q", *packages], check=True)
+    return made
+
+
+def build_wheel(python: str, recorders: Path) -> Path:
+    """Build a wheel with one interpreter, isolated and with pinned tools.
+
+    Returns:
+        The wheel, named for the oldest C library that its compiled parts run with.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        interpreter = environment(scratch / "build", python, "wheel==0.46.3")
+        subprocess.run(
+            [interpreter, "-m", "pip", "wheel", "-q", "--no-deps", "-w", scratch, ROOT,
+             "-C", f"build-dir={scratch / 'compiled'}", "-C", f"cmake.define.KINETOSCOPE_PREBUILT={recorders}"],
+            check=True, env={**os.environ, "PIP_CONSTRAINT": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        )  # fmt: skip
+        (wheel,) = scratch.glob("kinetoscope-*.whl")
+        tag = f"manylinux_2_{newest_libc(wheel)}_{platform.machine()}"
+        subprocess.run(
+            [interpreter, "-m", "wheel", "tags", "--platform-tag", tag, "--remove", wheel],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        (wheel,) = scratch.glob("kinetoscope-*.whl")
+        DIST.mkdir(exist_ok=True)
+        return Path(shutil.move(wheel, DIST / wheel.name))
+
+
+def newest_libc(wheel: Path) -> int:
+    """The minor version of the newest C library that a compiled part of a wheel asks for."""
+    needed = {17}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(".so"):
+                needed |= {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", archive.read(name))}
+    return max(needed)
+
+
+def try_wheel(wheel: Path, python: str, torch: str) -> str:
+    """Install a wheel without a compiler and record.
+
+    Returns:
+        The torch that it was tried with, and whether every part of the self-test passed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        interpreter = environment(scratch / "venv", python, str(wheel), f"torch=={torch}.*", "numpy")
+        bare = {"PATH": str(interpreter.parent), "HOME": name, "KINETOSCOPE_CACHE": str(scratch / "cache")}
+        done = subprocess.run(
+            [interpreter, "-c", TRY], check=False, capture_output=True, text=True, env=bare, cwd=scratch
+        )
+        if done.returncode != 0:
+            return f"FAILED: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
+        if any((scratch / "cache").glob("*.so")):
+            return "FAILED: the recorder was compiled"
+        version, whole = done.stdout.split()
+        return f"{version}: {'whole self-test passed' if whole == 'True' else 'self-test passed in part'}"
+
+
+def bill_of_materials(wheels: list[Path]) -> Path:
+    """Write what the wheels contain and need as CycloneDX."""
+    with zipfile.ZipFile(wheels[0]) as archive:
+        (metadata_name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = archive.read(metadata_name).decode()
+    version = re.search(r"^Version: (.+)$", metadata, re.MULTILINE)[1]
+    lock = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
+    notices = (ROOT / "THIRD_PARTY_NOTICES.txt").read_text()
+    compiled = re.findall(r"^(nanobind|robin_map) (\S+) \(", notices, re.MULTILINE)
+
+    def component(name: str, version: str, kind: str, license_name: str, scope: str = "required") -> dict:
+        return {
+            "type": "library", "bom-ref": f"pkg:{kind}/{name}@{version}", "name": name, "version": version,
+            "purl": f"pkg:{kind}/{name.replace('@', '%40')}@{version}", "scope": scope,
+            "licenses": [{"license": {"id": license_name}}],
+        }  # fmt: skip
+
+    contained = [
+        component(path.removeprefix("node_modules/"), known["version"], "npm", known.get("license", "MIT"))
+        for path, known in lock.items()
+        if path and not known.get("dev")
+    ]
+    licenses = {"nanobind": "BSD-3-Clause", "robin_map": "MIT"}
+    contained += [component(name, number, "generic", licenses[name]) for name, number in compiled]
+    needed = [
+        {
+            "type": "library",
+            "bom-ref": f"needs:{line}",
+            "name": re.match(r"[\w.-]+", line)[0],
+            "version": line,
+        }
+        for line in re.findall(r"^Requires-Dist: ([^;\n]+)$", metadata, re.MULTILINE)
+    ]
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
+        "version": 1,
+        "metadata": {
+            "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "component": {
+                "type": "library",
+                "bom-ref": "kinetoscope",
+                "name": "kinetoscope",
+                "version": version,
+                "purl": f"pkg:pypi/kinetoscope@{version}",
+                "licenses": [{"license": {"id": "BSD-3-Clause"}}],
+                "components": [
+                    {
+                        "type": "file",
+                        "name": wheel.name,
+                        "hashes": [
+                            {"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}
+                        ],
+                    }
+                    for wheel in wheels
+                ],
+            },
+        },
+        "components": [*contained, *needed],
+        "dependencies": [
+            {"ref": "kinetoscope", "dependsOn": [one["bom-ref"] for one in (*contained, *needed)]}
+        ],
+    }
+    path = DIST / f"kinetoscope-{version}.cdx.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def main() -> None:
+    """Compile, build and try; fails where a wheel does not record natively."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--torch", nargs="+", required=True)
+    parser.add_argument("--python", nargs="+", required=True)
+    parser.add_argument("--no-try", action="store_true", help="build only")
+    wanted = parser.parse_args()
+    pythons = {python: version_of(python) for python in wanted.python if shutil.which(python)}
+    for python in set(wanted.python) - set(pythons):
+        print(f"left out: there is no {python} here")
+    shutil.rmtree(DIST, ignore_errors=True)
+    wheels: dict[str, Path] = {}
+    for stable in (False, True):
+        of_wheel = [python for python, version in pythons.items() if (version >= _STABLE) == stable]
+        if not of_wheel:
+            continue
+        recorders = ROOT / "build" / "recorders" / ("from-3.12" if stable else "3.11")
+        for old in recorders.glob("*.so"):
+            old.unlink()
+        command = [sys.executable, ROOT / "tools" / "build_recorders.py", "--output", recorders]
+        subprocess.run([*command, "--torch", *wanted.torch, "--python", *of_wheel], check=True)
+        made = build_wheel(of_wheel[0], recorders)
+        print(f"built {made.name} ({made.stat().st_size / 1e6:.1f} MB)")
+        wheels |= dict.fromkeys(of_wheel, made)
+    print(f"wrote {bill_of_materials(sorted(set(wheels.values()))).name}")
+    if wanted.no_try:
+        return
+    rows, failed = ["| Python | torch | result |", "|---|---|---|"], False
+    for python, version in pythons.items():
+        for torch in wanted.torch:
+            result = try_wheel(wheels[python], python, torch)
+            failed |= result.startswith("FAILED")
+            rows.append(f"| {version[0]}.{version[1]} | {torch} | {result} |")
+            print(rows[-1], flush=True)
+    (DIST / "wheels.md").write_text("\n".join(rows) + "\n")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
