@@ -203,10 +203,12 @@ def main() -> None:
         if not of_wheel:
             continue
         recorders = ROOT / "build" / "recorders" / ("from-3.12" if stable else "3.11")
-        for old in recorders.glob("*.so"):
-            old.unlink()
         command = [sys.executable, ROOT / "tools" / "build_recorders.py", "--output", recorders]
         subprocess.run([*command, "--torch", *wanted.torch, "--python", *of_wheel], check=True)
+        current = {entry["library"] for entry in json.loads((recorders / "recorders.json").read_text())}
+        for library in recorders.glob("*.so"):
+            if library.name not in current:
+                library.unlink()
         made = build_wheel(of_wheel[0], recorders)
         print(f"built {made.name} ({made.stat().st_size / 1e6:.1f} MB)")
         wheels |= dict.fromkeys(of_wheel, made)
