@@ -132,4 +132,6 @@ def test_a_report_carries_the_licenses_of_what_is_in_it(tmp_path):
     bundled = [name for name, known in lock["packages"].items() if name and not known.get("dev")]
     assert len(bundled) >= 3
     for name in bundled:
-        assert f"{name.removeprefix('node_modules/')} {lock['packages'][name]['version']}: Copyright" in banner
+        assert (
+            f"{name.removeprefix('node_modules/')} {lock['packages'][name]['version']}: Copyright" in banner
+        )

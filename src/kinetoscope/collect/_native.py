@@ -25,7 +25,7 @@ from kinetoscope.collect._experimental import GARBAGE_COLLECTION
 from kinetoscope.collect._garbage_collection import GarbageCollections
 from kinetoscope.collect._machine import boot
 from kinetoscope.collect._pauses import Pauses
-from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder
+from kinetoscope.collect._recorder import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect._selftest import FEATURES, check_calls, check_recorder
 from kinetoscope.collect._warn import warn_user
 
@@ -70,7 +70,9 @@ def _find_status(progress: Callable[[str], None]) -> EngineStatus:
     except RecorderError as error:
         return EngineStatus(False, str(error), {})
     results = check_recorder(recorder)
-    details: dict[str, Any] = {"library": str(recorder.path)}
+    if any(results[feature] for feature in FEATURES) and (other := replace_recorder(recorder, progress)):
+        recorder, results = other, check_recorder(other)
+    details: dict[str, Any] = {"library": str(recorder.path), "taken": recorder.taken}
     details.update({f"self-test: {feature}": results[feature] or "ok" for feature in FEATURES})
     failed = [feature for feature in FEATURES if results[feature]]
     if unusable := [feature for feature in failed if feature in _NEEDED]:

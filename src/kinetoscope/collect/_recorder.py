@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sysconfig
 import threading
 from dataclasses import dataclass
 from enum import IntFlag
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _FACE_VERSION = 3
 CHUNK_BYTES = 256 * 1024
 # With a separator at its end: another package's name may begin with ours.
+_PREBUILT = Path(__file__).parent / "prebuilt"
 _OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 
 
@@ -77,16 +79,28 @@ class _UnloadableError(RecorderError):
     """The system refuses a library, as one of another machine or with a part that is damaged."""
 
 
-class Recorder:
-    """A loaded recorder library. There is one per process; it is never unloaded."""
+# Where a recorder came from.
+PREBUILT = "prebuilt, from the wheel"
+INSTALLED = "built when the package was installed"
+CACHED = "compiled earlier, from the cache"
+COMPILED = "compiled now"
 
-    def __init__(self, path: Path) -> None:
+
+class Recorder:
+    """A loaded recorder library. There is one per process that is used; it is never unloaded.
+
+    Attributes:
+        path: The library.
+        taken: Where it came from, in words.
+    """
+
+    def __init__(self, path: Path, taken: str = COMPILED) -> None:
         """Load the library at ``path``.
 
         Raises:
             RecorderError: It cannot be loaded, is of another version, or does not fit this Python.
         """
-        self.path = path
+        self.path, self.taken = path, taken
         try:
             library = ctypes.PyDLL(str(path))
         except OSError as error:
@@ -286,6 +300,29 @@ def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Record
         return _loaded
 
 
+def replace_recorder(
+    refused: Recorder, progress: Callable[[str], None] = lambda line: None
+) -> Recorder | None:
+    """A recorder in the place of one from the wheel that failed its self-test: compiled for this very torch.
+
+    Args:
+        refused: The recorder that failed.
+        progress: Called with one line when something has to be compiled.
+
+    Returns:
+        The recorder that is used from now on; None where there is no other one to be had.
+    """
+    global _loaded
+    if refused.taken != PREBUILT:
+        return None
+    with _loading:
+        try:
+            _loaded = _recorder_for_here(progress, with_prebuilt=False)
+        except RecorderError:
+            return None
+        return _loaded
+
+
 def ready_recorder() -> Recorder | None:
     """The recorder of this process if it is loaded, or can be loaded without compiling anything; else None.
 
@@ -298,7 +335,7 @@ def ready_recorder() -> Recorder | None:
     with _loading:
         if _loaded is None:
             try:
-                _loaded = _built_recorder(_build.library_name(torch))
+                _loaded = _built_recorder(_build.library_name(torch)) or _prebuilt_recorder(torch)
             except (_build.BuildError, OSError):
                 return None
         return _loaded
@@ -311,17 +348,33 @@ def _hopeless(name: str) -> Path:
 
 def _built_recorder(name: str) -> Recorder | None:
     """The recorder that was built under this name at some earlier time, if it is whole and can be loaded."""
-    for place in (Path(__file__).parent / "prebuilt" / name, _build.cache_directory() / name):
+    for place, taken in ((_PREBUILT / name, INSTALLED), (_build.cache_directory() / name, CACHED)):
         if place.is_file() and _build.is_whole(place):
             try:
-                return Recorder(place)
+                return Recorder(place, taken)
             except _UnloadableError:
                 if _hopeless(name).is_file():
                     raise
     return None
 
 
-def _recorder_for_here(progress: Callable[[str], None]) -> Recorder:
+def _prebuilt_recorder(torch: Any) -> Recorder | None:
+    """The recorder that the wheel has for this minor release of torch, if it has one that can be loaded here."""
+    # As torch is published, and as the recorders of a wheel were compiled.
+    as_published = torch.compiled_with_cxx11_abi() and torch.distributed.is_available()
+    if not as_published or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    place = _PREBUILT / _build.prebuilt_name(torch.__version__)
+    if not place.is_file() or not _build.is_whole(place):
+        return None
+    try:
+        return Recorder(place, PREBUILT)
+    except RecorderError:
+        # As where the C library is older than the one of the wheel: what is compiled here fits.
+        return None
+
+
+def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool = True) -> Recorder:
     """The recorder built for the installed torch and Python, compiled if need be."""
     try:
         import torch
@@ -334,6 +387,8 @@ def _recorder_for_here(progress: Callable[[str], None]) -> Recorder:
         name = _build.library_name(torch)
         if (built := _built_recorder(name)) is not None:
             return built
+        if with_prebuilt and (prebuilt := _prebuilt_recorder(torch)) is not None:
+            return prebuilt
         if (cache / name).is_file():
             (cache / name).unlink()
         made = _build.build(torch, cache, progress)
