@@ -26,11 +26,11 @@ inline const char* skip_space(const char* p, const char* end) {
 #if defined(__SSE2__)
   while (p < end) {
     const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    // Lenient: every control character counts as space between values.
-    const __m128i is_space = _mm_cmplt_epi8(text, _mm_set1_epi8(0x21));
-    const __m128i is_ascii = _mm_cmpgt_epi8(text, _mm_set1_epi8(-1));
-    const unsigned other =
-        ~static_cast<unsigned>(_mm_movemask_epi8(_mm_and_si128(is_space, is_ascii))) & 0xFFFFu;
+    // Any other control character is damage: taken for space it would make a number a shorter one.
+    const __m128i is_space = _mm_or_si128(
+        _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(text, _mm_set1_epi8('\n'))),
+        _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('\t')), _mm_cmpeq_epi8(text, _mm_set1_epi8('\r'))));
+    const unsigned other = ~static_cast<unsigned>(_mm_movemask_epi8(is_space)) & 0xFFFFu;
     if (other != 0) {
       p += std::countr_zero(other);
       return p < end ? p : end;
@@ -39,7 +39,7 @@ inline const char* skip_space(const char* p, const char* end) {
   }
   return end;
 #else
-  while (p < end && static_cast<unsigned char>(*p) <= 0x20) ++p;
+  while (p < end && is_json_space(*p)) ++p;
   return p;
 #endif
 }
