@@ -154,3 +154,59 @@ def test_one_oldest_torch_everywhere():
     assert project["optional-dependencies"]["torch"] == [f"torch>={oldest}"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"torch (\d+\.\d+) or newer", readme) == [oldest]
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    """The folder in which the recorders of a wheel are."""
+    folder = tmp_path / "prebuilt"
+    folder.mkdir()
+    return folder
+
+
+def test_a_recorder_of_the_wheel_serves_all_patch_releases_of_its_torch_without_a_compiler(
+    cache, wheel, here
+):
+    shutil.copy(here, wheel / _build.prebuilt_name(torch.__version__))
+    assert (load().path.parent, load().taken) == (wheel, _recorder.PREBUILT)
+    names = {_build.prebuilt_name(version) for version in ("2.11.0", "2.11.1", "2.11.2+cu130")}
+    assert len(names) == 1
+    assert len(names | {_build.prebuilt_name(version) for version in ("2.1.1", "2.12.0")}) == 3
+    # What was compiled for this very torch goes first.
+    shutil.copy(here, cache / _build.library_name(torch))
+    assert (load().path.parent, load().taken) == (cache, _recorder.CACHED)
+
+
+@pytest.mark.parametrize("damage", ["cut", "unloadable"])
+def test_a_recorder_of_the_wheel_that_does_not_load_is_no_reason_not_to_compile(
+    cache, wheel, here, unloadable, damage
+):
+    place = wheel / _build.prebuilt_name(torch.__version__)
+    shutil.copy(unloadable, place)
+    if damage == "cut":
+        place.write_bytes(here.read_bytes()[:-1])
+    with pytest.raises(RecorderError, match="does not run"):
+        load()
+
+
+def test_a_recorder_of_the_wheel_that_fails_its_self_test_gives_way_to_one_compiled_here(
+    cache, wheel, here, monkeypatch
+):
+    shutil.copy(here, wheel / _build.prebuilt_name(torch.__version__))
+    monkeypatch.setattr(_recorder, "_loaded", None)
+    refused = _recorder.load_recorder()
+    assert refused.taken == _recorder.PREBUILT
+    assert _recorder.replace_recorder(refused) is None
+    assert _recorder.load_recorder() is refused
+    shutil.copy(here, cache / _build.library_name(torch))
+    other = _recorder.replace_recorder(refused)
+    assert other is not None
+    assert (other.taken, _recorder.load_recorder()) == (_recorder.CACHED, other)
+    assert _recorder.replace_recorder(other) is None
+
+
+def test_the_other_releases_that_a_wheel_is_for_are_those_that_are_supported():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    torches = re.search(r"^TORCHES +\?= (.+)$", makefile, re.MULTILINE)[1].split()
+    assert tuple(map(int, torches[0].split("."))) == _build.OLDEST_TORCH
+    assert ".".join(torch.__version__.split(".")[:2]) in torches

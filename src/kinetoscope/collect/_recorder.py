@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _FACE_VERSION = 3
 CHUNK_BYTES = 256 * 1024
 # With a separator at its end: another package's name may begin with ours.
-_PREBUILT = Path(__file__).parent / "prebuilt"
 _OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 
 
@@ -346,9 +345,14 @@ def _hopeless(name: str) -> Path:
     return _build.cache_directory() / f"{name}.unloadable"
 
 
+def _prebuilt_folder() -> Path:
+    """Where the package has recorders of its own."""
+    return Path(__file__).parent / "prebuilt"
+
+
 def _built_recorder(name: str) -> Recorder | None:
     """The recorder that was built under this name at some earlier time, if it is whole and can be loaded."""
-    for place, taken in ((_PREBUILT / name, INSTALLED), (_build.cache_directory() / name, CACHED)):
+    for place, taken in ((_prebuilt_folder() / name, INSTALLED), (_build.cache_directory() / name, CACHED)):
         if place.is_file() and _build.is_whole(place):
             try:
                 return Recorder(place, taken)
@@ -364,7 +368,7 @@ def _prebuilt_recorder(torch: Any) -> Recorder | None:
     as_published = torch.compiled_with_cxx11_abi() and torch.distributed.is_available()
     if not as_published or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
-    place = _PREBUILT / _build.prebuilt_name(torch.__version__)
+    place = _prebuilt_folder() / _build.prebuilt_name(torch.__version__)
     if not place.is_file() or not _build.is_whole(place):
         return None
     try:
