@@ -7,6 +7,7 @@
 #   make wheels        what would be published, in dist/: a wheel for each of PYTHONS with the recorder for each torch of
 #                      TORCHES inside, tried without a compiler, and its bill of materials
 #   make web           build the viewer's page anew after a change in web/ (needs node and npm)
+#   make stress        every test with many more repetitions, then fuzzing (hours; before a release)
 #   make fuzz          look for texts that break the native reader, FUZZ_SECONDS long (needs clang with libFuzzer)
 #   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
 #   make bench         the bars of the project, ours and torch.profiler side by side
@@ -47,7 +48,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest bench format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest stress bench format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -193,6 +194,12 @@ pytest: develop
 	$(call say,Tests)
 	@# Tests of one file stay together as long as both have work: what a file sets up is set up once.
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Hours, not minutes: property tests search 40 times longer, soaks and kills repeat as often as before a release.
+stress: develop
+	$(call say,Tests that search and repeat longer)
+	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -o timeout=3600
+	@$(AGAIN) --no-print-directory fuzz
 
 bench: develop
 	$(call say,Bars)

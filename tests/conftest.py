@@ -1,6 +1,5 @@
 """What every test gets: no session and no registered cost may leak out of it, and hypothesis runs under a named profile."""
 
-import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.tables.costs import _registry, peaks
+from tests.support.effort import STRESS
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +18,7 @@ pytest_plugins = ["pytester"]
 
 hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
-hypothesis.settings.load_profile(os.environ.get("KINETOSCOPE_HYPOTHESIS", "quick"))
+hypothesis.settings.load_profile("thorough" if STRESS else "quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:

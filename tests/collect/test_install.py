@@ -12,6 +12,7 @@ import torch.profiler
 import kinetoscope
 from kinetoscope import StateError, Trace, install, uninstall
 from kinetoscope.collect import is_installed
+from tests.support.effort import times
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
@@ -210,7 +211,7 @@ def test_many_threads_at_once():
 
     def work():
         gate.wait()
-        for _ in range(20):
+        for _ in range(times(5, 20)):
             install()
             seen.append(torch.profiler.profile)
             uninstall()

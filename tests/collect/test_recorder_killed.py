@@ -16,9 +16,10 @@ import torch
 
 import kinetoscope
 from kinetoscope import ProfilerActivity
+from tests.support.effort import times
 from tests.support.programs import training_step
 
-TRIALS = 120
+TRIALS = times(30, 120)
 STEPS_AT_LEAST = 2
 
 
