@@ -23,6 +23,7 @@ SCRIPTS = (
     "chrome_export",
     "perfetto_export",
     "demo_overhead",
+    "overhead_estimate",
     "python_calls",
     "data_loading",
     "reading",

@@ -13,6 +13,7 @@ from kinetoscope.cli._overhead import Overhead
 from kinetoscope.cli._program import Program
 from kinetoscope.cli._recording import Finished, Wanted
 from kinetoscope.cli._summary import MOST_LINES, print_summary, summary_lines
+from kinetoscope.trace._beside import beside
 from tests.cli.conftest import training_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -81,7 +82,7 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "(optimizer)" in text
     assert "peak 2.00 MB on cpu of tensors" in text
     assert "lost      nothing" in text
-    assert "10 records times 200 ns" in text
+    assert "5 records in it times 200 ns" in text
     assert "run.ktrace" in text
     assert "https://ui.perfetto.dev" in text
 
@@ -135,6 +136,24 @@ def test_a_wait_for_data_is_one_share_everywhere_and_no_operator(tmp_path):
     rows = made.trace.table("breakdown").to_pylist()
     whole = sum(row["duration_ns"] for row in rows)
     assert sum(row["input_wait_ns"] for row in rows) / whole == 0.6
+
+
+def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tmp_path):
+    builder = TraceBuilder().know("process", 1).know("process_name", "train.py")
+    for end in (1_000_000_000, 1_010_000_000, 1_020_000_000):
+        builder.span("aten::mm", end - 5_000_000, 1_000_000)
+        builder.annotation("Optimizer.step#SGD.step", end - 1_000_000, 1_000_000)
+    costly = Overhead(1_000_000.0)
+    text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=costly))).split())
+    # Two records a step of 10 ms.
+    assert "overhead about 20.0 % of step time: an estimate from 4 records in it times 1.00 ms" in text
+    worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
+    worker.span("aten::tanh", 0, 100).span("aten::tanh", 3_999_900, 100)
+    both = beside([builder.build(), worker.build()], [0, 0])
+    made = replace(finished(tmp_path, builder, overhead=costly), trace=both)
+    text = " ".join(" ".join(shown(made)).split())
+    assert "about 20.0 % of step time of train.py: an estimate from 4 records" in text
+    assert "; about 50.0 % of the recorded time of DataLoader worker 0" in text
 
 
 def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):

@@ -327,3 +327,29 @@ def test_nothing_is_left_behind_where_nothing_was_recorded(tmp_path):
     name = script(tmp_path, "print('short')")
     both_ways(tmp_path, name)
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+NAMES = """
+import ctypes, threading
+
+def name():
+    text = ctypes.create_string_buffer(16)
+    ctypes.CDLL(None).prctl(16, text, 0, 0, 0)
+    print(text.value.decode())
+
+name()
+thread = threading.Thread(target=name)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux names processes and threads after what started them"
+)
+def test_process_and_threads_are_named_as_python_names_them(tmp_path):
+    program = script(tmp_path, NAMES)
+    command = Path(sys.executable).parent / "kinetoscope"
+    done = subprocess.run([command, "run", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == start(tmp_path, program).out != ""
+    assert "kinetoscope" not in done.stdout

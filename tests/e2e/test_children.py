@@ -401,3 +401,31 @@ def test_a_loop_that_waits_for_a_worker_is_not_busy_with_what_the_worker_does(tm
     operators = ended.err[ended.err.index("\noperators ") : ended.err.index("\nmodules ")]
     assert "aten::tanh" not in operators
     assert "source lines of DataLoader worker 0" in ended.err
+
+
+DAEMONS = """
+import torch
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.full((8,), float(index)).sin()
+
+if __name__ == "__main__":
+    # The workers are alive when the program ends, and `multiprocessing` terminates them.
+    loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2, persistent_workers=True)
+    print(sum(len(batch) for batch in loader))
+"""
+
+
+def test_workers_that_end_with_the_program_have_lost_nothing(tmp_path):
+    ended = run(tmp_path, DAEMONS, "-o", "daemons", "daemons.py", name="daemons.py")
+    assert (ended.code, ended.out) == (0, "4\n"), ended.err
+    with kinetoscope.open(tmp_path / "daemons.ktrace") as trace:
+        assert [entry.get("ended") for entry in trace.info["processes"][1:]] == [
+            "terminated by its parent"
+        ] * 2
+        assert trace.table("losses").to_pylist() == []
+        assert trace.info["complete"] is True
+    assert ended.files == ["daemons.ktrace"]

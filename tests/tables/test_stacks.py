@@ -1,5 +1,6 @@
 """Stacks with the time spent in each."""
 
+from kinetoscope.viewer._answers import answer
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -19,3 +20,18 @@ def test_totals_include_the_stacks_that_begin_with_one():
         ("c.py(3): right", 1, 0, 7, 7, 1),
     ]
     assert rows[1]["stack"] == "a.py(1): main;b.py(2): left"
+
+
+def test_what_enters_a_range_is_not_where_its_time_goes():
+    profiler = "/venv/lib/python3.11/site-packages/torch/autograd/profiler.py"
+    builder = TraceBuilder()
+    line = ("train.py", 7, "main")
+    stack = builder.stack(line, (profiler, 919, "record_function.__enter__"), ("torch/_ops.py", 1279, "call"))
+    builder.annotation("mine", 0, 100, stack=stack).span("aten::mm", 10, 20, stack=builder.stack(line))
+    builder.step(0, 0, 1000, stack=builder.stack(line, (profiler, 919, "record_function.__enter__")))
+    trace = builder.build()
+    found = {row["stack"]: row["self_ns"] for row in trace.table("stacks").to_pylist() if row["self_ns"]}
+    assert found == {"train.py(7): main": 100}
+    graph = answer(trace, "flame", {}).to_pylist()
+    assert [(row["function"], row["own"]) for row in graph] == [("main", 100)]
+    assert trace.table("lines")["self_ns"].to_pylist() == [100]

@@ -5,7 +5,7 @@ import pytest
 from kinetoscope.viewer._checks import judged
 
 FACTS = {
-    "stopped": True,
+    "not_stopped": 0,
     "running": False,
     "losses": {"kinds": 0, "count": 0},
     "spans": 1000,
@@ -45,16 +45,16 @@ def test_the_line_is_the_first_warning_and_how_many_more_there_are():
     lost = {"kinds": 2, "count": 12}
     assert text(judged({**FACTS, "losses": lost})["line"]) == "12 losses of 2 kinds"
     assert (
-        text(judged({**FACTS, "losses": lost, "stopped": False})["line"]) == "Never stopped, 1 more warning"
+        text(judged({**FACTS, "losses": lost, "not_stopped": 1})["line"]) == "Never stopped, 1 more warning"
     )
     launches = {**LAUNCHES, "tied": 900}
-    found = judged({**FACTS, "losses": lost, "stopped": False, "launches": launches})
+    found = judged({**FACTS, "losses": lost, "not_stopped": 1, "launches": launches})
     assert text(found["line"]) == "Never stopped, 2 more warnings"
 
 
 def test_every_place_has_a_number():
     facts = {
-        "stopped": False,
+        "not_stopped": 1,
         "losses": {"kinds": 1, "count": 3},
         "unfinished": 5,
         "overlapping": 7,

@@ -52,8 +52,26 @@ def test_a_killed_recording_was_never_stopped():
     builder = TraceBuilder().span("aten::mm", 0, 10)
     builder.killed()
     found = health(builder)
-    assert not found["stopped"]
+    assert found["not_stopped"] == 1
     assert found["line"]["text"].startswith("Never stopped")
+
+
+def test_a_process_that_never_stopped_is_no_recording_that_stopped():
+    loop, worker = TraceBuilder().span("aten::mm", 0, 10), TraceBuilder().span("aten::mm", 0, 10).killed()
+    trace = beside([loop.know("process", 1).build(), worker.know("process", 2).build()], [0, 0])
+    found = answer(trace, "health", {})
+    (recording,) = [check for check in found["checks"] if check["title"] == "Recording"]
+    assert (recording["state"], recording["told"]["text"]) == ("warn", "{} of {} processes never stopped")
+    assert [value for value, _ in recording["told"]["values"]] == [1, 2]
+    trace = beside([loop.build(), TraceBuilder().span("aten::mm", 0, 10).know("process", 2).build()], [0, 0])
+    assert answer(trace, "health", {})["not_stopped"] == 0
+
+
+@needs_shared_traces
+def test_kernels_of_nccl_are_collectives():
+    with kinetoscope.open(shared_trace("a100_nccl_rank3of8")) as trace:
+        recorded = {row["title"]: row["rows"] for row in answer(trace, "health", {})["recorded"]}
+        assert recorded["Collectives"] == len(trace.table("collectives")) >= 60
 
 
 def test_a_recording_that_goes_on_is_no_reason_to_worry():
@@ -73,7 +91,7 @@ def test_a_recording_that_goes_on_is_no_reason_to_worry():
 
 def test_a_whole_trace_is_good():
     found = health(TraceBuilder().span("aten::mm", 0, 10))
-    assert found["stopped"]
+    assert found["not_stopped"] == 0
     assert (found["state"], found["line"]["text"]) == ("good", "Nothing is missing")
 
 

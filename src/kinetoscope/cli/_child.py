@@ -69,6 +69,19 @@ def before_leaving(call: Callable[[int], None]) -> None:
     os._exit = _exit
 
 
+def note_terminations(folder: str) -> None:
+    """Have `multiprocessing` note which of its processes it terminates: its daemons when a program ends, such as loader workers."""
+    popen: Any = importlib.import_module("multiprocessing.popen_fork").Popen
+    terminates = popen.terminate
+
+    def terminate(self: Any) -> None:
+        if self.returncode is None:
+            _child_note.mark_terminated(folder, self.pid)
+        terminates(self)
+
+    popen.terminate = terminate
+
+
 class ChildRecording(ProgramRecording):
     """The recording of a child, which complains to nobody."""
 
@@ -125,6 +138,7 @@ class Following:
         util = sys.modules["multiprocessing.util"]
         util.register_after_fork(self, Following._tell_name)
         before_leaving(self._left)
+        note_terminations(str(self._folder))
 
     def record(self, began: str, **otherwise: Any) -> None:
         """Record this process, if the run still goes on.

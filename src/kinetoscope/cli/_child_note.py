@@ -56,6 +56,26 @@ def rewrite(folder: str, name: str, facts: dict[str, Any]) -> None:
         return
 
 
+def mark_terminated(folder: str, process: int) -> None:
+    """Note that a process is about to be ended by the one that started it; nothing happens where the run is over."""
+    ticks = began(process)
+    if ticks:
+        try:
+            os.close(os.open(_mark(folder, process, ticks), os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError:
+            return
+
+
+def was_terminated(folder: str, process: int, ticks: int) -> bool:
+    """Whether the process that began at those ticks was ended by the one that started it."""
+    return os.path.exists(_mark(folder, process, ticks))
+
+
+def _mark(folder: str, process: int, ticks: int) -> str:
+    """The file that says so: a number alone may be used again."""
+    return os.path.join(folder, f"{process}.{ticks}.terminated")
+
+
 def read_all(folder: str) -> dict[str, dict[str, Any]]:
     """All notes of a folder by their names; one that was not written whole says nothing."""
     notes = {}

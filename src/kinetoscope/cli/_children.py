@@ -137,6 +137,8 @@ class Children:
         """The trace of one child; None where it has recorded nothing, and then `problems` may say why."""
         from kinetoscope.cli._launch import without_launcher
         from kinetoscope.trace import open as open_any
+        from kinetoscope.trace._losses import NOT_STOPPED
+        from kinetoscope.trace._more import with_more
 
         if problem := note.get("problem"):
             problems.append(str(problem))
@@ -167,10 +169,21 @@ class Children:
             trace.info.setdefault("rank", rank)
         if note.get("name"):
             trace.info["process_name"] = note["name"]
-        trace.info["ended"] = note.get(
-            "ended", "still ran" if runs else "killed, crashed or became another program"
-        )
+        terminated = "ended" not in note and not runs and self._was_terminated(trace, note)
+        ended = "killed, crashed or became another program"
+        ended = "still ran" if runs else "terminated by its parent" if terminated else ended
+        trace.info["ended"] = note.get("ended", ended)
+        if terminated:
+            # That is how `multiprocessing` ends its daemons: whatever they had recorded by then is all there is.
+            trace = with_more(trace, info={"complete": True}, without_losses=(NOT_STOPPED,))
         return without_launcher(trace)
+
+    def _was_terminated(self, trace: Trace, note: dict[str, Any]) -> bool:
+        """Whether a child was ended by the process that started it, as opposed to by anybody else."""
+        process, ticks = trace.info.get("process"), note.get("began_ticks")
+        if type(process) is not int or type(ticks) is not int:
+            return False
+        return _child_note.was_terminated(str(self._folder), process, ticks)
 
 
 def let_go_of_outer_run() -> None:

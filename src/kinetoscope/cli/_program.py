@@ -55,6 +55,7 @@ class Program:
         Raises:
             CannotRun: There is no such program.
         """
+        _take_the_name_of_python()
         main = ModuleType("__main__")
         main.__dict__["__builtins__"] = builtins
         # Stays there for good: what runs after the end (atexit, unpickling, spawned workers) looks it up.
@@ -166,3 +167,15 @@ def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
         sys.path[0] = folder
     elif even_if_safe:
         sys.path.insert(0, folder)
+
+
+def _take_the_name_of_python() -> None:
+    """Have the system call this process as it would call Python.
+
+    Linux names a process that a script starts after the script, which is `kinetoscope` here, and every thread after the one that
+    starts it: unnamed threads of the program would bear that name, in its trace and in `top`.
+    """
+    try:
+        Path("/proc/self/comm").write_text(os.path.basename(sys.executable)[:15], encoding="utf-8")
+    except OSError:
+        return  # There is no such file on other systems, and nothing depends on it.

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kinetoscope.cli import _units
-from kinetoscope.cli._summary_facts import Facts, Row, gather
+from kinetoscope.cli._summary_facts import Facts, Records, Row, gather
 from kinetoscope.cli._summary_layout import LABEL, cut, fold, table
 from kinetoscope.cli._terminal import UNLIMITED, console
 from kinetoscope.cli.info import command_line, completeness, peak_text, summed_losses
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from kinetoscope.cli._overhead import Overhead
     from kinetoscope.cli._recording import Finished
     from kinetoscope.tables.breakdown import StepTime
     from kinetoscope.trace import Trace
@@ -419,15 +420,22 @@ def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
         return fold(
             "overhead", "too small to be measured here, on a machine that is busy with other things", width
         )
-    records = len(finished.trace.columns("spans"))
-    total_ns = overhead.total_ns(records)
-    share = _units.percent(total_ns, max(1, finished.trace.duration_ns))
+    records, *others = facts.records
+    share = _cost_share(overhead, records)
     told = (
-        f"{'' if share.startswith('<') else 'about '}{share} of the time: an estimate from "
-        f"{_units.count(records, 'record')} times {_units.duration(overhead.record_ns)}, measured just now on a small "
+        f"{share} of {_whole(facts)}{f' of {records.process}' if records.process else ''}: an estimate from "
+        f"{_units.count(records.count, 'record')} in it times {_units.duration(overhead.record_ns)}, measured just now on a small "
         f"training step{', while the machine was busy: rough' if overhead.rough else ''}"
     )
+    if others := [one for one in others if not one.in_steps and one.count]:
+        told += f"; {_cost_share(overhead, others[0])} of the recorded time of {others[0].process}"
     return fold("overhead", told, width)
+
+
+def _cost_share(overhead: Overhead, records: Records) -> str:
+    """The share that recording had in the time of a process, without which the rest would have been all."""
+    share = _units.percent(overhead.total_ns(records.count), max(1, records.whole_ns))
+    return share if share.startswith("<") else f"about {share}"
 
 
 def _files(finished: Finished, width: int) -> list[Text]:

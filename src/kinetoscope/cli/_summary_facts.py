@@ -43,6 +43,23 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
+class Records:
+    """How much was recorded of one process in its steps or, without any, in all.
+
+    Attributes:
+        process: What it is called, empty in a trace of one process.
+        count: How many spans were recorded in them, start-up left out.
+        whole_ns: How long they took.
+        in_steps: Whether they are steps.
+    """
+
+    process: str
+    count: int
+    whole_ns: int
+    in_steps: bool
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a summary tells. Times are those in the steps, start-up left out; without steps, of the whole recording.
 
@@ -65,6 +82,7 @@ class Facts:
             worked most, if it did in any.
         steps_of: Whose steps they are, where the trace is of several processes.
         elsewhere: What ran in the busiest process without steps, where others have steps.
+        records: How much was recorded of each process, by its share of the process's time; those with steps come first.
         by_kernel: The first rows of the table `kernels`.
         devices: The table `devices`, those that ran something.
         peaks: The peaks of the memory of each device, the largest first; empty when that was not recorded.
@@ -90,6 +108,7 @@ class Facts:
     by_process: tuple[Row, ...] = ()
     steps_of: str = ""
     elsewhere: Elsewhere | None = None
+    records: tuple[Records, ...] = ()
 
     def largest_modules(self, most: int) -> list[Row]:
         """The largest modules in the order of the tree; none is left out before what it holds."""
@@ -127,6 +146,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         devices=tuple(row for row in _first(trace, "devices", None, ["model", "work_ns"]) if row["work_ns"]),
         by_process=_processes(trace, is_operator),
         steps_of=stepping,
+        records=_records(trace),
         elsewhere=_elsewhere(trace, rows) if shares.in_steps else None,
     )
 
@@ -140,6 +160,17 @@ def _processes(trace: Trace, is_operator: Any) -> tuple[Row, ...]:
     operators = _sums(whose[is_operator], None, len(tree))
     places = busiest_places(trace)
     return tuple(row | {"operators": operators[row["row"]], "place": places.get(row["row"])} for row in tree)
+
+
+def _records(trace: Trace) -> tuple[Records, ...]:
+    """How much was recorded of each process."""
+    table, found = trace.columns("processes"), []
+    rows: list[int | None] = [*range(len(table))]
+    for row in rows or [None]:
+        shares = host_shares(trace, row)
+        name = "" if row is None else table["name"][row]
+        found.append(Records(name, int(shares.counts.sum()), shares.whole_ns, shares.in_steps))
+    return tuple(sorted(found, key=lambda one: (not one.in_steps, -one.count / max(1, one.whole_ns))))
 
 
 def _elsewhere(trace: Trace, rows: int) -> Elsewhere | None:

@@ -63,6 +63,37 @@ def user_stacks(trace: Trace) -> NDArray[np.int32]:
     return trace.cached("user_stacks", make)
 
 
+def working_stacks(trace: Trace) -> NDArray[np.int32]:
+    """Return for each stack the one in which what it started ran: without the frames that only enter a range.
+
+    A range begins inside of the `__enter__` of its context manager, which has returned when what is in the range runs.
+    """
+
+    def make() -> NDArray[np.int32]:
+        frames, stacks, strings = trace.columns("frames"), trace.columns("stacks"), trace.strings
+        files, functions = frames["file"].tolist(), frames["function"].tolist()
+        enters = [
+            strings[function].endswith("__enter__")
+            and strings[file].replace("\\", "/").endswith("torch/autograd/profiler.py")
+            for file, function in zip(files, functions, strict=True)
+        ]
+        found = np.arange(len(stacks), dtype=np.int32)
+        if not any(enters):
+            return found
+        inside = [False] * len(stacks)
+        for row, (parent, frame) in enumerate(
+            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+        ):
+            if not 0 <= parent < row:
+                continue
+            inside[row] = inside[parent] or (frame >= 0 and enters[frame])
+            if inside[row]:
+                found[row] = found[parent]
+        return found
+
+    return trace.cached("working_stacks", make)
+
+
 def _torch_roots(files: list[str]) -> tuple[str, ...]:
     """Find where torch lies, also when it is not installed but built in place."""
     return tuple(

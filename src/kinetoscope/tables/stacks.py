@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.tables._source import working_stacks
 from kinetoscope.tables._visible import host_spans
-from kinetoscope.trace import Column, Phase, Table
+from kinetoscope.trace import Column, Phase, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._assemble import sums_below
 from kinetoscope.trace._naming import frame_texts, stack_texts
@@ -28,7 +29,7 @@ STACKS_SCHEMA = Table(
         Column("depth", "int32", "", "How many frames are below the innermost one.", 0),
         Column("frame", "category", "", "The innermost frame, as `file(line): function`."),
         Column("stack", "string", "", "All frames, root first, joined by `;`."),
-        Column("self_ns", "int64", "ns", "Time of spans with exactly this stack; in backward that of the forward operator."),
+        Column("self_ns", "int64", "ns", "Time of spans with exactly this stack, marks of steps left out; in backward that of the forward operator."),
         Column("total_ns", "int64", "ns", "The same, stacks that begin with this one included."),
         Column("count", "int64", "", "How many spans have exactly this stack."),
         Column("device_self_ns", "int64", "ns", "Device time of what spans with exactly this stack launched."),
@@ -50,13 +51,19 @@ class StackSums:
     device_ns: NDArray[np.int64]
 
 
+def span_stacks(trace: Trace) -> NDArray[np.int32]:
+    """For each span the stack that its time counts for, -1 without: a range is not spent in what entered it."""
+    stacks: NDArray[np.int32] = np.append(working_stacks(trace), np.int32(-1))[trace.column("spans", "stack")]
+    return stacks
+
+
 def stack_sums(trace: Trace) -> StackSums:
     """Add up the spans by stack, once for a trace."""
 
     def make() -> StackSums:
         spans, stacks = trace.columns("spans"), trace.columns("stacks")
-        stack, self_ns, phase = spans["stack"], spans["self_ns"], spans["phase"]
-        known = np.flatnonzero((stack >= 0) & host_spans(trace))
+        stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
+        known = np.flatnonzero((stack >= 0) & host_spans(trace) & (spans["kind"] != SpanKind.STEP))
         own = np.zeros(len(stacks), dtype=np.int64)
         np.add.at(own, stack[known], self_ns[known])
         backward = np.zeros(len(stacks), dtype=np.int64)

@@ -11,6 +11,7 @@ Row = tuple[str, int, str, str]
 
 # Counts that stand among the metadata of a recording.
 TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
+NOT_STOPPED = "recording not stopped"
 _WORDS: dict[str, tuple[str, str, str]] = {
     "dropped_spans": ("spans not written", "spans", "The file could not grow, most likely a full disk."),
     "dropped_allocations": (
@@ -95,7 +96,7 @@ def loss_rows(losses: Mapping[str, int], *, stopped: bool, pauses: object = None
     rows: list[Row] = []
     if not stopped:
         why = "The process ended, or still runs, without stop(): what it had recorded by then is all here."
-        rows.append(("recording not stopped", 1, "recording", why))
+        rows.append((NOT_STOPPED, 1, "recording", why))
     for name, count in losses.items():
         if count > 0:
             what, where, why = _WORDS.get(

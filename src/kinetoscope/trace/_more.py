@@ -33,6 +33,7 @@ def with_more(
     counters: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     info: Mapping[str, Any] | None = None,
     losses: Sequence[Loss] = (),
+    without_losses: Sequence[str] = (),
 ) -> Trace:
     """Return a trace like the given one with more in it.
 
@@ -41,6 +42,7 @@ def with_more(
         counters: For each name its points in time in nanoseconds from the start of the trace, and its values.
         info: Facts that join those of the trace, and replace those of the same name.
         losses: What is missing beside what the trace says itself.
+        without_losses: Of what the trace says to be missing, what is not, by the words in `what`.
 
     Returns:
         The new trace. Closing it closes the given one.
@@ -59,9 +61,12 @@ def with_more(
     strings = list(trace.strings)
     if counters:
         _add_counters(trace, tables, strings, counters)
-    if losses:
+    if losses or without_losses:
         own, added = trace.columns("losses"), [asdict(loss) for loss in losses]
-        tables["losses"] = {name: [*own[name], *(loss[name] for loss in added)] for name in own}
+        kept = [row for row, what in enumerate(own["what"]) if what not in without_losses]
+        tables["losses"] = {
+            name: [*(own[name][row] for row in kept), *(loss[name] for loss in added)] for name in own
+        }
     made = Trace.from_columns(tables, strings=strings, info={**trace.info, **(info or {})}, path=trace.path)
     made.on_close(trace.close)
     return made

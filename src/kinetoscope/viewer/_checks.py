@@ -74,10 +74,14 @@ def _check(state: str, title: str, told: Said, meaning: Said | str = "") -> Chec
 
 
 def _recording(facts: dict[str, Any]) -> Check:
-    if facts["stopped"]:
-        return _check(GOOD, "Recording", said("Stopped as it should be"))
+    count, several = facts["not_stopped"], facts["processes"]["count"]
+    if count == 0:
+        return _check(GOOD, "Recording", said("Stopped cleanly"))
     if facts["running"]:
-        return _check(NOTE, "Recording", said("Still going on"), "What was recorded until now is here.")
+        return _check(NOTE, "Recording", said("Still recording"), "What was recorded until now is here.")
+    if several > 1:
+        meaning = "They were killed or crashed, or still ran: what they had recorded by then is here."
+        return _check(WARN, "Recording", said("{} of {} processes never stopped", count, several), meaning)
     meaning = "The program ended, or runs elsewhere, without stop(): what it had recorded by then is here."
     return _check(WARN, "Recording", said("Never stopped"), meaning)
 

@@ -12,6 +12,7 @@ from kinetoscope.tables._intervals import Intervals
 from kinetoscope.tables.flops import covered_percent
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._device_time import calls_runtime
+from kinetoscope.trace._losses import NOT_STOPPED
 from kinetoscope.trace._schema import FLAG_UNFINISHED
 from kinetoscope.trace._shown import memory_recorded
 from kinetoscope.viewer._checks import RECORDED, judged
@@ -30,7 +31,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 """What a report must answer of this."""
 
 # What is missing from every recording that goes on.
-UNTIL_STOPPED = ("recording not stopped", "spans without an end")
+UNTIL_STOPPED = (NOT_STOPPED, "spans without an end")
 # Calls that start work on a device: cudaLaunchKernel, hipModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync, hipMemsetAsync.
 _STARTS = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _CLOCK_FACTS = (
@@ -62,7 +63,8 @@ def numbers(trace: Trace) -> dict[str, Any]:
     spans, processes = trace.columns("spans"), trace.columns("processes")
     errors = processes["error_ns"]
     return {
-        "stopped": trace.info.get("complete") is not False or len(processes) > 0,
+        "not_stopped": sum(what == NOT_STOPPED for what in trace.columns("losses")["what"])
+        or int(trace.info.get("complete") is False and len(processes) == 0),
         "spans": len(spans),
         "unfinished": int(((spans["flags"] & FLAG_UNFINISHED) != 0).sum()),
         "overlapping": int((spans["lane"] > 0).sum()),
@@ -137,7 +139,7 @@ def recorded(trace: Trace) -> list[dict[str, Any]]:
         "stacks": (len(trace.columns("stacks")), told.get("with_stack")),
         "modules": (len(trace.columns("modules")), told.get("with_modules")),
         "python": (int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]), None),
-        "collectives": (len(trace.columns("collectives")), None),
+        "collectives": (trace.cached("viewer: collectives", lambda: len(trace.table("collectives"))), None),
         "counters": (len(trace.columns("counters")), None),
     }
     return [

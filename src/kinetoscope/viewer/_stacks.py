@@ -13,7 +13,8 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.tables._event_facts import STEP_KEY
 from kinetoscope.tables._source import user_frames
 from kinetoscope.tables._visible import event_names, host_spans
-from kinetoscope.trace import Column, Table
+from kinetoscope.tables.stacks import span_stacks
+from kinetoscope.trace import Column, SpanKind, Table
 from kinetoscope.trace._arrow import Labels, to_arrow
 from kinetoscope.trace._processes import processes, thread_processes
 from kinetoscope.trace._schema import KIND_NAMES
@@ -223,8 +224,10 @@ def _heavy(
 def _times(trace: Trace, by: str) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
     """For each span its row, its stack, and its own time on the host or that on devices of what it launched itself."""
     spans = trace.columns("spans")
-    value = np.where(host_spans(trace), spans["self_ns"], 0) if by == "cpu" else spans["device_self_ns"]
-    return np.arange(len(spans)), spans["stack"], value
+    # A step is marked from one place, and its time is spent in others.
+    work = host_spans(trace) & (spans["kind"] != SpanKind.STEP)
+    value = np.where(work, spans["self_ns"], 0) if by == "cpu" else spans["device_self_ns"]
+    return np.arange(len(spans)), span_stacks(trace), value
 
 
 def _allocated(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:

@@ -30,11 +30,11 @@ interface Choices {
 }
 
 const MEASURES: Readonly<Record<string, { title: string; none: string; of: string }>> = {
-  cpu: { title: "CPU time", none: "No time was spent with a stack.", of: "the time on the CPU" },
+  cpu: { title: "CPU time", none: "No time was spent with a stack.", of: "the time in operators and ranges" },
   device: {
     title: "Device time",
     none: "No work of a device is tied to a stack: record on a device, with stacks.",
-    of: "the time on devices",
+    of: "the device time of what the host launched",
   },
   bytes: {
     title: "Allocated",

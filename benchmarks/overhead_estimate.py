@@ -1,0 +1,68 @@
+"""The overhead that the summary of a run prints, against steps of the same program that are not recorded, in turns with those that are.
+
+The summary multiplies the records of the steps by what a record costs in a small step of its own. Here the truth is known: of the
+program's steps every other slice is recorded, and what that adds is a share of the recorded steps.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.demo_overhead import gpt_step
+from benchmarks.harness import BASELINE, Result, added, interleave, report_added, run
+from benchmarks.workloads import tiny_training_step
+from kinetoscope.cli._overhead import measure_overhead
+from kinetoscope.cli._recording import Wanted
+
+MOST_OFF = 0.2
+PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
+    "tiny transformer": tiny_training_step,
+    "deeper transformer": lambda: tiny_training_step(64, 8),
+    "demo's GPT": gpt_step,
+}
+WANTED = {
+    "default": Wanted(prefix=Path("x")),
+    "--shapes --memory": Wanted(prefix=Path("x"), shapes=True, memory=True),
+}
+
+
+def estimated_ns(wanted: Wanted, step: Callable[[], None]) -> tuple[float, int]:
+    """What recording adds to a step by the summary's measure, and how many records that is."""
+    session = wanted.session(None)
+    with session:
+        step()
+    records = int((session.trace.column("spans", "stream") < 0).sum())
+    overhead = measure_overhead(wanted)
+    return (0.0 if overhead is None else overhead.total_ns(records)), records
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Compares each program and set of options."""
+    results = []
+    for program, make in PROGRAMS.items():
+        for flags, wanted in WANTED.items():
+            step = make()
+            step()
+            rounds, pieces = (2, 2) if options.quick else (12, 8 if program == "demo's GPT" else 40)
+            times = interleave(step, {"recorded": lambda wanted=wanted: wanted.session(None)}, rounds, pieces)
+            cost_ns = added(times, "recorded", "cpu", "median")
+            recorded_ns = times[BASELINE].median_ns() + cost_ns
+            guess_ns, records = estimated_ns(wanted, step)
+            off = guess_ns / cost_ns if cost_ns > 0 else float("nan")
+            results.append(
+                Result(
+                    f"overhead printed for the {program}, {flags}",
+                    f"within {MOST_OFF:.0%} of the truth",
+                    f"{100 * guess_ns / recorded_ns:.1f} % printed, {100 * cost_ns / recorded_ns:.1f} % measured ({off:.2f} x)",
+                    abs(off - 1) <= MOST_OFF,
+                    [
+                        f"{records} records a step, {cost_ns / max(records, 1):.0f} ns each",
+                        *report_added(times),
+                    ],
+                )
+            )
+    return results
+
+
+if __name__ == "__main__":
+    run(measure)
