@@ -11,6 +11,7 @@
 #   make fuzz          look for texts that break the native reader, FUZZ_SECONDS long (needs clang with libFuzzer)
 #   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
 #   make bench         the bars of the project, ours and torch.profiler side by side
+#   make gpu-check     what only a device can show, with whatever Python has torch and kinetoscope; results in OUT=build/gpu-check
 #   make clean         forget builds and caches (the virtual environment stays; remove .venv for that)
 #
 # PYTHON=python3.12 chooses another interpreter, PIP_FLAGS="..." is handed to every pip install (a mirror, a torch index).
@@ -48,7 +49,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest stress bench format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest stress bench gpu-check format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -204,6 +205,12 @@ stress: develop
 bench: develop
 	$(call say,Bars)
 	@$(BIN)/python -m benchmarks
+
+# Installs nothing, so that it runs where there is no network: .venv's Python if there is one, else PYTHON.
+OUT ?= build/gpu-check
+DEVICE ?=
+gpu-check:
+	@PYTHONPATH="$(PYTHONPATH)" $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tests.gpu $(OUT) $(if $(DEVICE),--device $(DEVICE))
 
 format: develop
 	@$(BIN)/ruff check --fix-only .

@@ -1,5 +1,7 @@
 """The tests of devices, on a device that needs no hardware: in processes of their own, since torch keeps a device for good."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,43 +9,72 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SUITE = [
-    sys.executable,
-    "-m",
-    "pytest",
-    "-c",
-    "tests/gpu/pytest.ini",
-    "--rootdir",
-    ".",
-    "--confcutdir",
-    "tests/gpu",
-    "-q",
-]
 
 
 @pytest.fixture(scope="module")
 def plugin_environment():
     """The environment in which Pythons find the device."""
-    pytest.importorskip("torch", reason="devices are used through PyTorch")
+    torch = pytest.importorskip("torch", reason="devices are used through PyTorch")
     from tests.support import test_device_plugin
 
+    if torch.accelerator.is_available():
+        pytest.skip("there is a device here, and torch takes one at a time: tests/gpu runs on it")
     try:
-        return test_device_plugin.environment(KINETOSCOPE_TEST_DEVICE=test_device_plugin.NAME)
+        return test_device_plugin.environment()
     except test_device_plugin.NoTestDeviceError as error:
         pytest.skip(f"the tests' own device cannot be built: {error}")
 
 
-def run(environment, *words, **more):
+def run(command, environment, expected=0, **more):
     done = subprocess.run(
-        [*SUITE, *words], cwd=ROOT, env={**environment, **more}, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env={**environment, **more}, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.returncode == expected, f"{done.stdout}\n{done.stderr}"
+    return done
+
+
+# The whole takes a minute, or several where many tests run beside it.
+@pytest.mark.timeout(900)
+def test_all_of_it_on_the_tests_own_device(plugin_environment, tmp_path):
+    check = [sys.executable, "-m", "tests.gpu", str(tmp_path), "--device", "testdevice", "--quick"]
+    done = run(check, plugin_environment)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert json.loads(done.stdout.splitlines()[-1]) == result
+    assert result["failed"] == []
+    assert result["hybrid"]["reason"].startswith("100 launches recorded by both engines agree")
+    assert result["tests"]["failed"] == []
+    assert result["tests"]["passed"] >= 30
+    assert all("only torch.cuda has this" in why or "torch" in why for why in result["tests"]["skipped"])
+    assert result["traces"]["torch.profiler"]["kernels"] > 100
+    rows = [line for line in (tmp_path / "result.md").read_text().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 3 * 4
+    for name in ("gpt-torch.json.gz", "gpt-kineto.ktrace", "gpt-hybrid.ktrace"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_without_a_device_one_line_says_so(tmp_path):
+    pytest.importorskip("torch", reason="devices are used through PyTorch")
+    from tests.gpu.conftest import found_device
+
+    if found_device() is not None:
+        pytest.skip("there is a device here")
+    done = run([sys.executable, "-m", "tests.gpu", str(tmp_path / "out")], os.environ, expected=3)
+    assert done.stderr == "gpu-check: there is no device here that torch can record; nothing was checked\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_that_torch_does_not_know_is_a_wrong_argument(tmp_path):
+    pytest.importorskip("torch", reason="devices are used through PyTorch")
+    done = run(
+        [sys.executable, "-m", "tests.gpu", str(tmp_path), "--device", "abacus"], os.environ, expected=2
+    )
+    assert "--device abacus: " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_runtimes_that_number_threads_in_their_own_way_are_understood(plugin_environment):
     """As CUPTI does: by pthread's numbers, also of threads that Python does not know (autograd's)."""
-    chosen = "native and (each_kernel or threads or backward)"
-    assert "3 passed" in run(
-        plugin_environment, "tests/gpu/test_engines.py", "-k", chosen, TEST_DEVICE_THREADS="pthread"
-    )
+    suite = [sys.executable, "-m", "pytest", "-c", "tests/gpu/pytest.ini", "--rootdir", ".", "-q"]
+    suite += ["--confcutdir", "tests/gpu", "tests/gpu/test_engines.py"]
+    chosen = ["-k", "native and (each_kernel or threads or backward)"]
+    assert "3 passed" in run([*suite, *chosen], plugin_environment, TEST_DEVICE_THREADS="pthread").stdout

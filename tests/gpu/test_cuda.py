@@ -46,9 +46,10 @@ def test_nccl_of_a_single_rank(record, cuda, tmp_path):
         trace = record(lambda: [torch.distributed.all_reduce(x) for _ in range(4)]).trace
     finally:
         torch.distributed.destroy_process_group()
+    # Alone, NCCL may have nothing to launch: the calls are there in any case.
     rows = trace.table("collectives").to_pylist()
     assert len(rows) == 4
-    assert {row["name"] for row in rows} <= {"allreduce", "all_reduce", "nccl:all_reduce"}, rows
+    assert {row["name"].replace("_", "") for row in rows} == {"allreduce"}, rows
 
 
 def test_kernels_of_triton_have_their_names(record, cuda):

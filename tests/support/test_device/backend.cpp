@@ -79,10 +79,13 @@ at::Tensor with_layout(const c10::Storage& storage, c10::DispatchKeySet keys, co
 // The same sizes and strides elsewhere: on the processor over the same memory, or on the meta device without
 // any.
 at::Tensor elsewhere(const at::Tensor& tensor, c10::DeviceType type) {
-  void* memory = type == c10::DeviceType::CPU ? const_cast<void*>(tensor.storage().data()) : nullptr;
+  const bool on_meta = type == c10::DeviceType::Meta;
+  void* memory = on_meta ? nullptr : const_cast<void*>(tensor.storage().data());
+  // A meta kernel gives results the sizes that they need.
+  c10::Allocator* grows = on_meta ? c10::GetAllocator(type) : nullptr;
   const c10::Storage storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
-                             c10::DataPtr(memory, c10::Device(type)), nullptr, false);
-  const auto key = type == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::Meta;
+                             c10::DataPtr(memory, c10::Device(type)), grows, on_meta);
+  const auto key = on_meta ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
   return with_layout(storage, c10::DispatchKeySet(key), tensor);
 }
 
@@ -93,6 +96,14 @@ at::Tensor allocate_like(const at::Tensor& meta) {
   const size_t bytes = static_cast<size_t>(elements) * meta.dtype().itemsize();
   const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, &allocator, true);
   return with_layout(storage, kKeys, meta);
+}
+
+// Gives a tensor that is to be written the sizes of what is written.
+void take_sizes(const at::Tensor& target, const at::Tensor& meta) {
+  if (target.sizes() == meta.sizes()) return;
+  const at::Tensor made = allocate_like(meta);
+  target.unsafeGetTensorImpl()->set_storage_keep_dtype(made.storage());
+  target.unsafeGetTensorImpl()->set_sizes_and_strides(made.sizes(), made.strides());
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -264,9 +275,7 @@ void compute(const c10::OperatorHandle& asked, torch::jit::Stack* stack) {
     return elsewhere(tensor, c10::DeviceType::CPU);
   };
   torch::jit::Stack metas = changed_stack(given, count, c10::DeviceType::Meta, on_meta);
-  torch::jit::Stack inputs = changed_stack(given, count, c10::DeviceType::CPU, on_processor);
   const c10::OperatorHandle computed = computing(asked, metas);
-  computing(asked, inputs);
   {
     const at::RecordFunctionGuard unseen(false);
     const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset);
@@ -274,6 +283,13 @@ void compute(const c10::OperatorHandle& asked, torch::jit::Stack* stack) {
   }
   const c10::impl::VirtualGuardImpl guard(kType);
   const c10::Device before = guard.exchangeDevice({kType, device});
+  for (size_t place = 0; place < metas.size(); ++place) {
+    const int argument = aliased_argument(schema, place);
+    if (argument >= 0 && schema.returns()[place].alias_info()->isWrite() && metas[place].isTensor())
+      take_sizes(given[static_cast<size_t>(argument)].toTensor(), metas[place].toTensor());
+  }
+  torch::jit::Stack inputs = changed_stack(given, count, c10::DeviceType::CPU, on_processor);
+  computing(asked, inputs);
   torch::jit::Stack results;
   std::vector<std::pair<size_t, at::Tensor>> targets;
   bool is_view = !schema.returns().empty();
@@ -411,6 +427,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from", TORCH_FN(copy_from));
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   library.impl("_local_scalar_dense", TORCH_FN(local_scalar));
+  for (const char* name : {"convolution_overrideable", "convolution_backward_overrideable"})
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute>());
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
