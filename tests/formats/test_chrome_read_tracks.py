@@ -2,6 +2,7 @@
 
 import pytest
 
+import kinetoscope
 from tests.support.chrome_text import x
 from tests.support.kineto_text import PID, kernel, kinds, launches, named, op, opened, spans
 
@@ -85,3 +86,40 @@ def test_devices_of_mtia_have_kernels_and_copies():
     assert trace.table("streams").select(["device_type", "device_index", "number", "name"]).to_pylist() == [
         {"device_type": 19, "device_index": 9, "number": 4, "name": "Stream 1 FW"}
     ]
+
+
+def test_a_wait_of_mtia_is_no_kernel():
+    trace = opened(
+        op("runFunction", 0, 2, cat="mtia_runtime", correlation=1),
+        x("add-dtype_Float", 5, 3, "mtia_ccp_events", 9, 4, correlation=1, stream=1),
+        x("event_wait", 9, 300, "mtia_ccp_events", 9, 4, stream=1),
+    )
+    assert trace.table("kernels")["name"].to_pylist() == ["add-dtype_Float"]
+    assert trace.table("devices")["compute_ns"].to_pylist() == [3_000]
+    kind = {row["name"]: row["kind"] for row in trace.table("spans").to_pylist()}
+    assert kind["event_wait"] == "sync"
+
+
+def test_lanes_of_an_ascend_device_are_said_not_to_be_understood(tmp_path):
+    trace = opened(
+        named("process_name", PID, 0, "Python"),
+        named("process_name", 77, 0, "Ascend Hardware"),
+        op("aten::mm", 0, 5),
+        [
+            {
+                "ph": "X",
+                "name": "MatMulV2",
+                "pid": 77,
+                "tid": 3,
+                "ts": at,
+                "dur": 2,
+                "args": {"Task Type": "AI_CORE"},
+            }
+            for at in (5, 9)
+        ],
+    )
+    (loss,) = trace.losses
+    assert (loss["what"], loss["count"]) == ("slices of an Ascend device taken for work of the host", 2)
+    assert "torch_npu" in loss["why"]
+    trace.save(tmp_path / "x.json")
+    assert [loss["count"] for loss in kinetoscope.open(tmp_path / "x.json").losses] == [2]

@@ -2,7 +2,14 @@ import json
 
 import pytest
 
-from kinetoscope.tables._collective_facts import CALLS, facts_of_call, facts_of_description, facts_of_range
+from kinetoscope.cli.info import describe
+from kinetoscope.tables._collective_facts import (
+    CALLS,
+    facts_of_call,
+    facts_of_description,
+    facts_of_range,
+    type_named,
+)
 from kinetoscope.tables._device_transfers import facts_of_kernel
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
@@ -213,3 +220,44 @@ def test_kernels_say_by_their_names_what_they_do(name, known):
 )  # fmt: skip
 def test_ranges_say_backend_and_call(text, found):
     assert facts_of_range(text) == found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)", "dispatch"),
+        ("void deep_ep::internode_ll::combine<true, 4>(void*, int)", "combine"),
+        ("void uccl::ep::internode::notify_dispatch<false, 2>(int const*)", "dispatch"),
+        ("void quickreduce::allreduce_prototype_twoshot<quickreduce::CodecQ4>(half const*)", "all_reduce"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all_reduce"),
+        ("void c10d::symmetric_memory::(anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16>(c10::BFloat16**)",
+         "all_reduce"),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1, half>(int)", "all_reduce"),
+    ],
+)  # fmt: skip
+def test_kernels_of_custom_collectives_have_a_name_and_are_communication(kernel, name):
+    trace = TraceBuilder().kernel(kernel, 0, 20).build()
+    assert trace.table("collectives")["name"].to_pylist() == [name]
+    assert trace.table("kernels")["sort"].to_pylist() == ["communication"]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    ["void cutlass::epilogue::step::dispatch(x)", "void deep::epilogue(x)", "triton_red_fused_reduce_0"],
+)
+def test_kernels_that_only_sound_alike_compute(kernel):
+    assert TraceBuilder().kernel(kernel, 0, 20).build().table("kernels")["sort"].to_pylist() == ["compute"]
+
+
+@pytest.mark.parametrize("spelt", ["long", "long int", "Long", "long long"])
+def test_types_as_any_compiler_spells_them(spelt):
+    assert type_named(spelt) == ("int64", 8)
+
+
+def test_info_counts_the_calls_of_the_table():
+    builder = called("")
+    builder.kernel("ncclDevKernel_AllGather(x)", 400, 20)
+    trace = builder.build()
+    rows = trace.table("collectives").num_rows
+    assert rows > len(trace.columns("collectives"))
+    assert f", {rows} collectives" in dict(describe(trace, "x"))["holds"]

@@ -230,6 +230,8 @@ def _amounts(trace: Trace) -> str:
         "collectives": ("collective", None),
     }
     rows = {name: len(trace.columns(name)) for name in nouns}
+    # The stored table has what calls say of themselves; there are others, and kernels without a call.
+    rows["collectives"] = trace.table("collectives").num_rows
     if rows["streams"]:
         nouns |= {
             "kernels": ("kernel", None),

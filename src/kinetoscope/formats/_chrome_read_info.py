@@ -93,6 +93,11 @@ LOSSES: dict[str, tuple[str, str, str]] = {
         "events",
         "Their phase is none that slices, counters, arrows or marks have.",
     ),
+    "ascend_spans": (
+        "slices of an Ascend device taken for work of the host",
+        "devices",
+        "Traces of torch_npu do not say in Kineto's way what ran on the device: its tables of kernels, streams and idle time are empty.",
+    ),
     "text_after_end": ("file with text after the end of the trace", "file", "They were left out."),
 }
 """Counts of the native reader -> what, where and why, as the table `losses` says it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Backward functions that torch's own code generator names, and those that accumulate gradients.
 _BACKWARD = re.compile(r"(?:[A-Za-z_]\w*Backward\d+|torch::autograd::\w+)")
-_MTIA_COPY = "dma_request"
+_MTIA_COPY, _MTIA_WAIT = "dma_request", "event_wait"
 # Ranges that torch itself marks, which its releases before 1.9 wrote as operators.
 _RANGES = ("Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 
@@ -36,6 +36,7 @@ class NameClass(IntEnum):
     BACKWARD = 5
     MTIA_COPY = 6
     RANGE = 7
+    MTIA_WAIT = 8
 
 
 def classify(strings: Sequence[str]) -> NDArray[np.uint8]:
@@ -60,6 +61,8 @@ def classify(strings: Sequence[str]) -> NDArray[np.uint8]:
             found[row] = NameClass.RANGE
         elif text == _MTIA_COPY:
             found[row] = NameClass.MTIA_COPY
+        elif text == _MTIA_WAIT:
+            found[row] = NameClass.MTIA_WAIT
         elif _BACKWARD.fullmatch(text):
             found[row] = NameClass.BACKWARD
     for row, text in enumerate(strings):

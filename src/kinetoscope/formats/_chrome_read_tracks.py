@@ -31,6 +31,10 @@ _MOST_DEVICES = 1024
 _FIRST_MADE_UP = 1 << 40
 
 
+# What torch_npu calls the process of its device.
+_ASCEND = "Ascend Hardware"
+
+
 @dataclass
 class Tracks:
     """The tracks of a file as rows of `threads`, in the order of the native reader.
@@ -43,6 +47,7 @@ class Tracks:
         stream_of: For each track its row of `streams`, -1 for those of the host.
         main_process: The process with the most spans on the host, None without any.
         processes: What is known of each process of the host: `process`, `name`, `labels`.
+        ascend_spans: How many spans are of an Ascend device, which writes them as if they were of the host.
     """
 
     on_device: NDArray[np.bool_]
@@ -52,6 +57,7 @@ class Tracks:
     stream_of: NDArray[np.int32]
     main_process: int | None
     processes: list[dict[str, Any]]
+    ascend_spans: int
 
 
 @dataclass
@@ -144,6 +150,11 @@ def read_tracks(
         stream_of,
         main,
         _described(names, processes, process_texts, process_of, on_device),
+        sum(
+            int(spans_of[row])
+            for row, key in enumerate(zip(processes, process_texts, strict=True))
+            if not on_device[row] and names.processes.get(key) == _ASCEND
+        ),
     )
 
 

@@ -216,7 +216,10 @@ class _Made:
         tell_processes(info, tracks)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")
-        self.tables["losses"] = read_losses(header, native.pop("losses"))
+        losses = native.pop("losses")
+        if OWN not in header:
+            losses = {**losses, "ascend_spans": tracks.ascend_spans}
+        self.tables["losses"] = read_losses(header, losses)
         self.tables["cycles"] = read_cycles(native.pop("windows", ()), last_ns)
         take_own_facts(header, self.tables, self.strings)
         info.pop(OWN, None)
@@ -283,7 +286,9 @@ class _Made:
             backward[rows] |= named[rows] != NameClass.WRAPPER
         kind[backward & host & (kind == SpanKind.OPERATOR)] = SpanKind.BACKWARD
         if MTIA in self.tracks.streams["device_type"]:
-            kind[on_device & (kind == SpanKind.KERNEL) & (named == NameClass.MTIA_COPY)] = SpanKind.MEMCPY
+            pieces = on_device & (kind == SpanKind.KERNEL)
+            kind[pieces & (named == NameClass.MTIA_COPY)] = SpanKind.MEMCPY
+            kind[pieces & (named == NameClass.MTIA_WAIT)] = SpanKind.SYNC
         return kind
 
     def _scope(self) -> NDArray[np.uint8]:

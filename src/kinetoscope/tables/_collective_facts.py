@@ -44,6 +44,10 @@ _TYPES = {
     "float8_e4m3fn": ("Float8_e4m3fn", "c10::Float8_e4m3fn", 1), "float8_e5m2": ("Float8_e5m2", "c10::Float8_e5m2", 1),
 }  # fmt: skip
 _TYPE_OF = {spelt: (name, row[2]) for name, row in _TYPES.items() for spelt in row[:2]}
+# What other compilers than the GNU one for Linux call these types.
+_TYPE_OF |= dict.fromkeys(("long", "long long", "long long int", "int64_t"), ("int64", 8)) | {
+    "short": ("int16", 2)
+}
 # What backends that describe their calls name them.
 _DESCRIBED_NAMES = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",

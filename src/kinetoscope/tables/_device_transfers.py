@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
-# NCCL's names, as RCCL has them too, and those of vLLM's and torch's own all-reduce.
+# NCCL's names, as RCCL has them too, those of vLLM's, SGLang's and torch's own all-reduces, and those of DeepEP.
 _NAMES = (
+    (re.compile(r"(?:(?<!\w)|deep_)ep::.*dispatch", re.IGNORECASE), "dispatch"),
+    (re.compile(r"(?:(?<!\w)|deep_)ep::.*combine", re.IGNORECASE), "combine"),
     (re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE), "all_reduce"),
     (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
     (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
@@ -75,7 +77,7 @@ def kernels_of_calls(trace: Trace, calls: Container[int]) -> dict[int, list[int]
 
 def facts_of_kernel(name: str) -> Facts:
     """Say what a kernel does by its name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
-    short = name.partition("(")[0]
+    short = name.replace("(anonymous namespace)::", "").partition("(")[0]
     call = next((known for pattern, known in _NAMES if pattern.search(short)), UNKNOWN_CALL)
     facts = Facts(call)
     if call in _REDUCTIONS:

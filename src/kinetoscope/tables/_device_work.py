@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 # Kernels that move data between devices, by their names: NCCL, RCCL (which keeps NCCL's names), MSCCL, oneCCL, HCCL,
-# NVSHMEM, the all-reduce of vLLM and SGLang, and those of torch's symmetric memory.
+# NVSHMEM, DeepEP and its kin, the all-reduces of vLLM and SGLang, and those of torch's symmetric memory.
 _COMMUNICATES = re.compile(
-    r"nccl|rccl|msccl|oneccl|hccl|nvshmem|cross_device_reduce|(one|two)_shot_all_?reduce|multimem_(one_shot_)?all_?",
+    r"nccl|rccl|msccl|oneccl|hccl|nvshmem|(?<!\w)ep::|deep_ep::|quickreduce::"
+    r"|cross_device_reduce|(one|two)_?shot_all_?reduce|all_?reduce_(fusion|(one|two)_?shot)|multimem_(one_shot_)?all_?",
     re.IGNORECASE,
 )
 # MTIA's copies look like its kernels.
