@@ -156,3 +156,35 @@ def test_a_summary_of_kernels_that_took_no_time_is_a_summary(call, tmp_path):
     ended = call("report", "--text", path)
     assert ended.exit_code == 0, ended.exception
     assert re.search(r"gemm\s+0 ns\s+–\s+1", ended.stdout)
+
+
+def test_a_command_that_is_nearly_one_is_a_question(call):
+    ended = call("inof", "x")
+    assert (ended.exit_code, ended.stderr.strip()) == (
+        2,
+        "kinetoscope: error: there is no command 'inof'; did you mean 'info'?",
+    )
+    assert "No such command 'xyzzy'" in call("xyzzy").stderr
+
+
+def test_a_trace_comes_through_standard_input(tmp_path):
+    TraceBuilder().span("aten::mm", 0, 100).build().save(tmp_path / "run.json")
+    with (tmp_path / "run.json").open("rb") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "kinetoscope", "table", "-", "ops"],
+            check=True, stdin=file, capture_output=True, text=True,
+        )  # fmt: skip
+    assert "aten::mm" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.ktrace"])
+def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_given(call, tmp_path, name):
+    TraceBuilder().span("aten::mm", 0, 100).build().save(tmp_path / "run.ktrace")
+    wanted = tmp_path / "missing" / name
+    ended = call("convert", tmp_path / "run.ktrace", wanted)
+    assert ended.exit_code == 1
+    assert ended.stderr.strip() == f"kinetoscope: error: {wanted.parent}: No such file or directory"
+
+
+def test_sql_says_what_a_query_may_do(call):
+    assert "may read and write files" in " ".join(call("sql", "--help").stdout.split())

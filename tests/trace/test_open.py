@@ -164,3 +164,28 @@ def test_what_cannot_be_opened_is_refused_in_words(tmp_path):
             open(io.BytesIO(JSON), **{name: "1"})
     with pytest.raises(FormatError, match="a folder, but no trace"):
         open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}', "open it in speedscope"),
+        ('{"meta": {"interval": 1, "processType": 0}, "libs": [], "threads": []}', "Firefox Profiler"),
+        ('{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}', "read_execution_trace"),
+        ('{"nodes": [], "startTime": 1, "endTime": 2, "samples": []}', "developer tools"),
+    ],
+)  # fmt: skip
+def test_json_of_other_tools_is_told_by_what_it_is(tmp_path, text, what):
+    path = tmp_path / "x.json"
+    for data in (text.encode(), gzip.compress(text.encode())):
+        path.write_bytes(data)
+        with pytest.raises(FormatError, match=what) as caught:
+            open(path)
+        assert str(path) in str(caught.value)
+
+
+def test_what_kinetoscope_writes_for_others_is_told_too(tmp_path):
+    path = tmp_path / "x.speedscope.json"
+    TraceBuilder().span("aten::mm", 0, 100).build().save(path)
+    with pytest.raises(FormatError, match="open it in speedscope"):
+        open(path)

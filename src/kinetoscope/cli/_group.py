@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -50,6 +51,15 @@ class Commands(click.Group):
             _terminal.allow_any_text()
         command: click.Command = importlib.import_module(f"kinetoscope.cli.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a subcommand; a name that nearly is one is a question."""
+        name = args[0]
+        if name not in COMMANDS and (near := difflib.get_close_matches(name, COMMANDS, 1)):
+            raise click.UsageError(f"there is no command {name!r}; did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands without importing them."""

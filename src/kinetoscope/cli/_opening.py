@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,8 @@ QUIET_S = 0.4
 def open_trace(path: str) -> Trace:
     """Open a trace; a file of JSON that takes its time shows a bar on the terminal, which disappears afterwards.
 
+    `-` is standard input.
+
     Raises:
         FormatError: See `kinetoscope.open`.
         OSError: The file cannot be read.
@@ -27,12 +30,13 @@ def open_trace(path: str) -> Trace:
     from kinetoscope.cli._terminal import console
     from kinetoscope.trace import open as open_any
 
+    source: str | IO[bytes] = sys.stdin.buffer if path == "-" else path
     printer = console(stderr=True)
     if not printer.is_terminal:
-        return open_any(path)
+        return open_any(source)
     bar = ReadingBar(printer, path)
     try:
-        return open_any(path, progress=bar)
+        return open_any(source, progress=bar)
     finally:
         bar.end()
 

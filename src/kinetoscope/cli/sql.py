@@ -13,6 +13,9 @@ import click
 def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     """Ask a trace a question in DuckDB's SQL; every table of `kinetoscope table` can be named.
 
+    The query runs with the rights of whoever types it: it may read and write files, as in
+    `copy (select ...) to 'file.parquet'`. Queries on the page of `kinetoscope view` may not.
+
     For example: kinetoscope sql run.ktrace "select name, sum(self_ns) as self_ns from spans group by name"
     """
     from kinetoscope.cli import _grid

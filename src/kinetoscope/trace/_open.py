@@ -21,6 +21,28 @@ if TYPE_CHECKING:
 
 RECORDING_MAGIC = b"KSCOPE\r\n"
 ZIP_MAGIC = b"PK\x03\x04"
+# Words that files of other tools begin with, and what these are.
+_OTHER_FORMATS = (
+    (
+        (b"speedscope.app/file-format-schema",),
+        "a profile for speedscope, which kinetoscope writes and does not read: open it in speedscope",
+    ),
+    (
+        (b'"meta"', b'"interval"', b'"processType"'),
+        "a profile of the Firefox Profiler, which kinetoscope does not read: open it there",
+    ),
+    (
+        (b'"schema"', b'"nodes"'),
+        (
+            'an execution trace, which has no times: `trace.table("execution", execution_trace=...)` joins it to the trace '
+            "of the same run, and kinetoscope.formats.execution_trace.read_execution_trace reads it alone"
+        ),
+    ),
+    (
+        (b'"nodes"', b'"startTime"'),
+        "a CPU profile of Chrome or Node.js, which kinetoscope does not read: open it in Chrome's developer tools",
+    ),
+)
 CAN_OPEN = (
     "recordings of this profiler (also of killed processes), .ktrace files, .tables folders, and traces of Kineto and "
     "others in Chrome's JSON format, plain or packed by gzip or zstd"
@@ -79,9 +101,14 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
             begin = text.head()
             for first_characters, reader in catalog.READERS:
                 if begin.startswith(first_characters):
-                    trace: Trace = catalog.resolve(reader)(
-                        text, max_memory_bytes=max_memory_bytes, progress=progress
-                    )
+                    try:
+                        trace: Trace = catalog.resolve(reader)(
+                            text, max_memory_bytes=max_memory_bytes, progress=progress
+                        )
+                    except FormatError as error:
+                        if known := _other_format(text.beginning):
+                            raise FormatError(f"{found.name}: no trace: {known}") from error
+                        raise
                     return trace
         finally:
             text.close()
@@ -120,6 +147,14 @@ def _open_path(
     from kinetoscope.trace._file_reader import read_ktrace
 
     return read_ktrace(path, max_memory_bytes=max_memory_bytes, max_uncompressed_bytes=max_uncompressed_bytes)
+
+
+def _other_format(beginning: bytes) -> str:
+    """What JSON is that holds no trace, by its first bytes, and what reads it; empty where it is nothing known."""
+    for words, what in _OTHER_FORMATS:
+        if all(word in beginning for word in words):
+            return what
+    return ""
 
 
 def _what_it_is(head: bytes, begin: bytes) -> str:

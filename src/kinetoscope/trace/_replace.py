@@ -21,7 +21,13 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
     # Not from `tempfile`, whose files only their owner may read: the finished one shall be like any new file.
     unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
-        with unfinished.open("xb") as file:
+        try:
+            file = unfinished.open("xb")
+        except OSError as error:
+            # Nobody knows the name that it has meanwhile.
+            known = path if path.parent.is_dir() else path.parent
+            raise type(error)(error.errno, error.strerror, str(known)) from None
+        with file:
             yield file
         unfinished.replace(path)
     except BaseException:

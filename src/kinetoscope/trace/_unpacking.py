@@ -24,6 +24,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 BLOCK_BYTES = 1 << 20
 _PACKED_BYTES = 1 << 18
+_BEGINNING_BYTES = 1 << 16
 # What pyarrow has unpacked of a read that fails is lost, so reads are small.
 _ZSTD_BYTES = 1 << 14
 
@@ -63,6 +64,7 @@ class UnpackedText:
         source: Where the bytes come from.
         losses: How often what went wrong, by the names of `LOSSES`; complete when all blocks have been taken.
         packing: `gzip`, `zstd` or empty.
+        beginning: The first 64 KiB of what was unpacked so far.
     """
 
     def __init__(self, source: ByteSource, max_uncompressed_bytes: int | None = None) -> None:
@@ -73,6 +75,7 @@ class UnpackedText:
         magic = source.peek(len(ZSTD_MAGIC))
         self.packing = "gzip" if magic.startswith(GZIP_MAGIC) else "zstd" if magic == ZSTD_MAGIC else ""
         self._first: list[bytes | memoryview] = []
+        self.beginning = b""
         self._blocks = self._unpacked()
 
     def head(self) -> bytes:
@@ -92,10 +95,17 @@ class UnpackedText:
         """The blocks from the start; a block is valid until the next one is asked for."""
         try:
             while self._first:
-                yield self._first.pop(0)
-            yield from self._blocks
+                yield self._kept(self._first.pop(0))
+            for block in self._blocks:
+                yield self._kept(block)
         finally:
             self.close()
+
+    def _kept(self, block: bytes | memoryview) -> bytes | memoryview:
+        """The block, of which the beginning may have to be looked at again."""
+        if len(self.beginning) < _BEGINNING_BYTES:
+            self.beginning += bytes(block[: _BEGINNING_BYTES - len(self.beginning)])
+        return block
 
     def close(self) -> None:
         """End the thread that unpacks; the source stays open."""
