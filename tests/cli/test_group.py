@@ -188,3 +188,13 @@ def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_given(call, tmp
 
 def test_sql_says_what_a_query_may_do(call):
     assert "may read and write files" in " ".join(call("sql", "--help").stdout.split())
+
+
+def test_info_leaves_the_command_line_out_where_it_is_not_wanted(call, tmp_path):
+    trace = TraceBuilder().span("aten::mm", 0, 100).build()
+    trace.info["command_line"] = ["train.py", "--token=sesame"]
+    trace.save(tmp_path / "run.ktrace")
+    assert "sesame" in call("info", tmp_path / "run.ktrace").stdout
+    shown = call("info", "--no-command-line", tmp_path / "run.ktrace")
+    assert shown.exit_code == 0
+    assert "sesame" not in shown.stdout

@@ -35,7 +35,13 @@ _MOST_DEVICES = 16
 
 @click.command("info")
 @click.argument("path", metavar="TRACE")
-def command(path: str) -> None:
+@click.option(
+    "--command-line/--no-command-line",
+    "told",
+    default=True,
+    help="Say which command line ran; it may hold what is not for everybody.",
+)
+def command(path: str, *, told: bool) -> None:
     """Say what a trace is, where it was made, what it holds, and whether it is complete.
 
     It may also be the recording of a program that was killed or still runs.
@@ -46,6 +52,8 @@ def command(path: str) -> None:
     printer = console()
     with open_trace(path) as trace:
         facts = describe(trace, path)
+    if not told:
+        facts = [fact for fact in facts if fact[0] != "program"]
     label_width = max(len(label) for label, _ in facts) + 2
     for label, value in facts:
         print_fact(printer, label, value, label_width)
