@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope._errors import (
     ArgumentError,
+    ArgumentTypeError,
     FolderNotEmptyError,
     FormatError,
     KinetoscopeError,
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 # Without `open`: whoever imports all names keeps the one of Python.
 __all__ = [
     "ArgumentError",
+    "ArgumentTypeError",
     "DataLoading",
     "DeviceType",
     "ExecutionTraceObserver",

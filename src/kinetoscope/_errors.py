@@ -4,6 +4,7 @@
 
     KinetoscopeError
     ├── ArgumentError            (also a ValueError)    a call was given a value it cannot use
+    │   └── ArgumentTypeError    (also a TypeError)     the value is of a type that it cannot use
     ├── StateError               (also a RuntimeError)  a call came at a moment when it makes no sense
     ├── FormatError              (also a ValueError)    a file is not what it should be
     ├── FolderNotEmptyError      (also a FileExistsError)  a folder has files in it and new ones may not join them
@@ -16,6 +17,7 @@ place, so code written for those keeps working. Each message says what was wrong
 
 __all__ = [
     "ArgumentError",
+    "ArgumentTypeError",
     "FolderNotEmptyError",
     "FormatError",
     "KinetoscopeError",
@@ -31,6 +33,10 @@ class KinetoscopeError(Exception):
 
 class ArgumentError(KinetoscopeError, ValueError):
     """A call was given a value it cannot use."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """A call was given a value of a type it cannot use."""
 
 
 class StateError(KinetoscopeError, RuntimeError):

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import torch
 import torch.profiler
+from torch.profiler._memory_profiler import Action, MemoryProfile
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, StateError, profile
@@ -55,9 +56,7 @@ def test_by_pipe_and_by_file_it_is_the_same(monkeypatch):
             program()
         if not can_follow:
             monkeypatch.setattr(_kineto_text, "_follow", lambda *_: False)
-        text = read_text(theirs.profiler.kineto_results)
-        assert text.left_out == 0
-        traces.append(text.native)
+        traces.append(read_text(theirs.profiler.kineto_results))
     piped, filed = (
         [native["strings"][name] for name in native["spans"]["name"].tolist()] for native in traces
     )
@@ -104,13 +103,31 @@ def test_without_any_folder_the_trace_says_what_is_wrong(monkeypatch, tmp_path):
     assert not trace.complete
 
 
-@pytest.mark.parametrize("limit_s", [None, 100.0])
-def test_what_torch_cannot_write_is_a_loss(limit_s):
+def test_a_time_limit_for_torchs_objects_leaves_out_nothing_of_ours(tmp_path):
+    session = record(post_processing_timeout_s=0)
+    assert names_of(session.trace)["aten::linear"] == 1
+    assert session.trace.complete
+
+
+@pytest.mark.parametrize("profile_memory", [True, False])
+def test_memory_under_torchs_collector_is_torchs_own_object(profile_memory):
+    options = {"record_shapes": True, "with_stack": True, "profile_memory": profile_memory}
+    session = record(lambda: torch.ones(4).add_(1), **options)
+    if not profile_memory:
+        with pytest.raises(ValueError, match="profile_memory=True"):
+            session._memory_profile()
+        return
+    actions = {action for _, action, _, _ in session._memory_profile().timeline}
+    assert {Action.CREATE, Action.INCREMENT_VERSION} <= actions
+    assert isinstance(session._memory_profile(), MemoryProfile)
+
+
+def test_what_torch_cannot_write_is_a_loss():
     class Failing(WrittenResults):
         def save(self, path):
             """torch says on stderr that it cannot, and returns."""
 
-    (loss,) = recording_of(Failing(str), post_processing_timeout_s=limit_s).trace().losses
+    (loss,) = recording_of(Failing(str)).trace().losses
     assert "torch's collector could not write" in loss["why"]
 
 
@@ -301,7 +318,7 @@ def test_leaving_out_leads_kernels_to_their_new_rows():
 
     rows = [event(f"op{row}", "cpu_op", 10 * row) for row in range(6)]
     rows += [event(f"k{row}", "kernel", 10 * row, grid=[row, 1, 1], stream=7, device=0) for row in range(3)]
-    native = read_text(WrittenResults(lambda: f'{{"traceEvents": [{", ".join(rows)}]}}')).native
+    native = read_text(WrittenResults(lambda: f'{{"traceEvents": [{", ".join(rows)}]}}'))
     leave_out(native, None, [(10_000, 20_000), (40_000, float("inf"))])
     names = [native["strings"][name] for name in native["spans"]["name"].tolist()]
     assert sorted(names) == ["k0", "k1", "k2", "op0", "op2", "op3"]

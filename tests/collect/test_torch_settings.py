@@ -88,6 +88,7 @@ def test_readers_find_when_it_was_recorded(engine, tmp_path):  # noqa: F811
     events = events_of(ours, tmp_path / "ours.json")
     (window,) = (event for event in events if event.get("cat") == "Trace")
     (end,) = (event for event in events if event.get("name") == FRAME[2])
+    assert [event["name"] for event in events[-4:]] == [FRAME[0], "process_sort_index", *FRAME[1:]]
     inside = [event for event in events if event.get("ph") == "X" and event is not window]
     assert window["ts"] <= min(event["ts"] for event in inside)
     assert max(event["ts"] + event["dur"] for event in inside) <= window["ts"] + window["dur"] == end["ts"]

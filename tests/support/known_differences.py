@@ -49,6 +49,8 @@ OPTIMIZER_OPERATORS = ("aten::_foreach_", "aten::add", "aten::div", "aten::lerp_
 ENGINE = "autograd::engine::evaluate_function: "
 PYTHON_FUNCTIONS = (
     "CheckpointFunction",
+    "CompiledFunction",
+    "CompiledFunctionBackward",
     CubeOfCube.__name__,
     "GeneratedBackwardFor_kinetoscope_tests_scaled_default",
 )

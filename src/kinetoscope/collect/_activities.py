@@ -12,7 +12,7 @@ import torch
 import torch.profiler
 from torch.profiler import DeviceType, ProfilerAction, ProfilerActivity, kineto_available, record_function
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.collect._warn import warn_user
 
 __all__ = [
@@ -157,7 +157,7 @@ def _is_there(activity: ProfilerActivity) -> bool:
 def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, Wanted]]:
     """Each activity of a user's iterable with what is wanted of it, or an error that names the first item that is none."""
     if isinstance(activities, (str, bytes, ProfilerActivity)) or not isinstance(activities, Iterable):
-        raise ArgumentError(
+        raise ArgumentTypeError(
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
         )
     seen = set()
@@ -167,7 +167,7 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
         )
         for activity, kinds in chosen:
             if not isinstance(activity, ProfilerActivity):
-                raise ArgumentError(
+                raise ArgumentTypeError(
                     f"activities contains {activity!r}, which is no activity. Valid ones: {_valid_names()}."
                 )
             if activity in seen:

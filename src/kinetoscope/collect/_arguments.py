@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol, SupportsIndex, get_args
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.collect._choose import EngineName
 from kinetoscope.collect._engine import Engine
 
@@ -45,7 +45,7 @@ def checked_switch(name: str, value: object) -> bool:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan
     if number not in (0, 1):
-        raise ArgumentError(f"{name}={value!r} is not valid: choose True or False.")
+        raise ArgumentTypeError(f"{name}={value!r} is not valid: choose True or False.")
     return bool(number)
 
 
@@ -104,7 +104,7 @@ def checked_report(oom_report: ReportPlace) -> Path | Literal[False] | None:
 def checked_callable(name: str, value: Callable[..., Any] | None) -> Callable[..., Any] | None:
     """Something that can be called, or nothing."""
     if value is not None and not callable(value):
-        raise ArgumentError(f"{name}={value!r} is not valid: it must be callable, or None.")
+        raise ArgumentTypeError(f"{name}={value!r} is not valid: it must be callable, or None.")
     return value
 
 
@@ -124,7 +124,9 @@ def checked_seconds(name: str, value: float | None) -> float | None:
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not seconds >= 0:
-        raise ArgumentError(
+        given: object = value
+        kind = ArgumentError if isinstance(given, (int, float)) else ArgumentTypeError
+        raise kind(
             f"{name}={value!r} is not valid: {name} must be non-negative, in seconds, or None for no limit."
         )
     return seconds

@@ -38,7 +38,7 @@ class RecordingRequest:
         record_function_ids: Keep torch's own number of each call, by which execution traces name it.
         torch_objects: Let torch's own collector, where it records, make the event objects that `prof.profiler` shows.
         experimental_config: torch's experimental settings, for the engine that has a use for them.
-        post_processing_timeout_s: For how many seconds events may be turned into columns; None means no limit.
+        post_processing_timeout_s: For how many seconds torch may make its own event objects; None means no limit.
         trace_id: The id of the trace; also in `info`.
         path: The live recording file; None means a private temporary place.
         ring_bytes: Upper limit of the recording in bytes, the oldest parts being overwritten; None means no limit.

@@ -21,6 +21,7 @@ import torch.profiler
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect._activities import supported_activities
 from kinetoscope.collect._arguments import checked_engine
+from kinetoscope.collect._as_torch import ObserverAsTorch, SessionAsTorch
 from kinetoscope.collect._execution_trace import ExecutionTraceObserver
 from kinetoscope.collect._handlers import tensorboard_trace_handler
 from kinetoscope.collect._low_level import _KinetoProfile
@@ -69,7 +70,8 @@ def install(*, engine: EngineName = "auto") -> Installation:
 
     This holds for `torch.profiler` and `torch.profiler.profiler`, for what is imported from them later, and for every
     loaded module that has imported such a name already. A second call changes nothing. Sessions that exist, and classes
-    made from torch's, stay what they are. Ranges that the program marks by NVTX or ITT are kept in every recording.
+    made from torch's, stay what they are. What torch lets pass, such as an export into a folder that does not exist or a
+    second `start()`, is a warning and no error. Ranges that the program marks by NVTX or ITT are kept in every recording.
 
     Args:
         engine: What records where the program does not say: `"native"`, `"kineto"` (torch's own collector, for tools that
@@ -153,6 +155,7 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
         # Not issubclass: that asks our class, which asks its subclasses, of which the stand-in is one.
         return ours in other.__mro__ or theirs in other.__mro__
 
+    leniency = SessionAsTorch if issubclass(ours, _KinetoProfile) else ObserverAsTorch
     contents: dict[str, Any] = {
         "__module__": ours.__module__,
         "__qualname__": ours.__qualname__,
@@ -160,7 +163,7 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
     }
     if issubclass(ours, _KinetoProfile):
         contents |= of_sessions
-    stand_in = Known(ours.__name__, (ours, theirs), contents)
+    stand_in = Known(ours.__name__, (leniency, ours, theirs), contents)
     return stand_in
 
 

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 _DEVICE_NAMES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
+class UnknownKindError(ArgumentError, RuntimeError):
+    """An activity has no kind of that name; torch raises a RuntimeError."""
+
+
 class KinetoEngine:
     """Records with the collector that is built into torch."""
 
@@ -75,7 +79,7 @@ class KinetoEngine:
                 raise
             # torch alone knows the names of kinds, and tells the wrong one only here.
             self._collector = None
-            raise ArgumentError(f"activities: {error}") from error
+            raise UnknownKindError(f"activities: {error}") from error
 
     def start(self) -> None:
         """Let torch collect.

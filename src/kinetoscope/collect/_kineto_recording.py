@@ -33,7 +33,6 @@ _WHY_TAKEN = (
     "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
     "use one of them at a time, or the native engine, which can run beside torch.profiler"
 )
-_WHY_LEFT_OUT = "post_processing_timeout_s was over before all that torch wrote was read."
 _WHY_UNKNOWN = (
     "torch writes `unknown` for a name with other characters than those of ASCII, and puts other characters in the place of "
     "quotes and backslashes. The native engine keeps them."
@@ -118,15 +117,15 @@ class KinetoRecording:
             lost.append((_EVERYTHING, 1, _WHOLE, _WHY_TAKEN))
         else:
             try:
-                read, left_out = self._read(results, may_start_threads)
+                read = self._read(results, may_start_threads)
             except RecorderError as error:
                 lost.append((_EVERYTHING, 1, _WHOLE, str(error)))
                 info["start_realtime_ns"] = int(results.trace_start_ns())
             else:
                 tables, strings, told = self._columns(read)
                 info = {**told, **info}
-                lost += _losses(read, tables, left_out)
-                if "start_realtime_ns" not in info or left_out:
+                lost += _losses(read, tables)
+                if "start_realtime_ns" not in info:
                     info["start_realtime_ns"] = int(results.trace_start_ns())
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
             lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
@@ -138,24 +137,22 @@ class KinetoRecording:
         self._results = None
         return Trace.from_columns(tables, strings=strings, info=info)
 
-    def _read(self, results: Any, may_start_threads: bool) -> tuple[Trace, int]:
-        """The trace as the file has it, without what was not asked for, and how many spans there was no time for."""
+    def _read(self, results: Any, may_start_threads: bool) -> Trace:
+        """The trace as the file has it, without what was not asked for."""
         from kinetoscope.collect._kineto_columns import UNWRITABLE, leave_out, mark_transfers
         from kinetoscope.collect._kineto_text import read_objects, read_text
 
-        limit_s = self._request.post_processing_timeout_s
-        text = read_text(results, limit_s, may_start_threads=may_start_threads)
-        if self._has_objects and limit_s is None and UNWRITABLE in text.native["strings"]:
+        text = read_text(results, may_start_threads=may_start_threads)
+        if self._has_objects and UNWRITABLE in text["strings"]:
             text = read_objects(results) or text
         leave_out(
-            text.native,
+            text,
             self._request.activity_filters.get(ProfilerActivity.CPU),
             self._pauses.windows_ns("CPU"),
         )
-        mark_transfers(text.native)
-        if text.left_out:
-            text.native["losses"]["truncated"] = 0
-        return catalog.resolve(catalog.CHROME_TRACE)(text.native), text.left_out
+        mark_transfers(text)
+        read: Trace = catalog.resolve(catalog.CHROME_TRACE)(text)
+        return read
 
     def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
         """The columns, the strings and the metadata, with what is known of a live recording beyond its file."""
@@ -181,13 +178,11 @@ _TOLD = frozenset(
 )
 
 
-def _losses(read: Trace, tables: Tables, left_out: int) -> list[Loss]:
+def _losses(read: Trace, tables: Tables) -> list[Loss]:
     """What reading has lost, in rows of the table."""
     from kinetoscope.collect._kineto_columns import unwritable_ranges
 
     lost: list[Loss] = _rows(tables.pop("losses", {}))
-    if left_out:
-        lost.append(("events not looked at", left_out, "spans, allocations", _WHY_LEFT_OUT))
     if unknown := unwritable_ranges(read):
         lost.append(("ranges whose name torch cannot write", unknown, "strings", _WHY_UNKNOWN))
     return lost

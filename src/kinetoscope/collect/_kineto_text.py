@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,53 +27,38 @@ _PIPE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
 _FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only where the system's own choice cannot be written to)
 _MADE_SINCE_S = 0.0005
-# What tells an event with a beginning and an end in torch's text, and the one of them that is none of the program's.
-_SPAN_MARK, _WINDOW_MARK = b'"ph": "X"', b'"cat": "Trace"'
-
 _LONG_MOMENT, _MOMENT = b'"ph":"X","cat":"cpu_instant_event"', b'"ph":"i","cat":"cpu_instant_event"'
 
 
-@dataclass(frozen=True)
-class Text:
-    """What was read of torch's text.
-
-    Attributes:
-        native: What `_core.ChromeReader.finish` returned.
-        left_out: How many spans the time limit left out, at least.
-    """
-
-    native: dict[str, Any]
-    left_out: int
-
-
-def read_text(results: Any, limit_s: float | None = None, *, may_start_threads: bool = True) -> Text:
+def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]:
     """Let torch write what its collector returned, which it does once, and read it.
 
     Args:
         results: torch's `_ProfilerResult`.
-        limit_s: For how many seconds the text may be read; None means no limit.
         may_start_threads: Whether threads can be had.
+
+    Returns:
+        What `_core.ChromeReader.finish` returned.
 
     Raises:
         RecorderError: torch could not write its text, or it cannot be read.
     """
     reader = catalog.resolve(catalog.CHROME_READER)()
-    left_out = 0
     with _folder() as folder:
         path = folder / "trace.json"
-        # With a limit the text must be there in full, for what is left out is counted.
-        if not (may_start_threads and limit_s is None and _follow(results, reader, path)):
+        if not (may_start_threads and _follow(results, reader, path)):
             results.save(str(path))
-            left_out = _feed(reader, path, limit_s)
+            _feed(reader, path)
     try:
-        return Text(reader.finish(), left_out)
+        finished: dict[str, Any] = reader.finish()
+        return finished
     except ValueError as error:
         raise RecorderError(
             f"torch's collector could not write what it recorded ({error}); torch may have said more on stderr."
         ) from error
 
 
-def read_objects(results: Any) -> Text | None:
+def read_objects(results: Any) -> dict[str, Any] | None:
     """Read what torch can also write from its event objects, slowly, but with every name as it is.
 
     Returns:
@@ -93,7 +77,8 @@ def read_objects(results: Any) -> Text | None:
                 for line in file:
                     # This writer gives moments a length.
                     reader.feed(line.replace(_LONG_MOMENT, _MOMENT))
-            return Text(reader.finish(), 0)
+            finished: dict[str, Any] = reader.finish()
+            return finished
         except Exception:  # noqa: BLE001  (whatever goes wrong in torch: there is the other text)
             return None
 
@@ -191,22 +176,12 @@ class _Follower:
             self._failure = error
 
 
-def _feed(reader: Any, path: Path, limit_s: float | None) -> int:
-    """Read a file until the time is over; return how many spans are in the rest."""
-    end_ns = None if limit_s is None else time.perf_counter_ns() + limit_s * 1e9
-    left_out = 0
-    if limit_s is not None and limit_s <= 0:
-        reader.feed(b"[]")
+def _feed(reader: Any, path: Path) -> None:
+    """Read a file."""
     # Where torch could not write it made no file, or an empty one; the reader, which then gets nothing, says so.
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
-            if end_ns is not None and time.perf_counter_ns() >= end_ns:
-                # Whole lines, so that no mark is cut.
-                block += file.readline()
-                left_out += block.count(_SPAN_MARK) - block.count(_WINDOW_MARK)
-            else:
-                reader.feed(block)
-    return left_out
+            reader.feed(block)
 
 
 @contextlib.contextmanager

@@ -56,8 +56,7 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             `ExecutionTraceObserver`; it runs for the same time as each recording.
         acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
         custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
-        post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns when the
-            trace is first asked for; what is left by then is told as a loss. The native engine has no such work to do.
+        post_processing_timeout_s: Handed to torch's collector, for its own objects; our events and traces are always whole.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
         path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
             there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
 
 # Keys that a Chrome trace has by its format; a second one of that name would make the file ambiguous.
 _RESERVED = frozenset(
@@ -60,7 +60,7 @@ class Metadata:
 def quoted(key: str, value: str) -> str:
     """A user's text as a JSON string, whatever characters it has."""
     if not isinstance(value, str):
-        raise ArgumentError(
+        raise ArgumentTypeError(
             f"metadata {key!r}: {value!r} is not a string. Pass str(value), or JSON with add_metadata_json."
         )
     return json.dumps(value)
@@ -69,7 +69,7 @@ def quoted(key: str, value: str) -> str:
 def json_text(key: str, value: str) -> str:
     """A user's JSON text, proven to be strict JSON that can be written as UTF-8."""
     if not isinstance(value, str):
-        raise ArgumentError(f"metadata {key!r}: {value!r} is not a JSON text. Pass json.dumps(value).")
+        raise ArgumentTypeError(f"metadata {key!r}: {value!r} is not a JSON text. Pass json.dumps(value).")
     try:
         # Written again, because a number beyond the range of a double is read as an infinity.
         json.dumps(json.loads(value, parse_constant=_refuse_constant), allow_nan=False)
@@ -163,7 +163,7 @@ def _ranks() -> int:
 def _usable_key(key: str) -> str:
     """A key that may stand at the top of a trace file, or an error that says why not."""
     if not isinstance(key, str):
-        raise ArgumentError(f"metadata: the key {key!r} is not a string.")
+        raise ArgumentTypeError(f"metadata: the key {key!r} is not a string.")
     if key in _RESERVED:
         raise ArgumentError(
             f"metadata: the key {key!r} belongs to the trace format. Choose another one; taken are: "

@@ -12,7 +12,7 @@ from kinetoscope.collect._warn import warn_user
 from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
-    from kinetoscope.collect._memory_profile import MemoryProfile
+    from kinetoscope.collect._engine import Engine
     from kinetoscope.collect._stats import Stopwatch
     from kinetoscope.trace import Trace
 
@@ -24,7 +24,10 @@ class ReadsCycles:
     # torch's sessions are.
 
     acc_events: bool
+    record_shapes: bool
     profile_memory: bool
+    with_stack: bool
+    _engine: Engine | None
     _cycles: KeptCycles
     _stopwatch: Stopwatch
 
@@ -108,8 +111,10 @@ class ReadsCycles:
         trace = self.trace
         catalog.resolve("kinetoscope.formats.memory_timeline:write_memory_timeline")(trace, checked, device)
 
-    def _memory_profile(self) -> MemoryProfile:
+    def _memory_profile(self) -> Any:
         """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
+
+        Where torch's collector recorded memory, shapes and stacks, it is torch's own object.
 
         Raises:
             StateError: Nothing was recorded yet.
@@ -118,6 +123,12 @@ class ReadsCycles:
         from kinetoscope.collect._memory_profile import MemoryProfile
 
         self._need_memory("_memory_profile()")
+        theirs = getattr(self._engine, "torch_profiler", None)
+        results = None if theirs is None else theirs.kineto_results
+        if results is not None and self.record_shapes and self.with_stack:
+            from torch.profiler._memory_profiler import MemoryProfile as TorchsMemoryProfile
+
+            return TorchsMemoryProfile(results)
         return MemoryProfile(self.trace)
 
     def save(self, path: str | os.PathLike[str], *, cycle: CycleChoice = None) -> None:

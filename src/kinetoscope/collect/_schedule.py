@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.collect._activities import ProfilerAction
 from kinetoscope.collect._warn import warn_user
 
@@ -117,7 +117,7 @@ def ask(asked_schedule: Callable[[int], ProfilerAction], step: int) -> ProfilerA
     """The action a schedule wants for a step, or an error if it is none that a schedule may want."""
     action = asked_schedule(step)
     if not isinstance(action, ProfilerAction):
-        raise ArgumentError(
+        raise ArgumentTypeError(
             f"the schedule returned {action!r} for step {step}: it must return a ProfilerAction "
             "(NONE, WARMUP, RECORD or RECORD_AND_SAVE)."
         )
@@ -181,7 +181,11 @@ def _whole(name: str, value: int, least: int) -> int:
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(f"schedule: {name}={value!r} is not a whole number (need >= {least}).") from error
+        raise ArgumentTypeError(
+            f"schedule: {name}={value!r} is not a whole number (need >= {least})."
+        ) from error
     if number != value or number < least:
-        raise ArgumentError(f"schedule: {name}={value!r} is not valid: need a whole number >= {least}.")
+        given: object = value
+        kind = ArgumentTypeError if isinstance(given, (str, bytes)) else ArgumentError
+        raise kind(f"schedule: {name}={value!r} is not valid: need a whole number >= {least}.")
     return number

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from torch.autograd import profiler as collector
+import torch
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import _arguments
@@ -76,7 +76,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             `with` block. Default: one of its own where `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, as in torch.
         acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
         custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
-        post_processing_timeout_s: For how many seconds the Kineto engine may turn torch's events into columns.
+        post_processing_timeout_s: Handed to torch's collector, for its own objects; our events and traces are always whole.
         use_cuda: Deprecated; adds CUDA to the activities or takes it away. Refused where the installed torch is 2.14 or newer,
             which removed it.
         engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
@@ -161,11 +161,11 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if self.profile_memory and self.record_steps:
             OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
         self.step_num = 0
-        self.current_action = ask(self.schedule, 0)
+        self.current_action = self._action(0)
         self._on_error = _arguments.checked_on_error(on_error)
         aligning = [RankClocks()] if _arguments.checked_switch("align_ranks", align_ranks) else []
         self._sources = SourceWindow((*aligning, *checked_sources(sources)))
-        collector.KinetoStepTracker.init_step_count(_STEP_NAME)
+        torch.autograd.profiler.KinetoStepTracker.init_step_count(_STEP_NAME)
         self._run: _Run | None = None
         self._ever_started = False
         self._step_range: Any = None
@@ -215,7 +215,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if self._run is None and not self._ever_started:
             self.start()
         self._close_step_range()
-        action = ask(self.schedule, self.step_num + 1)
+        action = self._action(self.step_num + 1)
         with self._lock:
             before, run = self.current_action, self._run
             self.step_num += 1
@@ -227,7 +227,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         finally:
             if os.environ.get("KINETO_USE_DAEMON"):
                 # A daemon that asks for so many steps counts those of the program by this.
-                collector.KinetoStepTracker.increment_step(_STEP_NAME)
+                torch.autograd.profiler.KinetoStepTracker.increment_step(_STEP_NAME)
             self._open_step_range(run)
 
     def __enter__(self) -> Self:
@@ -256,13 +256,17 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     # -------------------------------------------------------------------------------------------------- the works
 
+    def _action(self, step: int) -> ProfilerAction:
+        """What the schedule wants for a step."""
+        return ask(self.schedule, step)
+
     @by_owner
     def _leave(self, *, may_raise: bool, explain: bool = True) -> None:
         """End the run, then let the observer finish for good."""
         try:
             self._stop(may_raise=may_raise, explain=explain)
         finally:
-            collector.KinetoStepTracker.erase_step_count(_STEP_NAME)
+            torch.autograd.profiler.KinetoStepTracker.erase_step_count(_STEP_NAME)
             self._clean_up(may_raise=may_raise)
 
     @by_owner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentTypeError
 
 
 def new_trace_id(callback: Callable[[], str] | None) -> str:
@@ -18,7 +18,7 @@ def new_trace_id(callback: Callable[[], str] | None) -> str:
         return uuid.uuid4().hex.upper()
     made = callback()
     if not isinstance(made, str):
-        raise ArgumentError(
+        raise ArgumentTypeError(
             f"custom_trace_id_callback returned {made!r}: it must return a string, the id of the trace."
         )
     return made

@@ -71,6 +71,8 @@ _TRAITS = {
     SpanKind.USER_ANNOTATION: 4,
     SpanKind.STEP: 4,
 }
+# Below what Kineto puts processes and devices at.
+_BEHIND_PROCESSES = 1 << 29
 # As native/core/chrome_writer_columns.h has it.
 _NO_NUMBER = np.iinfo(np.int64).min
 
@@ -90,8 +92,11 @@ def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     spans = shown_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
     opening = _described(trace, Path(path))
-    opening += b'"traceEvents":[\n' + _joined([*_window(trace), *tracks.metadata()])
-    write_blocks(_events(trace, shown, spans, tracks, opening), path)
+    opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
+    closing = b"\n]}\n"
+    if described and (window := _joined(_window(trace))):
+        closing = b",\n" + window + closing
+    write_blocks(_events(trace, shown, spans, tracks, opening, closing), path)
 
 
 def _described(trace: Trace, path: Path) -> bytes:
@@ -115,7 +120,10 @@ def _described(trace: Trace, path: Path) -> bytes:
 
 
 def _window(trace: Trace) -> list[dict[str, Any]]:
-    """The three events by which Kineto says when it recorded, for a recording of a session; other sources get none."""
+    """What Kineto ends a file with, to say when it recorded, for a recording of a session; other sources get none.
+
+    Readers take these by their place, counted from the end.
+    """
     stop_ns = trace.info.get("stop_ns")
     if "engine" not in trace.info or not isinstance(stop_ns, int):
         return []
@@ -131,6 +139,14 @@ def _window(trace: Trace) -> list[dict[str, Any]]:
             "ts": 0,
             "dur": end_us,
             "args": {"Op count": 0},
+        },
+        {
+            "name": "process_sort_index",
+            "ph": "M",
+            "ts": 0,
+            "pid": "Spans",
+            "tid": 0,
+            "args": {"sort_index": _BEHIND_PROCESSES},
         },
         {
             "ph": "i",
@@ -163,9 +179,9 @@ def _own_facts(trace: Trace) -> dict[str, Any]:
 
 
 def _events(
-    trace: Trace, shown: ShownStacks, spans: ShownSpans, tracks: Tracks, opening: bytes
+    trace: Trace, shown: ShownStacks, spans: ShownSpans, tracks: Tracks, opening: bytes, closing: bytes
 ) -> _core.ChromeWriter:
-    """What writes everything that happened, behind `opening`."""
+    """What writes everything that happened, between `opening` and `closing`."""
     stacks, frames, modules, shapes, streams = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes", "streams")
     )
@@ -206,7 +222,7 @@ def _events(
         allocations=_allocations(trace),
         counters=samples,
         header=opening,
-        footer=b"\n]}\n",
+        footer=closing,
     )
 
 
