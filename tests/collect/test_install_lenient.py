@@ -127,7 +127,7 @@ def observer_into_a_missing_folder(tp, folder):
     session = finished(tp, execution_trace_observer=observer)
     observer.unregister_callback()
     # torch keeps its observer although it could not open the file.
-    torch._C._autograd._remove_execution_trace_observer()
+    torch._C._profiler._remove_execution_trace_observer()
     return names(session)
 
 
