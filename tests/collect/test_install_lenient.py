@@ -122,16 +122,6 @@ def switches_that_are_numbers(tp, folder):
 
 
 @passes
-def observer_into_a_missing_folder(tp, folder):
-    observer = tp.ExecutionTraceObserver().register_callback(str(folder / "missing" / "trace.json"))
-    session = finished(tp, execution_trace_observer=observer)
-    observer.unregister_callback()
-    # torch keeps its observer although it could not open the file.
-    torch._C._profiler._remove_execution_trace_observer()
-    return names(session)
-
-
-@passes
 def observer_without_a_file(tp, folder):
     return tp.ExecutionTraceObserver().get_output_file_path()
 
@@ -256,3 +246,15 @@ def test_what_is_left_out_leaves_a_valid_file(native, tmp_path):  # noqa: F811
     session.export_chrome_trace(str(tmp_path / "trace.json"))
     written = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
     assert (written["good"], "bad" in written) == ([1], False)
+
+
+def test_an_execution_trace_without_a_folder_ends_no_program(native, tmp_path):  # noqa: F811
+    # Not beside torch: its observer stays registered for the rest of the process when it cannot open its file.
+    with kinetoscope.install(engine=native):
+        with pytest.warns(UserWarning, match="no execution trace is recorded"):
+            observer = torch.profiler.ExecutionTraceObserver().register_callback(
+                str(tmp_path / "missing" / "et.json")
+            )
+        session = finished(torch.profiler, execution_trace_observer=observer)
+        observer.unregister_callback()
+    assert names(session)
