@@ -40,7 +40,10 @@ def write_parquet(trace: Trace, path: Path, table: str = "spans", **options: Any
     parts = table_parts(trace, table, **options)
     first = next(parts)
     schema = first.schema.with_metadata((first.schema.metadata or {}) | {INFO_KEY: info_json(trace)})
-    with replaced(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with (
+        replaced(path) as file,
+        pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
         writer.write_table(first.cast(schema), row_group_size=ROWS_OF_A_GROUP)
         for part in parts:
             writer.write_table(part.cast(schema), row_group_size=ROWS_OF_A_GROUP)

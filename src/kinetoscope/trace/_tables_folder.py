@@ -2,8 +2,9 @@
 
 `NAME.tables/` holds a file for each table as people see it (`spans.parquet`, `kernels.parquet` ...), for any tool that reads
 Parquet. Beside them is `stored/`: the columns as the trace keeps them, with numbers for strings, stacks and modules, a
-`strings.parquet`, and a `manifest.json` with `format`, `version`, `info` and the number of rows of each table. From these
-the trace is opened exactly as it was; they may be left out where nobody wants to open it.
+`strings.parquet`, and a `manifest.json` with `format`, `version`, `info`, the number of rows of each table, and the CRC-32 of
+each of these files and of the manifest itself (`checksum`, without which it is written). From these the trace is opened exactly
+as it was, or not at all; they may be left out where nobody wants to open it. All Parquet files have checksums of their pages.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from kinetoscope.trace._text import from_utf8, to_utf8
 if TYPE_CHECKING:
     from kinetoscope.trace._trace import Trace
 
-FORMAT, VERSION = "kinetoscope tables", 1
+FORMAT, VERSION = "kinetoscope tables", 2
 # Those that have a row for each row of the trace; what adds them up is quickly asked of these.
 SHOWN = (
     "spans", "steps", "cycles", "threads", "streams", "launches", "kernels", "copies", "collectives", "allocations",
@@ -119,6 +121,10 @@ def _read(path: Path) -> Trace:
             f"{path}: a folder of tables of version {manifest.get('version')!r}; this release reads version {VERSION}: "
             "open it with the release that wrote it, or update kinetoscope"
         )
+    if not isinstance(manifest.get("files"), dict) or manifest != sealed(manifest):
+        raise FormatError(f"{path / 'stored' / 'manifest.json'} is damaged: its checksum is another one; write the folder again from its source")  # fmt: skip
+    for name, checksum in manifest["files"].items():
+        _check(path / "stored" / name, checksum)
     strings = _column(path, "strings", "text", "text")
     if not strings or strings[0] != "" or not isinstance(manifest["info"], dict):
         raise ValueError("the string table or the metadata is not as it must be")
@@ -142,14 +148,57 @@ def _read(path: Path) -> Trace:
 
 
 def _column(path: Path, table: str, column: str, kind: str) -> Any:
-    """Read one stored column."""
+    """Read one stored column.
+
+    Raises:
+        FormatError: The file is no such file of Parquet.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path / "stored" / f"{table}.parquet") as file:
-        values = file.read([column]).column(column)
+    source = path / "stored" / f"{table}.parquet"
+    try:
+        with pq.ParquetFile(source) as file:
+            values = file.read([column]).column(column)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        # Arrow raises plain OSError for contents that it cannot make sense of; those of the system have a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise FormatError(f"{source} is damaged ({error}); write the folder again from its source") from error
     if kind == "text":
         return [from_utf8(text) for text in values.to_pylist()]
     return values.to_numpy().astype(np.dtype(kind), casting="safe", copy=False)
+
+
+def _check(path: Path, checksum: object) -> None:
+    """Compare a file with its checksum.
+
+    Raises:
+        FormatError: It is not there, or has other contents.
+    """
+    try:
+        found = _checksum(path)
+    except FileNotFoundError:
+        raise FormatError(f"{path} is missing; write the folder again from its source") from None
+    if found != checksum:
+        raise FormatError(f"{path} is damaged: its checksum is {found}, not {checksum}; write the folder again from its source")  # fmt: skip
+
+
+def _checksum(path: Path) -> str:
+    """The CRC-32 of a file, as eight hexadecimal digits."""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with the checksum of all else that it says."""
+    told: dict[str, Any] = json.loads(
+        json.dumps({key: value for key, value in manifest.items() if key != "checksum"})
+    )
+    return told | {"checksum": f"{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}"}
 
 
 def _write_stored(trace: Trace, folder: Path) -> None:
@@ -162,8 +211,9 @@ def _write_stored(trace: Trace, folder: Path) -> None:
         if columns.given:
             _write(folder / f"{name}.parquet", {column: columns[column] for column in columns.given})
     _write(folder / "strings.parquet", {"text": trace.strings})
-    manifest = {"format": FORMAT, "version": VERSION, "info": catalog.saved_info(trace), "tables": known}
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    files = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
+    manifest = {"format": FORMAT, "version": VERSION, "info": catalog.saved_info(trace), "tables": known, "files": files}  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(sealed(manifest), indent=1), encoding="utf-8")
 
 
 def _write(path: Path, columns: dict[str, Any]) -> None:
@@ -177,7 +227,9 @@ def _write(path: Path, columns: dict[str, Any]) -> None:
         else pa.array(values)
         for name, values in columns.items()
     }
-    pq.write_table(pa.table(arrays), path, compression="zstd", row_group_size=ROWS_OF_A_GROUP)
+    pq.write_table(
+        pa.table(arrays), path, compression="zstd", row_group_size=ROWS_OF_A_GROUP, write_page_checksum=True
+    )
 
 
 def _is_ours(path: Path) -> bool:
