@@ -9,6 +9,7 @@
 #   make web           build the viewer's page anew after a change in web/ (needs node and npm)
 #   make stress        every test with many more repetitions, then fuzzing (hours; before a release)
 #   make fuzz          look for texts that break the native reader, FUZZ_SECONDS long (needs clang with libFuzzer)
+#   make matrix        the recorder's tests on other releases of torch and Python (needs uv and, for each release, 6 GB for a while)
 #   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
 #   make bench         the bars of the project, ours and torch.profiler side by side
 #   make gpu-check     what only a device can show, with whatever Python has torch and kinetoscope; results in OUT=build/gpu-check
@@ -49,7 +50,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest stress bench gpu-check format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest stress bench matrix gpu-check format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -205,6 +206,10 @@ stress: develop
 bench: develop
 	$(call say,Bars)
 	@$(BIN)/python -m benchmarks
+
+matrix: develop
+	$(call say,Other releases of torch and Python)
+	@$(BIN)/python tools/run_matrix.py $(PAIRS)
 
 # Installs nothing, so that it runs where there is no network: .venv's Python if there is one, else PYTHON.
 OUT ?= build/gpu-check

@@ -1,0 +1,216 @@
+"""Runs the recorder's tests and the programs that both profilers run, on other releases of torch and Python.
+
+For each pair an environment is made with `uv` in a temporary folder, which is removed afterwards: torch as the registry has it (a CUDA
+build of some 5 GB, without a device), the tests' packages, and the wheel of this checkout. What was run, and how it ended, is written
+to docs/measured/matrix.md; a run of some pairs leaves the rows of the others as they are.
+
+    python tools/run_matrix.py [TORCH-PYTHON ...] [--keep FOLDER]       such as 2.11.0-3.12; all pairs by default
+"""
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "docs" / "measured" / "matrix.md"
+# The oldest torch that works, those between, and the newest; each Python at least once. 2.6 must be refused.
+PAIRS = (
+    "2.6.0-3.12",
+    "2.7.1-3.11",
+    "2.8.0-3.13",
+    "2.11.0-3.12",
+    "2.13.0-3.14",
+    "2.14.1-3.12",
+    "2.15.0-3.13",
+    "2.15.0-3.14",
+)
+TESTS = (
+    "tests/collect/test_kineto.py",
+    "tests/collect/test_python_calls.py",
+    "tests/collect/test_recompute.py",
+    "tests/collect/test_recorder.py",
+    "tests/collect/test_recorder_build.py",
+    "tests/collect/test_recorder_collectives.py",
+    "tests/collect/test_recorder_differential.py",
+    "tests/collect/test_session_arguments.py",
+    "tests/collect/test_session_interrupts.py",
+    "tests/collect/test_session_keywords.py",
+    "tests/e2e/test_torch_profiler_programs.py",
+)
+PACKAGES = (
+    "click", "duckdb", "fsspec", "hypothesis", "numpy", "nvidia-ml-py", "pandas", "polars", "psutil", "pyarrow", "pytest",
+    "pytest-timeout", "pytest-xdist", "rich", "setuptools", "starlette", "uvicorn",
+)  # fmt: skip
+BUILD = ("cmake", "nanobind", "ninja", "scikit-build-core")
+REFUSED = "recording needs torch"
+HEADER = """# Releases of torch and Python
+
+Written by `make matrix` (`tools/run_matrix.py`), which needs `uv` and is no part of `make test`. Each torch is the registry's own build for Linux
+on x86-64, with CUDA and without a device. The tests are those of the recorder, of the session and of the Kineto engine, and the programs that
+run under torch.profiler and under Kinetoscope and must tell the same.
+
+| torch | Python | passed | failed | skipped | date | remarks |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def say(line: str) -> None:
+    """Tells what is going on."""
+    print(f"==> {line}", flush=True)
+
+
+def run(*command: str | Path, **more) -> subprocess.CompletedProcess:
+    """Runs a command and returns what it printed."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **more)
+
+
+def checked(*command: str | Path, **more) -> None:
+    """Runs a command that must not fail; raises RuntimeError with its last line."""
+    done = run(*command, **more)
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr or done.stdout).strip().splitlines()]
+        wrong = [line for line in lines if re.match(r"(error|×|╰)", line)]
+        raise RuntimeError((wrong or lines or ["failed"])[-1])
+
+
+def constraints(folder: Path) -> Path:
+    """The pinned versions without those that belong to one torch, or to one Python."""
+    kept = [
+        line
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith(("torch==", "setuptools=="))
+    ]
+    path = folder / "constraints.txt"
+    path.write_text("\n".join(kept), encoding="utf-8")
+    return path
+
+
+def wheel_for(python: Path, folder: Path) -> Path:
+    """The wheel for an interpreter, without a ready-made recorder: each environment compiles its own."""
+    tag = (
+        "cp311"
+        if run(python, "-c", "import sys; print(sys.version_info[1])").stdout.strip() == "11"
+        else "cp312"
+    )
+    found = list(folder.glob(f"*-{tag}-*.whl"))
+    if not found:
+        builder = folder / f"builder-{tag}"
+        checked("uv", "venv", "--python", python, builder)
+        checked(
+            "uv", "pip", "install", "--python", builder / "bin" / "python", "-c", constraints(folder), *BUILD
+        )
+        environment = {**os.environ, "PATH": f"{builder / 'bin'}:{os.environ['PATH']}"}
+        checked(
+            "uv", "build", "--wheel", "--no-build-isolation", "--python", builder / "bin" / "python", "-o", folder, ".",
+            env=environment,
+        )  # fmt: skip
+        found = list(folder.glob(f"*-{tag}-*.whl"))
+    return found[0]
+
+
+def install(torch: str, python: str, place: Path, folder: Path) -> Path:
+    """Makes an environment and returns its interpreter."""
+    checked("uv", "venv", "--python", python, place)
+    interpreter = place / "bin" / "python"
+    checked(
+        "uv",
+        "pip",
+        "install",
+        "--python",
+        interpreter,
+        "-c",
+        constraints(folder),
+        f"torch=={torch}",
+        *PACKAGES,
+    )
+    checked("uv", "pip", "install", "--no-deps", "--python", interpreter, wheel_for(interpreter, folder))
+    return interpreter
+
+
+def tested(interpreter: Path, folder: Path, log: Path) -> tuple[int, int, int, str]:
+    """Passed, failed and skipped tests, and remarks."""
+    environment = {**os.environ, "KINETOSCOPE_CACHE": str(folder / "cache")}
+    for name in ("PYTHONPATH", "PYTHONHOME", "CXX", "CC"):
+        environment.pop(name, None)
+    doctor = run(interpreter, "-m", "kinetoscope", "doctor", env=environment)
+    if REFUSED in " ".join(doctor.stdout.split()):
+        return 0, 0, 0, "refused, as it should be"
+    begin = time.monotonic()
+    done = run(interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, env=environment)
+    log.write_text(doctor.stdout + done.stdout + done.stderr, encoding="utf-8")
+    counts = {
+        word: int(number)
+        for number, word in re.findall(
+            r"(\d+) (passed|failed|skipped|errors?)", done.stdout.strip().splitlines()[-1]
+        )
+    }
+    failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
+    say(f"{time.monotonic() - begin:.0f} s, log: {log}")
+    return counts.get("passed", 0), failed, counts.get("skipped", 0), ""
+
+
+def rows() -> dict[tuple[str, str], str]:
+    """The rows of the table that is there."""
+    if not TABLE.is_file():
+        return {}
+    found = re.findall(r"^\| (\d\S*) \| (\d\S*) \| .*$", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if re.match(r"\| \d", line)]
+    return dict(zip(found, lines, strict=True))
+
+
+def note(torch: str, python: str, cells: tuple[object, ...]) -> None:
+    """Writes one row, and leaves the others."""
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    *numbers, remarks = cells
+    kept = rows() | {
+        (torch, python): f"| {' | '.join(map(str, (torch, python, *numbers, today, remarks)))} |"
+    }
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    order = sorted(kept, key=lambda pair: [[int(number) for number in part.split(".")] for part in pair])
+    TABLE.write_text(HEADER + "".join(kept[pair] + "\n" for pair in order), encoding="utf-8")
+
+
+def main() -> int:
+    """Runs the pairs; 1 if a test failed anywhere."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pairs", nargs="*", default=PAIRS)
+    parser.add_argument(
+        "--keep", type=Path, help="make the environments there, take those that are there, and leave them"
+    )
+    options = parser.parse_args()
+    if shutil.which("uv") is None:
+        print("make matrix needs `uv`: pip install uv", file=sys.stderr)
+        return 2
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-matrix-") as scratch:
+        folder = options.keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        for pair in options.pairs:
+            torch, _, python = pair.partition("-")
+            place = folder / f"t{torch}-py{python}"
+            say(f"torch {torch}, Python {python}")
+            try:
+                ready = place / "bin" / "python"
+                interpreter = ready if ready.is_file() else install(torch, python, place, folder)
+                cells = tested(interpreter, folder, folder / f"{pair}.log")
+            except RuntimeError as error:
+                note(torch, python, ("", "", "", f"not run: {str(error)[:160].replace('|', '/')}"))
+                continue
+            finally:
+                if options.keep is None:
+                    shutil.rmtree(place, ignore_errors=True)
+            say(f"{cells[0]} passed, {cells[1]} failed, {cells[2]} skipped {cells[3]}")
+            bad += cells[1]
+            note(torch, python, cells)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
