@@ -4,7 +4,7 @@ For each pair an environment is made with `uv` in a temporary folder, which is r
 build of some 5 GB, without a device), the tests' packages, and the wheel of this checkout. What was run, and how it ended, is written
 to docs/measured/matrix.md; a run of some pairs leaves the rows of the others as they are.
 
-    python tools/run_matrix.py [TORCH-PYTHON ...] [--keep FOLDER]       such as 2.11.0-3.12; all pairs by default
+    python tools/run_matrix.py [TORCH-PYTHON ...] [--only TEST] [--keep FOLDER]     such as 2.11.0-3.12; all pairs by default
 """
 
 import argparse
@@ -134,7 +134,7 @@ def install(torch: str, python: str, place: Path, folder: Path) -> Path:
     return interpreter
 
 
-def tested(interpreter: Path, folder: Path, log: Path) -> tuple[int, int, int, str]:
+def tested(interpreter: Path, folder: Path, log: Path, only: list[str] | None) -> tuple[int, int, int, str]:
     """Passed, failed and skipped tests, and remarks."""
     environment = {**os.environ, "KINETOSCOPE_CACHE": str(folder / "cache")}
     for name in ("PYTHONPATH", "PYTHONHOME", "CXX", "CC"):
@@ -143,7 +143,7 @@ def tested(interpreter: Path, folder: Path, log: Path) -> tuple[int, int, int, s
     if REFUSED in " ".join(doctor.stdout.split()):
         return 0, 0, 0, "refused, as it should be"
     begin = time.monotonic()
-    done = run(interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, env=environment)
+    done = run(interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(only or TESTS), env=environment)
     log.write_text(doctor.stdout + done.stdout + done.stderr, encoding="utf-8")
     counts = {
         word: int(number)
@@ -153,7 +153,8 @@ def tested(interpreter: Path, folder: Path, log: Path) -> tuple[int, int, int, s
     }
     failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
     say(f"{time.monotonic() - begin:.0f} s, log: {log}")
-    return counts.get("passed", 0), failed, counts.get("skipped", 0), ""
+    remarks = f"only {', '.join(Path(name).name for name in only)}" if only else ""
+    return counts.get("passed", 0), failed, counts.get("skipped", 0), remarks
 
 
 def rows() -> dict[tuple[str, str], str]:
@@ -184,6 +185,9 @@ def main() -> int:
     parser.add_argument(
         "--keep", type=Path, help="make the environments there, take those that are there, and leave them"
     )
+    parser.add_argument(
+        "--only", action="append", metavar="TEST", help="run this file of tests only; may be repeated"
+    )
     options = parser.parse_args()
     if shutil.which("uv") is None:
         print("make matrix needs `uv`: pip install uv", file=sys.stderr)
@@ -199,7 +203,7 @@ def main() -> int:
             try:
                 ready = place / "bin" / "python"
                 interpreter = ready if ready.is_file() else install(torch, python, place, folder)
-                cells = tested(interpreter, folder, folder / f"{pair}.log")
+                cells = tested(interpreter, folder, folder / f"{pair}.log", options.only)
             except RuntimeError as error:
                 note(torch, python, ("", "", "", f"not run: {str(error)[:160].replace('|', '/')}"))
                 continue

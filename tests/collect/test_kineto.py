@@ -24,6 +24,8 @@ from kinetoscope.trace import SpanKind
 from tests.support.device_text import WrittenResults
 
 CPU = [ProfilerActivity.CPU]
+# torch 2.7 takes the setting and writes no overload for it.
+WRITES_OVERLOADS = not torch.__version__.startswith("2.7.")
 
 
 def program():
@@ -219,7 +221,8 @@ def test_overloads_are_told_from_the_names_torch_writes():
 
     session = record(run, experimental_config=config)
     told = {(event.name, event.overload_name) for event in session.events()}
-    assert {("aten::add", "Tensor"), ("aten::ones", ""), ("aten::add.Tensor", "")} <= told
+    known = "Tensor" if WRITES_OVERLOADS else ""
+    assert {("aten::add", known), ("aten::ones", ""), ("aten::add.Tensor", "")} <= told
 
 
 def test_ranges_with_quotes_are_kept_and_those_torch_cannot_write_are_counted():
@@ -399,6 +402,10 @@ def test_torchs_results_can_be_saved_before_and_after_the_trace_was_read(tmp_pat
     assert session.profiler.kineto_results.trace_start_ns() == session.trace.info["start_realtime_ns"]
 
 
+@pytest.mark.skipif(
+    not has_setting("custom_profiler_config"),
+    reason="a collector of older releases of torch that was prepared and never started fails every later one, torch's too",
+)
 def test_an_engine_that_may_not_start_stops_nobody_else():
     engine = KinetoEngine()
     engine.prepare(RecordingRequest(frozenset(CPU)))
