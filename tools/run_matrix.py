@@ -117,7 +117,10 @@ def wheel_for(python: Path, folder: Path) -> Path:
 
 def install(torch: str, python: str, place: Path, folder: Path) -> Path:
     """Makes an environment and returns its interpreter."""
-    checked("uv", "venv", "--python", python, place)
+    try:
+        checked("uv", "venv", "--python", python, place)
+    except RuntimeError as error:
+        raise RuntimeError(f"there is no Python {python} on this machine and uv could get none") from error
     interpreter = place / "bin" / "python"
     checked(
         "uv",

@@ -342,7 +342,8 @@ def test_cprofile_runs_beside_us(first: str) -> None:
     if first == "cProfile":
         profiler.enable()
     with Calls() as calls:
-        profiler.enable()
+        if first == "ours":
+            profiler.enable()
         branch()
         profiler.disable()
         branch()
@@ -369,7 +370,8 @@ def test_another_tool_that_takes_our_place_is_left_alone_and_the_loss_is_said() 
     finally:
         monitoring.free_tool_id(place)
     assert calls.trace.info["call_threads_lost"] == 1
-    assert names(calls.trace).count("branch") == 1
+    # Python 3.12 keeps the callbacks of a tool whose place is freed, later ones do not.
+    assert names(calls.trace).count("branch") in (1, 2)
 
 
 @one_at_a_time
