@@ -139,7 +139,10 @@ def recorded(trace: Trace) -> list[dict[str, Any]]:
         "stacks": (len(trace.columns("stacks")), told.get("with_stack")),
         "modules": (len(trace.columns("modules")), told.get("with_modules")),
         "python": (int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]), None),
-        "collectives": (trace.cached("viewer: collectives", lambda: len(trace.table("collectives"))), None),
+        "collectives": (
+            trace.cached("viewer: count of collectives", lambda: len(trace.table("collectives"))),
+            None,
+        ),
         "counters": (len(trace.columns("counters")), None),
     }
     return [
