@@ -28,6 +28,11 @@ nb::dict losses_dict(const RecordingLosses& losses) {
   dict["unmatched_notes"] = count(losses.unmatched_notes);
   dict["truncated_strings"] = count(losses.truncated_strings);
   dict["dropped_dictionary"] = count(losses.dropped_dictionary);
+  dict["ring_dropped_spans"] = count(losses.ring_dropped_spans);
+  dict["ring_dropped_allocations"] = count(losses.ring_dropped_allocations);
+  dict["ring_dropped_notes"] = count(losses.ring_dropped_notes);
+  dict["limited_dictionary"] = count(losses.limited_dictionary);
+  dict["damaged_header"] = count(losses.damaged_header);
   dict["damaged_chunks"] = count(losses.damaged_chunks);
   dict["damaged_records"] = count(losses.damaged_records);
   dict["damaged_entries"] = count(losses.damaged_entries);

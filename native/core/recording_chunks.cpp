@@ -41,9 +41,9 @@ FileHeader read_header(std::span<const std::byte> file) {
                            " of " + std::to_string(sizeof(FileHeader)) + " bytes");
   }
   const auto header = load_shared<FileHeader>(file.data());
-  if (header.version != kVersion) {
+  if (header.version < 1 || header.version > kVersion) {
     throw RefusedRecording("the recording has version " + std::to_string(header.version) +
-                           " of the format, this reader knows version " + std::to_string(kVersion));
+                           " of the format, this reader knows versions 1 to " + std::to_string(kVersion));
   }
   if (header.chunk_bytes < kLeastChunkBytes || header.chunk_bytes > kMostChunkBytes ||
       header.chunk_bytes % sizeof(ChunkHeader) != 0) {
@@ -67,11 +67,12 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
   };
   std::vector<DictionaryChunk> dictionary;
   const uint64_t chunks = chunks_in_file(file, header);
-  const std::size_t capacity = header.chunk_bytes - sizeof(ChunkHeader);
   list.damaged += header.chunks - chunks;
-  for (uint64_t at = 0; at < chunks; ++at) {
+  uint64_t units = 1;
+  for (uint64_t at = 0; at < chunks; at += units) {
     const std::size_t offset = kHeaderBytes + static_cast<std::size_t>(at) * header.chunk_bytes;
     const std::span<const std::byte> present = file.subspan(offset);
+    units = 1;
     if (present.size() < sizeof(ChunkHeader)) {
       ++list.damaged;
       continue;
@@ -79,36 +80,33 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
     const auto chunk = load_shared<ChunkHeader>(present.data());
     // Handed out, but its writer had not yet begun.
     if (chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
-    if (chunk.magic != kChunkMagic) {
+    if (chunk.magic != kChunkMagic || chunk.units > chunks - at) {
       ++list.damaged;
       continue;
     }
+    units = std::max<uint64_t>(chunk.units, 1);
     const std::byte* payload = present.data() + sizeof(ChunkHeader);
     const std::size_t payload_bytes = present.size() - sizeof(ChunkHeader);
-    switch (static_cast<ChunkKind>(chunk.kind)) {
-      case ChunkKind::Free:
-        break;
-      case ChunkKind::Spans:
-        list.spans.push_back(
-            {chunk.thread, chunk.order, payload,
-             whole_units(chunk.committed, sizeof(SpanRecord), capacity, payload_bytes, list)});
-        break;
-      case ChunkKind::Allocations:
-        list.allocations.push_back(
-            {chunk.thread, chunk.order, payload,
-             whole_units(chunk.committed, sizeof(AllocationRecord), capacity, payload_bytes, list)});
-        break;
-      case ChunkKind::Notes:
-        list.notes.push_back(
-            {chunk.thread, chunk.order, payload,
-             whole_units(chunk.committed, sizeof(NoteRecord), capacity, payload_bytes, list)});
-        break;
-      case ChunkKind::Dictionary:
-        dictionary.push_back(
-            {chunk.order, {payload, whole_units(chunk.committed, 1, capacity, payload_bytes, list)}});
-        break;
-      default:
-        ++list.damaged;
+    const std::size_t capacity = static_cast<std::size_t>(units) * header.chunk_bytes - sizeof(ChunkHeader);
+    const std::size_t unit_bytes = bytes_of_record(chunk.kind);
+    if (unit_bytes == 0) {
+      if (static_cast<ChunkKind>(chunk.kind) != ChunkKind::Free) ++list.damaged;
+      continue;
+    }
+    const std::size_t whole = whole_units(chunk.committed, unit_bytes, capacity, payload_bytes, list);
+    if (chunk.checksum != 0 && whole == chunk.committed &&
+        chunk.checksum != chunk_checksum(chunk, payload, whole * unit_bytes)) {
+      ++list.damaged;
+      if (unit_bytes > 1) list.missing_records += whole;
+      continue;
+    }
+    if (static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary) {
+      dictionary.push_back({chunk.order, {payload, whole}});
+    } else {
+      auto& records = static_cast<ChunkKind>(chunk.kind) == ChunkKind::Spans         ? list.spans
+                      : static_cast<ChunkKind>(chunk.kind) == ChunkKind::Allocations ? list.allocations
+                                                                                     : list.notes;
+      records.push_back({chunk.thread, chunk.order, payload, whole});
     }
   }
   const auto by_thread_and_order = [](const RecordChunk& a, const RecordChunk& b) {

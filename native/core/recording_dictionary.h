@@ -36,6 +36,7 @@ struct RecordingDictionary {
   std::map<uint32_t, Thread> threads;  // by the file's thread index
   std::vector<std::pair<std::string_view, std::string_view>> info;
   uint64_t damaged_entries = 0;
+  bool unknown_name = false;  // the last string is the name of what found no room in the dictionary
 };
 
 // Collects the entries of dictionary chunks and then builds the tables from them.

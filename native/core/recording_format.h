@@ -1,28 +1,33 @@
 // The file a recording is kept in while it runs, and the only thing the recorder and the reader share.
 //
-// Layout: one FileHeader in the first kHeaderBytes, then chunks of FileHeader::chunk_bytes each, in the
-// order in which they were handed out. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES) or to the
-// whole process (DICTIONARY). Its writer fills the payload and then release-stores ChunkHeader::committed, so
-// whatever lies below `committed` is whole even after SIGKILL: the pages are a shared mapping of the file.
-// Dictionary entries are committed before the first record that names them.
+// Layout: one FileHeader in the first kHeaderBytes, then chunks one behind the other, each a whole number of
+// units of FileHeader::chunk_bytes long. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES), to the
+// whole process (DICTIONARY), or to nobody (FREE). Its writer fills the payload and then release-stores
+// ChunkHeader::committed, so whatever lies below `committed` is whole even after SIGKILL: the pages are a
+// shared mapping of the file. Dictionary entries are committed before the first record that names them.
 //
 // Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
-// All numbers are little-endian. A reader refuses any other kVersion.
+// All numbers are little-endian. In version 1 each chunk was one unit. A reader refuses any version above
+// kVersion.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace kinetoscope {
 
 inline constexpr char kMagic[8] = {'K', 'S', 'C', 'O', 'P', 'E', '\r', '\n'};
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kHeaderBytes = 8192;
-inline constexpr uint32_t kDefaultChunkBytes = 256 * 1024;
+inline constexpr uint32_t kUnitBytes = 1024;
 inline constexpr uint32_t kChunkMagic = 0x4b43484bu;
 inline constexpr uint32_t kMaxClockPairs = 128;
 // Longer strings are cut here and counted in FileHeader::truncated_strings.
 inline constexpr uint32_t kMaxStringBytes = 192 * 1024;
+
+// What stands for a name, a stack or shapes that found no room in the dictionary.
+inline constexpr uint32_t kUnknownId = 0x7fffffff;
 
 // One reading of the tick counter beside the kernel's clocks.
 struct ClockPair {
@@ -39,12 +44,12 @@ enum class FileState : uint32_t {
 struct FileHeader {
   char magic[8];
   uint32_t version;
-  uint32_t chunk_bytes;
+  uint32_t chunk_bytes;    // of a unit
   uint32_t state;          // FileState
   uint32_t clock;          // 0 = monotonic ns, 1 = x86 TSC, 2 = aarch64 virtual counter
   uint32_t process;        // pid
   uint32_t clock_pairs;    // how many of `pairs` are valid (release-stored)
-  uint64_t chunks;         // how many chunks were handed out (release-stored)
+  uint64_t chunks;         // how many units were handed out (release-stored)
   uint64_t start_tick;     // first tick of the recording: time 0
   uint64_t stop_tick;      // 0 while recording
   uint64_t dropped_spans;  // no room (disk full), never written
@@ -57,21 +62,61 @@ struct FileHeader {
       pairs[kMaxClockPairs];  // in order of time, [0] before the start; when full the last slot is rewritten
   uint64_t dropped_notes;
   uint64_t recycled_notes;
+  // Since version 2.
+  uint64_t ring_dropped_spans;  // no room because all of the ring was in use by other threads
+  uint64_t ring_dropped_allocations;
+  uint64_t ring_dropped_notes;
+  uint64_t limited_dictionary;  // dictionary entries beyond the dictionary's share of the file
+  uint64_t checksum;            // of this header with 0 here, once nothing more is written; 0 before
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
 enum class ChunkKind : uint32_t { Free = 0, Spans = 1, Allocations = 2, Dictionary = 3, Notes = 4 };
 
 struct ChunkHeader {
-  uint32_t magic;   // kChunkMagic once handed out
-  uint32_t kind;    // ChunkKind
-  uint32_t thread;  // index of a Thread entry; 0 for Dictionary
-  uint32_t reserved;
+  uint32_t magic;      // kChunkMagic once handed out
+  uint32_t kind;       // ChunkKind
+  uint32_t thread;     // index of a Thread entry; 0 for Dictionary
+  uint32_t units;      // how long it is; 0 in version 1: one unit
   uint64_t order;      // rises with every hand-out; a recycled chunk gets a new one
   uint64_t committed;  // records (Spans, Allocations, Notes) or payload bytes (Dictionary) that are whole
-  uint64_t padding[4];
+  uint64_t checksum;   // once nothing in it changes any more: chunk_checksum(); 0 before
+  uint64_t padding[3];
 };
 static_assert(sizeof(ChunkHeader) == 64);
+
+// A checksum that any change of one word changes, as fast as memory is read.
+inline uint64_t checksum_of(const void* data, size_t bytes) {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15ull;
+  uint64_t lanes[4] = {bytes, 1, 2, 3};
+  const auto add = [&lanes](size_t lane, uint64_t word) {
+    const uint64_t product = (lanes[lane] ^ word) * kFactor;
+    lanes[lane] = product ^ (product >> 32);
+  };
+  const auto* at = static_cast<const unsigned char*>(data);
+  for (; bytes >= sizeof(lanes); bytes -= sizeof(lanes), at += sizeof(lanes)) {
+    uint64_t words[4];
+    std::memcpy(words, at, sizeof(words));
+    for (size_t lane = 0; lane < 4; ++lane) add(lane, words[lane]);
+  }
+  for (size_t lane = 0; bytes > 0; ++lane) {
+    const size_t part = bytes < sizeof(uint64_t) ? bytes : sizeof(uint64_t);
+    uint64_t word = 0;
+    std::memcpy(&word, at, part);
+    add(lane, word);
+    bytes -= part;
+    at += part;
+  }
+  for (size_t lane = 1; lane < 4; ++lane) add(0, lanes[lane]);
+  return lanes[0] == 0 ? 1 : lanes[0];
+}
+
+// Of what `header` says and of the `bytes` of its payload that are whole.
+inline uint64_t chunk_checksum(const ChunkHeader& header, const void* payload, size_t bytes) {
+  const uint64_t parts[] = {(uint64_t{header.kind} << 32) | header.thread, header.units, header.order,
+                            header.committed, checksum_of(payload, bytes)};
+  return checksum_of(parts, sizeof(parts));
+}
 
 // A span as it is written at its start; `end_tick` follows when it ends (0: never ended).
 struct SpanRecord {
@@ -125,6 +170,22 @@ struct NoteRecord {
   int8_t device_index = -1;
 };
 static_assert(sizeof(NoteRecord) == 32);
+
+// Of one record of a kind of chunk; 0 for kinds that hold none.
+inline constexpr size_t bytes_of_record(uint32_t kind) {
+  switch (static_cast<ChunkKind>(kind)) {
+    case ChunkKind::Spans:
+      return sizeof(SpanRecord);
+    case ChunkKind::Allocations:
+      return sizeof(AllocationRecord);
+    case ChunkKind::Notes:
+      return sizeof(NoteRecord);
+    case ChunkKind::Dictionary:
+      return 1;
+    default:
+      return 0;
+  }
+}
 
 enum class NoteKind : uint8_t {
   Operand = 1,         // value: where the storage of a tensor argument begins; bytes: its size

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "recording_chunks.h"
 #include "recording_notes.h"
@@ -14,6 +15,7 @@ namespace {
 struct RecordTables {
   const RecordingDictionary& dictionary;
   std::vector<int32_t> thread_of_torch_tid;
+  int32_t unknown_name = 0;
 
   static int32_t row(uint32_t id, std::size_t rows) {
     return id - 1u < rows ? static_cast<int32_t>(id - 1u) : -1;
@@ -82,7 +84,8 @@ class SpanConverter {
     spans_.thread[row] = thread_;
     spans_.start_ns[row] = start_ns;
     spans_.duration_ns[row] = duration_ns;
-    spans_.name[row] = name < 0 ? 0 : dictionary.name_string[static_cast<std::size_t>(name)];
+    spans_.name[row] = name < 0 ? (record.name == kUnknownId ? tables_.unknown_name : 0)
+                                : dictionary.name_string[static_cast<std::size_t>(name)];
     spans_.overload[row] = name < 0 ? 0 : dictionary.name_overload[static_cast<std::size_t>(name)];
     spans_.scope[row] = record.scope;
     spans_.sequence[row] = record.sequence;
@@ -148,6 +151,7 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
                     uint64_t start_tick, std::vector<OpenThread>& open_threads) {
   const RecordingDictionary& dictionary = recording.dictionary;
   RecordTables tables{dictionary, std::vector<int32_t>(size_t{1} << 16, -1)};
+  if (dictionary.unknown_name) tables.unknown_name = static_cast<int32_t>(dictionary.strings.size() - 1);
   for (const auto& [index, thread] : dictionary.threads) {
     const auto logical = static_cast<uint64_t>(thread.torch_tid);
     if (logical == 0 || logical >= tables.thread_of_torch_tid.size()) continue;
@@ -286,6 +290,15 @@ std::size_t clip_unfinished(std::span<const int64_t> start_ns, std::span<int64_t
   return clipped;
 }
 
+namespace {
+
+uint64_t header_is_damaged(FileHeader header) {
+  const uint64_t checksum = std::exchange(header.checksum, 0);
+  return checksum != 0 && checksum != checksum_of(&header, sizeof(header)) ? 1 : 0;
+}
+
+}  // namespace
+
 Recording parse_recording(std::span<const std::byte> file) {
   const FileHeader header = read_header(file);
   ChunkList chunks = list_chunks(file, header);
@@ -300,12 +313,21 @@ Recording parse_recording(std::span<const std::byte> file) {
                       .recycled_notes = header.recycled_notes,
                       .truncated_strings = header.truncated_strings,
                       .dropped_dictionary = header.dropped_dictionary,
+                      .ring_dropped_spans = header.ring_dropped_spans,
+                      .ring_dropped_allocations = header.ring_dropped_allocations,
+                      .ring_dropped_notes = header.ring_dropped_notes,
+                      .limited_dictionary = header.limited_dictionary,
+                      .damaged_header = header_is_damaged(header),
                       .damaged_chunks = chunks.damaged,
                       .damaged_records = chunks.missing_records};
 
   DictionaryParser dictionary;
   for (const std::span<const std::byte>& payload : chunks.dictionary) dictionary.add_chunk(payload);
   recording.dictionary = dictionary.build(header.dropped_dictionary);
+  if (header.limited_dictionary != 0 || header.dropped_dictionary != 0) {
+    recording.dictionary.strings.push_back("(name not recorded)");
+    recording.dictionary.unknown_name = true;
+  }
   recording.losses.damaged_entries = recording.dictionary.damaged_entries;
   recording.thread_index = thread_rows(recording.dictionary, chunks);
 

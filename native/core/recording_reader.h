@@ -80,6 +80,9 @@ struct RecordingLosses {
   uint64_t dropped_notes = 0, recycled_notes = 0;
   uint64_t unmatched_notes = 0;  // about a span that is not there
   uint64_t truncated_strings = 0, dropped_dictionary = 0;
+  uint64_t ring_dropped_spans = 0, ring_dropped_allocations = 0, ring_dropped_notes = 0;
+  uint64_t limited_dictionary = 0;
+  uint64_t damaged_header = 0;
   uint64_t damaged_chunks = 0;      // bad header, or cut off by the end of the file
   uint64_t damaged_records = 0;     // committed but missing, or with an impossible time or size
   uint64_t damaged_entries = 0;     // dictionary entries that make no sense

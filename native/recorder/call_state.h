@@ -57,7 +57,7 @@ struct CallState {
       for (SpanRecord* record : {call.record, call.module_record}) {
         if (record == nullptr) continue;
         record->flags |= kSpanCut;
-        std::atomic_ref(record->end_tick).store(tick, std::memory_order_relaxed);
+        std::atomic_ref(record->end_tick).store(tick, std::memory_order_release);
       }
     }
     open.clear();

@@ -191,7 +191,8 @@ uint32_t facts_between_ranks(Session& session, const at::RecordFunction& functio
     if (facts.empty()) return 0;
     const std::string text = std::move(facts).text();
     std::lock_guard lock(session.dictionary().mutex());
-    return session.dictionary().string(text);
+    const uint32_t id = session.dictionary().string(text);
+    return id == kUnknownId ? 0 : id;
   } catch (...) {
     // A group that was destroyed, or an object of another torch: the call itself is recorded all the same.
     session.faults.fetch_add(1, std::memory_order_relaxed);

@@ -1,5 +1,6 @@
 #include "dictionary.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -21,47 +22,70 @@ std::string_view Dictionary::cut(std::string_view text) {
   return text.substr(0, end);
 }
 
+uint64_t Dictionary::left_for(Entry type) const {
+  const uint64_t all = file_->dictionary_bytes();
+  uint64_t share = all;
+  if (type == Entry::Shapes) share = all / 2;
+  if (type == Entry::String || type == Entry::Name || type == Entry::Frame || type == Entry::Stack)
+    share = all / 4 * 3;
+  return share - std::min(share, used_bytes_);
+}
+
 std::byte* Dictionary::room_for(Entry type, size_t payload_bytes) {
   const size_t needed = sizeof(EntryHeader) + padded(payload_bytes);
-  const size_t capacity = file_->chunk_bytes() - sizeof(ChunkHeader);
-  if (chunk_ == nullptr || chunk_->committed + needed > capacity) {
-    ChunkHeader* fresh = needed <= capacity ? file_->take_chunk(ChunkKind::Dictionary, 0) : nullptr;
-    if (fresh == nullptr) {
-      std::atomic_ref(file_->header().dropped_dictionary).fetch_add(1, std::memory_order_relaxed);
-      return nullptr;
+  bool limited = needed > left_for(type);
+  RecordingFile::Chunk room = limited ? RecordingFile::Chunk{} : chunk_;
+  if (!limited && (room.header == nullptr || room.header->committed + needed > room.payload_bytes)) {
+    const uint64_t all = file_->dictionary_bytes(), left = all - std::min(all, taken_bytes_);
+    limited = needed + sizeof(ChunkHeader) > left;
+    // A chunk is some times as long as the one before, and no longer than what is left.
+    const size_t before = std::min<uint64_t>(chunk_.payload_bytes, left / 4);
+    room = limited ? RecordingFile::Chunk{} : file_->take_chunk(ChunkKind::Dictionary, 0, before, needed);
+    if (room.header != nullptr) {
+      chunk_ = room;
+      taken_bytes_ += room.payload_bytes + sizeof(ChunkHeader);
     }
-    chunk_ = fresh;
   }
-  std::byte* at = reinterpret_cast<std::byte*>(chunk_ + 1) + chunk_->committed;
+  if (room.header == nullptr) {
+    FileHeader& head = file_->header();
+    std::atomic_ref(limited ? head.limited_dictionary : head.dropped_dictionary)
+        .fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  used_bytes_ += needed;
+  std::byte* at = reinterpret_cast<std::byte*>(chunk_.header + 1) + chunk_.header->committed;
   const EntryHeader head{static_cast<uint32_t>(type), static_cast<uint32_t>(payload_bytes)};
   std::memcpy(at, &head, sizeof(head));
   return at + sizeof(head);
 }
 
 void Dictionary::commit(size_t payload_bytes) {
-  std::atomic_ref(chunk_->committed)
-      .store(chunk_->committed + sizeof(EntryHeader) + padded(payload_bytes), std::memory_order_release);
+  std::atomic_ref(chunk_.header->committed)
+      .store(chunk_.header->committed + sizeof(EntryHeader) + padded(payload_bytes),
+             std::memory_order_release);
 }
 
-void Dictionary::write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text) {
+bool Dictionary::write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text) {
   const size_t bytes = numbers.size() * sizeof(uint32_t) + text.size();
   std::byte* at = room_for(type, bytes);
-  if (at == nullptr) return;
+  if (at == nullptr) return false;
   std::memcpy(at, numbers.begin(), numbers.size() * sizeof(uint32_t));
   if (!text.empty()) std::memcpy(at + numbers.size() * sizeof(uint32_t), text.data(), text.size());
   commit(bytes);
+  return true;
 }
 
-void Dictionary::write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
+bool Dictionary::write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
                                     std::string_view text) {
   const size_t fixed = numbers.size() * sizeof(uint32_t);
   const size_t bytes = fixed + sizeof(address) + text.size();
   std::byte* at = room_for(type, bytes);
-  if (at == nullptr) return;
+  if (at == nullptr) return false;
   std::memcpy(at, numbers.begin(), fixed);
   std::memcpy(at + fixed, &address, sizeof(address));
   if (!text.empty()) std::memcpy(at + fixed + sizeof(address), text.data(), text.size());
   commit(bytes);
+  return true;
 }
 
 uint32_t Dictionary::string(std::string_view text) {
@@ -69,18 +93,21 @@ uint32_t Dictionary::string(std::string_view text) {
   text = cut(text);
   if (const auto known = strings_.find(text); known != strings_.end()) return known->second;
   const auto id = static_cast<uint32_t>(strings_.size() + 1);
+  if (!write(Entry::String, {id}, text)) return kUnknownId;
   strings_.emplace(text, id);
-  write(Entry::String, {id}, text);
   return id;
 }
 
 uint32_t Dictionary::name(std::string_view name, std::string_view overload) {
   const uint32_t text = string(name);
   const uint32_t suffix = string(overload);
-  const auto [at, fresh] =
-      names_.try_emplace(pair_key(text, suffix), static_cast<uint32_t>(names_.size() + 1));
-  if (fresh) write(Entry::Name, {at->second, text, suffix});
-  return at->second;
+  if (text == kUnknownId) return kUnknownId;
+  const uint64_t key = pair_key(text, suffix);
+  if (const auto known = names_.find(key); known != names_.end()) return known->second;
+  const auto id = static_cast<uint32_t>(names_.size() + 1);
+  if (!write(Entry::Name, {id, text, suffix})) return kUnknownId;
+  names_.emplace(key, id);
+  return id;
 }
 
 uint32_t Dictionary::frame(std::string_view function, std::string_view filename, uint32_t line) {
@@ -88,29 +115,43 @@ uint32_t Dictionary::frame(std::string_view function, std::string_view filename,
   const std::string_view key(reinterpret_cast<const char*>(numbers), sizeof(numbers));
   if (const auto known = frames_.find(key); known != frames_.end()) return known->second;
   const auto id = static_cast<uint32_t>(frames_.size() + 1);
+  if (!write(Entry::Frame, {id, numbers[0], numbers[1], line})) return kUnknownId;
   frames_.emplace(key, id);
-  write(Entry::Frame, {id, numbers[0], numbers[1], line});
   return id;
 }
 
 uint32_t Dictionary::stack(uint32_t parent, uint32_t frame) {
-  const auto [at, fresh] =
-      stacks_.try_emplace(pair_key(parent, frame), static_cast<uint32_t>(stacks_.size() + 1));
-  if (fresh) write(Entry::Stack, {at->second, parent, frame});
-  return at->second;
+  if (parent == kUnknownId || frame == kUnknownId) return kUnknownId;
+  const uint64_t key = pair_key(parent, frame);
+  if (const auto known = stacks_.find(key); known != stacks_.end()) return known->second;
+  const auto id = static_cast<uint32_t>(stacks_.size() + 1);
+  if (!write(Entry::Stack, {id, parent, frame})) return kUnknownId;
+  stacks_.emplace(key, id);
+  return id;
+}
+
+uint32_t Dictionary::find_shapes(const TextKey& key) {
+  if (const uint32_t known = shapes_.find(key); known != 0) return known;
+  // Whether there is room is only known for sure once their texts are made; here it is to save making them.
+  if (left_for(Entry::Shapes) >= sizeof(EntryHeader) + 4 * sizeof(uint32_t)) return 0;
+  std::atomic_ref(file_->header().limited_dictionary).fetch_add(1, std::memory_order_relaxed);
+  return kUnknownId;
 }
 
 uint32_t Dictionary::shapes(const TextKey& key, std::string_view dims, std::string_view types,
                             std::string_view concrete) {
-  const uint32_t id = ++shapes_count_;
-  shapes_.insert(key, id);
+  const uint32_t id = shapes_count_ + 1;
   std::string text;
   text.reserve(dims.size() + types.size() + concrete.size());
   text.append(dims).append(types).append(concrete);
-  write(Entry::Shapes,
-        {id, static_cast<uint32_t>(dims.size()), static_cast<uint32_t>(types.size()),
-         static_cast<uint32_t>(concrete.size())},
-        text);
+  if (!write(Entry::Shapes,
+             {id, static_cast<uint32_t>(dims.size()), static_cast<uint32_t>(types.size()),
+              static_cast<uint32_t>(concrete.size())},
+             text)) {
+    return kUnknownId;
+  }
+  shapes_count_ = id;
+  shapes_.insert(key, id);
   return id;
 }
 

@@ -25,7 +25,9 @@ struct TextHash {
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
 
-// Interns by content. Ids are dense and start at 1.
+// Interns by content. Ids are dense and start at 1. What finds no room in the dictionary's share of the file
+// is counted there, is not remembered here, and has the id kUnknownId. So shapes that never repeat cost
+// neither file nor memory without bound, and leave room for names, and these for modules and facts.
 class Dictionary {
  public:
   explicit Dictionary(std::shared_ptr<RecordingFile> file) : file_(std::move(file)) {}
@@ -40,7 +42,8 @@ class Dictionary {
   // Inputs are known by a digest of 128 bits; find_shapes() is 0 for a new one and spares building its texts.
   uint32_t shapes(const TextKey& key, std::string_view dims, std::string_view types,
                   std::string_view concrete);
-  uint32_t find_shapes(const TextKey& key) const { return shapes_.find(key); }
+  // kUnknownId for new ones that would find no room.
+  uint32_t find_shapes(const TextKey& key);
 
   uint32_t new_module(std::string_view class_name, uint32_t caller, uint64_t address);
   void name_module(uint32_t module, uint32_t parent, std::string_view attribute);
@@ -51,18 +54,23 @@ class Dictionary {
   void info(std::string_view key, std::string_view json);
 
  private:
-  void write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text = {});
-  void write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
+  // False when there was no room for the entry.
+  bool write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text = {});
+  bool write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
                           std::string_view text = {});
-  // Room for an entry of that payload in the current dictionary chunk; nullptr (counted) when the disk is
-  // full.
+  // Room for an entry of that payload in the current dictionary chunk; nullptr (counted) when the disk or the
+  // dictionary's share is full.
   std::byte* room_for(Entry type, size_t payload_bytes);
+  // How many bytes more may be taken for entries of that type.
+  uint64_t left_for(Entry type) const;
   void commit(size_t payload_bytes);
   std::string_view cut(std::string_view text);
 
   std::shared_ptr<RecordingFile> file_;
   std::mutex mutex_;
-  ChunkHeader* chunk_ = nullptr;
+  RecordingFile::Chunk chunk_;
+  uint64_t taken_bytes_ = 0;  // by all chunks so far
+  uint64_t used_bytes_ = 0;   // of them
 
   std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> strings_;
   std::unordered_map<uint64_t, uint32_t> names_;  // (string, overload)

@@ -50,7 +50,7 @@ uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
     std::lock_guard lock(session.dictionary().mutex());
     id = session.dictionary().name({name, length}, {});
   }
-  if (std::string_view(name, length) == kAccumulateGrad) {
+  if (std::string_view(name, length) == kAccumulateGrad && id != kUnknownId) {
     live.accumulate_grad_name.store(id, std::memory_order_relaxed);
   }
   if (is_between_ranks({name, length})) id |= kBetweenRanks;

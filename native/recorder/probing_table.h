@@ -12,7 +12,8 @@ namespace kinetoscope {
 template <typename Key>
 class ProbingTable {
  public:
-  explicit ProbingTable(size_t slots = 256) : slots_(slots) {}
+  // One that is only a cache may forget everything when it has `most` keys.
+  explicit ProbingTable(size_t most = SIZE_MAX) : slots_(256), most_(most) {}
 
   // The value of `key`, or 0.
   uint32_t find(const Key& key) const {
@@ -26,6 +27,7 @@ class ProbingTable {
 
   // Sets the value of `key`, over an older one.
   void insert(const Key& key, uint32_t value) {
+    if (used_ >= most_) clear();
     if (used_ * 2 >= slots_.size()) grow();
     if (place(slots_, key, value)) ++used_;
   }
@@ -66,6 +68,7 @@ class ProbingTable {
 
   std::vector<Slot> slots_;
   size_t used_ = 0;
+  size_t most_;
 };
 
 // Spreads a word's bits; enough for tables that hold addresses and counters.

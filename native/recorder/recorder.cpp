@@ -140,8 +140,8 @@ int kinetoscope_recorder_load(PyObject* module_call, char* message, size_t bytes
   return 0;
 }
 
-int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes, uint64_t ring_chunks,
-                               int64_t keep_since_ns, char* message, size_t bytes) {
+int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_bytes, int64_t keep_since_ns,
+                               char* message, size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(control);
   if (!loaded || recording != nullptr) {
     say(message, bytes, loaded ? "a recording is already in progress" : "the recorder is not loaded");
@@ -154,7 +154,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_b
     say(message, bytes, no_calls.c_str());
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
     room_keeper::ensure_running();
-    auto file = std::make_shared<RecordingFile>(path, chunk_bytes, ring_chunks);
+    auto file = std::make_shared<RecordingFile>(path, ring_bytes);
     // Generation 0 is that of a thread that has not taken part in anything.
     if (++generations == 0) ++generations;
     recording = new Session(file, generations, what);
@@ -258,6 +258,8 @@ int kinetoscope_recorder_close() {
   let_go(recording);
   return 0;
 }
+
+void kinetoscope_recorder_settle() { room_keeper::settle(kPatienceNs); }
 
 PyObject* kinetoscope_recorder_prepare_calls(const char* own_folder) {
   know_own_code(own_folder);

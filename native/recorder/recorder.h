@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 3u
+#define KINETOSCOPE_RECORDER_VERSION 4u
 
 struct _object;
 
@@ -31,12 +31,11 @@ KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
 KINETOSCOPE_EXPORT int kinetoscope_recorder_load(struct _object* module_call, char* message, size_t bytes);
 
 // Begins a recording in a new file at `path`, or beside it: see RecordingFile::publish() for when, and for
-// `keep_since_ns`. `what` is a set of kinetoscope::Recorded; `ring_chunks` 0 for no ring. On success
+// `keep_since_ns`. `what` is a set of kinetoscope::Recorded; `ring_bytes` 0 for no ring. On success
 // `message` says which Python calls cannot be recorded and why, and is else empty. On failure nothing has
 // changed.
-KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t what, uint32_t chunk_bytes,
-                                                  uint64_t ring_chunks, int64_t keep_since_ns, char* message,
-                                                  size_t bytes);
+KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_bytes,
+                                                  int64_t keep_since_ns, char* message, size_t bytes);
 
 // Where the recording in progress is.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_path(char* path, size_t bytes);
@@ -61,6 +60,9 @@ KINETOSCOPE_EXPORT size_t kinetoscope_recorder_resolve(struct _object* modules);
 
 // Writes `"key": json` into the recording in progress.
 KINETOSCOPE_EXPORT void kinetoscope_recorder_add_info(const char* key, const char* json);
+
+// Waits until the file of the recording before is whole, checksums included, but not for long.
+KINETOSCOPE_EXPORT void kinetoscope_recorder_settle();
 
 // Marks the file whole and gives everything back.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_close();

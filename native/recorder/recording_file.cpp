@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <system_error>
 
@@ -27,8 +28,15 @@ namespace {
 // Address space is reserved once, so that growing never moves a record; only pages below the file's end
 // exist.
 constexpr size_t kAddressSpace[] = {size_t{1} << 38, size_t{1} << 35, size_t{1} << 32, size_t{1} << 28};
-constexpr uint64_t kMaxChunksAhead = 16;
-constexpr uint64_t kReserveStep = 16;
+// Chunks grow from one unit to this, and each is so many times as long as the one before.
+constexpr uint64_t kLargestUnits = 256;
+constexpr uint64_t kGrowth = 4;
+// How far ahead of the writers there is room: as much as they have used, but within these bounds.
+constexpr uint64_t kLeastAheadUnits = 64;
+constexpr uint64_t kMostAheadUnits = 4096;
+constexpr uint64_t kPageBytes = 4096;
+// A dictionary of this size has some million entries, which the process holds in tables, too.
+constexpr uint64_t kMostDictionaryBytes = uint64_t{256} << 20;
 // The disk of the profiled job is not ours to fill: below this much free space we stop growing and count
 // drops.
 constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
@@ -45,6 +53,18 @@ void refuse_unless_file(const std::string& path, const struct stat& status) {
                      : S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode) ? "a device"
                                                                           : "no regular file";
   throw std::runtime_error(path + " is " + what + ", and a recording is a regular file: choose another path");
+}
+
+bool has_open_span(ChunkHeader* chunk) {
+  if (chunk->kind != static_cast<uint32_t>(ChunkKind::Spans)) return false;
+  auto* spans = reinterpret_cast<SpanRecord*>(chunk + 1);
+  const uint64_t most = (uint64_t{chunk->units} * kUnitBytes - sizeof(ChunkHeader)) / sizeof(SpanRecord);
+  // A file that somebody cut short reads as anything.
+  const uint64_t records = std::min(std::atomic_ref(chunk->committed).load(std::memory_order_acquire),
+                                    chunk->units == 0 ? 0 : most);
+  return std::any_of(spans, spans + records, [](SpanRecord& span) {
+    return std::atomic_ref(span.end_tick).load(std::memory_order_acquire) == 0;
+  });
 }
 
 struct Descriptor {
@@ -78,8 +98,11 @@ bool move_to_free_name(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-RecordingFile::RecordingFile(const std::string& path, uint32_t chunk_bytes, uint64_t ring_chunks)
-    : wanted_path_(path), chunk_bytes_(chunk_bytes), ring_chunks_(ring_chunks) {
+RecordingFile::RecordingFile(const std::string& path, uint64_t ring_bytes)
+    : wanted_path_(path),
+      ring_units_(ring_bytes == 0 ? 0
+                                  : (std::max(ring_bytes, kLeastRingBytes) - kHeaderBytes) / kPageBytes *
+                                        (kPageBytes / kUnitBytes)) {
   struct stat there{};
   if (lstat(path.c_str(), &there) == 0) refuse_unless_file(path, there);
   path_ = folder_of(path) + ".kinetoscope-XXXXXX";
@@ -92,7 +115,7 @@ RecordingFile::RecordingFile(const std::string& path, uint32_t chunk_bytes, uint
     unlink(path_.c_str());
     throw std::system_error(reason, std::generic_category(), what + path);
   };
-  if (!reserve(2)) give_up(errno, "no room for a recording in ");
+  if (!reserve(kLeastAheadUnits)) give_up(errno, "no room for a recording in ");
   void* mapped = MAP_FAILED;
   for (const size_t bytes : kAddressSpace) {
     mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0);
@@ -109,7 +132,7 @@ RecordingFile::RecordingFile(const std::string& path, uint32_t chunk_bytes, uint
 
   FileHeader& head = header();
   head.version = kVersion;
-  head.chunk_bytes = chunk_bytes_;
+  head.chunk_bytes = kUnitBytes;
   head.state = static_cast<uint32_t>(FileState::Recording);
   head.clock = static_cast<uint32_t>(active_clock);
   head.process = static_cast<uint32_t>(getpid());
@@ -119,6 +142,7 @@ RecordingFile::RecordingFile(const std::string& path, uint32_t chunk_bytes, uint
 }
 
 RecordingFile::~RecordingFile() {
+  if (base_ != nullptr && header().state == static_cast<uint32_t>(FileState::Stopped)) seal();
   guard_.reset();
   if (base_ != nullptr) munmap(base_, mapped_bytes_);
   if (file_ >= 0) close(file_);
@@ -182,31 +206,41 @@ bool RecordingFile::take_name(const std::string& name, int64_t keep_since_ns) {
   return false;
 }
 
-ChunkHeader* RecordingFile::chunk_at(uint64_t index) const {
-  return reinterpret_cast<ChunkHeader*>(base_ + kHeaderBytes + index * chunk_bytes_);
+ChunkHeader* RecordingFile::chunk_at(uint64_t unit) const {
+  return reinterpret_cast<ChunkHeader*>(base_ + kHeaderBytes + unit * kUnitBytes);
+}
+
+uint64_t RecordingFile::unit_of(const ChunkHeader* chunk) const {
+  return static_cast<uint64_t>(reinterpret_cast<const std::byte*>(chunk) - base_ - kHeaderBytes) / kUnitBytes;
+}
+
+uint64_t RecordingFile::dictionary_bytes() const {
+  return ring_units_ == 0 ? kMostDictionaryBytes : ring_units_ * kUnitBytes / 2;
 }
 
 bool RecordingFile::cut_short() {
   if (lost()) return true;
   // Read first: it may grow meanwhile.
-  const uint64_t chunks = reserved_.load(std::memory_order_acquire);
+  const uint64_t units = reserved_.load(std::memory_order_acquire);
   struct stat now{};
-  if (fstat(file_, &now) != 0 || static_cast<uint64_t>(now.st_size) >= kHeaderBytes + chunks * chunk_bytes_) {
+  if (fstat(file_, &now) != 0 || static_cast<uint64_t>(now.st_size) >= kHeaderBytes + units * kUnitBytes) {
     return false;
   }
   guard_->lose_file();
   return true;
 }
 
-bool RecordingFile::reserve(uint64_t chunks) {
+bool RecordingFile::reserve(uint64_t units) {
   const uint64_t have = reserved_.load(std::memory_order_relaxed);
-  if (chunks <= have) return true;
+  if (units <= have) return true;
+  units = (units + kLeastAheadUnits - 1) / kLeastAheadUnits * kLeastAheadUnits;
+  if (ring_units_ != 0) units = std::min(units, ring_units_);
   if (have != 0 && cut_short()) {
     errno = EIO;
     return false;
   }
-  const uint64_t from = have == 0 ? 0 : kHeaderBytes + have * chunk_bytes_;
-  const uint64_t to = kHeaderBytes + chunks * chunk_bytes_;
+  const uint64_t from = have == 0 ? 0 : kHeaderBytes + have * kUnitBytes;
+  const uint64_t to = kHeaderBytes + units * kUnitBytes;
   if (mapped_bytes_ != 0 && to > mapped_bytes_) {
     errno = ENOMEM;
     return false;
@@ -226,87 +260,206 @@ bool RecordingFile::reserve(uint64_t chunks) {
     errno = failure;
     return false;
   }
-  reserved_.store(chunks, std::memory_order_release);
+  reserved_.store(units, std::memory_order_release);
   return true;
 }
 
-ChunkHeader* RecordingFile::take_chunk(ChunkKind kind, uint32_t thread) {
-  std::lock_guard lock(mutex_);
-  // Growing it would write into what somebody else has put there.
-  if (cut_short()) return nullptr;
-  const bool in_ring = ring_chunks_ != 0 && kind != ChunkKind::Dictionary;
-  ChunkHeader* chunk = nullptr;
-  if (in_ring && ring_in_use_ >= ring_chunks_) {
-    chunk = recycle();
-    if (chunk == nullptr) return nullptr;
-  } else {
-    if (handed_out_ >= reserved_.load(std::memory_order_acquire)) {
-      if (disk_full_.load(std::memory_order_relaxed)) return nullptr;
+uint64_t RecordingFile::find_room(uint64_t want, uint64_t least, uint64_t& got) {
+  const auto largest_free = [this] {
+    return std::max_element(free_.begin(), free_.end(),
+                            [](const auto& a, const auto& b) { return a.second < b.second; });
+  };
+  const auto take_from = [&](std::map<uint64_t, uint64_t>::iterator run) {
+    const auto [first, units] = *run;
+    got = std::min(want, units);
+    free_.erase(run);
+    // Before the first part gets a length of its own: until then it covers both.
+    if (got < units) free_run(first + got, units - got);
+    return first;
+  };
+  // Half as long will do: else what is left of others would become ever smaller pieces.
+  const uint64_t enough = std::max(least, (want + 1) / 2);
+  const auto fitting =
+      std::find_if(free_.begin(), free_.end(), [&](const auto& run) { return run.second >= enough; });
+  if (fitting != free_.end()) return take_from(fitting);
+  const uint64_t beyond = ring_units_ == 0 ? want : std::min(want, ring_units_ - handed_out_);
+  if (beyond >= least) {
+    bool there = handed_out_ + beyond <= reserved_.load(std::memory_order_acquire);
+    if (!there && !disk_full_.load(std::memory_order_relaxed)) {
       std::lock_guard room(room_mutex_);
-      if (!reserve(handed_out_ + 1)) {
-        disk_full_.store(true, std::memory_order_relaxed);
-        return nullptr;
-      }
+      there = reserve(handed_out_ + beyond);
+      if (!there) disk_full_.store(true, std::memory_order_relaxed);
     }
-    chunk = chunk_at(handed_out_++);
-    if (in_ring) ++ring_in_use_;
+    if (there) {
+      got = beyond;
+      return handed_out_;
+    }
   }
+  if (ring_units_ != 0) recycle(want);
+  const auto run = largest_free();
+  if (run != free_.end() && run->second >= least) return take_from(run);
+  got = 0;
+  return 0;
+}
+
+RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, size_t before_bytes,
+                                               size_t least_bytes) {
+  std::lock_guard lock(mutex_);
+  if (lost()) return {};
+  const uint64_t least = (sizeof(ChunkHeader) + least_bytes + kUnitBytes - 1) / kUnitBytes;
+  uint64_t most = kLargestUnits;
+  // However many chunks are in use: together they are not longer than half of the ring.
+  if (ring_units_ != 0)
+    most = std::clamp<uint64_t>(ring_units_ / (2 * (in_use_ + 1) * (in_use_ + 2)), 1, kLargestUnits);
+  const uint64_t larger = before_bytes == 0 ? 1 : kGrowth * (before_bytes + sizeof(ChunkHeader)) / kUnitBytes;
+  uint64_t units = 0;
+  const uint64_t first = find_room(std::max(std::min(larger, most), least), least, units);
+  // Growing it, or writing there, would go into what somebody else has put in its place.
+  if (units == 0 || cut_short()) return {};
+  ChunkHeader* chunk = chunk_at(first);
+  chunk->units = static_cast<uint32_t>(units);
   std::atomic_ref(chunk->committed).store(0, std::memory_order_relaxed);
-  chunk->kind = static_cast<uint32_t>(kind);
+  chunk->checksum = 0;
   chunk->thread = thread;
   chunk->order = ++order_;
+  std::atomic_ref(chunk->kind).store(static_cast<uint32_t>(kind), std::memory_order_release);
   std::atomic_ref(chunk->magic).store(kChunkMagic, std::memory_order_release);
-  std::atomic_ref(header().chunks).store(handed_out_, std::memory_order_release);
-  wanted_.store(handed_out_ + std::min(kMaxChunksAhead, handed_out_), std::memory_order_relaxed);
-  return chunk;
+  if (first == handed_out_) {
+    handed_out_ += units;
+    std::atomic_ref(header().chunks).store(handed_out_, std::memory_order_release);
+    const uint64_t wanted =
+        handed_out_ + std::clamp<uint64_t>(handed_out_, kLeastAheadUnits, kMostAheadUnits);
+    wanted_.store(ring_units_ == 0 ? wanted : std::min(wanted, ring_units_), std::memory_order_relaxed);
+  }
+  if (kind != ChunkKind::Dictionary) ++in_use_;
+  return {chunk, units * kUnitBytes - sizeof(ChunkHeader)};
 }
 
 void RecordingFile::retire_chunk(ChunkHeader* chunk) {
-  if (ring_chunks_ == 0) return;
   std::lock_guard lock(mutex_);
-  retired_.push_back(chunk);
+  if (lost()) return;
+  --in_use_;
+  const uint64_t used_bytes =
+      sizeof(ChunkHeader) +
+      std::atomic_ref(chunk->committed).load(std::memory_order_relaxed) * bytes_of_record(chunk->kind);
+  const uint64_t used = (used_bytes + kUnitBytes - 1) / kUnitBytes;
+  if (used < chunk->units) {
+    const uint64_t rest = chunk->units - used;
+    free_run(unit_of(chunk) + used, rest);
+    chunk->units = static_cast<uint32_t>(used);
+  }
+  (ring_units_ == 0 ? unsealed_ : retired_).push_back(chunk);
 }
 
-ChunkHeader* RecordingFile::recycle() {
-  for (auto at = retired_.begin(); at != retired_.end(); ++at) {
+void RecordingFile::free_run(uint64_t first, uint64_t units) {
+  const auto after = free_.find(first + units);
+  if (after != free_.end()) {
+    units += after->second;
+    free_.erase(after);
+  }
+  ChunkHeader* chunk = chunk_at(first);
+  // No reader may take what is left there for records: the length last, as it is shorter until then.
+  std::atomic_ref(chunk->kind).store(static_cast<uint32_t>(ChunkKind::Free), std::memory_order_release);
+  std::atomic_ref(chunk->units).store(static_cast<uint32_t>(units), std::memory_order_release);
+  std::atomic_ref(chunk->magic).store(kChunkMagic, std::memory_order_release);
+  free_[first] = units;
+  const auto here = free_.find(first);
+  if (here == free_.begin()) return;
+  const auto before = std::prev(here);
+  if (before->first + before->second != first) return;
+  before->second += units;
+  std::atomic_ref(chunk_at(before->first)->units)
+      .store(static_cast<uint32_t>(before->second), std::memory_order_release);
+  free_.erase(here);
+}
+
+void RecordingFile::recycle(uint64_t units) {
+  uint64_t freed = 0;
+  for (auto at = retired_.begin(); at != retired_.end() && freed < units;) {
     ChunkHeader* chunk = *at;
     const uint64_t records = std::atomic_ref(chunk->committed).load(std::memory_order_acquire);
-    if (chunk->kind == static_cast<uint32_t>(ChunkKind::Spans)) {
-      auto* spans = reinterpret_cast<SpanRecord*>(chunk + 1);
-      const bool open = std::any_of(spans, spans + records, [](SpanRecord& span) {
-        return std::atomic_ref(span.end_tick).load(std::memory_order_relaxed) == 0;
-      });
-      if (open) continue;
-      std::atomic_ref(header().recycled_spans).fetch_add(records, std::memory_order_relaxed);
-    } else if (chunk->kind == static_cast<uint32_t>(ChunkKind::Notes)) {
-      std::atomic_ref(header().recycled_notes).fetch_add(records, std::memory_order_relaxed);
-    } else {
-      std::atomic_ref(header().recycled_allocations).fetch_add(records, std::memory_order_relaxed);
+    if (has_open_span(chunk)) {
+      ++at;
+      continue;
     }
-    retired_.erase(at);
-    return chunk;
+    FileHeader& head = header();
+    uint64_t& recycled = chunk->kind == static_cast<uint32_t>(ChunkKind::Spans)   ? head.recycled_spans
+                         : chunk->kind == static_cast<uint32_t>(ChunkKind::Notes) ? head.recycled_notes
+                                                                                  : head.recycled_allocations;
+    std::atomic_ref(recycled).fetch_add(records, std::memory_order_relaxed);
+    freed += chunk->units;
+    at = retired_.erase(at);
+    free_run(unit_of(chunk), chunk->units);
   }
-  return nullptr;
+}
+
+void RecordingFile::count_dropped(ChunkKind kind, uint64_t records) {
+  FileHeader& head = header();
+  const bool ring = ring_units_ != 0 && !disk_full_.load(std::memory_order_relaxed);
+  uint64_t& dropped = kind == ChunkKind::Spans   ? ring ? head.ring_dropped_spans : head.dropped_spans
+                      : kind == ChunkKind::Notes ? ring ? head.ring_dropped_notes : head.dropped_notes
+                      : ring                     ? head.ring_dropped_allocations
+                                                 : head.dropped_allocations;
+  std::atomic_ref(dropped).fetch_add(records, std::memory_order_relaxed);
 }
 
 bool RecordingFile::prepare_room() {
   if (cut_short()) return false;
-  const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
-  if (faulted_ >= wanted || disk_full_.load(std::memory_order_relaxed)) return false;
+  std::deque<ChunkHeader*> retired;
+  {
+    std::lock_guard lock(mutex_);
+    retired.swap(unsealed_);
+  }
+  // One with an open span waits for the end of the recording.
+  for (ChunkHeader* chunk : retired) seal_chunk(chunk);
+  const uint64_t wanted = std::max(wanted_.load(std::memory_order_relaxed), kLeastAheadUnits);
+  const uint64_t end = (kHeaderBytes + wanted * kUnitBytes) / kPageBytes * kPageBytes;
+  if (faulted_ >= end || disk_full_.load(std::memory_order_relaxed)) return false;
   {
     std::lock_guard room(room_mutex_);
-    if (wanted > reserved_.load(std::memory_order_relaxed) && !reserve(wanted + kReserveStep)) {
+    if (wanted > reserved_.load(std::memory_order_relaxed) &&
+        !reserve(wanted + std::clamp<uint64_t>(wanted, kLeastAheadUnits, kMostAheadUnits))) {
       return false;
     }
   }
-  for (; faulted_ < wanted; ++faulted_) {
+  while (faulted_ < end) {
+    const uint64_t bytes = std::min(end - faulted_, kLargestUnits * kUnitBytes);
     // Older kernels do not know this advice; then the writers fault the pages in themselves.
-    if (madvise(base_ + kHeaderBytes + faulted_ * chunk_bytes_, chunk_bytes_, MADV_POPULATE_WRITE) != 0) {
-      faulted_ = wanted;
+    if (madvise(base_ + faulted_, bytes, MADV_POPULATE_WRITE) != 0) {
+      faulted_ = end;
       break;
     }
+    faulted_ += bytes;
   }
   return true;
+}
+
+bool RecordingFile::seal_chunk(ChunkHeader* chunk) {
+  const size_t record = bytes_of_record(chunk->kind);
+  if (record == 0 || has_open_span(chunk)) return false;
+  const uint64_t most = (uint64_t{chunk->units} * kUnitBytes - sizeof(ChunkHeader)) / record;
+  const uint64_t records = std::min(chunk->committed, most);
+  std::atomic_ref(chunk->checksum)
+      .store(chunk_checksum(*chunk, chunk + 1, records * record), std::memory_order_release);
+  return true;
+}
+
+void RecordingFile::seal() {
+  if (cut_short()) return;
+  uint64_t units = 1;
+  for (uint64_t at = 0; at < handed_out_; at += units) {
+    ChunkHeader* chunk = chunk_at(at);
+    units = std::max<uint64_t>(chunk->units, 1);
+    // Whatever is still open now stays open.
+    const size_t record = bytes_of_record(chunk->kind);
+    if (record != 0 && chunk->checksum == 0 && units <= handed_out_ - at) {
+      const uint64_t most = (units * kUnitBytes - sizeof(ChunkHeader)) / record;
+      chunk->checksum = chunk_checksum(*chunk, chunk + 1, std::min(chunk->committed, most) * record);
+    }
+  }
+  FileHeader& head = header();
+  head.checksum = 0;
+  head.checksum = checksum_of(&head, sizeof(head));
 }
 
 void RecordingFile::add_clock_pair(const ClockPair& pair) {

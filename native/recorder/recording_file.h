@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,14 +16,18 @@
 
 namespace kinetoscope {
 
-// One open recording file. Chunks are handed out to threads under a mutex, once per some thousand records;
-// the pages ahead are allocated and faulted in by the helper thread (see room_keeper.h).
+// A ring is never smaller: a few chunks for each thread and for the dictionary.
+inline constexpr uint64_t kLeastRingBytes = 72 * 1024;
+
+// One open recording file. Chunks are handed out to threads under a mutex, once per some thousand records:
+// small ones at first, so that many short threads need little. What a thread leaves goes to others. The pages
+// ahead are allocated and faulted in by the helper thread (see room_keeper.h).
 class RecordingFile {
  public:
   // Creates a new file in the folder of `path` and writes its header; it gets its name by publish(). Throws
   // std::runtime_error with the path in its message, for instance when something other than a file is there.
-  // `ring_chunks` > 0 bounds how many span, allocation and note chunks exist: the oldest are written again.
-  RecordingFile(const std::string& path, uint32_t chunk_bytes, uint64_t ring_chunks);
+  // `ring_bytes` > 0 bounds the file, but never below kLeastRingBytes: the oldest records are overwritten.
+  explicit RecordingFile(const std::string& path, uint64_t ring_bytes = 0);
   // A file that was not published goes.
   ~RecordingFile();
   RecordingFile(const RecordingFile&) = delete;
@@ -39,18 +44,21 @@ class RecordingFile {
   bool lost() const { return guard_->file_lost(); }
 
   FileHeader& header() { return *reinterpret_cast<FileHeader*>(base_); }
-  uint32_t chunk_bytes() const { return chunk_bytes_; }
-  uint64_t span_capacity() const { return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(SpanRecord); }
-  uint64_t allocation_capacity() const {
-    return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(AllocationRecord);
-  }
+  // How many bytes the dictionary may take.
+  uint64_t dictionary_bytes() const;
 
-  uint64_t note_capacity() const { return (chunk_bytes_ - sizeof(ChunkHeader)) / sizeof(NoteRecord); }
-
-  // [any thread] A chunk of zero `committed`, or nullptr when disk and ring have no room.
-  ChunkHeader* take_chunk(ChunkKind kind, uint32_t thread);
-  // [any thread] Says that `chunk` gets no further records, so that a ring may write it again.
+  struct Chunk {
+    ChunkHeader* header = nullptr;  // nullptr when disk and ring have no room
+    size_t payload_bytes = 0;
+  };
+  // [any thread] A chunk of zero `committed`, larger than the one before it (`before_bytes` of payload; 0:
+  // there was none) as far as there is room, but with at least `least_bytes`.
+  Chunk take_chunk(ChunkKind kind, uint32_t thread, size_t before_bytes, size_t least_bytes);
+  // [any thread] Says that `chunk` gets no further records: what it has not used goes to other threads, and a
+  // ring may overwrite the rest.
   void retire_chunk(ChunkHeader* chunk);
+  // [any thread] Counts records that found no room, under the reason why.
+  void count_dropped(ChunkKind kind, uint64_t records);
 
   // [any thread] Appends a clock reading; the last slot is rewritten when the table is full.
   void add_clock_pair(const ClockPair& pair);
@@ -60,17 +68,28 @@ class RecordingFile {
 
   // [once, when stop_tick is written] Marks the books closed.
   void close_books();
+  // [helper thread, after the last write] Gives every part of the file its checksum.
+  void seal();
 
   // Forgets the mapping without touching it: for the child of a fork, where the pages are not inherited. The
   // parent alone says that the file is being written.
   void abandon();
 
  private:
-  // [with room_mutex_] Grows the file so that `chunks` chunks have disk blocks. False when there is no room.
-  bool reserve(uint64_t chunks);
-  // [with mutex_] The oldest retired chunk in which no span is still open.
-  ChunkHeader* recycle();
-  ChunkHeader* chunk_at(uint64_t index) const;
+  // [with room_mutex_] Grows the file so that `units` units have disk blocks. False when there is no room.
+  bool reserve(uint64_t units);
+  // [with mutex_] A run of at least `least` units, if possible `want`; its length is in `got`, which is 0 if
+  // there is no room.
+  uint64_t find_room(uint64_t want, uint64_t least, uint64_t& got);
+  // [with mutex_] Frees retired chunks, the oldest first, until there are that many free units in one piece
+  // or two times as many in all.
+  void recycle(uint64_t units);
+  // [with mutex_] Lets a run of units be handed out again.
+  void free_run(uint64_t first, uint64_t units);
+  ChunkHeader* chunk_at(uint64_t unit) const;
+  uint64_t unit_of(const ChunkHeader* chunk) const;
+  // Gives a chunk its checksum, unless a span in it is still open. It must not be handed out meanwhile.
+  static bool seal_chunk(ChunkHeader* chunk);
 
   // Looks whether the file is as long as it was made. Where it is not, what is written there would get in
   // among what somebody else has written.
@@ -85,19 +104,20 @@ class RecordingFile {
   std::byte* base_ = nullptr;
   std::unique_ptr<FaultGuard> guard_;
   size_t mapped_bytes_ = 0;
-  const uint32_t chunk_bytes_;
-  const uint64_t ring_chunks_;
+  const uint64_t ring_units_;  // 0: no ring
 
-  std::mutex mutex_;  // guards handed_out_, ring_in_use_, order_, retired_
+  std::mutex mutex_;  // guards all down to unsealed_
   uint64_t handed_out_ = 0;
-  uint64_t ring_in_use_ = 0;
+  uint64_t in_use_ = 0;  // chunks of threads that may write more into them
   uint64_t order_ = 0;
-  std::deque<ChunkHeader*> retired_;
+  std::map<uint64_t, uint64_t> free_;  // runs of units below handed_out_: first unit, how many
+  std::deque<ChunkHeader*> retired_;   // of a ring
+  std::deque<ChunkHeader*> unsealed_;  // retired, without a ring
 
   std::mutex room_mutex_;  // guards reserve(); taken alone or inside mutex_
   std::atomic<uint64_t> reserved_{0};
-  uint64_t faulted_ = 0;  // helper thread only
-  std::atomic<uint64_t> wanted_{2};
+  uint64_t faulted_ = 0;  // bytes; helper thread only
+  std::atomic<uint64_t> wanted_{0};
   std::atomic<bool> disk_full_{false};
 
   std::mutex clock_mutex_;

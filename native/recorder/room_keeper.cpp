@@ -1,11 +1,13 @@
 #include "room_keeper.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <mutex>
 #include <new>
@@ -21,6 +23,7 @@ struct Keeper {
   std::mutex mutex;  // guards watched, dropped and in_use
   std::shared_ptr<RecordingFile> watched;
   std::vector<std::shared_ptr<void>> dropped;
+  std::atomic<size_t> to_drop{0};             // those in `dropped`, and those that are being dropped
   std::vector<std::shared_ptr<void>> in_use;  // dropped, but a thread may still be writing there
   bool (*left)() = nullptr;                   // whether no thread is
   sem_t signal;
@@ -64,7 +67,9 @@ void* run(void* argument) {
       file = self.watched;
     }
     // Unmapping millions of pages takes a while: not under the lock that stop() needs.
+    const size_t count = over.size();
     over.clear();
+    self.to_drop.fetch_sub(count, std::memory_order_release);
     bool look_again = false;
     if (!in_use.empty() && !left()) {
       std::lock_guard lock(self.mutex);
@@ -148,11 +153,20 @@ void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with, bo
     if (keeper->watched == file) keeper->watched.reset();
     if (left == nullptr && keeper->dropped.size() >= kMaxBacklog) return;
     if (left != nullptr) keeper->left = left;
+    if (left == nullptr) keeper->to_drop.fetch_add(2, std::memory_order_relaxed);
     std::vector<std::shared_ptr<void>>& place = left == nullptr ? keeper->dropped : keeper->in_use;
     place.push_back(std::move(with));
     place.push_back(std::move(file));
   }
   sem_post(&keeper->signal);
+}
+
+void settle(int64_t patience_ns) {
+  const int64_t give_up = read_clock(CLOCK_MONOTONIC) + patience_ns;
+  while (keeper != nullptr && keeper->to_drop.load(std::memory_order_acquire) != 0 &&
+         read_clock(CLOCK_MONOTONIC) < give_up) {
+    sched_yield();
+  }
 }
 
 void wake() {

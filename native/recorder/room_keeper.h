@@ -13,8 +13,11 @@ bool ensure_running();
 // [any thread] Gives the file to the helper's care.
 void watch(std::shared_ptr<RecordingFile> file);
 // [any thread] Takes the file out of its care; the helper drops the file and what came with it, in its own
-// time. With `left` not before that has returned true: a thread may still be writing there.
+// time, and gives it its checksums before. With `left` not before that has returned true: a thread may still
+// be writing there.
 void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with, bool (*left)() = nullptr);
+// [any thread] Waits until everything that was released is dropped; gives up after `patience_ns`.
+void settle(int64_t patience_ns);
 // [any thread, hot] Says that chunks were taken.
 void wake();
 // [child of a fork] Forgets the parent's thread and files.

@@ -41,32 +41,36 @@ uint32_t Session::register_thread() {
   return index;
 }
 
-bool Session::take_span_chunk(ThreadState& thread) {
-  if (thread.span_chunk != nullptr) file_->retire_chunk(thread.span_chunk);
-  thread.span_chunk = file_->take_chunk(ChunkKind::Spans, thread.index);
-  room_keeper::wake();
-  if (thread.span_chunk == nullptr) {
-    thread.next_span = thread.span_end = nullptr;
-    std::atomic_ref(file_->header().dropped_spans).fetch_add(1, std::memory_order_relaxed);
+template <typename Record>
+bool Session::take_record_chunk(ThreadState& thread, ChunkKind kind, ChunkHeader*& chunk, Record*& next,
+                                Record*& end, uint32_t count) {
+  size_t before_bytes = 0;
+  if (chunk != nullptr) {
+    before_bytes =
+        static_cast<size_t>(reinterpret_cast<std::byte*>(end) - reinterpret_cast<std::byte*>(chunk + 1));
+    file_->retire_chunk(chunk);
+  }
+  const RecordingFile::Chunk taken =
+      file_->take_chunk(kind, thread.index, before_bytes, count * sizeof(Record));
+  chunk = taken.header;
+  if (chunk == nullptr) {
+    next = end = nullptr;
+    file_->count_dropped(kind, count);
     return false;
   }
-  thread.next_span = reinterpret_cast<SpanRecord*>(thread.span_chunk + 1);
-  thread.span_end = thread.next_span + file_->span_capacity();
+  room_keeper::wake();
+  next = reinterpret_cast<Record*>(chunk + 1);
+  end = next + taken.payload_bytes / sizeof(Record);
   return true;
 }
 
+bool Session::take_span_chunk(ThreadState& thread) {
+  return take_record_chunk(thread, ChunkKind::Spans, thread.span_chunk, thread.next_span, thread.span_end, 1);
+}
+
 bool Session::take_allocation_chunk(ThreadState& thread) {
-  if (thread.allocation_chunk != nullptr) file_->retire_chunk(thread.allocation_chunk);
-  thread.allocation_chunk = file_->take_chunk(ChunkKind::Allocations, thread.index);
-  room_keeper::wake();
-  if (thread.allocation_chunk == nullptr) {
-    thread.next_allocation = thread.allocation_end = nullptr;
-    std::atomic_ref(file_->header().dropped_allocations).fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  thread.next_allocation = reinterpret_cast<AllocationRecord*>(thread.allocation_chunk + 1);
-  thread.allocation_end = thread.next_allocation + file_->allocation_capacity();
-  return true;
+  return take_record_chunk(thread, ChunkKind::Allocations, thread.allocation_chunk, thread.next_allocation,
+                           thread.allocation_end, 1);
 }
 
 void Session::add_allocation(ThreadState& thread, const AllocationRecord& record) {
@@ -77,17 +81,8 @@ void Session::add_allocation(ThreadState& thread, const AllocationRecord& record
 }
 
 bool Session::take_note_chunk(ThreadState& thread, uint32_t count) {
-  if (thread.note_chunk != nullptr) file_->retire_chunk(thread.note_chunk);
-  thread.note_chunk = file_->take_chunk(ChunkKind::Notes, thread.index);
-  room_keeper::wake();
-  if (thread.note_chunk == nullptr) {
-    thread.next_note = thread.note_end = nullptr;
-    std::atomic_ref(file_->header().dropped_notes).fetch_add(count, std::memory_order_relaxed);
-    return false;
-  }
-  thread.next_note = reinterpret_cast<NoteRecord*>(thread.note_chunk + 1);
-  thread.note_end = thread.next_note + file_->note_capacity();
-  return true;
+  return take_record_chunk(thread, ChunkKind::Notes, thread.note_chunk, thread.next_note, thread.note_end,
+                           count);
 }
 
 void Session::commit_notes(ThreadState& thread, uint32_t count, uint64_t tick) {
@@ -124,7 +119,8 @@ void Session::match_orphans(std::vector<OpenSpan>& open) {
     if (found == open.end()) return false;
     if (found->record != nullptr) {
       found->record->flags |= kSpanAsync;
-      std::atomic_ref(found->record->end_tick).store(orphan.tick, std::memory_order_relaxed);
+      // The helper thread takes a chunk without open spans for finished.
+      std::atomic_ref(found->record->end_tick).store(orphan.tick, std::memory_order_release);
     }
     open.erase(found);
     return true;

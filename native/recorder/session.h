@@ -96,6 +96,11 @@ class Session {
   bool take_span_chunk(ThreadState& thread);
   bool take_allocation_chunk(ThreadState& thread);
   bool take_note_chunk(ThreadState& thread, uint32_t count);
+  // Hands a thread's full chunk back, takes the next one with room for `count` records, and counts them as
+  // dropped where there is none.
+  template <typename Record>
+  bool take_record_chunk(ThreadState& thread, ChunkKind kind, ChunkHeader*& chunk, Record*& next,
+                         Record*& end, uint32_t count);
 
   // A span's end, seen on a thread that did not begin it.
   struct Orphan {

@@ -61,6 +61,9 @@ struct OpenSpan {
 // Longest Python stack that is walked; of deeper ones the innermost frames are kept.
 inline constexpr uint32_t kMaxDepth = 512;
 
+// More keys than a program's code can have; names and shapes that never repeat can be more.
+inline constexpr size_t kMostCached = size_t{1} << 18;
+
 struct ThreadState {
   // 1 while this thread is inside one of our callbacks. stop() waits for 0 after it has made everyone see the
   // end.
@@ -85,12 +88,12 @@ struct ThreadState {
   uint32_t module_epoch = 0;
   uint32_t code_epoch = 0;
 
-  ProbingTable<AddressKey> schema_names;  // by the address of a schema's overload name
-  ProbingTable<TextKey> text_names;
-  ProbingTable<CallKey> calls;
-  ProbingTable<AddressKey> modules;
-  ProbingTable<AddressKey> parameters;
-  ProbingTable<TextKey> shapes;
+  ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
+  ProbingTable<TextKey> text_names{kMostCached};
+  ProbingTable<CallKey> calls{kMostCached};
+  ProbingTable<AddressKey> modules{kMostCached};
+  ProbingTable<AddressKey> parameters{kMostCached};
+  ProbingTable<TextKey> shapes{kMostCached};
 
   AllocationRecord* next_allocation = nullptr;
   AllocationRecord* allocation_end = nullptr;

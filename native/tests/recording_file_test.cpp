@@ -6,11 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,8 +28,6 @@ using namespace kinetoscope;
 
 namespace {
 
-constexpr uint32_t kChunkBytes = 8192;
-
 std::string temporary_path(const char* name) {
   return (std::filesystem::temp_directory_path() / (std::string(name) + "-" + std::to_string(getpid())))
       .string();
@@ -36,16 +36,19 @@ std::string temporary_path(const char* name) {
 // Writes `count` spans as a recorder's thread does: record first, then the count that makes it part of the
 // file.
 uint64_t write_spans(RecordingFile& file, Dictionary& dictionary, uint32_t thread, uint64_t count) {
+  RecordingFile::Chunk taken;
   ChunkHeader* chunk = nullptr;
   uint64_t used = 0;
   uint64_t dropped = 0;
   for (uint64_t number = 0; number < count; ++number) {
-    if (chunk == nullptr || used == file.span_capacity()) {
+    if (chunk == nullptr || used == taken.payload_bytes / sizeof(SpanRecord)) {
       if (chunk != nullptr) file.retire_chunk(chunk);
-      chunk = file.take_chunk(ChunkKind::Spans, thread);
+      taken = file.take_chunk(ChunkKind::Spans, thread, taken.payload_bytes, sizeof(SpanRecord));
+      chunk = taken.header;
       room_keeper::wake();
       used = 0;
       if (chunk == nullptr) {
+        file.count_dropped(ChunkKind::Spans, 1);
         ++dropped;
         continue;
       }
@@ -77,14 +80,15 @@ Recording numbers_in(const std::string& path) {
 
 struct Written {
   uint64_t dropped = 0;
+  uint64_t file_bytes = 0;
   Recording recording;
 };
 
-Written record(const std::string& path, uint64_t ring_chunks, uint32_t threads, uint64_t spans_each) {
+Written record(const std::string& path, uint64_t ring_bytes, uint32_t threads, uint64_t spans_each) {
   Written written;
   active_clock = choose_clock();
   CHECK(room_keeper::ensure_running());
-  auto file = std::make_shared<RecordingFile>(path, kChunkBytes, ring_chunks);
+  auto file = std::make_shared<RecordingFile>(path, ring_bytes);
   Dictionary dictionary(file);
   file->add_clock_pair(read_clock_pair());
   file->header().start_tick = read_tick();
@@ -105,6 +109,7 @@ Written record(const std::string& path, uint64_t ring_chunks, uint32_t threads, 
   file->close_books();
   written.dropped = dropped;
   written.recording = numbers_in(path);
+  written.file_bytes = std::filesystem::file_size(path);
   room_keeper::release(file, nullptr);
   unlink(path.c_str());
   return written;
@@ -119,15 +124,138 @@ void everything_written_is_read() {
 }
 
 void a_ring_keeps_its_size() {
-  const std::string path = temporary_path("kinetoscope-ring");
-  const Written written = record(path, 8, 2, 20000);
-  const uint64_t capacity = (kChunkBytes - sizeof(ChunkHeader)) / sizeof(SpanRecord);
-  CHECK(written.recording.spans.size() <= 8 * capacity);
+  const Written written = record(temporary_path("kinetoscope-ring"), 128 * 1024, 2, 20000);
+  CHECK(written.file_bytes <= 128 * 1024);
+  CHECK(written.recording.spans.size() > 1000);
   CHECK(written.recording.spans.size() + written.recording.losses.recycled_spans + written.dropped == 40000);
+  CHECK(written.recording.losses.ring_dropped_spans == written.dropped);
+}
+
+void names_that_never_repeat_have_a_bound() {
+  const std::string path = temporary_path("kinetoscope-names");
+  {
+    auto file = std::make_shared<RecordingFile>(path, 256 * 1024);
+    file->publish(0);
+    Dictionary dictionary(file);
+    std::unique_lock lock(dictionary.mutex());
+    uint32_t shapes = 0, names = 0;
+    for (uint64_t number = 0; number < 20'000; ++number) {
+      const TextKey key{mix(number + 1), number};
+      uint32_t id = dictionary.find_shapes(key);
+      if (id == 0) id = dictionary.shapes(key, "[[" + std::to_string(number) + "]]", "[]", "[]");
+      shapes += id != kUnknownId;
+    }
+    // Shapes have left room for names, and these for what is said at the end.
+    for (uint64_t number = 0; number < 20'000; ++number)
+      names += dictionary.name("name " + std::to_string(number), "") != kUnknownId;
+    CHECK(shapes > 100 && shapes < 5000);
+    CHECK(names > 100 && names < 5000);
+    dictionary.info("last", "1");
+    CHECK(file->header().limited_dictionary == 40'000 - shapes - names);
+    lock.unlock();
+    CHECK(write_spans(*file, dictionary, 1, 5000) == 0);
+    CHECK(file->header().recycled_spans > 0);
+    file->close_books();
+  }
+  const MappedFile file(path);
+  CHECK(file.bytes().size() <= 256 * 1024);
+  const Recording recording = parse_recording(file.bytes());
+  CHECK(recording.dictionary.info.size() == 1);
+  CHECK(recording.losses.damaged_entries == 0 && recording.losses.damaged_chunks == 0);
+  CHECK(recording.dictionary.strings.back() == "(name not recorded)");
+  const auto unnamed = static_cast<int32_t>(recording.dictionary.strings.size() - 1);
+  const int32_t* given = recording.spans.name.data();
+  CHECK(std::find(given, given + recording.spans.size(), unnamed) != given + recording.spans.size());
+  unlink(path.c_str());
+}
+
+void many_threads_share_a_ring() {
+  const std::string path = temporary_path("kinetoscope-threads");
+  {
+    RecordingFile file(path, 256 * 1024);
+    for (uint32_t thread = 1; thread <= 100; ++thread) {
+      const auto chunk =
+          file.take_chunk(ChunkKind::Spans, thread, thread < 20 ? 8192 : 0, sizeof(SpanRecord));
+      CHECK(chunk.header != nullptr);
+      if (chunk.header == nullptr) break;
+    }
+  }
+  unlink(path.c_str());
+}
+
+void short_threads_need_little() {
+  const std::string path = temporary_path("kinetoscope-short-threads");
+  {
+    auto file = std::make_shared<RecordingFile>(path);
+    file->publish(0);
+    Dictionary dictionary(file);
+    for (uint32_t thread = 1; thread <= 2000; ++thread)
+      CHECK(write_spans(*file, dictionary, thread, 30) == 0);
+    CHECK(file->header().chunks * kUnitBytes < 6 << 20);
+    file->close_books();
+  }
+  CHECK(numbers_in(path).spans.size() == 60'000);
+  unlink(path.c_str());
+}
+
+void what_a_thread_leaves_goes_to_others() {
+  RecordingFile file(temporary_path("kinetoscope-left"));
+  const auto first = file.take_chunk(ChunkKind::Spans, 1, 16'000, sizeof(SpanRecord));
+  file.retire_chunk(first.header);
+  const uint64_t before = file.header().chunks;
+  const auto second = file.take_chunk(ChunkKind::Notes, 2, 0, 67 * sizeof(NoteRecord));
+  const auto third = file.take_chunk(ChunkKind::Spans, 3, 0, sizeof(SpanRecord));
+  CHECK(second.header > first.header && third.header > second.header);
+  CHECK(second.payload_bytes >= 67 * sizeof(NoteRecord));
+  CHECK(file.header().chunks == before);
+}
+
+void flipped_bytes_are_seen() {
+  const std::string path = temporary_path("kinetoscope-flipped");
+  {
+    auto file = std::make_shared<RecordingFile>(path);
+    file->publish(0);
+    Dictionary dictionary(file);
+    file->add_clock_pair(read_clock_pair());
+    file->header().start_tick = read_tick();
+    CHECK(write_spans(*file, dictionary, 1, 300) == 0);
+    file->add_clock_pair(read_clock_pair());
+    file->header().stop_tick = read_tick();
+    file->close_books();
+  }
+  std::ifstream stream(path, std::ios::binary);
+  std::vector<char> bytes((std::istreambuf_iterator<char>(stream)), {});
+  const auto parsed = [&bytes] { return parse_recording(std::as_bytes(std::span(bytes))); };
+  const Recording whole = parsed();
+  CHECK(whole.losses.damaged_header == 0 && whole.losses.damaged_chunks == 0);
+  const std::size_t used = used_bytes(std::as_bytes(std::span(bytes)));
+  std::size_t refused = 0, seen = 0;
+  for (std::size_t at = 0; at < used; at += at < sizeof(FileHeader) ? 1 : 7) {
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
+    try {
+      const Recording now = parsed();
+      const RecordingLosses& losses = now.losses;
+      if (losses.damaged_header + losses.damaged_chunks != 0) {
+        ++seen;
+      } else {
+        CHECK(std::equal(now.spans.duration_ns.data(), now.spans.duration_ns.data() + now.spans.size(),
+                         whole.spans.duration_ns.data(),
+                         whole.spans.duration_ns.data() + whole.spans.size()));
+        CHECK(now.dictionary.strings == whole.dictionary.strings);
+        CHECK(std::equal(now.spans.start_ns.data(), now.spans.start_ns.data() + now.spans.size(),
+                         whole.spans.start_ns.data(), whole.spans.start_ns.data() + whole.spans.size()));
+      }
+    } catch (const RefusedRecording&) {
+      ++refused;
+    }
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
+  }
+  CHECK(seen > 2000 && refused > 8);
+  unlink(path.c_str());
 }
 
 void an_impossible_path_throws() {
-  CHECK_THROWS(RecordingFile("/nonexistent-folder/recording", kChunkBytes, 0), std::exception);
+  CHECK_THROWS(RecordingFile("/nonexistent-folder/recording"), std::exception);
 }
 
 std::string new_folder() {
@@ -138,7 +266,7 @@ std::string new_folder() {
 
 std::string refusal(const std::string& path) {
   try {
-    RecordingFile(path, kChunkBytes, 0);
+    const RecordingFile file(path);
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -163,11 +291,11 @@ void an_older_file_is_there_until_it_is_replaced() {
   std::ofstream(path) << "older";
   const int older = open(path.c_str(), O_RDONLY);
   // Not published: as after a failed start.
-  RecordingFile(path, kChunkBytes, 0).add_clock_pair(read_clock_pair());
+  RecordingFile(path).add_clock_pair(read_clock_pair());
   std::string text;
   std::ifstream(path) >> text;
   CHECK(text == "older");
-  RecordingFile file(path, kChunkBytes, 0);
+  RecordingFile file(path);
   file.publish(0);
   CHECK(file.path() == path);
   char bytes[8] = {};
@@ -180,7 +308,7 @@ void an_older_file_is_there_until_it_is_replaced() {
 void a_file_in_use_is_left_alone() {
   const std::string folder = new_folder(), path = folder + "/a.recording";
   const std::string with_number = ".p" + std::to_string(getpid());
-  RecordingFile first(path, kChunkBytes, 0), second(path, kChunkBytes, 0), third(path, kChunkBytes, 0);
+  RecordingFile first(path), second(path), third(path);
   first.publish(0);
   second.publish(0);
   third.publish(0);
@@ -188,13 +316,13 @@ void a_file_in_use_is_left_alone() {
   CHECK(second.path() == folder + "/a" + with_number + ".recording");
   CHECK(third.path() == folder + "/a" + with_number + "-2.recording");
   first.close_books();
-  RecordingFile fourth(path, kChunkBytes, 0);
+  RecordingFile fourth(path);
   fourth.publish(0);
   CHECK(fourth.path() == path);
   // Of another process, and newer than the run.
   const std::string text = folder + "/text";
   std::ofstream(text) << "of a worker";
-  RecordingFile fifth(text, kChunkBytes, 0);
+  RecordingFile fifth(text);
   fifth.publish(1);
   CHECK(fifth.path() == text + with_number);
   std::filesystem::remove_all(folder);
@@ -202,7 +330,7 @@ void a_file_in_use_is_left_alone() {
 
 void a_file_that_is_cut_short_ends_nobody() {
   const std::string folder = new_folder(), path = folder + "/a.recording";
-  auto file = std::make_shared<RecordingFile>(path, kChunkBytes, 0);
+  auto file = std::make_shared<RecordingFile>(path);
   file->publish(0);
   Dictionary dictionary(file);
   CHECK(write_spans(*file, dictionary, 1, 500) == 0);
@@ -229,7 +357,7 @@ void a_file_that_is_cut_short_can_be_read() {
 void long_strings_are_cut_between_characters() {
   const std::string path = temporary_path("kinetoscope-strings");
   {
-    auto file = std::make_shared<RecordingFile>(path, kDefaultChunkBytes, 0);
+    auto file = std::make_shared<RecordingFile>(path);
     file->publish(0);
     Dictionary dictionary(file);
     std::lock_guard lock(dictionary.mutex());
@@ -252,6 +380,11 @@ void long_strings_are_cut_between_characters() {
 int main() {
   everything_written_is_read();
   a_ring_keeps_its_size();
+  names_that_never_repeat_have_a_bound();
+  many_threads_share_a_ring();
+  short_threads_need_little();
+  what_a_thread_leaves_goes_to_others();
+  flipped_bytes_are_seen();
   an_impossible_path_throws();
   long_strings_are_cut_between_characters();
   what_is_no_file_stays_and_is_named();

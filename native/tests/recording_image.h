@@ -44,9 +44,10 @@ class RecordingImage {
     chunk(at) = {.magic = kChunkMagic,
                  .kind = static_cast<uint32_t>(kind),
                  .thread = thread,
-                 .reserved = 0,
+                 .units = 1,
                  .order = order,
                  .committed = 0,
+                 .checksum = 0,
                  .padding = {}};
   }
   SpanRecord& add_span(std::size_t at, uint64_t start, uint64_t end) {

@@ -77,7 +77,7 @@ struct Running {
 Running start(uint32_t generation) {
   std::string path =
       (std::filesystem::temp_directory_path() / ("kinetoscope-session-" + std::to_string(getpid()))).string();
-  auto file = std::make_shared<RecordingFile>(path, 8192, 0);
+  auto file = std::make_shared<RecordingFile>(path);
   auto* session = new Session(file, generation, 0);
   file->add_clock_pair(read_clock_pair());
   file->header().start_tick = read_tick();

@@ -77,7 +77,7 @@ class Recorder:
         self.folder = folder
         self.face.kinetoscope_recorder_load.argtypes = (ctypes.py_object, ctypes.c_char_p, ctypes.c_size_t)
         self.face.kinetoscope_recorder_start.argtypes = (
-            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_char_p,
+            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_char_p,
             ctypes.c_size_t
         )  # fmt: skip
         self.face.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
@@ -89,7 +89,7 @@ class Recorder:
         path = os.fsencode(self.folder / "calls.recording")
         threading.setprofile(self.hook)
         failed = self.face.kinetoscope_recorder_start(
-            path, what | STACKS | MODULES, 65536, 0, 0, self.message, 512
+            path, what | STACKS | MODULES, 0, 0, self.message, 512
         )
         assert not failed, self.message.value
         return self.message.value.decode()
@@ -113,9 +113,11 @@ def read_spans(path: Path) -> list[tuple]:
     (chunk_bytes,) = struct.unpack_from("<I", data, 12)
     (chunks,) = struct.unpack_from("<Q", data, 32)
     strings, names, frames, stacks, spans = {}, {}, {}, {}, []
-    for number in range(chunks):
+    number = 0
+    while number < chunks:
         at = 8192 + number * chunk_bytes
-        _, kind, thread, _, _, committed = struct.unpack_from("<IIIIQQ", data, at)
+        _, kind, thread, units, _, committed = struct.unpack_from("<IIIIQQ", data, at)
+        number += max(units, 1)
         at += 64
         if kind == 3:
             end = at + committed

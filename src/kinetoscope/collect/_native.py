@@ -379,6 +379,7 @@ def _stop_at_exit() -> None:
     recorder = load_recorder()
     if recorder.is_recording:
         recorder.stop()
+    recorder.settle()
 
 
 atexit.register(_stop_at_exit)

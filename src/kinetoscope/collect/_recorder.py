@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 3
-CHUNK_BYTES = 256 * 1024
+_FACE_VERSION = 4
 # With a separator at its end: another package's name may begin with ours.
 _OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 
@@ -117,7 +116,6 @@ class Recorder:
         library.kinetoscope_recorder_start.argtypes = (
             ctypes.c_char_p,
             ctypes.c_uint32,
-            ctypes.c_uint32,
             ctypes.c_uint64,
             ctypes.c_int64,
             *message,
@@ -131,6 +129,7 @@ class Recorder:
         library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
         library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
         library.kinetoscope_recorder_add_info.restype = None
+        library.kinetoscope_recorder_settle.restype = None
         library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
         library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
         library.kinetoscope_recorder_forget_calls.restype = None
@@ -171,13 +170,12 @@ class Recorder:
         """
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
-        ring_chunks = 0 if ring_bytes is None else max(2, ring_bytes // CHUNK_BYTES)
         bits, name = int(what), os.fsencode(path)
         # Before the start, so that it is not itself among the calls recorded.
         if bits & _CALLS and self._thread_hook is not None and threading.getprofile() is None:
             threading.setprofile(self._thread_hook)
         failed = self._library.kinetoscope_recorder_start(
-            name, bits, CHUNK_BYTES, ring_chunks, keep_since_ns, self._message, len(self._message)
+            name, bits, ring_bytes or 0, keep_since_ns, self._message, len(self._message)
         )
         message = self._message.value.decode(errors="replace")
         if failed:
@@ -270,6 +268,10 @@ class Recorder:
             self._library.kinetoscope_recorder_add_info(
                 key.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
             )
+
+    def settle(self) -> None:
+        """Wait, though not for long, until the files of earlier recordings have their checksums."""
+        self._library.kinetoscope_recorder_settle()
 
     def close(self) -> None:
         """Finish the file and let go of it."""

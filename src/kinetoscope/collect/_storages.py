@@ -26,7 +26,7 @@ from kinetoscope.trace._schema import StorageRole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# The recorder refuses an entry as long as one of its chunks (256 KiB); a row takes about 70 bytes of JSON.
+# What fits into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
 _PREFIX = "storages"
 _LONGEST_NAME = 60

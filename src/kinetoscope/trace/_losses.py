@@ -29,6 +29,31 @@ _WORDS: dict[str, tuple[str, str, str]] = {
         "allocations",
         "The ring of fixed size was full; a larger ring keeps more.",
     ),
+    "ring_dropped_spans": (
+        "spans not written",
+        "spans",
+        "Other threads were using all of the ring; a larger ring_bytes has room for more threads.",
+    ),
+    "ring_dropped_allocations": (
+        "allocations not written",
+        "allocations",
+        "Other threads were using all of the ring; a larger ring_bytes has room for more threads.",
+    ),
+    "ring_dropped_notes": (
+        "notes on operands or ids not written",
+        "operands",
+        "Other threads were using all of the ring; a larger ring_bytes has room for more threads.",
+    ),
+    "limited_dictionary": (
+        "lookups of names, stacks or shapes that were not kept",
+        "dictionary",
+        "There were more different ones than the recording's dictionary has room for (half of ring_bytes, or 256 MiB).",
+    ),
+    "damaged_header": (
+        "damaged header of the file",
+        "file",
+        "The file was changed after recording: times and counts may be wrong.",
+    ),
     "dropped_notes": (
         "notes on operands or ids not written",
         "operands",

@@ -26,9 +26,10 @@ REST_FOR_READING = 4.0
 
 RECORDING_SUFFIX, TRACE_SUFFIX = ".recording", ".ktrace"
 
-# As native/core/recording_format.h has it: magic, version, bytes of a chunk, state.
-_HEAD = struct.Struct("<8sIII")
+# As native/core/recording_format.h has it: magic, version, bytes of a unit, state, units.
+_HEAD = struct.Struct("<8sIII12xQ")
 _HEAD_BYTES, _CHUNK_HEAD_BYTES = 8192, 64
+_CHUNK_UNITS_AT = 12
 _MAGIC = b"KSCOPE\r\n"
 
 
@@ -243,10 +244,15 @@ def _filled(path: str) -> str | None:
         head = file.read(_HEAD_BYTES)
         if len(head) < _HEAD.size:
             return None
-        magic, _, chunk_bytes, state = _HEAD.unpack_from(head)
-        if magic != _MAGIC or state != 0 or chunk_bytes < _CHUNK_HEAD_BYTES:
+        magic, _, unit_bytes, state, units = _HEAD.unpack_from(head)
+        if magic != _MAGIC or state != 0 or unit_bytes < _CHUNK_HEAD_BYTES:
             return None
         sums = hashlib.blake2b(head)
-        for start in range(_HEAD_BYTES, os.fstat(file.fileno()).st_size, chunk_bytes):
-            sums.update(os.pread(file.fileno(), _CHUNK_HEAD_BYTES, start))
+        start, size = _HEAD_BYTES, os.fstat(file.fileno()).st_size
+        end = min(size, _HEAD_BYTES + units * unit_bytes)
+        while start < end:
+            chunk = os.pread(file.fileno(), _CHUNK_HEAD_BYTES, start)
+            sums.update(chunk)
+            # Version 1 says 0: one unit.
+            start += max(1, int.from_bytes(chunk[_CHUNK_UNITS_AT : _CHUNK_UNITS_AT + 4], "little")) * unit_bytes
         return sums.hexdigest()
