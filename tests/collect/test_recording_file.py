@@ -6,8 +6,10 @@ import errno
 import multiprocessing
 import os
 import stat
+import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, RecorderError, StateError
+from kinetoscope.collect._recorder import load_recorder
 from tests.support.recorded import named, profile
 
 
@@ -231,3 +234,86 @@ def test_a_recording_of_no_name_is_nobody_elses(tmp_path: Path, monkeypatch: pyt
         assert cosines(prof.trace) == 1
         assert list(tmp_path.iterdir()) == []
     assert len(folders) == 3
+
+
+def losses_of(trace: kinetoscope.Trace) -> dict[str, str]:
+    """Why something is missing, by what it is."""
+    return {loss["what"]: loss["why"] for loss in trace.losses}
+
+
+def test_ring_bytes_bound_the_file_whatever_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    with profile(path=path, ring_bytes=1 << 20, record_shapes=True) as prof:
+        for number in range(20_000):
+            with torch.profiler.record_function(f"step {number}"):
+                torch.empty(number + 1, 0)
+    assert path.stat().st_size <= 1 << 20
+    trace = prof.trace
+    assert (
+        "dictionary has room for" in losses_of(trace)["lookups of names, stacks or shapes that were not kept"]
+    )
+    assert "(name not recorded)" in trace.strings
+    assert named(trace, "aten::empty")
+
+
+def test_many_threads_share_a_small_ring(tmp_path: Path) -> None:
+    threads, turns = 60, 200
+    with profile(path=tmp_path / "x.recording", ring_bytes=1 << 20, profile_memory=True) as prof:
+        barrier = threading.Barrier(threads)
+
+        def work() -> None:
+            for _ in range(turns):
+                torch.cos(torch.ones(1))
+            # All of them live until the last one has recorded.
+            barrier.wait()
+
+        running = [threading.Thread(target=work) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+    trace = prof.trace
+    recorded = {int(trace.column("spans", "thread")[row]) for row in named(trace, "aten::cos")}
+    assert len(recorded) == threads
+    assert not [why for why in losses_of(trace).values() if "full disk" in why]
+
+
+def test_short_threads_do_not_take_a_chunk_each(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    threads = 400
+    with profile(path=path, profile_memory=True) as prof:
+        for _ in range(threads):
+            thread = threading.Thread(target=take_cosines, args=(2,))
+            thread.start()
+            thread.join()
+    assert cosines(prof.trace) == 2 * threads
+    assert path.stat().st_size < 8 << 20
+
+
+def test_a_changed_recording_is_said_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.recording"
+    with profile(path=path) as prof:
+        take_cosines(500)
+    assert cosines(prof.trace) == 500
+    prof.__dict__.clear()
+    load_recorder().settle()
+    content = bytearray(path.read_bytes())
+    # In the middle of the largest chunk of spans: found by what is written there.
+    assert kinetoscope.open(path).complete
+    at = 8192
+    places = []
+    while at < len(content):
+        magic, kind, _, units = struct.unpack_from("<IIII", content, at)
+        if magic == 0:
+            break
+        committed = struct.unpack_from("<Q", content, at + 24)[0]
+        if kind == 1 and committed > 10:
+            places.append(at + 64 + 48 * 5)
+        at += max(1, units) * 1024
+    content[places[-1]] ^= 1
+    path.write_bytes(content)
+    assert "damaged parts of the file skipped" in losses_of(kinetoscope.open(path))
+    content[places[-1]] ^= 1
+    content[40] ^= 1
+    path.write_bytes(content)
+    assert "damaged header of the file" in losses_of(kinetoscope.open(path))

@@ -88,9 +88,7 @@ class Recorder:
     def start(self, what: int = CALLS) -> str:
         path = os.fsencode(self.folder / "calls.recording")
         threading.setprofile(self.hook)
-        failed = self.face.kinetoscope_recorder_start(
-            path, what | STACKS | MODULES, 0, 0, self.message, 512
-        )
+        failed = self.face.kinetoscope_recorder_start(path, what | STACKS | MODULES, 0, 0, self.message, 512)
         assert not failed, self.message.value
         return self.message.value.decode()
 

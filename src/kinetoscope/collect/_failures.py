@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kinetoscope.collect._warn import warn_user
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kinetoscope.collect._arguments import OnError
+
+
+@contextmanager
+def yielding_to_interrupts(call: str) -> Iterator[bool]:
+    """Where an interrupt is on its way out of the program, as in `finally: prof.stop()`, let no error of ours take its place.
+
+    Yields:
+        Whether the call may raise; if not, what it raises all the same becomes a warning.
+    """
+    leaving = sys.exc_info()[1]
+    may_raise = leaving is None or isinstance(leaving, Exception)
+    try:
+        yield may_raise
+    except Exception as error:
+        if may_raise:
+            raise
+        warn_user(f"{call} failed: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from kinetoscope.collect._activities import (
     recordable,
 )
 from kinetoscope.collect._annotating import TakesMetadata
-from kinetoscope.collect._child_signals import ChildSignalsHeld
 from kinetoscope.collect._choose import EngineName, choose_engine
 from kinetoscope.collect._cycle import Cycle, KeptCycles
 from kinetoscope.collect._engine import Engine, RecordingRequest, StillRecordingError
 from kinetoscope.collect._experimental import checked_config, name_what_has_no_effect, noted_settings
-from kinetoscope.collect._failures import Closed
+from kinetoscope.collect._failures import Closed, yielding_to_interrupts
+from kinetoscope.collect._held_signals import SignalsHeld
 from kinetoscope.collect._observer import ObserverWindow
 from kinetoscope.collect._out_of_memory import report_out_of_memory
 from kinetoscope.collect._ownership import Owner, by_owner
@@ -154,7 +154,8 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         Raises:
             StateError: `start` was never called.
         """
-        self.stop_trace()
+        with yielding_to_interrupts("stop()"):
+            self.stop_trace()
 
     @by_owner
     def prepare_trace(self) -> None:
@@ -241,12 +242,15 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         """Close the recording, whatever the observer does; `keep=False` is for a warm-up that led to nothing."""
         if self._owner.refuses(self, "stop"):
             return Closed()
-        with ChildSignalsHeld() as held:
-            failure = self._observer.close()
-            self._sources.stop()
-            with self._lock:
-                recorded = self._close_books(keep)
-        if failure is None and held.error is not None:
+        with SignalsHeld() as held:
+            try:
+                failure = self._observer.close()
+                self._sources.stop()
+            finally:
+                # Whatever came in between: nothing may be left on.
+                with self._lock:
+                    recorded = self._close_books(keep)
+        if held.error is not None and (failure is None or not isinstance(held.error, Exception)):
             return Closed(recorded, held.error, "the handler of a signal")
         return Closed(recorded, failure)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, RecorderError
 from kinetoscope.collect import _arguments
 from kinetoscope.collect._activities import (
     ActivityItem,
@@ -23,7 +25,7 @@ from kinetoscope.collect._choose import EngineName
 from kinetoscope.collect._decorating import decorated
 from kinetoscope.collect._engine import Engine
 from kinetoscope.collect._execution_trace import ExecutionTraceObserver
-from kinetoscope.collect._failures import Failures
+from kinetoscope.collect._failures import Failures, yielding_to_interrupts
 from kinetoscope.collect._low_level import _KinetoProfile, already_recording
 from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect._ownership import by_owner
@@ -169,6 +171,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._run: _Run | None = None
         self._ever_started = False
         self._step_range: Any = None
+        # Held for a whole step: several threads of a program may call `step`.
+        self._stepping = threading.RLock()
 
     # ------------------------------------------------------------------------------------------------ life cycle
 
@@ -203,15 +207,24 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         Raises:
             StateError: `start` was never called.
         """
-        self._stop(may_raise=True)
+        with yielding_to_interrupts("stop()") as may_raise:
+            self._stop(may_raise=may_raise)
 
     @by_owner
     def step(self) -> None:
         """Say that the next step begins. The first call starts a session that was not started.
 
+        A cycle that cannot be recorded, since the disk is full for example, is a warning here, and the next one is tried
+        again.
+
         Raises:
             ArgumentError: The schedule returned something that is no action; the session stays in its present step.
         """
+        with self._stepping:
+            self._step()
+
+    def _step(self) -> None:
+        """Do what `step` says, one thread at a time."""
         if self._run is None and not self._ever_started:
             self.start()
         self._close_step_range()
@@ -223,7 +236,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if run is None:
             return
         try:
-            self._transit(run, before, action)
+            self._transit(run, before, action, forgiving=True)
         finally:
             if os.environ.get("KINETO_USE_DAEMON"):
                 # A daemon that asks for so many steps counts those of the program by this.
@@ -310,8 +323,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             run.recorded = self._closed(failures, keep=True)
             if run.recorded:
                 self._call_handler(failures)
-        elif self.current_action is ProfilerAction.WARMUP:
-            self.start_trace()
+        elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
             self._closed(failures, keep=False)
         # After an interrupt it may run on although the recording is closed.
         if (failure := self._observer.close()) is not None:
@@ -319,8 +331,13 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._sources.close()
         return failures
 
-    def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
-        """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out."""
+    def _transit(
+        self, run: _Run, before: ProfilerAction, after: ProfilerAction, *, forgiving: bool = False
+    ) -> None:
+        """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out.
+
+        With `forgiving` a recording that cannot begin is a warning.
+        """
         change = transition(before, after)
         failures = Failures(self._on_error, self.step_num)
         run.changing = True
@@ -328,7 +345,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             for do in change.do:
                 if self._run is not run:
                     break
-                self._do(do, run, before, failures)
+                self._do(do, run, before, failures, forgiving=forgiving)
         finally:
             run.changing = False
         if self._run is None:
@@ -338,7 +355,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             warn_user(change.warning)
         failures.let_out(may_raise=True)
 
-    def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: Failures) -> None:
+    def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool) -> None:
         """Do one thing to the engine; harmless where an interrupt has left the engine in another state than expected."""
         if do is Do.TRACE_READY:
             if run.recorded:
@@ -346,14 +363,32 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         elif do is Do.PREPARE:
             if self._state == "recording":
                 self._closed(failures, keep=True)
-            self.prepare_trace()
+            with self._forgiven(forgiving):
+                self.prepare_trace()
         elif do is Do.START:
             if self._state != "recording":
-                self.start_trace()
-        else:
+                self._started(forgiving=forgiving)
+        elif self._state != "idle" or self._cycles_begun:
             worth_keeping = before is not ProfilerAction.WARMUP
             if self._closed(failures, keep=worth_keeping) and worth_keeping:
                 run.recorded = True
+
+    def _started(self, *, forgiving: bool) -> bool:
+        """Begin to record; return whether that worked."""
+        with self._forgiven(forgiving):
+            self.start_trace()
+            return True
+        return False
+
+    @contextmanager
+    def _forgiven(self, forgiving: bool) -> Iterator[None]:
+        """Let a recording that could not begin be a warning: the program goes on without it."""
+        try:
+            yield
+        except (RecorderError, OSError) as error:
+            if not forgiving:
+                raise
+            warn_user(f"this cycle is not recorded (step {self.step_num}): {error}")
 
     def _closed(self, failures: Failures, *, keep: bool) -> bool:
         """Close the recording, note what failed beside it, and return whether there was one."""
@@ -379,6 +414,11 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if may_raise:
                 raise
             warn_user(f"the execution trace observer's cleanup failed: {type(error).__name__}: {error}")
+
+    def _begin_anew_in_child(self) -> None:
+        """Take no lock along that a thread of the parent may be holding."""
+        super()._begin_anew_in_child()
+        self._stepping = threading.RLock()
 
     def _is_under_way(self) -> bool:
         """Whether something was begun that has not ended, be it only a wait."""

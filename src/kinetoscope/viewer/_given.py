@@ -254,5 +254,7 @@ def _filled(path: str) -> str | None:
             chunk = os.pread(file.fileno(), _CHUNK_HEAD_BYTES, start)
             sums.update(chunk)
             # Version 1 says 0: one unit.
-            start += max(1, int.from_bytes(chunk[_CHUNK_UNITS_AT : _CHUNK_UNITS_AT + 4], "little")) * unit_bytes
+            start += (
+                max(1, int.from_bytes(chunk[_CHUNK_UNITS_AT : _CHUNK_UNITS_AT + 4], "little")) * unit_bytes
+            )
         return sums.hexdigest()

@@ -1,0 +1,155 @@
+"""Sessions on a disk that is full for a while, interrupted in the middle of `stop`, and stepped by several threads."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kinetoscope
+from kinetoscope.collect._recorder import load_recorder
+from tests.support.recorded import named, profile
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+def test_a_cycle_that_cannot_be_recorded_does_not_stop_the_program(tmp_path: Path, on_error: Any) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    ready: list[int] = []
+    session = profile(
+        schedule=kinetoscope.schedule(wait=1, warmup=0, active=1),
+        on_trace_ready=lambda prof: ready.append(len(named(prof.trace, "aten::cos"))),
+        path=folder / "x.recording",
+        on_error=on_error,
+    )
+    with session:
+        session.step()
+        torch.cos(torch.ones(1))
+        session.step()
+        # What a full disk does, too: no file can be made.
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.warns(UserWarning, match=r"this cycle is not recorded \(step 3\): .*cannot create"):
+            session.step()
+        torch.cos(torch.ones(1))
+        session.step()
+        folder.mkdir()
+        session.step()
+        torch.cos(torch.ones(1))
+        torch.cos(torch.ones(1))
+        session.step()
+    assert ready == [1, 2]
+
+
+def test_a_first_cycle_that_cannot_be_recorded_does_not_stop_the_program(tmp_path: Path) -> None:
+    session = profile(
+        schedule=kinetoscope.schedule(wait=1, warmup=1, active=1), path=tmp_path / "none" / "x.recording"
+    )
+    session.start()
+    session.step()
+    with pytest.warns(UserWarning, match="this cycle is not recorded"):
+        session.step()
+    session.step()
+    with pytest.warns(UserWarning, match="nothing was recorded"):
+        session.stop()
+
+
+def test_an_interrupt_is_seen_though_stop_fails() -> None:
+    def train() -> None:
+        session = profile()
+        try:
+            raise KeyboardInterrupt
+        finally:
+            session.stop()
+
+    with (
+        pytest.warns(UserWarning, match=r"stop\(\) failed: StateError: there is nothing to stop"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        train()
+
+
+def test_an_interrupt_is_seen_though_the_handler_fails() -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("in the handler")
+
+    def train() -> None:
+        session = profile(on_trace_ready=fail)
+        session.start()
+        try:
+            raise KeyboardInterrupt
+        finally:
+            session.stop()
+
+    with pytest.warns(UserWarning, match="in the handler"), pytest.raises(KeyboardInterrupt):
+        train()
+
+
+class Interrupting:
+    """An observer during whose stop the user loses patience."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """As Ctrl-C does."""
+        signal.raise_signal(signal.SIGINT)
+
+    def cleanup(self) -> None:
+        """Nothing."""
+
+
+def test_an_interrupted_stop_leaves_nothing_on() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    session = profile(execution_trace_observer=Interrupting())
+    session.start()
+    torch.cos(torch.ones(1))
+    with pytest.raises(KeyboardInterrupt):
+        session.stop()
+    assert not load_recorder().is_recording
+    assert len(named(session.trace, "aten::cos")) == 1
+    assert signal.getsignal(signal.SIGINT) is handler
+    with profile() as again:
+        torch.cos(torch.ones(1))
+    assert len(named(again.trace, "aten::cos")) == 1
+
+
+def test_an_observer_that_interrupts_by_itself_leaves_nothing_on() -> None:
+    class Raising(Interrupting):
+        def stop(self) -> None:
+            raise KeyboardInterrupt
+
+    session = profile(execution_trace_observer=Raising())
+    session.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.stop()
+    assert not load_recorder().is_recording
+
+
+def test_several_threads_step_one_session() -> None:
+    threads, turns, ready = 4, 50, []
+    session = profile(
+        schedule=kinetoscope.schedule(wait=0, warmup=1, active=1),
+        on_trace_ready=ready.append,
+    )
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(turns):
+                session.step()
+        except BaseException as error:  # noqa: BLE001  (told to the test's own thread)
+            failures.append(error)
+
+    with session:
+        running = [threading.Thread(target=work) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+    assert failures == []
+    assert session.step_num == threads * turns
+    assert len(ready) == threads * turns // 2
