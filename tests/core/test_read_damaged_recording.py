@@ -106,7 +106,7 @@ def test_the_small_recording_is_whole(tmp_path):
 def test_a_file_cut_anywhere_opens_or_is_refused(tmp_path):
     data = small_recording().to_bytes()
     path = tmp_path / "recording"
-    header = 8 + 24 + 72 + 128 * 24 + 16
+    header = 8 + 24 + 72 + 128 * 24 + 56
     offsets = [*range(200), *range(header - 40, header + 40), *range(HEADER_BYTES - 5, len(data))]
     spans_before = 0
     for size in offsets:
@@ -169,7 +169,7 @@ def test_any_dictionary(tmp_path_factory, noise, entries):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2"),
+        ({"version": 99}, "version 99"),
         ({"chunk_bytes": 128 + 8}, "chunks of 136 bytes"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_file_that_could_not_be_read_can_be_later(tmp_path, clock):
 def recording(path, filled, state=0, chunks=3):
     """A file that begins as a recording does, so far as its stamp goes."""
     chunk = 4096
-    head = struct.pack("<8sIII", b"KSCOPE\r\n", 1, chunk, state).ljust(8192, b"\0")
+    head = struct.pack("<8sIII12xQ", b"KSCOPE\r\n", 1, chunk, state, chunks).ljust(8192, b"\0")
     bodies = [struct.pack("<IIIIQQ", 1, 1, 0, 0, 1, filled).ljust(chunk, b"\0") for _ in range(chunks)]
     path.write_bytes(head + b"".join(bodies))
     os.utime(path, ns=(10**18, 10**18))

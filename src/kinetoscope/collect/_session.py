@@ -366,8 +366,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             with self._forgiven(forgiving):
                 self.prepare_trace()
         elif do is Do.START:
-            if self._state != "recording":
-                self._started(forgiving=forgiving)
+            if self._state != "recording" and not self._started(forgiving=forgiving):
+                # What the handler would be shown is the cycle before.
+                run.recorded = False
         elif self._state != "idle" or self._cycles_begun:
             worth_keeping = before is not ProfilerAction.WARMUP
             if self._closed(failures, keep=worth_keeping) and worth_keeping:
