@@ -133,11 +133,19 @@ def test_stacks_and_shapes_are_there_for_what_launched_a_kernel(record, device):
 def test_threads_each_have_their_kernels(record, device):
     launch_known_kernels(device, 1)
 
+    # All at once: runtimes give the number of a thread that has ended to the next one.
+    together = threading.Barrier(3)
+
+    def work_of_a_thread():
+        together.wait()
+        launch_known_kernels(device)
+        together.wait()
+
     def program():
-        others = [threading.Thread(target=launch_known_kernels, args=(device,)) for _ in range(2)]
+        others = [threading.Thread(target=work_of_a_thread) for _ in range(2)]
         for thread in others:
             thread.start()
-        launch_known_kernels(device)
+        work_of_a_thread()
         for thread in others:
             thread.join()
 

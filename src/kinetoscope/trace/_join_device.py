@@ -135,7 +135,7 @@ class _Join:
 
     def _match_by_place(self, unknown: list[int], taken: set[int]) -> dict[int, int]:
         """The host's threads in whose operators the calls of other threads lie, the clearest first."""
-        votes: list[tuple[int, int, int]] = []
+        votes: list[tuple[int, int, int, int]] = []
         for row in unknown:
             starts_ns, ends_ns = self._calls_of(row)
             if len(starts_ns) < _FEWEST_CALLS:
@@ -145,11 +145,13 @@ class _Join:
                 if own in taken or len(begins_ns) == 0:
                     continue
                 place = np.searchsorted(begins_ns, starts_ns, side="right") - 1
-                inside = int(np.count_nonzero((place >= 0) & (ends_ns <= outer_ends_ns[place])))
-                if inside >= _SHARE_INSIDE * len(starts_ns):
-                    votes.append((inside, row, own))
+                inside = (place >= 0) & (ends_ns <= outer_ends_ns[place])
+                count = int(np.count_nonzero(inside))
+                if count >= _SHARE_INSIDE * len(starts_ns):
+                    # All calls of a thread can lie inside one operator of another that was preempted meanwhile.
+                    votes.append((len(np.unique(place[inside])), count, row, own))
         matched: dict[int, int] = {}
-        for _, row, own in sorted(votes, key=lambda vote: (-vote[0], vote[1], vote[2])):
+        for _, _, row, own in sorted(votes, key=lambda vote: (-vote[0], -vote[1], vote[2], vote[3])):
             if row not in matched and own not in matched.values():
                 matched[row] = own
         return matched
