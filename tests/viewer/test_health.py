@@ -9,6 +9,7 @@ from kinetoscope.trace._beside import beside
 from kinetoscope.trace._schema import SpanKind
 from kinetoscope.viewer._answers import answer
 from kinetoscope.viewer._health import REPORTED
+from kinetoscope.viewer._report import write_report
 from kinetoscope.viewer._respond import respond
 from tests.support.any_trace import any_traces
 from tests.support.shared_traces import needs_shared_traces, shared_trace
@@ -72,6 +73,13 @@ def test_kernels_of_nccl_are_collectives():
     with kinetoscope.open(shared_trace("a100_nccl_rank3of8")) as trace:
         recorded = {row["title"]: row["rows"] for row in answer(trace, "health", {})["recorded"]}
         assert recorded["Collectives"] == len(trace.table("collectives")) >= 60
+
+
+def test_health_takes_nothing_from_what_a_report_holds(tmp_path):
+    trace = launched().build()
+    answer(trace, "health", {})
+    write_report(trace, "trace", tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size > 0
 
 
 def test_a_recording_that_goes_on_is_no_reason_to_worry():
