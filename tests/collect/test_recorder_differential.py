@@ -10,6 +10,7 @@ import torch
 
 import kinetoscope
 from tests.support.differential import (
+    KNOWS_TYPES,
     Told,
     differences,
     marked,
@@ -74,6 +75,8 @@ def test_both_tell_the_same(name: str, way: str) -> None:
 
 @pytest.mark.parametrize("known", [known for known in KNOWN if known.seen_in], ids=lambda known: known.title)
 def test_a_known_difference_is_still_one(known: Difference) -> None:
+    if known.aspects == {"types"} and not KNOWS_TYPES:
+        pytest.skip("events of this torch do not know the types of their inputs")
     for way in known.ways:
         theirs, ours = RECORDINGS[way](warm(known.seen_in))
         seen = [

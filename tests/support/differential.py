@@ -33,6 +33,7 @@ def _of_both(attribute: str) -> str:
 
 # Events of older releases of torch have neither.
 STRUCTURED, TYPES = _of_both("structured_input_shapes"), _of_both("input_dtypes")
+KNOWS_TYPES = TYPES == "input_dtypes"
 
 
 @dataclass(frozen=True)
