@@ -338,22 +338,3 @@ def test_the_kineto_engine_hands_them_to_torch():
     assert "profile_all_threads" not in _experimental.changed_settings(config), (
         "the user's object is not changed"
     )
-
-
-# ---------------------------------------------------------------------------------------------------------- time limits
-
-
-def test_when_the_time_is_over_what_is_left_is_a_loss():
-    traces = []
-    for limit in (0, 600):
-        with profile(
-            activities=CPU, engine="kineto", post_processing_timeout_s=limit, profile_memory=True
-        ) as session:
-            torch.ones(2).add(1)
-        traces.append(session.trace)
-    none, everything = traces
-    assert len(none.columns("spans")) == 0
-    (loss,) = none.losses
-    assert loss["what"] == "events not looked at"
-    assert loss["count"] == len(everything.columns("spans")) > 3
-    assert everything.complete
