@@ -84,6 +84,7 @@ void add_dictionary(nb::dict& result, RecordingDictionary& tables) {
   frames["function"] = to_array(std::move(tables.frame_function));
   frames["file"] = to_array(std::move(tables.frame_file));
   frames["line"] = to_array(std::move(tables.frame_line));
+  frames["first_line"] = to_array(std::move(tables.frame_first_line));
   stacks["parent"] = to_array(std::move(tables.stack_parent));
   stacks["frame"] = to_array(std::move(tables.stack_frame));
   modules["parent"] = to_array(std::move(tables.module_parent));
@@ -117,6 +118,7 @@ nb::dict spans_dict(SpanColumns& spans) {
   dict["scope"] = to_array(std::move(spans.scope));
   dict["sequence"] = to_array(std::move(spans.sequence));
   dict["forward_thread"] = to_array(std::move(spans.forward_thread));
+  dict["kept"] = to_array(std::move(spans.kept));
   dict["stack"] = to_array(std::move(spans.stack));
   dict["module"] = to_array(std::move(spans.module));
   dict["shapes"] = to_array(std::move(spans.shapes));

@@ -146,14 +146,19 @@ void DictionaryParser::build_stacks(RecordingDictionary& tables, uint64_t slack)
   tables.frame_function = Column<int32_t>(frames, 0);
   tables.frame_file = Column<int32_t>(frames, 0);
   tables.frame_line = Column<int32_t>(frames, 0);
+  tables.frame_first_line = Column<int32_t>(frames, 0);
   for (const Payload& payload : entries_[static_cast<std::size_t>(Entry::Frame)]) {
     FieldReader fields(payload);
     const int32_t row = row_of(fields.u32(), frames);
     const uint32_t function = fields.u32(), file = fields.u32(), line = fields.u32();
-    if (row < 0 || !fields.whole()) {
+    const bool whole = fields.whole();
+    // Recordings of earlier releases end here.
+    const uint32_t first_line = fields.u32();
+    if (row < 0 || !whole) {
       ++damaged_;
       continue;
     }
+    tables.frame_first_line[row] = static_cast<int32_t>(std::min<uint32_t>(first_line, INT32_MAX));
     tables.frame_function[row] = known_string(function, tables);
     tables.frame_file[row] = known_string(file, tables);
     tables.frame_line[row] = static_cast<int32_t>(std::min<uint32_t>(line, INT32_MAX));

@@ -26,7 +26,7 @@ struct RecordingDictionary {
 
   std::vector<std::string_view> strings{std::string_view{}};  // by id; 0 is the empty string
   Column<int32_t> name_string, name_overload;
-  Column<int32_t> frame_function, frame_file, frame_line;
+  Column<int32_t> frame_function, frame_file, frame_line, frame_first_line;
   Column<int32_t> stack_parent, stack_frame;
   Column<int32_t> module_parent, module_name, module_class, module_caller;
   Column<uint64_t> module_address;

@@ -127,12 +127,20 @@ struct SpanRecord {
   uint32_t module;
   uint32_t shapes;
   int64_t sequence;         // autograd sequence number, -1 without
-  uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else 0
+  uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else `kept`
   uint8_t scope;            // at::RecordScope, or a CallScope
   uint8_t flags;            // SpanFlag
   uint32_t parameter;       // AccumulateGrad: which parameter; else 0
 };
 static_assert(sizeof(SpanRecord) == 48);
+
+// Of a span that is no backward function, in `forward_thread`: how many of the calls on its stack, from the
+// outermost, are the same calls as those around its thread's previous span, plus 1. 0: its stack was not
+// walked, or is the thread's first.
+inline constexpr uint16_t kKeptMask = 0x3ff;
+// Above it: how many of these, from the innermost, may as well be new calls that came to the same place.
+inline constexpr uint32_t kUnsureShift = 10;
+inline constexpr uint32_t kMaxUnsure = 63;
 
 enum SpanFlag : uint8_t {
   kSpanAsync = 1,        // ended on another thread than it began, or torch says that it may
@@ -198,11 +206,11 @@ enum class NoteKind : uint8_t {
 // Dictionary entries: EntryHeader, payload, zero padding to a multiple of 8. An entry never crosses a chunk.
 // Payloads are packed u32/u64 in the order named here; `text` runs to the end of the payload.
 enum class Entry : uint32_t {
-  String = 1,      // u32 id, text (UTF-8; lone surrogates as their three-byte form)
-  Name = 2,        // u32 id, u32 string, u32 overload string (0: none)
-  Frame = 3,       // u32 id, u32 function string, u32 file string, u32 line
-  Stack = 4,       // u32 id, u32 parent stack (0: root), u32 frame; the innermost call is the id itself
-  Module = 5,      // u32 id, u32 class string, u32 calling module (0: none), u32 0, u64 address
+  String = 1,  // u32 id, text (UTF-8; lone surrogates as their three-byte form)
+  Name = 2,    // u32 id, u32 string, u32 overload string (0: none)
+  Frame = 3,   // u32 id, u32 function string, u32 file string, u32 line, u32 first line of the function (0)
+  Stack = 4,   // u32 id, u32 parent stack (0: root), u32 frame; the innermost call is the id itself
+  Module = 5,  // u32 id, u32 class string, u32 calling module (0: none), u32 0, u64 address
   ModuleName = 6,  // u32 id, u32 parent module (0: a root), u32 attribute-name string; the last one wins
   Parameter = 7,  // u32 id, u32 module (0: not known yet), u32 name string (0), u32 0, u64 address; last wins
   Shapes =

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "linking.h"
 #include "recording_chunks.h"
 #include "recording_notes.h"
 
@@ -89,8 +90,10 @@ class SpanConverter {
     spans_.overload[row] = name < 0 ? 0 : dictionary.name_overload[static_cast<std::size_t>(name)];
     spans_.scope[row] = record.scope;
     spans_.sequence[row] = record.sequence;
+    const bool backward = record.scope == kBackwardScope;
     spans_.forward_thread[row] =
-        record.forward_thread == 0 ? -1 : tables_.thread_of_torch_tid[record.forward_thread];
+        !backward || record.forward_thread == 0 ? -1 : tables_.thread_of_torch_tid[record.forward_thread];
+    spans_.kept[row] = backward ? uint16_t{0} : record.forward_thread;
     spans_.stack[row] = RecordTables::row(record.stack, dictionary.stack_parent.size());
     spans_.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
     spans_.shapes[row] = RecordTables::row(record.shapes, dictionary.shape_dims.size());
@@ -253,6 +256,7 @@ SpanColumns::SpanColumns(std::size_t rows)
       scope(rows),
       sequence(rows),
       forward_thread(rows),
+      kept(rows),
       stack(rows),
       module(rows),
       shapes(rows),

@@ -40,7 +40,9 @@ struct SpanColumns {
   Column<int32_t> name, overload;
   Column<uint8_t> scope;
   Column<int64_t> sequence;
-  Column<int32_t> forward_thread, stack, module, shapes, parameter;
+  Column<int32_t> forward_thread;
+  Column<uint16_t> kept;  // see kKeptMask
+  Column<int32_t> stack, module, shapes, parameter;
   Column<uint8_t> flags;  // SpanState
 };
 

@@ -110,12 +110,13 @@ uint32_t Dictionary::name(std::string_view name, std::string_view overload) {
   return id;
 }
 
-uint32_t Dictionary::frame(std::string_view function, std::string_view filename, uint32_t line) {
-  const uint32_t numbers[3] = {string(function), string(filename), line};
+uint32_t Dictionary::frame(std::string_view function, std::string_view filename, uint32_t line,
+                           uint32_t first_line) {
+  const uint32_t numbers[4] = {string(function), string(filename), line, first_line};
   const std::string_view key(reinterpret_cast<const char*>(numbers), sizeof(numbers));
   if (const auto known = frames_.find(key); known != frames_.end()) return known->second;
   const auto id = static_cast<uint32_t>(frames_.size() + 1);
-  if (!write(Entry::Frame, {id, numbers[0], numbers[1], line})) return kUnknownId;
+  if (!write(Entry::Frame, {id, numbers[0], numbers[1], line, first_line})) return kUnknownId;
   frames_.emplace(key, id);
   return id;
 }

@@ -37,7 +37,7 @@ class Dictionary {
   // All members below: [with mutex()].
   uint32_t string(std::string_view text);
   uint32_t name(std::string_view name, std::string_view overload);
-  uint32_t frame(std::string_view function, std::string_view filename, uint32_t line);
+  uint32_t frame(std::string_view function, std::string_view filename, uint32_t line, uint32_t first_line);
   uint32_t stack(uint32_t parent, uint32_t frame);
   // Inputs are known by a digest of 128 bits; find_shapes() is 0 for a new one and spares building its texts.
   uint32_t shapes(const TextKey& key, std::string_view dims, std::string_view types,

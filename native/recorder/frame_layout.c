@@ -4,6 +4,16 @@
 #include <Python.h>
 #include <stddef.h>
 
+/* Makes the header define the tables of inline caches and of unspecialized opcodes. */
+#define NEED_OPCODE_TABLES 1
+#define NEED_OPCODE_METADATA 1
+#if PY_VERSION_HEX >= 0x030D0000
+#include <internal/pycore_opcode_metadata.h>
+#else
+#include <internal/pycore_opcode.h>
+#endif
+#include <opcode.h>
+
 #if PY_VERSION_HEX < 0x030B0000
 #error "Kinetoscope's recorder needs Python 3.11 or newer"
 #elif PY_VERSION_HEX >= 0x030E0000
@@ -41,3 +51,134 @@ const struct kinetoscope_frame_layout kinetoscope_layout = {
     .pointer_mask = ~(uintptr_t)0,
 #endif
 };
+
+static int jumps_back(uint8_t opcode) {
+  switch (opcode) {
+    case JUMP_BACKWARD:
+    case JUMP_BACKWARD_NO_INTERRUPT:
+#if PY_VERSION_HEX < 0x030C0000
+    case POP_JUMP_BACKWARD_IF_NOT_NONE:
+    case POP_JUMP_BACKWARD_IF_NONE:
+    case POP_JUMP_BACKWARD_IF_FALSE:
+    case POP_JUMP_BACKWARD_IF_TRUE:
+#endif
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+/* One such instruction may run several operators one after the other: each part of an index is one. */
+static int runs_several(uint8_t opcode, uint32_t argument) {
+#ifdef BINARY_SUBSCR
+  if (opcode == BINARY_SUBSCR) return 1;
+#endif
+#if defined(BINARY_OP) && defined(NB_SUBSCR)
+  if (opcode == BINARY_OP && argument == NB_SUBSCR) return 1;
+#endif
+  (void)argument;
+  return opcode == STORE_SUBSCR;
+}
+
+static int never_goes_on(uint8_t opcode) {
+  switch (opcode) {
+    case JUMP_FORWARD:
+    case JUMP_BACKWARD:
+    case JUMP_BACKWARD_NO_INTERRUPT:
+    case RETURN_VALUE:
+#ifdef RETURN_CONST
+    case RETURN_CONST:
+#endif
+    case RAISE_VARARGS:
+    case RERAISE:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+static int jumps_ahead(uint8_t opcode) {
+  switch (opcode) {
+    case JUMP_FORWARD:
+    case FOR_ITER:
+    case SEND:
+#if PY_VERSION_HEX < 0x030C0000
+    case POP_JUMP_FORWARD_IF_FALSE:
+    case POP_JUMP_FORWARD_IF_TRUE:
+    case POP_JUMP_FORWARD_IF_NONE:
+    case POP_JUMP_FORWARD_IF_NOT_NONE:
+    case JUMP_IF_FALSE_OR_POP:
+    case JUMP_IF_TRUE_OR_POP:
+#else
+    case POP_JUMP_IF_FALSE:
+    case POP_JUMP_IF_TRUE:
+    case POP_JUMP_IF_NONE:
+    case POP_JUMP_IF_NOT_NONE:
+#endif
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+#define KINETOSCOPE_TARGETS 32
+
+struct kinetoscope_reach kinetoscope_reach_of(const void* code, const void* instruction) {
+  const uint8_t* first = (const uint8_t*)code + kinetoscope_layout.code_first_instruction;
+  const Py_ssize_t units = Py_SIZE((PyObject*)code);
+  const Py_ssize_t here = ((const uint8_t*)instruction - first) / 2;
+  /* An exception may lead from anywhere to its handler. */
+  const int handles = PyBytes_GET_SIZE(((const PyCodeObject*)code)->co_exceptiontable) != 0;
+  Py_ssize_t head = here;
+  Py_ssize_t gap_begin = -1, gap_end = units;
+  Py_ssize_t targets[KINETOSCOPE_TARGETS]; /* of the jumps ahead from `here` on */
+  int jumps = 0;
+  int again = 0;
+  uint32_t extended = 0;
+  for (Py_ssize_t at = 0; at < units;) {
+    const uint8_t raw = first[2 * at];
+    const uint32_t argument = extended | first[2 * at + 1];
+    int unknown = 0;
+#ifdef MIN_INSTRUMENTED_OPCODE
+    /* What stood here before is known to the debugger or coverage tool only. */
+    unknown |= raw >= MIN_INSTRUMENTED_OPCODE;
+#endif
+#ifdef ENTER_EXECUTOR
+    unknown |= raw == ENTER_EXECUTOR;
+#endif
+    if (unknown) return (struct kinetoscope_reach){first, first, first};
+    const uint8_t opcode = _PyOpcode_Deopt[raw];
+    if (opcode == EXTENDED_ARG) {
+      extended = argument << 8;
+      ++at;
+      continue;
+    }
+    extended = 0;
+    const Py_ssize_t next = at + 1 + _PyOpcode_Caches[opcode];
+    if (jumps_back(opcode)) {
+      const Py_ssize_t target = next - (Py_ssize_t)argument;
+      if (target <= here && here < next) {
+        again = 1;
+        if (target < head) head = target;
+      }
+    } else if (at <= here && here < next && runs_several(opcode, argument)) {
+      again = 1;
+    }
+    if (next > here && gap_begin < 0) {
+      if (jumps_ahead(opcode)) {
+        if (jumps < KINETOSCOPE_TARGETS) targets[jumps] = next + (Py_ssize_t)argument;
+        ++jumps;
+      }
+      if (never_goes_on(opcode)) {
+        gap_begin = next;
+        for (int jump = 0; jump < jumps && jump < KINETOSCOPE_TARGETS; ++jump) {
+          if (targets[jump] >= next && targets[jump] < gap_end) gap_end = targets[jump];
+        }
+      }
+    }
+    at = next;
+  }
+  if (handles || gap_begin < 0 || jumps > KINETOSCOPE_TARGETS) gap_begin = gap_end = 0;
+  return (struct kinetoscope_reach){again ? first + 2 * head : NULL, first + 2 * gap_begin,
+                                    first + 2 * gap_end};
+}

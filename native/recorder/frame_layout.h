@@ -28,6 +28,19 @@ struct kinetoscope_frame_layout {
 
 __attribute__((visibility("hidden"))) extern const struct kinetoscope_frame_layout kinetoscope_layout;
 
+/* Where a call can go on to from an instruction, by the bytecode alone. */
+struct kinetoscope_reach {
+  const void* loop_head; /* the head of the outermost loop around it: the earliest that may run again; NULL
+                            for none */
+  const void*
+      gap_begin; /* instructions after it, up to gap_end, that it cannot lead to but by that loop: those of */
+  const void* gap_end; /* the other branch. An empty gap where this was not found out. */
+};
+
+/* Needs no GIL. */
+__attribute__((visibility("hidden"))) struct kinetoscope_reach kinetoscope_reach_of(const void* code,
+                                                                                    const void* instruction);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,7 +2,9 @@
 
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 #include "clock.h"
 #include "collectives.h"
@@ -88,7 +90,10 @@ uint32_t parameter_of(ThreadState& thread, Session& session) {
 }
 
 // Fills where Python stands into `span`: from the span around it when nothing can have moved, else by a walk.
-void place(ThreadState& thread, Session& session, OpenSpan& span, bool modules, bool ranged) {
+// Returns what there is to say of its calls, see SpanRecord::forward_thread.
+uint16_t place(ThreadState& thread, Session& session, OpenSpan& span, bool modules, at::RecordScope scope) {
+  const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
+  uint16_t kept = 0;
   const PythonPosition position = python_position(thread);
   span.frame = position.frame;
   span.instruction = position.instruction;
@@ -98,12 +103,22 @@ void place(ThreadState& thread, Session& session, OpenSpan& span, bool modules, 
     span.stack = around->stack;
     span.module = around->module;
   } else {
-    const Place here = locate(thread, session, position, modules);
+    const Place here = locate(thread, session, position, modules, backward);
     span.stack = here.stack;
     span.module = here.module;
+    kept = here.kept;
   }
   // Python goes on inside a user's range.
-  if (ranged) span.frame = nullptr;
+  if (scope == at::RecordScope::USER_SCOPE) span.frame = nullptr;
+  if (kept == 0) return 0;
+  // A backward function's record has no place for it: the next one's must do.
+  if (backward) {
+    thread.unsaid_kept = std::min<uint32_t>(thread.unsaid_kept, kept & kKeptMask);
+    return 0;
+  }
+  if (thread.unsaid_kept < (kept & kKeptMask)) kept = static_cast<uint16_t>(thread.unsaid_kept);
+  thread.unsaid_kept = kMaxDepth;
+  return kept;
 }
 
 // Writes what there is to note of a span, and says how many notes that made. Away from the path that every
@@ -150,16 +165,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     OpenSpan span{&function, session->next_span(*thread)};
     uint32_t notes = 0;
     if (SpanRecord* record = span.record; record != nullptr) {
+      uint16_t kept = 0;
       const uint32_t name = name_of(*thread, *session, function);
       record->name = name & ~kBetweenRanks;
       if ((what & (kRecordStacks | kRecordModules)) != 0) {
-        place(*thread, *session, span, (what & kRecordModules) != 0, scope == at::RecordScope::USER_SCOPE);
+        kept = place(*thread, *session, span, (what & kRecordModules) != 0, scope);
       }
       record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
       record->module = span.module;
       record->shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0;
       record->sequence = function.seqNr();
-      record->forward_thread = static_cast<uint16_t>(function.forwardThreadId());
+      record->forward_thread = scope == at::RecordScope::BACKWARD_FUNCTION
+                                   ? static_cast<uint16_t>(function.forwardThreadId())
+                                   : kept;
       record->scope = static_cast<uint8_t>(scope);
       record->flags = scope == at::RecordScope::USER_SCOPE && function.isAsync() ? kSpanAsync : 0;
       const bool accumulates = scope == at::RecordScope::BACKWARD_FUNCTION &&
@@ -228,16 +246,19 @@ void add_operator_callback(uint32_t what) {
   remove_operator_callback();
   const bool shapes = (what & kRecordShapes) != 0;
   const bool ids = (what & kRecordFunctionIds) != 0;
-  handle =
-      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                .needsInputs(shapes)
-                                .needsIds(ids)
-                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
-                                         at::RecordScope::CUSTOM_CLASS, at::RecordScope::USER_SCOPE}));
-  // On its own, because memory wants to see the gradients that backward functions get even where nobody wants
-  // the inputs of every operator.
+  // Memory wants to see the gradients that backward functions get even where nobody wants the inputs of every
+  // operator. Else one callback does for all: torch looks through its callbacks at every node of a backward
+  // pass.
+  const bool gradients = (what & kRecordMemory) != 0 && !shapes;
+  using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
+  Scopes scopes{at::RecordScope::FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
+                at::RecordScope::CUSTOM_CLASS, at::RecordScope::USER_SCOPE};
+  if (!gradients) scopes.insert(at::RecordScope::BACKWARD_FUNCTION);
+  handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(&on_start, &on_end).needsInputs(shapes).needsIds(ids).scopes(scopes));
+  if (!gradients) return;
   backward_handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                              .needsInputs(shapes || (what & kRecordMemory) != 0)
+                                              .needsInputs(true)
                                               .needsIds(ids)
                                               .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }

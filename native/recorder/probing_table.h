@@ -8,25 +8,23 @@
 
 namespace kinetoscope {
 
-// `Key` needs == and a member `uint64_t hash() const`; a value of 0 marks an empty slot, so ids start at 1.
-template <typename Key>
+inline bool is_empty(uint32_t id) { return id == 0; }
+
+// `Key` needs == and a member `uint64_t hash() const`; is_empty() tells the value of an empty slot, for ids
+// 0.
+template <typename Key, typename Value = uint32_t>
 class ProbingTable {
  public:
   // One that is only a cache may forget everything when it has `most` keys.
   explicit ProbingTable(size_t most = SIZE_MAX) : slots_(256), most_(most) {}
 
-  // The value of `key`, or 0.
-  uint32_t find(const Key& key) const {
-    const size_t mask = slots_.size() - 1;
-    for (size_t at = key.hash() & mask;; at = (at + 1) & mask) {
-      const Slot& slot = slots_[at];
-      if (slot.value == 0) return 0;
-      if (slot.key == key) return slot.value;
-    }
-  }
+  // The value of `key`, or an empty one.
+  Value find(const Key& key) const { return slots_[slot_of(slots_, key)].value; }
+  // The same in its place, where it may be changed; empty when the key is new.
+  Value& at(const Key& key) { return slots_[slot_of(slots_, key)].value; }
 
   // Sets the value of `key`, over an older one.
-  void insert(const Key& key, uint32_t value) {
+  void insert(const Key& key, const Value& value) {
     if (used_ >= most_) clear();
     if (used_ * 2 >= slots_.size()) grow();
     if (place(slots_, key, value)) ++used_;
@@ -41,28 +39,28 @@ class ProbingTable {
  private:
   struct Slot {
     Key key{};
-    uint32_t value = 0;
+    Value value{};
   };
 
-  static bool place(std::vector<Slot>& slots, const Key& key, uint32_t value) {
+  // Where a key is, or would be.
+  static size_t slot_of(const std::vector<Slot>& slots, const Key& key) {
     const size_t mask = slots.size() - 1;
-    for (size_t at = key.hash() & mask;; at = (at + 1) & mask) {
-      Slot& slot = slots[at];
-      if (slot.value == 0) {
-        slot = Slot{key, value};
-        return true;
-      }
-      if (slot.key == key) {
-        slot.value = value;
-        return false;
-      }
-    }
+    size_t at = key.hash() & mask;
+    while (!is_empty(slots[at].value) && !(slots[at].key == key)) at = (at + 1) & mask;
+    return at;
+  }
+
+  static bool place(std::vector<Slot>& slots, const Key& key, const Value& value) {
+    Slot& slot = slots[slot_of(slots, key)];
+    const bool fresh = is_empty(slot.value);
+    slot = Slot{key, value};
+    return fresh;
   }
 
   void grow() {
     std::vector<Slot> larger(slots_.size() * 2);
     for (const Slot& slot : slots_)
-      if (slot.value != 0) place(larger, slot.key, slot.value);
+      if (!is_empty(slot.value)) place(larger, slot.key, slot.value);
     slots_.swap(larger);
   }
 

@@ -41,8 +41,8 @@ const CodeEntry& entry_of(CallState& state, Session& session, const PyCodeObject
     std::lock_guard lock(dictionary.mutex());
     const int line = code->co_firstlineno;
     entry.name = dictionary.name(function, {});
-    entry.stack =
-        dictionary.stack(0, dictionary.frame(function, filename, line > 0 ? static_cast<uint32_t>(line) : 0));
+    const uint32_t first_line = line > 0 ? static_cast<uint32_t>(line) : 0;
+    entry.stack = dictionary.stack(0, dictionary.frame(function, filename, first_line, first_line));
   }
   state.entries.push_back(entry);
   state.codes.insert(key, static_cast<uint32_t>(state.entries.size()));
@@ -124,7 +124,7 @@ SpanRecord call_record(uint8_t scope, uint8_t flags, uint64_t tick) {
 void enter_module(ThreadState& thread, Session& session, OpenCall& call, SpanRecord record, bool spans) {
   PyObject* self = frames::first_local(call.frame);
   if (self == nullptr) return;
-  const Place inside = locate(thread, session, {call.frame, frames::instruction(call.frame)}, true);
+  const Place inside = locate(thread, session, {call.frame, frames::instruction(call.frame)}, true, true);
   call.module = inside.module;
   if (!spans) return;
   record.scope = kScopeModule;

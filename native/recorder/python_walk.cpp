@@ -12,6 +12,8 @@ namespace kinetoscope {
 namespace {
 
 const void* module_call = nullptr;
+// Whether live.code_epoch rises with every code object that goes.
+bool code_is_watched = true;
 
 constexpr size_t kHashedBytes = 512;
 
@@ -37,7 +39,9 @@ int on_code_event(PyCodeEvent event, PyCodeObject*) {
 
 // Without a free slot for a watcher the fingerprints have to do.
 void watch_code() {
-  if (PyCode_AddWatcher(on_code_event) < 0) PyErr_Clear();
+  if (PyCode_AddWatcher(on_code_event) >= 0) return;
+  code_is_watched = false;
+  PyErr_Clear();
 }
 #else
 destructor dealloc_code = nullptr;
@@ -83,8 +87,10 @@ uint32_t intern_call(Session& session, const PyCodeObject* code, const void* ins
   append_text(code->co_qualname, function);
   append_text(code->co_filename, filename);
   std::lock_guard lock(session.dictionary().mutex());
+  const int first_line = code->co_firstlineno;
   const uint32_t frame =
-      session.dictionary().frame(function, filename, line > 0 ? static_cast<uint32_t>(line) : 0);
+      session.dictionary().frame(function, filename, line > 0 ? static_cast<uint32_t>(line) : 0,
+                                 first_line > 0 ? static_cast<uint32_t>(first_line) : 0);
   return session.dictionary().stack(parent, frame);
 }
 
@@ -96,26 +102,74 @@ uint32_t module_id(ThreadState& thread, Session& session, PyObject* self, uint32
   return id;
 }
 
-struct SeenFrame {
-  const void* code;
-  const void* instruction;
-  const void* module_self;
+// What is known of one call step; by its address alone while no code object can have gone since.
+KnownCall known_call(ThreadState& thread, Session& session, const PyCodeObject* code, const void* instruction,
+                     uint32_t parent) {
+  const CallKey key{code, instruction, parent};
+  KnownCall& known = thread.calls.at(key);
+  if (known.stack != 0 && known.epoch == thread.code_epoch && code_is_watched) return known;
+  const uint64_t fingerprint = code_fingerprint(code);
+  if (known.stack != 0 && known.fingerprint == fingerprint) {
+    known.epoch = thread.code_epoch;
+    return known;
+  }
+  const KnownCall fresh{fingerprint, kinetoscope_reach_of(code, instruction),
+                        intern_call(session, code, instruction, parent), thread.code_epoch};
+  thread.calls.insert(key, fresh);
+  return fresh;
+}
+
+const void* module_self(const void* frame, const void* code, bool modules) {
+  return modules && code == module_call ? frames::first_local(frame) : nullptr;
+}
+
+bool is_at(const PathFrame& call, const void* frame, bool modules) {
+  const void* code = frames::code(frame);
+  return call.frame == frame && call.code == code && call.instruction == frames::instruction(frame) &&
+         call.module_self == module_self(frame, code, modules);
+}
+
+struct Kept {
+  uint32_t calls = 0;
+  uint32_t unsure = 0;  // of these, the innermost
 };
 
-// Fills `seen` innermost first; at most kMaxDepth frames.
-uint32_t collect(const void* innermost, SeenFrame* seen, bool modules) {
-  uint32_t count = 0;
-  for (const void* frame = innermost; frame != nullptr && count < kMaxDepth;
-       frame = frames::previous(frame)) {
-    if (!frames::is_python(frame)) continue;
-    if (!frames::runs_code(frame)) continue;
-    const void* code = frames::code(frame);
-    seen[count].code = code;
-    seen[count].instruction = frames::instruction(frame);
-    seen[count].module_self = modules && code == module_call ? frames::first_local(frame) : nullptr;
-    ++count;
+// How many of the `depth` calls that a thread is in, innermost first in `chain`, are the calls in `path`
+// (`before` of them), of which `same` are where they were. Frames are used again at once and say nothing; but
+// a call runs no instruction twice, and no earlier one, unless in a loop.
+Kept kept_calls(const PathFrame* path, uint32_t before, const void* const* chain, uint32_t depth,
+                uint32_t same, bool goes_on) {
+  // The last call of the shorter path is in the middle of one instruction, and so is one that runs many
+  // operators by itself, as backward() does.
+  if ((same == depth) != (same == before) || (same == depth && goes_on)) return {same};
+  const bool repeated = same == depth;
+  const uint32_t last = repeated ? same - 1 : same;
+  const PathFrame& then = path[last];
+  const void* frame = chain[depth - 1 - last];
+  const void* now = frames::instruction(frame);
+  // What is where it was and yet another call is one of another module.
+  const bool same_code =
+      repeated || (then.frame == frame && then.code == frames::code(frame) && then.instruction != now);
+  const kinetoscope_reach& reach = then.reach;
+  const bool ahead = now > then.instruction && (now < reach.gap_begin || now >= reach.gap_end);
+  if (same_code && ahead) return {same + 1};
+  uint32_t looping = last;
+  if (!same_code || reach.loop_head == nullptr || now < reach.loop_head) {
+    // A new call. What ran twice is the loop around it.
+    while (looping > 0 && path[looping - 1].reach.loop_head == nullptr) --looping;
+    if (looping == 0) return {same};
+    --looping;
+    if (!same_code) return {looping + 1};
   }
-  return count;
+  // A loop further out may have come to the same place by new calls, if each of these is where it was first
+  // seen.
+  const void* at = looping == last ? now : path[looping].instruction;
+  for (uint32_t call = looping; at == path[call].first_instruction && call > 0;) {
+    --call;
+    if (path[call].reach.loop_head != nullptr) return {looping + 1, looping - call};
+    at = path[call].instruction;
+  }
+  return {looping + 1};
 }
 
 }  // namespace
@@ -145,75 +199,67 @@ bool prepare_walk(PyObject* code) {
   return true;
 }
 
-bool frames::runs_code(const void* frame) {
-  const void* code = frames::code(frame);
-#if PY_VERSION_HEX >= 0x030D0000
-  return code != nullptr && PyCode_Check(const_cast<PyObject*>(static_cast<const PyObject*>(code)));
-#else
-  return code != nullptr;
-#endif
-}
-
 const void* module_call_code() { return module_call; }
 
-PythonPosition python_position(const ThreadState& thread) {
-  // Only the main thread's state lives as long as Python does; elsewhere it may be another one each time.
-  const void* python = thread.main_python != nullptr ? thread.main_python : PyGILState_GetThisThreadState();
-  if (python == nullptr) return {};
-  const void* frame = frames::innermost(python);
-  if (frame == nullptr) return {};
-  return {frame, frames::instruction(frame)};
-}
+PythonPosition position_elsewhere() { return position_in(PyGILState_GetThisThreadState()); }
 
-Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules) {
+Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules,
+             bool goes_on) {
   if (position.frame == nullptr) return {};
-  SeenFrame seen[kMaxDepth];
-  const uint32_t depth = collect(position.frame, seen, modules);
+  const void* chain[kMaxDepth];
+  uint32_t depth = 0;
+  for (const void* frame = position.frame; frame != nullptr && depth < kMaxDepth;
+       frame = frames::previous(frame)) {
+    if (frames::is_python(frame) && frames::runs_code(frame)) chain[depth++] = frame;
+  }
+  if (depth == 0) return {};
 
+  // From the outermost frame inwards, as far as nothing changed since this thread's last operator.
+  PathFrame* path = thread.path;
+  const uint32_t before = thread.path_depth;
+  uint32_t same = 0;
+  while (same < before && same < depth && is_at(path[same], chain[depth - 1 - same], modules)) ++same;
+  uint32_t at = same;
   if (const uint32_t epoch = live.module_epoch.load(std::memory_order_acquire);
       epoch != thread.module_epoch) {
     thread.module_epoch = epoch;
     thread.modules.clear();
-    thread.path_depth = 0;
+    at = 0;
   }
   if (const uint32_t epoch = live.code_epoch.load(std::memory_order_acquire); epoch != thread.code_epoch) {
     thread.code_epoch = epoch;
-    thread.path_depth = 0;
+    at = 0;
   }
-  // From the outermost frame inwards, as far as nothing changed since this thread's last operator.
-  PathFrame* path = thread.path;
-  const uint32_t comparable = depth < thread.path_depth ? depth : thread.path_depth;
-  uint32_t at = 0;
-  while (at < comparable) {
-    const SeenFrame& now = seen[depth - 1 - at];
-    const PathFrame& then = path[at];
-    if (now.code != then.code || now.instruction != then.instruction || now.module_self != then.module_self)
-      break;
-    ++at;
-  }
+  // Cut off at its outer end, a path does not say which call is which.
+  const bool comparable = before != 0 && before != kMaxDepth && depth != kMaxDepth;
+  const Kept kept = comparable ? kept_calls(path, before, chain, depth, same, goes_on) : Kept{};
   for (; at < depth; ++at) {
-    const SeenFrame& now = seen[depth - 1 - at];
+    const void* frame = chain[depth - 1 - at];
     const uint32_t parent = at == 0 ? 0 : path[at - 1].stack;
     const uint32_t caller = at == 0 ? 0 : path[at - 1].module;
-    const auto* code = static_cast<const PyCodeObject*>(now.code);
-    const CallKey key{now.code, now.instruction, code_fingerprint(code), parent};
-    uint32_t stack = thread.calls.find(key);
-    if (stack == 0) {
-      stack = intern_call(session, code, now.instruction, parent);
-      thread.calls.insert(key, stack);
-    }
+    const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
+    const void* instruction = frames::instruction(frame);
+    const KnownCall call = known_call(thread, session, code, instruction, parent);
     uint32_t module = caller;
-    if (now.module_self != nullptr) {
-      auto* self = const_cast<PyObject*>(static_cast<const PyObject*>(now.module_self));
-      module = module_id(thread, session, self, caller);
+    const void* self = module_self(frame, code, modules);
+    if (self != nullptr) {
+      module = module_id(thread, session, const_cast<PyObject*>(static_cast<const PyObject*>(self)), caller);
     }
-    path[at] = {now.code, now.instruction, now.module_self, stack, module};
-    // What is written so far is whole, should the next step run out of memory.
+    const void* first =
+        comparable && at < kept.calls && at < before ? path[at].first_instruction : instruction;
+    // Whole before the next step may run out of memory.
+    path[at] = {frame, code, instruction, self, first, call.stack, module, call.reach};
     thread.path_depth = at + 1;
   }
+  for (uint32_t again = kept.calls; again < same; ++again) {
+    path[again].first_instruction = path[again].instruction;
+  }
   thread.path_depth = depth;
-  if (depth == 0) return {};
-  return {path[depth - 1].stack, path[depth - 1].module};
+  Place place{path[depth - 1].stack, path[depth - 1].module};
+  if (comparable) {
+    place.kept = static_cast<uint16_t>((kept.calls + 1) | std::min(kept.unsure, kMaxUnsure) << kUnsureShift);
+  }
+  return place;
 }
 
 }  // namespace kinetoscope

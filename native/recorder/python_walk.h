@@ -1,23 +1,22 @@
 // The Python side: walking the interpreter's frame chain at an operator's start, without the GIL.
 #pragma once
 
+#include <Python.h>
+
 #include <cstdint>
 #include <string>
 
 #include "frame_layout.h"
-
-struct _object;
-using PyObject = _object;
-struct PyCodeObject;
+#include "thread_state.h"
 
 namespace kinetoscope {
 
 class Session;
-struct ThreadState;
 
 struct Place {
   uint32_t stack = 0;
   uint32_t module = 0;
+  uint16_t kept = 0;  // as in SpanRecord::forward_thread
 };
 
 // The innermost Python frame of a thread and what it executes.
@@ -26,12 +25,10 @@ struct PythonPosition {
   const void* instruction = nullptr;
 };
 
-// [owner thread, hot] Where the calling thread's Python stands; nulls on a thread without Python.
-PythonPosition python_position(const ThreadState& thread);
-
 // [owner thread, hot] Where the calling thread's Python is. Its frames are frozen while it is inside our
-// callback.
-Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules);
+// callback. `goes_on`: the instruction may have run the thread's previous operator too.
+Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules,
+             bool goes_on);
 
 // [GIL, once] Tells the walk which code object runs a module's call; the object must live for ever.
 // False when this Python is not the one the recorder was built for.
@@ -69,11 +66,32 @@ inline PyObject* first_local(const void* frame) {
   const void* at = static_cast<const char*>(frame) + kinetoscope_layout.first_local;
   return const_cast<PyObject*>(static_cast<const PyObject*>(untagged(*static_cast<const void* const*>(at))));
 }
-// From Python 3.13 on a frame may run something else than a code object.
-bool runs_code(const void* frame);
+inline bool runs_code(const void* frame) {
+#if PY_VERSION_HEX >= 0x030D0000
+  // A frame may run something else than a code object.
+  const void* executed = code(frame);
+  return executed != nullptr && PyCode_Check(const_cast<PyObject*>(static_cast<const PyObject*>(executed)));
+#else
+  return code(frame) != nullptr;
+#endif
+}
 inline bool is_python(const void* frame) {
   return static_cast<const char*>(frame)[kinetoscope_layout.owner] < KINETOSCOPE_FIRST_C_OWNER;
 }
 
 }  // namespace frames
+
+inline PythonPosition position_in(const void* python) {
+  const void* frame = python != nullptr ? frames::innermost(python) : nullptr;
+  if (frame == nullptr) return {};
+  return {frame, frames::instruction(frame)};
+}
+PythonPosition position_elsewhere();
+
+// [owner thread, hot] Where the calling thread's Python stands; nulls on a thread without Python.
+inline PythonPosition python_position(const ThreadState& thread) {
+  // Only the main thread's state lives as long as Python does; elsewhere it may be another one each time.
+  return thread.main_python != nullptr ? position_in(thread.main_python) : position_elsewhere();
+}
+
 }  // namespace kinetoscope

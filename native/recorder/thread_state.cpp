@@ -130,6 +130,7 @@ void ThreadState::join(Session& session) {
   open.clear();
   orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
   path_depth = 0;
+  unsaid_kept = kMaxDepth;
   schema_names.clear();
   text_names.clear();
   calls.clear();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "frame_layout.h"
 #include "live.h"
 #include "probing_table.h"
 #include "recording_file.h"
@@ -16,17 +17,27 @@ namespace kinetoscope {
 class Session;
 struct CallState;
 
+// Longest Python stack that is walked; of deeper ones the innermost frames are kept.
+inline constexpr uint32_t kMaxDepth = 512;
+
 // One step down the Python stack: this code object, at this instruction, called from that stack.
 struct CallKey {
   const void* code = nullptr;
   const void* instruction = nullptr;
-  uint64_t fingerprint = 0;  // of the code object's parts: a freed code's address is used again
   uint32_t parent = 0;
   bool operator==(const CallKey&) const = default;
-  uint64_t hash() const {
-    return mix(reinterpret_cast<uintptr_t>(instruction) ^ (uint64_t{parent} << 40) ^ mix(fingerprint));
-  }
+  uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(instruction) ^ (uint64_t{parent} << 40)); }
 };
+
+// What is known of it. A freed code's address is used again: in another epoch than `epoch` the code object
+// has to show its fingerprint.
+struct KnownCall {
+  uint64_t fingerprint = 0;
+  kinetoscope_reach reach{};
+  uint32_t stack = 0;
+  uint32_t epoch = 0;
+};
+inline bool is_empty(const KnownCall& call) { return call.stack == 0; }
 
 struct AddressKey {
   const void* address = nullptr;
@@ -35,11 +46,14 @@ struct AddressKey {
 };
 
 struct PathFrame {
+  const void* frame;
   const void* code;
   const void* instruction;
-  const void* module_self;  // the instance, in frames of nn.Module's call; else null
-  uint32_t stack;           // of this frame and all that called it
-  uint32_t module;          // innermost module at this frame
+  const void* module_self;        // the instance, in frames of nn.Module's call; else null
+  const void* first_instruction;  // where this call was first seen
+  uint32_t stack;                 // of this frame and all that called it
+  uint32_t module;                // innermost module at this frame
+  kinetoscope_reach reach;        // from `instruction`
 };
 
 // A span in progress. It is found again by the address of torch's RecordFunction, which cannot move while it
@@ -57,9 +71,6 @@ struct OpenSpan {
   // blocks, or on blocks of its own that do not outlive it.
   bool noted = false;
 };
-
-// Longest Python stack that is walked; of deeper ones the innermost frames are kept.
-inline constexpr uint32_t kMaxDepth = 512;
 
 // More keys than a program's code can have; names and shapes that never repeat can be more.
 inline constexpr size_t kMostCached = size_t{1} << 18;
@@ -85,12 +96,14 @@ struct ThreadState {
   uint32_t arguments_generation = 0;
 
   uint32_t path_depth = 0;
+  // The fewest calls that went on between two walks whose spans had no place to say so; kMaxDepth for all.
+  uint32_t unsaid_kept = kMaxDepth;
   uint32_t module_epoch = 0;
   uint32_t code_epoch = 0;
 
   ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
   ProbingTable<TextKey> text_names{kMostCached};
-  ProbingTable<CallKey> calls{kMostCached};
+  ProbingTable<CallKey, KnownCall> calls{kMostCached};
   ProbingTable<AddressKey> modules{kMostCached};
   ProbingTable<AddressKey> parameters{kMostCached};
   ProbingTable<TextKey> shapes{kMostCached};

@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import platform
+import site
 import socket
 import sys
 import tempfile
@@ -319,9 +320,19 @@ def _facts() -> dict[str, str]:
         "machine": platform.machine(),
         "cpu_count": os.cpu_count(),
         "command_line": sys.argv,
+        "import_folders": _import_folders(),
         "parent_process": os.getppid(),
     }
     return {key: json.dumps(value) for key, value in facts.items()} | boot()
+
+
+def _import_folders() -> list[str]:
+    """The folders that torch leaves out of the names of files, the longer of two that begin alike first."""
+    import torch
+
+    of_torch = str(Path(torch.__file__).parent.parent)
+    folders = {*site.getsitepackages(), *sys.path, site.getuserbase(), site.getusersitepackages(), of_torch}
+    return sorted({os.path.abspath(folder) for folder in folders}, reverse=True)
 
 
 def _living_modules() -> list[Any]:

@@ -1,13 +1,14 @@
 """Python calls rebuilt from the stacks of operators, for traces in which the calls themselves were not recorded.
 
-A call is seen as long as operators run in it: its slice lasts from the first of them to the last. Calls of one function
-from one line, with nothing else between them, are one slice. A function that runs no operator has none.
+A call is seen as long as operators run in it: its slice lasts from the first of them to the last. A function that runs
+no operator has none. Two calls are two slices: the recorder says of each operator how many of the calls around it went
+on since the one before (`spans.kept`). Where a loop inside a call and one around it look alike, the slice says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
+# `spans.kept`: how many, and above that how many of them may be new calls.
+_KEPT, _UNSURE_SHIFT = 0x3FF, 10
+
+
 @dataclass(frozen=True)
 class RebuiltCalls:
     """Calls as columns, in no order.
@@ -28,8 +33,10 @@ class RebuiltCalls:
         thread: The row of the thread of each.
         start_ns: When its first operator began.
         duration_ns: The time from there to the end of its last.
-        stack: The row of the stack whose innermost frame it is.
+        stack: The row of the stack whose innermost frame it is; of a module's call, where it was called.
         depth: How many calls are around it.
+        module: The row of the module whose call it is, -1 for that of a function.
+        unsure: Whether it may be several calls.
     """
 
     thread: NDArray[np.int32]
@@ -37,10 +44,12 @@ class RebuiltCalls:
     duration_ns: NDArray[np.int64]
     stack: NDArray[np.int32]
     depth: NDArray[np.int32]
+    module: NDArray[np.int32]
+    unsure: NDArray[np.bool_]
 
 
 def rebuilt_calls(trace: Trace, shown: ShownStacks) -> RebuiltCalls | None:
-    """Rebuild the calls of a trace whose session asked for Python stacks.
+    """Rebuild the calls of a trace whose session asked for Python stacks, or those of modules if for these alone.
 
     Args:
         trace: The trace.
@@ -50,75 +59,100 @@ def rebuilt_calls(trace: Trace, shown: ShownStacks) -> RebuiltCalls | None:
         The calls; None where nobody asked, where there are no stacks, and where calls were recorded.
     """
     spans = trace.columns("spans")
-    if not trace.info.get("with_stack") or (spans["kind"] == SpanKind.PYTHON).any():
+    kind = spans["kind"]
+    functions = bool(trace.info.get("with_stack"))
+    modules = (functions or bool(trace.info.get("with_modules"))) and not (kind == SpanKind.MODULE).any()
+    if not (functions or modules) or (kind == SpanKind.PYTHON).any():
         return None
-    stack, parent = shown.row[spans["own_stack"]], spans["parent"]
-    entered = (stack >= 0) & (spans["lane"] == 0) & ((parent < 0) | (stack != stack[parent]))
-    events = np.flatnonzero(entered)
+    stack, module, parent = spans["own_stack"], spans["own_module"], spans["parent"]
+    kept = spans["kept"]
+    inside = (parent >= 0) & (kept & _KEPT == 0) & (stack == stack[parent]) & (module == module[parent])
+    events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & ~inside)
     if len(events) == 0:
         return None
-    walk = _Walk(trace, shown)
-    columns = (spans["thread"], spans["start_ns"], spans["duration_ns"])
-    thread, start_ns, duration_ns = (column[events].tolist() for column in columns)
-    for on, began_ns, lasted_ns, place in zip(
-        thread, start_ns, duration_ns, stack[events].tolist(), strict=True
+    walk = _Walk(trace, shown, functions, modules)
+    columns = (spans["thread"], spans["start_ns"], spans["duration_ns"], stack, module, kept)
+    for on, began_ns, lasted_ns, place, of_module, still in zip(
+        *(column[events].tolist() for column in columns), strict=True
     ):
-        walk.enter(on, began_ns, began_ns + lasted_ns, place)
+        walk.enter(on, began_ns, began_ns + lasted_ns, (place, of_module), still)
     return walk.calls()
+
+
+class _Step(NamedTuple):
+    """A call of a stack: what tells it from others, how many frames are around it, and its columns."""
+
+    key: tuple[int, int, int]
+    frames: int
+    stack: int
+    module: int
 
 
 @dataclass
 class _Call:
-    """A call around the present operator: what tells it from others, its row of `stacks`, and its time so far."""
+    """A call around the present operator, and its time so far."""
 
-    key: tuple[int, int, int]
-    stack: int
+    step: _Step
     start_ns: int
     end_ns: int
+    unsure: bool = False
 
 
 class _Walk:
     """Goes through the operators of one thread after the other and keeps the calls around the present one."""
 
-    def __init__(self, trace: Trace, shown: ShownStacks) -> None:
-        frames = trace.columns("frames")
+    def __init__(self, trace: Trace, shown: ShownStacks, functions: bool, modules: bool) -> None:
+        frames, stacks = trace.columns("frames"), trace.columns("stacks")
         self._function, self._file = frames["function"].tolist(), frames["file"].tolist()
-        self._frame, self._parent = trace.columns("stacks")["frame"].tolist(), shown.parent.tolist()
-        self._paths: dict[int, list[tuple[tuple[int, int, int], int]]] = {}
+        self._frame, self._parent = stacks["frame"].tolist(), stacks["parent"].tolist()
+        self._shown = shown.row.tolist()
+        self._module_frames = shown.module_calls if modules else frozenset[int]()
+        self._caller = trace.columns("modules")["caller"].tolist()
+        self._functions = functions
+        self._paths: dict[tuple[int, int], list[_Step]] = {}
         # Outermost first; only the innermost one's end is up to date, it passes its own on when it is closed.
         self._open: list[_Call] = []
         self._thread = -1
-        self._place = -1
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._place = (-1, -1)
+        self._rows: list[tuple[int, int, int, int, int, int, bool]] = []
 
-    def enter(self, thread: int, start_ns: int, end_ns: int, place: int) -> None:
+    def enter(self, thread: int, start_ns: int, end_ns: int, place: tuple[int, int], kept: int) -> None:
         """Take the next operator: threads one after the other, and on each in the order of time."""
         if thread != self._thread:
             self._close(0, None)
-            self._thread, self._place = thread, -1
-        if place != self._place:
+            self._thread, self._place = thread, (-1, -1)
+        frames = (kept & _KEPT) - 1
+        if place != self._place or frames >= 0:
             path = self._path(place)
             same = 0
-            for call, (key, _) in zip(self._open, path, strict=False):
-                if call.key != key:
+            for call, step in zip(self._open, path, strict=False):
+                if call.step.key != step.key or 0 <= frames <= step.frames:
                     break
                 same += 1
             self._close(same, start_ns)
-            self._open.extend(_Call(key, stack, start_ns, start_ns) for key, stack in path[same:])
+            self._open.extend(_Call(step, start_ns, start_ns) for step in path[same:])
             self._place = place
-        innermost = self._open[-1]
-        innermost.end_ns = max(innermost.end_ns, end_ns)
+            if unsure := kept >> _UNSURE_SHIFT:
+                for call in self._open[:same]:
+                    call.unsure |= call.step.frames >= frames - unsure
+        if self._open:
+            innermost = self._open[-1]
+            innermost.end_ns = max(innermost.end_ns, end_ns)
 
-    def calls(self) -> RebuiltCalls:
+    def calls(self) -> RebuiltCalls | None:
         """End what is still open, and return everything."""
         self._close(0, None)
-        thread, start_ns, end_ns, stack, depth = np.array(self._rows, np.int64).reshape(-1, 5).T
+        if not self._rows:
+            return None
+        thread, start_ns, end_ns, stack, depth, module, unsure = np.array(self._rows, np.int64).T
         return RebuiltCalls(
             thread.astype(np.int32),
             start_ns,
             end_ns - start_ns,
             stack.astype(np.int32),
             depth.astype(np.int32),
+            module.astype(np.int32),
+            unsure.astype(np.bool_),
         )
 
     def _close(self, keep: int, now_ns: int | None) -> None:
@@ -130,18 +164,34 @@ class _Walk:
                 self._open[-1].end_ns = max(self._open[-1].end_ns, call.end_ns)
             # A range may outlast the call that opened it: the next operator shows that the call is over.
             end_ns = call.end_ns if now_ns is None else min(call.end_ns, now_ns)
-            self._rows.append((self._thread, call.start_ns, end_ns, call.stack, depth))
+            step = call.step
+            self._rows.append(
+                (self._thread, call.start_ns, end_ns, step.stack, depth, step.module, call.unsure)
+            )
 
-    def _path(self, place: int) -> list[tuple[tuple[int, int, int], int]]:
-        """The calls of a stack, outermost first: what tells each from others, and its row of `stacks`."""
+    def _path(self, place: tuple[int, int]) -> list[_Step]:
+        """The calls of a stack whose innermost module is known, outermost first."""
         if (known := self._paths.get(place)) is not None:
             return known
-        path = []
-        row = place
+        row, module = place
+        rows = []
         while row >= 0:
-            frame = self._frame[row]
-            path.append(((self._parent[row], self._function[frame], self._file[frame]), row))
+            rows.append(row)
             row = self._parent[row]
-        path.reverse()
+        modules = {}
+        for row in rows:
+            if self._frame[row] in self._module_frames and module >= 0:
+                modules[row] = module
+                module = self._caller[module]
+        path = []
+        around = -1
+        for frames, row in enumerate(reversed(rows)):
+            frame = self._frame[row]
+            if row in modules:
+                path.append(_Step((around, -1, modules[row]), frames, around, modules[row]))
+            elif self._shown[row] == row:
+                if self._functions:
+                    path.append(_Step((around, self._function[frame], self._file[frame]), frames, row, -1))
+                around = row
         self._paths[place] = path
         return path

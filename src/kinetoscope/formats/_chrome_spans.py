@@ -37,6 +37,7 @@ _AS_THEY_ARE = (
 OVERLOADS = "capture_overload_names"
 """The key of a trace's metadata that says that names shall show the overload."""
 _WHERE_KNOWN = ("record_function", "external_id", "correlation", "stream")
+_UNSURE = '{"Calls":"1 or more: the operators do not tell a loop in this call from one around it"}'
 # What Kineto called these before torch 1.11; tools of today know the names of today only.
 _FORMER_CATEGORIES = frozenset({"Operator", "Kernel", "Memcpy", "Memset", "Runtime", "Driver"})
 
@@ -90,7 +91,10 @@ def shown_spans(trace: Trace, shown: ShownStacks) -> ShownSpans:
     calls = rebuilt_calls(trace, shown)
     moved = None
     if calls is not None:
-        columns, moved = _with_calls(columns, calls, trace)
+        if calls.unsure.any():
+            columns.setdefault("arguments", np.full(len(spans), -1, np.int32))
+            texts.append(_UNSURE)
+        columns, moved = _with_calls(columns, calls, trace, len(texts) - 1)
     if call_mask(columns["kind"]).any():
         _name_calls(trace, shown, columns, strings, calls is not None)
     return ShownSpans(columns, strings, texts, moved)
@@ -108,17 +112,24 @@ def _with_overloads(
     return np.asarray(row.reshape(-1) + first, np.int32)
 
 
-def _with_calls(columns: Arrays, calls: RebuiltCalls, trace: Trace) -> tuple[Arrays, NDArray[np.int32]]:
+def _with_calls(
+    columns: Arrays, calls: RebuiltCalls, trace: Trace, unsure: int
+) -> tuple[Arrays, NDArray[np.int32]]:
     """The same columns with calls in their places, and where each row went; lanes are those of all together."""
     count, more = len(columns["start_ns"]), len(calls.start_ns)
     nothing = np.full(more, -1, np.int32)
     zeros = np.zeros(more, np.uint8)
-    function = trace.columns("frames")["function"][trace.columns("stacks")["frame"][calls.stack]]
+    frame = np.append(trace.columns("stacks")["frame"], -1)[calls.stack]
+    function = np.append(trace.columns("frames")["function"], 0)[frame]
+    of_module = calls.module >= 0
+    class_name = np.append(trace.columns("modules")["class"], 0)[calls.module]
     added: Arrays = {
         "start_ns": calls.start_ns,
         "duration_ns": calls.duration_ns,
-        "name": function,
-        "kind": zeros + np.uint8(SpanKind.PYTHON),
+        "name": np.where(of_module, class_name, function),
+        "kind": np.where(of_module, np.uint8(SpanKind.MODULE), np.uint8(SpanKind.PYTHON)),
+        "module": calls.module,
+        "arguments": np.where(calls.unsure, np.int32(unsure), np.int32(-1)),
         "thread": calls.thread,
         "lane": nothing,
         "flags": zeros,
@@ -160,20 +171,25 @@ def _name_calls(trace: Trace, shown: ShownStacks, columns: Arrays, strings: list
         # Built-in functions have no file, and Kineto writes their names alone.
         in_file = np.array([bool(shown.strings[file]) for file in shown.file.tolist()] + [False], np.bool_)
         own = (function == name[calls]) & in_file[frame]
+        begins = np.where(frames["first_line"] > 0, frames["first_line"], frames["line"])
         first = len(strings)
         strings.extend(
-            f"{shown.strings[file]}({line}): {shown.strings[called]}"
+            f"{shown.strings[file]}({line}): {shown.strings[called].rpartition('.')[2]}"
             for file, line, called in zip(
-                shown.file.tolist(), frames["line"].tolist(), frames["function"].tolist(), strict=True
+                shown.file.tolist(), begins.tolist(), frames["function"].tolist(), strict=True
             )
         )
         name[calls[own]] = first + frame[own]
     if (calls := np.flatnonzero(kind == SpanKind.MODULE)).size:
         named = np.append(modules["class"], -1)[module[calls]]
         own = named == name[calls]
-        first = len(strings)
+        of_class = modules["class"].tolist()
         seen: dict[int, int] = {}
-        for row in modules["class"].tolist():
-            seen[row] = seen.get(row, -1) + 1
-            strings.append(f"nn.Module: {strings[row]}_{seen[row]}")
-        name[calls[own]] = first + module[calls[own]]
+        # Numbered in the order of their first calls.
+        place = np.full(len(of_class), -1, np.int32)
+        for row in module[calls[own][np.argsort(columns["start_ns"][calls[own]], kind="stable")]].tolist():
+            if place[row] < 0:
+                place[row] = len(strings)
+                number = seen[of_class[row]] = seen.get(of_class[row], -1) + 1
+                strings.append(f"nn.Module: {strings[of_class[row]]}_{number}")
+        name[calls[own]] = place[module[calls[own]]]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Between a module's caller and its forward() there are always these two: they say nothing and are half of the text.
 _CALL_FRAMES = frozenset({"Module._wrapped_call_impl", "Module._call_impl"})
 _CALL_FILE = "torch/nn/modules/module.py"
+_MODULE_CALL = "Module._wrapped_call_impl"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
@@ -29,12 +30,14 @@ class ShownFrames:
         parent: For each stack the row of its caller, -1 for the outermost.
         strings: The trace's strings, with the short file names behind them.
         file: For each frame the string id of its file.
+        module_calls: The frames that are calls of modules.
     """
 
     row: NDArray[np.int32]
     parent: NDArray[np.int32]
     strings: list[str]
     file: NDArray[np.int32]
+    module_calls: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -67,18 +70,26 @@ def shown_frames(trace: Trace) -> ShownFrames:
         parent[row] = shown[parent[row]]
         shown[row] = parent[row] if frame >= 0 and passes_on[frame] else row
     short: dict[int, int] = {}
+    told = trace.info.get("import_folders")
+    folders = [f"{folder}/" for folder in told if isinstance(folder, str)] if isinstance(told, list) else []
     for file in set(frames["file"].tolist()):
+        text = strings[file]
+        rest = next((text[len(folder) :] for folder in folders if text.startswith(folder)), "")
         for folder in _INSTALLED:
-            _, found, rest = strings[file].rpartition(folder)
-            if found:
-                short[file] = len(strings)
-                strings.append(rest)
-                break
+            rest = rest or text.rpartition(folder)[2] * (folder in text)
+        if rest:
+            short[file] = len(strings)
+            strings.append(rest)
     return ShownFrames(
         row=np.array(shown, np.int32),
         parent=np.array(parent, np.int32),
         strings=strings,
         file=np.array([short.get(file, file) for file in frames["file"].tolist()], np.int32),
+        module_calls=frozenset(
+            row
+            for row, function in enumerate(frames["function"].tolist())
+            if passes_on[row] and strings[function] == _MODULE_CALL
+        ),
     )
 
 
@@ -95,5 +106,6 @@ def shown_stacks(trace: Trace) -> ShownStacks:
         frames.parent,
         frames.strings,
         frames.file,
+        frames.module_calls,
         of_span=np.where(repeated, np.int32(-1), frames.row[stack]),
     )

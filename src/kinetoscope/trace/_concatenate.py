@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What a thing of a dictionary is known by; of equal things the first one's row is kept. In this order, each can be
 # told by those before it.
 IDENTITY: dict[str, tuple[str, ...]] = {
-    "frames": ("function", "file", "line"),
+    "frames": ("function", "file", "line", "first_line"),
     "stacks": ("parent", "frame"),
     "modules": ("address", "path", "class"),
     "parameters": ("module", "name", "address"),

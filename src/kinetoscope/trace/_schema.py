@@ -134,6 +134,7 @@ _SPANS = (
     _c("scope", "uint8", "", "torch's: 0 function, 1 backward, 7 range; 100 Python call, 101 module's.", 0),
     _c("sequence", "int64", "", "Autograd's sequence number, -1 without."),
     _c("forward_thread", "int32", "row of threads", "For a backward function, the thread its forward ran on."),
+    _c("kept", "uint16", "", "How many calls on its stack, from the outermost, are those around its thread's previous span, plus 1; 0 unknown. From bit 10: how many of them, the innermost, may be new calls.", 0),
     _c("own_stack", "int32", "row of stacks", "The Python stack at its start, as recorded."),
     _c("own_module", "int32", "row of modules", "The module it ran in, as recorded."),
     _c("shapes", "int32", "row of shapes", "Shapes, types and scalars of its inputs."),
@@ -348,6 +349,13 @@ STORED: dict[str, Table] = {
                 _c("function", "int32", "row of strings", "The qualified name of the function.", 0),
                 _c("file", "int32", "row of strings", "The file as the interpreter knows it.", 0),
                 _c("line", "int32", "", "The line being executed, from 1.", 0),
+                _c(
+                    "first_line",
+                    "int32",
+                    "",
+                    "The line the function begins in; 0 where it was not recorded.",
+                    0,
+                ),
             ),
         ),
         Table(
