@@ -111,7 +111,7 @@ def test_perfetto_takes_the_calls_of_a_training(tmp_path) -> None:
     # Perfetto makes slices of the two moments that say when the recording began and ended, too.
     assert complaints(path) == (len(shown) + 2, [])
     called = {event["name"].partition("): ")[2] for event in shown if event["cat"] == "python_function"}
-    assert {"train", "Net.forward", "Linear.forward", "SGD.step", "Tensor.backward"} <= called
+    assert {"train", "forward", "step", "backward"} <= called
 
 
 def test_the_calls_of_a_training_hold_their_operators(tmp_path) -> None:
@@ -121,7 +121,7 @@ def test_the_calls_of_a_training_hold_their_operators(tmp_path) -> None:
     prof.export_chrome_trace(str(path))
     trace = read_strictly(path)
     assert partly_overlapping(trace) == []
-    linear = [event for event in slices(trace) if event["name"].endswith("): Linear.forward")]
+    linear = [event for event in slices(trace) if event["name"].endswith("): forward") and "linear.py" in event["name"]]
     # Two instances called from two places, each three times.
     assert len(linear) == 6
     for event in slices(trace, "aten::linear"):

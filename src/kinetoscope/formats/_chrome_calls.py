@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # `spans.kept`: how many, and above that how many of them may be new calls.
 _KEPT, _UNSURE_SHIFT = 0x3FF, 10
 
+# They hold modules and are never called.
+_LISTS = frozenset({"ModuleList", "ModuleDict"})
+
 
 @dataclass(frozen=True)
 class RebuiltCalls:
@@ -88,6 +91,23 @@ class _Step(NamedTuple):
     module: int
 
 
+def _callers(trace: Trace) -> list[int]:
+    """The module in whose call each module is called; where that was not seen, the one that holds it."""
+    modules = trace.columns("modules")
+    holder = modules["parent"].tolist()
+    lists = [trace.strings[name] in _LISTS for name in modules["class"].tolist()]
+    found = []
+    for row, caller in enumerate(modules["caller"].tolist()):
+        seen = {row}
+        if caller < 0:
+            caller = holder[row]
+            while caller >= 0 and lists[caller] and caller not in seen:
+                seen.add(caller)
+                caller = holder[caller]
+        found.append(caller if caller not in seen else -1)
+    return found
+
+
 @dataclass
 class _Call:
     """A call around the present operator, and its time so far."""
@@ -107,7 +127,7 @@ class _Walk:
         self._frame, self._parent = stacks["frame"].tolist(), stacks["parent"].tolist()
         self._shown = shown.row.tolist()
         self._module_frames = shown.module_calls if modules else frozenset[int]()
-        self._caller = trace.columns("modules")["caller"].tolist()
+        self._caller = _callers(trace)
         self._functions = functions
         self._paths: dict[tuple[int, int], list[_Step]] = {}
         # Outermost first; only the innermost one's end is up to date, it passes its own on when it is closed.
