@@ -159,7 +159,6 @@ Kept kept_calls(const PathFrame* path, uint32_t before, const void* const* chain
     while (looping > 0 && path[looping - 1].reach.loop_head == nullptr) --looping;
     if (looping == 0) return {same};
     --looping;
-    if (!same_code) return {looping + 1};
   }
   // A loop further out may have come to the same place by new calls, if each of these is where it was first
   // seen.
