@@ -121,7 +121,11 @@ def test_the_calls_of_a_training_hold_their_operators(tmp_path) -> None:
     prof.export_chrome_trace(str(path))
     trace = read_strictly(path)
     assert partly_overlapping(trace) == []
-    linear = [event for event in slices(trace) if event["name"].endswith("): forward") and "linear.py" in event["name"]]
+    linear = [
+        event
+        for event in slices(trace)
+        if event["name"].endswith("): forward") and "linear.py" in event["name"]
+    ]
     # Two instances called from two places, each three times.
     assert len(linear) == 6
     for event in slices(trace, "aten::linear"):
