@@ -166,9 +166,16 @@ bool ChromeWriter::write_allocations() {
     EventText out = begin_event();
     out << "{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"cpu_instant_event\",\"name\":\"[memory]\","
         << texts_.tracks[track_of(blocks.thread[row_], 0)] << ",\"ts\":";
-    out.microseconds(chrome_time_ns(base_ns_, blocks.time_ns[row_])) << ",\"args\":{\"Total Reserved\":";
-    out.number(blocks.reserved_bytes[row_]) << ",\"Total Allocated\":";
-    out.number(blocks.total_bytes[row_]) << ",\"Bytes\":";
+    out.microseconds(chrome_time_ns(base_ns_, blocks.time_ns[row_])) << ",\"args\":{";
+    if (blocks.reserved_bytes[row_] >= 0) {
+      out << "\"Total Reserved\":";
+      out.number(blocks.reserved_bytes[row_]) << ",";
+    }
+    if (blocks.total_bytes[row_] >= 0) {
+      out << "\"Total Allocated\":";
+      out.number(blocks.total_bytes[row_]) << ",";
+    }
+    out << "\"Bytes\":";
     out.number(blocks.bytes[row_]);
     if (blocks.address[row_] != 0) {
       out << ",\"Addr\":";

@@ -64,9 +64,10 @@ bool ChromeWriter::write_slice() {
   const std::size_t row = row_;
   const bool on_device = of_row(spans.stream, row, -1) >= 0;
   const int32_t own_category = of_row(spans.category, row, 0);
-  const std::string_view category = own_category > 0 ? texts_.names.of(own_category)
-                                    : on_device      ? texts_.device_categories[spans.kind[row]]
-                                                     : texts_.categories[spans.kind[row]];
+  const std::string_view category = own_category > 0   ? texts_.names.of(own_category)
+                                    : own_category < 0 ? std::string_view("")
+                                    : on_device        ? texts_.device_categories[spans.kind[row]]
+                                                       : texts_.categories[spans.kind[row]];
   const std::string_view name = texts_.names.of(spans.name[row]),
                          shapes = texts_.shapes.of(spans.shapes[row]),
                          module = texts_.modules.of(spans.module[row]),
@@ -84,11 +85,12 @@ bool ChromeWriter::write_slice() {
   EventText out = begin_event();
   const bool instant = spans.flags[row] & kStateInstant;
   if (instant) {
-    out << "{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"";
+    out << "{\"ph\":\"i\",\"s\":\"t\",";
   } else {
-    out << "{\"ph\":\"X\",\"cat\":\"";
+    out << "{\"ph\":\"X\",";
   }
-  out << category << "\",\"name\":\"" << name << "\"," << track_of_span(row) << ",\"ts\":";
+  if (own_category >= 0) out << "\"cat\":\"" << category << "\",";
+  out << "\"name\":\"" << name << "\"," << track_of_span(row) << ",\"ts\":";
   out.microseconds(chrome_time_ns(base_ns_, spans.start_ns[row]));
   if (!instant) {
     out << ",\"dur\":";

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import re
 import shlex
 from pathlib import Path
 
@@ -192,3 +193,10 @@ def test_the_commands_of_the_page_on_formats_run(call, path, tmp_path, monkeypat
     for line in lines:
         shown = call(*shlex.split(line)[1:])
         assert shown.exit_code == 0, (line, shown.stderr)
+
+
+@pytest.mark.parametrize("part", [("--steps", "99"), ("--ranks", "99"), ("--window", "100s:")])
+def test_mistakes_do_not_name_functions_of_python(call, path, tmp_path, part):
+    shown = call("convert", path, tmp_path / "x.ktrace", *part)
+    assert shown.exit_code == 1
+    assert re.match(r"kinetoscope: error: the (trace|window) ", shown.stderr), shown.stderr

@@ -381,3 +381,23 @@ def test_every_name_comes_back(name, other):
     assert trace.strings[trace.column("spans", "name")[0]] == name
     if other not in ("stream", "device"):
         assert json.loads(trace.column("arguments", "json")[0]) == {other: name}
+
+
+def test_losses_of_arguments_say_what_was_kept():
+    deep = "[" * 3000 + "]" * 3000
+    arguments = ['{"x":%s,"y":1}' % deep, '{"z":1x}', '{"z":1x}']
+    events = [
+        '{"ph":"X","name":"a","cat":"cpu_op","pid":1,"tid":1,"ts":%d,"dur":4,"args":%s}' % (at * 9, text)
+        for at, text in enumerate(arguments)
+    ]
+    trace = read(('{"traceEvents":[%s]}' % ",".join(events)).encode())
+    assert lost(trace) == {
+        "different texts of arguments that could not be read": 1, "events nested deeper than is read": 1,
+    }  # fmt: skip
+    kept = [json.loads(text) for text in trace.column("arguments", "json")]
+    assert [kept[row] for row in trace.column("spans", "arguments")] == [
+        {"x": None, "y": 1}, {"unreadable": '{"z":1x}'}, {"unreadable": '{"z":1x}'},
+    ]  # fmt: skip
+    why = {loss["what"]: loss["why"] for loss in trace.losses}
+    assert "Their events are kept" in why["different texts of arguments that could not be read"]
+    assert "They are kept" in why["events nested deeper than is read"]

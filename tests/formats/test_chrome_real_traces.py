@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,8 @@ def exported(path: Path, folder: Path) -> Path:
 def test_perfetto_takes_everything(path: Path, tmp_path: Path) -> None:
     trace = kinetoscope.open(path)
     trace.save(tmp_path / "trace.json")
-    shown = len(trace.columns("spans")) + len(trace.columns("allocations"))
+    # Each of these files ends with a slice and two marks of Kineto's that say when it recorded.
+    shown = len(trace.columns("spans")) + len(trace.columns("allocations")) + 3
     assert complaints(tmp_path / "trace.json") == (shown, [])
     unpaired, arrows = ask_perfetto(
         tmp_path / "trace.json",
@@ -68,3 +72,47 @@ def test_holistic_trace_analysis_says_the_same_of_our_files(tmp_path: Path) -> N
     ):
         for one, other in zip(ours, theirs, strict=True):
             assert_close(one, other, path.name)
+
+
+RENAMED = {
+    "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime",
+    "external id": "External id",
+}  # fmt: skip
+WATCHED = ("External id", "Total Allocated", "Total Reserved", "Addr")
+FRAME = ("PyTorch Profiler (0)", "Iteration Start: PyTorch Profiler", "Record Window End")
+
+
+def told(path: Path) -> Counter[tuple[str, str]]:
+    """How often each category, each framing event and each watched argument stands in a file, under today's names."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for event in read_loosely(path):
+        if event.get("name") in FRAME:
+            counts["frame", event["name"]] += 1
+        # Windows of other collectors, which one file has, say nothing of the run.
+        elif event.get("cat") == "Trace":
+            continue
+        elif event.get("ph") == "X" or event.get("name") == "[memory]":
+            category = RENAMED.get(event.get("cat", ""), event.get("cat", ""))
+            if event["ph"] == "X":
+                counts["category", category] += 1
+            for key in event.get("args", {}):
+                if (key := RENAMED.get(key, key)) in WATCHED:
+                    counts[event["ph"], key] += 1
+    return counts
+
+
+def read_loosely(path: Path) -> list[dict[str, Any]]:
+    """The events of a file as other tools may have written it."""
+    raw = path.read_bytes()
+    content = json.loads(gzip.decompress(raw) if path.name.endswith(".gz") else raw)
+    events: list[dict[str, Any]] = content["traceEvents"]
+    return events
+
+
+@every_trace
+def test_nothing_is_there_that_the_source_did_not_have(path: Path, tmp_path: Path) -> None:
+    source, ours = told(path), told(exported(path, tmp_path))
+    assert ours == source
+    again = tmp_path / "again.json"
+    kinetoscope.open(tmp_path / path.name.removesuffix(".gz")).save(again)
+    assert told(again) == ours

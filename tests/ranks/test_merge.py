@@ -272,9 +272,7 @@ def later(seconds, **more):
     ],
 )  # fmt: skip
 def test_traces_of_unrelated_runs_are_merged_with_a_warning(first, second, reason):
-    with pytest.warns(
-        UserWarning, match=f"merge: {re.escape(reason)}. Check that these are traces of one job"
-    ):
+    with pytest.warns(UserWarning, match=f"{re.escape(reason)}. Check that these are traces of one job"):
         merged = merge([rank(0, **first), rank(1, **second)])
     assert len(merged.columns("processes")) == 2
 

@@ -25,7 +25,7 @@ _TOLD = {
     "clock_checks", "command_line", "complete", "cpu_count", "cuda_driver_version", "cuda_runtime_version", "devices",
     "deviceProperties", "distributedInfo", "engine", "hip_driver_version", "hip_runtime_version", "host", "host_name",
     "machine", "parent_process", "process", "process_name", "processes", "program", "python_version", "registered_costs", "schemaVersion",
-    "boot_id", "start_monotonic_ns", "start_realtime_ns", "stop_ns", "torch_version",
+    "boot_id", "not_recorded", "start_monotonic_ns", "start_realtime_ns", "stop_ns", "torch_version",
 }  # fmt: skip
 # Longer values are cut; the table `info` has them whole.
 _LONGEST_VALUE = 300

@@ -10,7 +10,7 @@ from kinetoscope.formats._chrome_categories import CUDA, HPU, MTIA, PRIVATE_USE_
 from kinetoscope.trace._unpacking import LOSSES as PACKING_LOSSES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Container, Mapping, Sequence
 
 _TYPE_NAMES = {CUDA: "cuda", XPU: "xpu", HPU: "hpu", MTIA: "mtia", PRIVATE_USE_1: "privateuseone"}
 # Times as the files of torch before 2.4 have them count from 1970; those of other clocks are far smaller.
@@ -19,6 +19,14 @@ _YEAR_2100_NS = 41 * 10**17
 _CYCLE = re.compile(r"PyTorch Profiler \((?P<number>\d{1,18})\)")
 # What a trace says of itself in other ways, or what the writer made for viewers.
 _NOT_KEPT = {"displayTimeUnit", "baseTimeNanoseconds", "losses", "stop_ns", "start_realtime_ns"}
+
+NOT_RECORDED = "not_recorded"
+"""The key of a trace's metadata that lists what a file that was read lacks, so that no export adds it.
+
+Arguments of events stand there by their names, categories as `cat`.
+"""
+WINDOW = "Record Window End"
+"""The last event of a file of Kineto's, which stands in that list for all that say when was recorded."""
 
 LOSSES: dict[str, tuple[str, str, str]] = {
     "truncated": (
@@ -29,12 +37,12 @@ LOSSES: dict[str, tuple[str, str, str]] = {
     "bad_events": (
         "events that could not be used",
         "events",
-        "They are no JSON, or lack what every event needs.",
+        "They are no JSON, lack what every event needs, or are counters whose value is no number.",
     ),
     "bad_times": (
         "events without a usable time",
         "events",
-        "Their time is missing, no number, or beyond what 64 bits of nanoseconds hold.",
+        "Their time or duration is missing, no number, or beyond what 64 bits of nanoseconds hold; only those with a time are kept.",
     ),
     "negative_durations": (
         "events that end before they begin",
@@ -54,18 +62,22 @@ LOSSES: dict[str, tuple[str, str, str]] = {
     "too_deep": (
         "events nested deeper than is read",
         "events",
-        "No tool is known to write such; they were left out.",
+        "They are kept, without the values that are nested too deeply.",
     ),
     "beyond_memory_limit": (
         "events beyond the memory limit",
         "events",
         "Columns and texts had reached it; max_memory_bytes of kinetoscope.open sets it.",
     ),
-    "bad_header": ("facts of the run that could not be read", "info", "They are no JSON."),
+    "bad_header": (
+        "facts of the run that could not be read",
+        "info",
+        "They, or what separates them, are no JSON.",
+    ),
     "bad_arguments": (
-        "events whose arguments could not be read",
-        "events",
-        "They are kept, without what they say beside name and time.",
+        "different texts of arguments that could not be read",
+        "arguments",
+        "They are no JSON. Their events are kept: shapes are missing there, other arguments are one text.",
     ),
     "bad_ids": (
         "numbers of processes, threads or arrows that are damaged",
@@ -80,13 +92,13 @@ LOSSES: dict[str, tuple[str, str, str]] = {
     "bad_memory_events": (
         "marks of memory that could not be used",
         "allocations",
-        "They lack the size or the time.",
+        "Their size is missing or no number.",
     ),
     "missing_durations": ("events without a duration", "events", "They are kept, with a duration of 0."),
     "oversized_values": (
-        "values too large to keep",
-        "events",
-        "A single one of them would not have fitted into the memory limit.",
+        "events or facts of the run too large to keep",
+        "file",
+        "One event may have up to 64 MiB of text, or less in a damaged file, and all facts of the run together 64 MiB.",
     ),
     "ignored_events": (
         "events of a kind that is not read",
@@ -98,7 +110,7 @@ LOSSES: dict[str, tuple[str, str, str]] = {
         "devices",
         "Traces of torch_npu do not say in Kineto's way what ran on the device: its tables of kernels, streams and idle time are empty.",
     ),
-    "text_after_end": ("file with text after the end of the trace", "file", "They were left out."),
+    "text_after_end": ("file with text after the end of the trace", "file", "The text was left out."),
 }
 """Counts of the native reader -> what, where and why, as the table `losses` says it."""
 
@@ -134,6 +146,40 @@ def read_info(
     complete = info.get("complete")
     info["complete"] = complete if isinstance(complete, bool) else True
     return info
+
+
+def not_recorded(
+    windows: Sequence[tuple[str, int, int]],
+    categories: Collection[str],
+    spans: Container[str],
+    allocations: Mapping[str, Any] | None,
+) -> list[str]:
+    """What a file lacks that our exports otherwise write, as `NOT_RECORDED` lists it.
+
+    Args:
+        windows: The events that say when was recorded.
+        categories: The categories of events; an empty one is that of events without.
+        spans: The names of the columns of spans.
+        allocations: The columns of the marks of memory, as the file has them; None without marks.
+    """
+    lacking = [] if any(name == WINDOW for name, _, _ in windows) else [WINDOW]
+    if "" in categories:
+        lacking.append("cat")
+    if "external_id" not in spans:
+        lacking.append("External id")
+    if allocations is not None:
+        for key, column in (("Total Allocated", "allocated_bytes"), ("Total Reserved", "reserved_bytes")):
+            if column not in allocations or (allocations[column] < 0).any():
+                lacking.append(key)
+        if not allocations["address"].any():
+            lacking.append("Addr")
+    return lacking
+
+
+def lacks(info: Mapping[str, Any], what: str) -> bool:
+    """Whether the file that a trace was read from is known not to have had something of `NOT_RECORDED`."""
+    listed = info.get(NOT_RECORDED)
+    return isinstance(listed, list) and what in listed
 
 
 def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope.formats._chrome_calls import RebuiltCalls, rebuilt_calls
 from kinetoscope.formats._chrome_facts import described_arguments
+from kinetoscope.formats._chrome_read_info import lacks
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._calls import call_mask
 
@@ -39,7 +40,14 @@ OVERLOADS = "capture_overload_names"
 _WHERE_KNOWN = ("record_function", "external_id", "correlation", "stream")
 _UNSURE = '{"Calls":"1 or more: the operators do not tell a loop in this call from one around it"}'
 # What Kineto called these before torch 1.11; tools of today know the names of today only.
-_FORMER_CATEGORIES = frozenset({"Operator", "Kernel", "Memcpy", "Memset", "Runtime", "Driver"})
+_FORMER_CATEGORIES = {
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+    "Driver": "cuda_driver",
+}
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,16 @@ def shown_spans(trace: Trace, shown: ShownStacks) -> ShownSpans:
         columns["name"] = _with_overloads(columns["name"], spans["overload"], strings)
     if "category" in spans.given and spans["category"].any():
         of_today = np.arange(len(strings), dtype=np.int32)
-        of_today[[row for row, text in enumerate(strings) if text in _FORMER_CATEGORIES]] = 0
+        for row, text in enumerate(shown.strings):
+            if (today := _FORMER_CATEGORIES.get(text)) is not None:
+                of_today[row] = len(strings)
+                strings.append(today)
         columns["category"] = of_today[spans["category"]]
+    if lacks(trace.info, "cat"):
+        category = columns.get("category", np.zeros(len(columns["start_ns"]), np.int32))
+        columns["category"] = np.where(category == 0, np.int32(-1), category)
+    if "external_id" not in columns and lacks(trace.info, "External id"):
+        columns["external_id"] = np.full(len(columns["start_ns"]), -1, np.int64)
     arguments, texts = described_arguments(trace)
     if arguments is not None:
         columns["arguments"] = arguments

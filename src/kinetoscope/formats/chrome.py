@@ -11,8 +11,8 @@ asynchronous range, or work that overlaps on a stream) go to a track of their ow
 What ran on a device lies under a process with the device's index, on a track with the stream's number, and says what
 Kineto says of it; a span of a file that was read keeps its category and whatever else that file said of it. Our own
 reader finds every column again but these: frames that only pass a call on and the folders of packages are left out of
-stacks, rebuilt calls come back as calls, and totals of memory that the source did not know come back as counted. What it
-needs for that stands in the head of the file under "kinetoscope", and beside the names of tracks.
+stacks, and rebuilt calls come back as calls. What it needs for that stands in the head of the file under "kinetoscope",
+and beside the names of tracks. What a file that was read did not have is not added: see `NOT_RECORDED` in `_chrome_read_info`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope.formats._block_file import write_blocks
 from kinetoscope.formats._chrome_links import FLOWS, link
+from kinetoscope.formats._chrome_read_info import WINDOW, lacks
 from kinetoscope.formats._chrome_read_own import OWN
 from kinetoscope.formats._chrome_spans import ShownSpans, shown_spans
 from kinetoscope.formats._chrome_stacks import ShownStacks, shown_stacks
@@ -120,12 +121,12 @@ def _described(trace: Trace, path: Path) -> bytes:
 
 
 def _window(trace: Trace) -> list[dict[str, Any]]:
-    """What Kineto ends a file with, to say when it recorded, for a recording of a session; other sources get none.
+    """What Kineto ends a file with, to say when it recorded; none where the source is a file that did not have it.
 
     Readers take these by their place, counted from the end.
     """
     stop_ns = trace.info.get("stop_ns")
-    if "engine" not in trace.info or not isinstance(stop_ns, int):
+    if "engine" not in trace.info or lacks(trace.info, WINDOW) or not isinstance(stop_ns, int):
         return []
     end_us = round(stop_ns / 1000, 3)
     name = "PyTorch Profiler"
@@ -267,15 +268,16 @@ def _allocations(trace: Trace) -> dict[str, NDArray[Any]] | None:
     if ((blocks["bytes"] == 0) & (freed == 0)).any():
         match = blocks["match"]
         freed = np.where((freed == 0) & (match >= 0), blocks["bytes"][match], freed)
-    if (total < 0).any():
+    if (total < 0).any() and not lacks(trace.info, "Total Allocated"):
         total = np.where(total < 0, blocks["total_bytes"], total)
+    address, reserved = blocks["address"], blocks["reserved_bytes"]
     columns = {
         "time_ns": blocks["time_ns"],
         "thread": blocks["thread"],
-        "address": blocks["address"],
+        "address": np.zeros_like(address) if lacks(trace.info, "Addr") else address,
         "bytes": np.where(blocks["bytes"] > 0, blocks["bytes"], -freed),
         "total_bytes": total,
-        "reserved_bytes": np.maximum(blocks["reserved_bytes"], 0),
+        "reserved_bytes": reserved if lacks(trace.info, "Total Reserved") else np.maximum(reserved, 0),
         "device_type": blocks["device_type"],
         "device_index": blocks["device_index"],
     }

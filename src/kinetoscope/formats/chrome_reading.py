@@ -25,7 +25,14 @@ from kinetoscope._errors import FormatError
 from kinetoscope.formats._chrome_categories import CATEGORIES, CUDA, HIP, MTIA, OPERATORS
 from kinetoscope.formats._chrome_read_calls import Calls, Strings
 from kinetoscope.formats._chrome_read_collectives import facts_of_arguments, read_collectives
-from kinetoscope.formats._chrome_read_info import read_cycles, read_header, read_info, read_losses
+from kinetoscope.formats._chrome_read_info import (
+    NOT_RECORDED,
+    not_recorded,
+    read_cycles,
+    read_header,
+    read_info,
+    read_losses,
+)
 from kinetoscope.formats._chrome_read_later import Later
 from kinetoscope.formats._chrome_read_links import (
     FORWARD_BACKWARD,
@@ -186,6 +193,8 @@ class _Made:
         native, tracks = self.native, self.tracks
         flows = native.get("flows")
         fwdbwd = [row for row, text in enumerate(self.strings.rows) if text == FORWARD_BACKWARD]
+        windows = native.pop("windows", ())
+        lacking = not_recorded(windows, self.categories, self.spans, native.get("allocations"))
         has_arrows = flows is not None and bool(np.isin(flows["category"], fwdbwd).any())
         self._dictionaries()
         self._stacks()
@@ -218,9 +227,11 @@ class _Made:
             info.setdefault("engine", "kineto")
         losses = native.pop("losses")
         if OWN not in header:
+            if lacking:
+                info[NOT_RECORDED] = lacking
             losses = {**losses, "ascend_spans": tracks.ascend_spans}
         self.tables["losses"] = read_losses(header, losses)
-        self.tables["cycles"] = read_cycles(native.pop("windows", ()), last_ns)
+        self.tables["cycles"] = read_cycles(windows, last_ns)
         take_own_facts(header, self.tables, self.strings)
         info.pop(OWN, None)
         return Trace.from_columns(self.tables, strings=self.strings.rows, info=info, rows=self.rows)

@@ -59,7 +59,7 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
         OSError: A file cannot be read.
     """
     if isinstance(traces, (str, os.PathLike, Trace)):
-        raise ArgumentError("merge: pass a list of traces, one for each rank.")
+        raise ArgumentError("pass a list of traces, one for each rank.")
     given = list(traces)
     opened = [trace if isinstance(trace, Trace) else open_trace(trace) for trace in given]
     names = [
@@ -72,14 +72,14 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
 def merge_named(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
     """Merge traces that are open, and call them by these names where they cannot be."""
     if not traces:
-        raise ArgumentError("merge: there are no traces to put together.")
+        raise ArgumentError("there are no traces to put together.")
     _refuse(traces, names)
     ordered = sorted(traces, key=_first_rank)
     places = aligned(ordered)
     called = dict(zip(map(id, traces), names, strict=True))
     for reason in _unrelated(ordered, [called[id(trace)] for trace in ordered], places):
         warnings.warn(
-            f"merge: {reason}. Check that these are traces of one job: times of unrelated runs cannot be compared",
+            f"{reason}. Check that these are traces of one job: times of unrelated runs cannot be compared",
             stacklevel=3,
         )
     return beside(ordered, places)
@@ -150,7 +150,7 @@ def _refuse(traces: Sequence[Trace], names: Sequence[str]) -> None:
         for rank in {rank for info in known if (rank := rank_of(info)) is not None}:
             if rank in of_rank:
                 raise ArgumentError(
-                    f"merge: {of_rank[rank]} and {name} are both of rank {rank}. Pass one trace for each rank; put the cycles of a "
+                    f"{of_rank[rank]} and {name} are both of rank {rank}. Pass one trace for each rank; put the cycles of a "
                     "process together first, with concatenate, and a process and its children with beside."
                 )
             of_rank[rank] = name
@@ -163,7 +163,7 @@ def _refuse(traces: Sequence[Trace], names: Sequence[str]) -> None:
     if len(of_size) > 1:
         (size, name), (other_size, other) = list(of_size.items())[:2]
         raise ArgumentError(
-            f"merge: {name} is of a job of {_ranks(size)} and {other} of one of {_ranks(other_size)}. Pass the traces of one job; "
+            f"{name} is of a job of {_ranks(size)} and {other} of one of {_ranks(other_size)}. Pass the traces of one job; "
             "kinetoscope.trace.beside puts any traces side by side."
         )
     for recorded in of_process.values():
@@ -172,7 +172,7 @@ def _refuse(traces: Sequence[Trace], names: Sequence[str]) -> None:
             # Containers may have equal numbers, and record at the same time then; one process records one thing at a time.
             if next_begin_ns in (begin_ns, 0) or next_begin_ns >= end_ns:
                 raise ArgumentError(
-                    f"merge: {name} and {other} are of one process. Pass one trace for each rank; put the cycles of a process "
+                    f"{name} and {other} are of one process. Pass one trace for each rank; put the cycles of a process "
                     "together with kinetoscope.trace.concatenate."
                 )
 

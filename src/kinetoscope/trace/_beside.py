@@ -64,19 +64,19 @@ def beside(traces: Sequence[Trace], offsets_ns: Sequence[int | Placement] | None
 def _placements(traces: Sequence[Trace], offsets_ns: Sequence[int | Placement] | None) -> list[Placement]:
     """A place for every trace."""
     if not traces:
-        raise ArgumentError("beside: traces is empty: there is nothing to put together.")
+        raise ArgumentError("traces is empty: there is nothing to put together.")
     if len({id(trace) for trace in traces}) < len(traces):
-        raise ArgumentError("beside: a trace is given twice; pass each process once.")
+        raise ArgumentError("a trace is given twice; pass each process once.")
     if offsets_ns is None:
         return one_machine(traces) or by_wall_clock(traces)
     if len(offsets_ns) != len(traces):
         raise ArgumentError(
-            f"beside: there are {len(traces)} traces and {len(offsets_ns)} offsets; pass one offset for each trace."
+            f"there are {len(traces)} traces and {len(offsets_ns)} offsets; pass one offset for each trace."
         )
     places = [one if isinstance(one, Placement) else Placement(int(one)) for one in offsets_ns]
     for place in places:
         if not checked_drift(place.drift):
-            raise ArgumentError(f"beside: a drift of {place.drift} is none of a clock; pass one near 0.")
+            raise ArgumentError(f"a drift of {place.drift} is none of a clock; pass one near 0.")
     return places
 
 

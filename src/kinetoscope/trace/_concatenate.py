@@ -67,16 +67,16 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         StateError: One of them was closed.
     """
     if not traces:
-        raise ArgumentError("concatenate: traces is empty: there is nothing to put together.")
+        raise ArgumentError("traces is empty: there is nothing to put together.")
     if len(traces) == 1:
         return traces[0]
     processes = {trace.info.get("process") for trace in traces}
     if len(processes) > 1:
         named = ", ".join(sorted(str(process) for process in processes))
-        raise ArgumentError(f"concatenate: the traces are of several processes ({named}); pass those of one.")
+        raise ArgumentError(f"the traces are of several processes ({named}); pass those of one.")
     if any(len(trace.columns("processes")) for trace in traces):
         raise ArgumentError(
-            "concatenate: one of the traces is of several processes already; put those of each process together first."
+            "one of the traces is of several processes already; put those of each process together first."
         )
     parts = [Part(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)]
     return Joining(parts).run()

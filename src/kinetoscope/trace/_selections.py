@@ -51,12 +51,12 @@ class Selections:
         end = ENDLESS_NS if end_ns is None else _nanoseconds("end_ns", end_ns)
         if end <= start:
             raise ArgumentError(
-                f"window: it starts at {start} ns and ends at {end} ns: the end must come after the start"
+                f"the window starts at {start} ns and ends at {end} ns: the end must come after the start"
             )
         lasted_ns = trace.duration_ns
         if start > 0 and start >= lasted_ns:
             raise ArgumentError(
-                f"window: it starts at {duration_text(start)}, but the trace is only {duration_text(lasted_ns)} long"
+                f"the window starts at {duration_text(start)}, but the trace is only {duration_text(lasted_ns)} long"
             )
         # What happens at the very end belongs to a window that reaches it.
         limit = ENDLESS_NS if end >= lasted_ns else end
@@ -89,18 +89,16 @@ class Selections:
         known = steps["number"]
         if len(known) == 0:
             raise ArgumentError(
-                "select_steps: the trace has no steps; call step() in the training loop while recording, or choose a window"
+                "the trace has no steps; call step() in the training loop while recording, or choose a window"
             )
         missing = sorted(set(wanted) - set(known.tolist()))
         if missing or not wanted:
             problem = f"the trace has no step {ranges_text(missing)}" if missing else "no step was named"
-            raise ArgumentError(f"select_steps: {problem}; it has {ranges_text(known.tolist())}")
+            raise ArgumentError(f"{problem}; it has {ranges_text(known.tolist())}")
         rows = np.flatnonzero(np.isin(known, wanted))
         start, end = _stretches(rows, known, steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
         if len(start) == 0:
-            raise ArgumentError(
-                f"select_steps: step {ranges_text(wanted)} took no time, so there is nothing to select"
-            )
+            raise ArgumentError(f"step {ranges_text(wanted)} took no time, so there is nothing to select")
         said = {
             "steps": wanted,
             "windows_ns": np.column_stack((start, end)).tolist(),
@@ -133,11 +131,11 @@ class Selections:
         of_thread = np.where(of_thread < 0, -1 if whole is None else whole, of_thread)
         known = sorted(set(of_thread.tolist()) - {-1} | ({whole} if whole is not None else set()))
         if not known:
-            raise ArgumentError("select_ranks: the trace does not say of which rank it is")
+            raise ArgumentError("the trace does not say of which rank it is")
         missing = sorted(set(wanted) - set(known))
         if missing or not wanted:
             problem = f"the trace has no rank {ranges_text(missing)}" if missing else "no rank was named"
-            raise ArgumentError(f"select_ranks: {problem}; it has {ranges_text(known)}")
+            raise ArgumentError(f"{problem}; it has {ranges_text(known)}")
         threads = np.isin(of_thread, [*wanted, -1])
         part = Part(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
         return cut(trace, part)
@@ -183,12 +181,10 @@ def _nanoseconds(name: str, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         raise ArgumentError(
-            f"window: {name} is {value!r}; pass a whole number of nanoseconds from the start of the trace"
+            f"{name} is {value!r}; pass a whole number of nanoseconds from the start of the trace"
         ) from None
     if not 0 <= number <= ENDLESS_NS:
-        raise ArgumentError(
-            f"window: {name} is {number}; pass nanoseconds from the start of the trace, so 0 or more"
-        )
+        raise ArgumentError(f"{name} is {number}; pass nanoseconds from the start of the trace, so 0 or more")
     return number
 
 
