@@ -28,7 +28,7 @@ struct ChromeSpans {
   // From here on each may be empty.
   std::span<const int64_t> record_function, external_id, correlation;  // -1: none
   std::span<const int32_t> stream, arguments;                          // rows
-  std::span<const int32_t> category;                                   // string id; 0: that of its kind; -1: none
+  std::span<const int32_t> category;  // string id; 0: that of its kind; -1: none
 };
 
 // One row for each kernel of which something is known, in the order of their spans; -1 where a fact is not.

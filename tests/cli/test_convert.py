@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import re
 import shlex
 from pathlib import Path
 

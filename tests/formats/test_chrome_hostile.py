@@ -385,12 +385,12 @@ def test_every_name_comes_back(name, other):
 
 def test_losses_of_arguments_say_what_was_kept():
     deep = "[" * 3000 + "]" * 3000
-    arguments = ['{"x":%s,"y":1}' % deep, '{"z":1x}', '{"z":1x}']
+    arguments = [f'{{"x":{deep},"y":1}}', '{"z":1x}', '{"z":1x}']
     events = [
-        '{"ph":"X","name":"a","cat":"cpu_op","pid":1,"tid":1,"ts":%d,"dur":4,"args":%s}' % (at * 9, text)
+        f'{{"ph":"X","name":"a","cat":"cpu_op","pid":1,"tid":1,"ts":{at * 9},"dur":4,"args":{text}}}'
         for at, text in enumerate(arguments)
     ]
-    trace = read(('{"traceEvents":[%s]}' % ",".join(events)).encode())
+    trace = read(f'{{"traceEvents":[{",".join(events)}]}}'.encode())
     assert lost(trace) == {
         "different texts of arguments that could not be read": 1, "events nested deeper than is read": 1,
     }  # fmt: skip

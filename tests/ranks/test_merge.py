@@ -311,5 +311,5 @@ def test_the_command_says_it_too(tmp_path):
         ],
     )
     assert told.exit_code == 0
-    assert "warning: merge:" in told.stderr
+    assert "warning: " in told.stderr
     assert "is of train.py and" in told.stderr
