@@ -28,6 +28,11 @@ CPU = [ProfilerActivity.CPU]
 WRITES_OVERLOADS = not torch.__version__.startswith("2.7.")
 
 
+needs_event_metadata = pytest.mark.skipif(
+    not has_setting("expose_kineto_event_metadata"), reason="this torch shows no metadata of its events"
+)
+
+
 def program():
     layer = torch.nn.Linear(4, 4)
     layer(torch.ones(3, 4)).sum().backward()
@@ -122,6 +127,43 @@ def test_memory_under_torchs_collector_is_torchs_own_object(profile_memory):
     actions = {action for _, action, _, _ in session._memory_profile().timeline}
     assert {Action.CREATE, Action.INCREMENT_VERSION} <= actions
     assert isinstance(session._memory_profile(), MemoryProfile)
+
+
+@needs_event_metadata
+@pytest.mark.parametrize("shown", [True, False])
+def test_events_have_the_metadata_that_torchs_have(shown, tmp_path):
+    def told(module, **more):
+        config = torch.profiler._ExperimentalConfig(expose_kineto_event_metadata=shown)
+        options = {"activities": CPU, "record_shapes": True, "profile_memory": True}
+        with module.profile(**options, experimental_config=config, **more) as session:
+            program()
+            with torch.profiler.record_function("range", "given"):
+                torch.ones(3)
+        return session
+
+    def of(events):
+        with pytest.warns(FutureWarning, match="metadata_json"):
+            return [(event.name, event.metadata_json) for event in events]
+
+    session = told(kinetoscope, engine="kineto")
+    ours, theirs = of(session.events()), of(told(torch.profiler).events())
+    assert ours == theirs
+    assert bool([text for _, text in theirs if text]) == shown
+    assert all(not event.kwinputs for event in session.events())
+    session.save(tmp_path / "one.ktrace")
+    assert of(kinetoscope.open(tmp_path / "one.ktrace").events()) == ours
+
+
+@needs_event_metadata
+def test_the_native_engine_names_the_metadata_that_it_does_not_show():
+    config = torch.profiler._ExperimentalConfig(expose_kineto_event_metadata=True)
+    with (
+        pytest.warns(UserWarning, match="without effect.*expose_kineto_event_metadata") as caught,
+        profile(activities=CPU, engine="native", experimental_config=config) as session,
+    ):
+        program()
+    assert len([one for one in caught if "expose_kineto_event_metadata" in str(one.message)]) == 1
+    assert session.trace.complete
 
 
 def test_what_torch_cannot_write_is_a_loss():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect._engine import Engine
 
 GARBAGE_COLLECTION = "record_python_gc_info"
+EVENT_METADATA = "expose_kineto_event_metadata"
 # What the native engine does in any case, so that these ask for nothing that would be missing.
 _ALWAYS_NATIVE = frozenset(
     {
@@ -23,7 +24,6 @@ _ALWAYS_NATIVE = frozenset(
         "trace_only",
         "verbose",
         "record_python_gc_info",
-        "expose_kineto_event_metadata",
     }
 )
 # Those that decide what is recorded or shown, whichever engine records; metadata of the trace.
@@ -68,12 +68,17 @@ def name_what_has_no_effect(
             "without effect: CuspyConfig. torch's Cuspy collector is open to torch.profiler.profile only; Kineto records "
             "the devices in its place."
         )
-    if engine.name != "native" or getattr(engine, "has_torchs_collector", False):
+    if engine.name != "native":
         return
-    idle = [f"experimental_config.{name}" for name in changed_settings(config) if name not in _ALWAYS_NATIVE]
-    idle += [type(one).__name__ for one in configs if type(one).__name__ != "CuspyConfig"]
-    if post_processing_timeout_s is not None:
-        idle.append("post_processing_timeout_s")
+    changed = changed_settings(config)
+    if getattr(engine, "has_torchs_collector", False):
+        # Beside the native recorder torch's collector records devices, and is not asked for its event objects.
+        idle = [f"experimental_config.{EVENT_METADATA}"] if EVENT_METADATA in changed else []
+    else:
+        idle = [f"experimental_config.{name}" for name in changed if name not in _ALWAYS_NATIVE]
+        idle += [type(one).__name__ for one in configs if type(one).__name__ != "CuspyConfig"]
+        if post_processing_timeout_s is not None:
+            idle.append("post_processing_timeout_s")
     if idle:
         warn_user(
             f"without effect on the native engine: {', '.join(idle)}. It has none of that work to do; engine='kineto' "

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from kinetoscope.trace import STORED, SpanKind, Trace
-from kinetoscope.trace._schema import FLAG_ASYNC, TRANSFER_MARKS
+from kinetoscope.trace._schema import EVENT_METADATA_KEY, FLAG_ASYNC, TRANSFER_MARKS
 
 Tables = dict[str, dict[str, Any]]
 
@@ -145,6 +145,41 @@ def device_of(activities: Sequence[str]) -> int | None:
     """torch's number of the type of device that was asked for, None without or with several."""
     found = {DEVICE_TYPES[name] for name in activities if name in DEVICE_TYPES}
     return found.pop() if len(found) == 1 else None
+
+
+def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> None:
+    """Put the metadata that Kineto shows of its event objects into the arguments of their spans.
+
+    Args:
+        tables: The columns of a trace; changed.
+        events: torch's event objects of the same recording.
+        base_ns: The clock on the wall at time 0 of the trace.
+    """
+    told = {
+        (int(event.start_ns()) - base_ns, int(event.correlation_id())): str(event.metadata_json())
+        for event in events
+        if event.metadata_json()
+    }
+    spans = tables.get("spans", {})
+    if not told or "start_ns" not in spans:
+        return
+    none = np.full(len(spans["start_ns"]), -1, dtype=np.int64)
+    correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
+    # Operators are counted by their own number; what a device's runtime calls and runs is, by the runtime's.
+    number = np.where(correlation >= 0, correlation, external_id)
+    texts = list(tables.get("arguments", {}).get("json", ()))
+    rows = {text: row for row, text in enumerate(texts)}
+    column = np.array(spans.get("arguments", none), dtype=np.int32)
+    for span, key in enumerate(zip(spans["start_ns"].tolist(), number.tolist(), strict=True)):
+        if key not in told:
+            continue
+        given = json.loads(texts[column[span]]) if column[span] >= 0 else {}
+        text = json.dumps({**given, EVENT_METADATA_KEY: told[key]})
+        column[span] = rows.setdefault(text, len(texts))
+        if column[span] == len(texts):
+            texts.append(text)
+    spans["arguments"] = column
+    tables["arguments"] = {"json": texts}
 
 
 def unwritable_ranges(trace: Trace) -> int:

@@ -94,6 +94,8 @@ class KinetoRecording:
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Read torch's text, and say what is missing."""
+        from kinetoscope.collect._experimental import EVENT_METADATA
+        from kinetoscope.collect._kineto_columns import note_event_metadata
         from kinetoscope.trace import Trace
         from kinetoscope.trace._cycles import one_cycle
         from kinetoscope.trace._losses import loss_rows, pause_losses
@@ -127,6 +129,8 @@ class KinetoRecording:
                 lost += _losses(read, tables)
                 if "start_realtime_ns" not in info:
                     info["start_realtime_ns"] = int(results.trace_start_ns())
+                if self._has_objects and self._setting(EVENT_METADATA):
+                    note_event_metadata(tables, results.events(), info["start_realtime_ns"])
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
             lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
         lost += _rows(pause_losses(info.get("pauses")))
@@ -157,11 +161,10 @@ class KinetoRecording:
     def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
         """The columns, the strings and the metadata, with what is known of a live recording beyond its file."""
         from kinetoscope.collect import _kineto_columns
-        from kinetoscope.collect._experimental import changed_settings
 
         tables = _kineto_columns.delivered(read)
         strings = read.strings
-        if changed_settings(self._request.experimental_config).get("capture_overload_names"):
+        if self._setting("capture_overload_names"):
             strings = _kineto_columns.split_overloads(tables, strings)
         if "threads" in tables:
             _kineto_columns.number_threads(tables)
@@ -170,6 +173,12 @@ class KinetoRecording:
             tables["streams"]["device_type"][:] = device
         told = {key: value for key, value in read.info.items() if key in _TOLD}
         return tables, strings, told
+
+    def _setting(self, name: str) -> bool:
+        """Whether an experimental setting of torch's is on."""
+        from kinetoscope.collect._experimental import changed_settings
+
+        return bool(changed_settings(self._request.experimental_config).get(name))
 
 
 # What torch's file says of the run and the session does not.

@@ -14,7 +14,7 @@ from kinetoscope.tables._event_numbers import numbers
 from kinetoscope.tables._event_times import EventSums
 from kinetoscope.tables._visible import visible_spans
 from kinetoscope.trace._naming import frame_texts, stack_frames
-from kinetoscope.trace._schema import FLAG_ASYNC, PHASE_NAMES, SpanKind
+from kinetoscope.trace._schema import EVENT_METADATA_KEY, FLAG_ASYNC, PHASE_NAMES, SpanKind
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -301,8 +301,8 @@ class FunctionEvent(EventSums):
     @property
     def kwinputs(self) -> dict[str, Any]:
         """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
-        row = self._number("arguments")
-        given = json.loads(self._trace.columns("arguments")["json"][row]) if row >= 0 else {}
+        given = self._arguments()
+        given.pop(EVENT_METADATA_KEY, None)
         # What torch's collector writes of a collective was no input.
         return {} if "Collective name" in given else given
 
@@ -347,10 +347,18 @@ class FunctionEvent(EventSums):
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property
-    def metadata_json(self) -> str:
-        """Kineto's metadata, which is kept in columns and not as text; deprecated by torch."""
+    def metadata_json(self) -> str | None:
+        """Kineto's metadata as the inside of a JSON object, None for an event of memory; deprecated by torch.
+
+        Only the Kineto engine has it, and only with `expose_kineto_event_metadata`; else it is empty.
+        """
         warnings.warn("`metadata_json` is deprecated; use `event_metadata`.", FutureWarning, stacklevel=2)
-        return ""
+        return None if self.row < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
+
+    def _arguments(self) -> dict[str, Any]:
+        """What the source said of the call beyond what has columns."""
+        row = self._number("arguments")
+        return dict(json.loads(self._trace.columns("arguments")["json"][row])) if row >= 0 else {}
 
     def __repr__(self) -> str:
         """One line with what identifies the event."""

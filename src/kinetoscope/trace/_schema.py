@@ -65,6 +65,9 @@ SCOPE_MODULE = 101
 # What the ranges begin with in which a backend carries out calls between ranks.
 TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "hccl:", "ucc:", "mpi:")
 
+# Under this name the arguments of a span have what Kineto shows of an event beside its columns, as a text.
+EVENT_METADATA_KEY = "metadata_json"
+
 FLAG_ASYNC = 1
 FLAG_UNFINISHED = 2
 FLAG_BEGUN_BEFORE = 4
