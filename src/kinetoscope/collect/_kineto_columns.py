@@ -166,7 +166,7 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
     none = np.full(len(spans["start_ns"]), -1, dtype=np.int64)
     correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
     # Operators are counted by their own number; what a device's runtime calls and runs is, by the runtime's.
-    number = np.where(correlation >= 0, correlation, external_id)
+    number: Any = np.where(correlation >= 0, correlation, external_id)
     texts = list(tables.get("arguments", {}).get("json", ()))
     rows = {text: row for row, text in enumerate(texts)}
     column = np.array(spans.get("arguments", none), dtype=np.int32)
