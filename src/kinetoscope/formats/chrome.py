@@ -100,8 +100,54 @@ def write_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     write_blocks(_events(trace, shown, spans, tracks, opening, closing), path)
 
 
+def write_chrome_events(
+    trace: Trace, path: str | os.PathLike[str], ranges: Iterable[dict[str, Any]] = ()
+) -> None:
+    """Write a trace as a bare JSON list of events, for tools that expect that form of the format.
+
+    A list has no keys around it, so the description of the run is the `args` of the first event, a metadata event named
+    `trace`.
+
+    Args:
+        trace: The trace.
+        path: The file; see `write_chrome_trace`.
+        ranges: Further ranges, each written as a begin event and an end event: `name`, `rank`, `tid`, `begin_ns` and `end_ns`,
+            both from the start of the trace; an `end_ns` of None writes no end event.
+
+    Raises:
+        OSError: The file cannot be written; nothing is left of it.
+    """
+    shown = shown_stacks(trace)
+    spans = shown_spans(trace, shown)
+    tracks = lay_out(trace, spans.columns)
+    about = {"ph": "M", "name": "trace", "ts": 0, "pid": 0, "tid": 0, "args": _description(trace, Path(path))}
+    opening = b"[\n" + _joined([about, *tracks.metadata()])
+    *of_rows, own = tracks.pid_of_process.tolist()
+    pids = dict(zip(trace.columns("processes")["rank"].tolist(), of_rows, strict=True))
+    closing = b"".join(
+        b",\n" + _json(event).encode()
+        for one in ranges
+        for event in _begin_and_end(one, pids.get(one["rank"], own))
+    )
+    write_blocks(_events(trace, shown, spans, tracks, opening, closing + b"\n]\n"), path)
+
+
+def _begin_and_end(one: dict[str, Any], pid: int) -> list[dict[str, Any]]:
+    """The events of a range that lasts longer than a recording."""
+    place = {"cat": "user_annotation", "name": one["name"], "pid": pid, "tid": one["tid"]}
+    moments = (("B", one["begin_ns"]), ("E", one["end_ns"]))
+    return [{"ph": phase, **place, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
+
+
 def _described(trace: Trace, path: Path) -> bytes:
-    """The keys of the file that say what it is and how it was made, each once; the format's own keys win."""
+    """The keys of the file that say what it is and how it was made."""
+    return b"{" + b"".join(
+        f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in _description(trace, path).items()
+    )
+
+
+def _description(trace: Trace, path: Path) -> dict[str, Any]:
+    """What the file is and how it was made; the format's own keys win."""
     described: dict[str, Any] = {
         "schemaVersion": 1,
         "deviceProperties": [],
@@ -115,9 +161,7 @@ def _described(trace: Trace, path: Path) -> bytes:
     if not trace.complete:
         described["losses"] = trace.losses
     described[OWN] = _own_facts(trace)
-    return b"{" + b"".join(
-        f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
-    )
+    return described
 
 
 def _window(trace: Trace) -> list[dict[str, Any]]:

@@ -130,8 +130,10 @@ def _script(info: Mapping[str, Any]) -> str:
     told = info.get("program")
     words = told.get("command") if isinstance(told, dict) else info.get("command_line")
     words = [str(word) for word in words] if isinstance(words, list) else []
-    while words and (words[0].startswith("-") and words[0] != "-m"):
+    while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
         words = words[1:]
+    if words[:1] == ["-c"]:
+        return ""  # what follows are arguments
     return " ".join(words[:2]) if words[:1] == ["-m"] else PurePath("".join(words[:1])).name
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -250,6 +251,88 @@ def test_a_merge_that_fails_is_a_warning_and_loses_nothing(handler_of):
     assert files_below("all") == ["0-rank0.json", broken.name]
 
 
+# ---------------------------------------------------------------------------------------------- at the end of each fit
+
+
+def recorded_now(rank, number):
+    """A cycle that begins at this moment."""
+    now = {"start_monotonic_ns": time.monotonic_ns(), "start_realtime_ns": time.time_ns()}
+    return with_more(cycle(rank, number), info=now)
+
+
+def fit_of(handler, numbers):
+    """One epoch with these cycles, as Composer's engine tells a handler of it."""
+
+    def event(name, is_start):
+        handler.process_duration_event(f"event/{name}", (), is_start, Timestamp(), time.time_ns())
+
+    event("epoch", True)
+    for number in numbers:
+        event("batch", True)
+        event("batch", False)
+        handler.take(recorded_now(0, number), Timestamp(batch=number))
+    event("epoch", False)
+    handler.fit_end(None, None)
+
+
+def test_after_each_fit_there_is_a_list_of_events_with_the_epochs_around_the_recordings(handler_of):
+    handler, _ = handler_of(0, machine=1, world=1, merged_trace_filename="merged.json")
+    for fit, numbers in enumerate([(0, 1), (2,)]):
+        fit_of(handler, numbers)
+        events = json.loads(Path("all/merged.json").read_text("utf-8"))
+        assert isinstance(events, list)
+        assert all("name" in event and "ph" in event for event in events)
+        epochs = [(event["ph"], event["ts"]) for event in events if event["name"] == "event/epoch"]
+        assert [phase for phase, _ in epochs] == ["B", "E"] * (fit + 1)
+        assert [ts for _, ts in epochs] == sorted(ts for _, ts in epochs)
+        starts = [event["ts"] for event in events if event["name"].startswith("op0.")]
+        assert len(starts) == (2, 3)[fit]
+        assert epochs[-2][1] < starts[-1]
+        assert "event/batch" not in {event["name"] for event in events}
+        assert {event["pid"] for event in events if event["name"] in ("event/epoch", "op0.0")} == {100}
+    handler.close(None, None)
+    assert json.loads(Path("all/merged.json").read_text("utf-8")) == events
+    assert files_below("all") == ["0-rank0.json", "1-rank0.json", "2-rank0.json", "merged.json"]
+    with kinetoscope.open("all/merged.json") as trace:
+        assert trace.table("spans").column("name").to_pylist().count("event/epoch") == 2
+
+
+def test_a_cycle_after_the_last_fit_is_merged_at_the_close(handler_of):
+    handler, _ = handler_of(0, machine=1, world=1)
+    fit_of(handler, (0,))
+    handler.take(recorded_now(0, 1), Timestamp(batch=1))
+    finish(handler)
+    assert names_in("all/merged.ktrace") == {0: ["op0.0", "op0.1"]}
+
+
+def test_ranks_wait_for_each_other_at_each_fit(handler_of):
+    first, clock = handler_of(0)
+    second, _ = handler_of(1)
+    for number in range(2):
+        for rank, handler in enumerate((first, second)):
+            handler.take(cycle(rank, number), Timestamp(batch=number))
+        clock.then[clock.now_s + 7] = lambda: second.fit_end(None, None)
+        before_s = clock.now_s
+        first.fit_end(None, None)
+        assert 7 <= clock.now_s - before_s < 8
+        expected = {rank: [f"op{rank}.{each}" for each in range(number + 1)] for rank in range(2)}
+        assert names_in("all/merged.ktrace") == expected
+    finish(second)
+    finish(first)
+    assert [path.name for path in Path("all").rglob(".*")] == []
+
+
+def test_the_merged_trace_of_a_second_fit_replaces_the_uploaded_one(handler_of):
+    store = fsspec.filesystem("memory")
+    options = {"merged_trace_remote_file_name": "memory://far/a.ktrace", "overwrite": False}
+    handler, _ = handler_of(0, machine=1, world=1, **options)
+    for number in range(2):
+        handler.take(cycle(0, number), Timestamp(batch=number))
+        handler.fit_end(None, None)
+        assert store.cat("/far/a.ktrace") == Path("all/merged.ktrace").read_bytes()
+    finish(handler)
+
+
 # --------------------------------------------------------------------------------------------------- from files, later
 
 
@@ -376,7 +459,7 @@ def test_ranks_of_several_machines_are_aligned_by_barriers_within_the_error_that
 
 
 def test_other_viewers_show_a_merged_trace_with_a_process_for_each_rank(job):
-    events = json.loads((job / "json/merged_trace.json").read_text("utf-8"))["traceEvents"]
+    events = json.loads((job / "json/merged_trace.json").read_text("utf-8"))
     labels = {
         event["pid"]: event["args"]["labels"]
         for event in events

@@ -229,6 +229,26 @@ def test_our_trace_handler_under_composers_own_profiler(composer, train, tmp_pat
         assert {"aten::addmm", "event/batch"} <= set(names)
 
 
+@pytest.mark.parametrize("whose", ["ours", "composer"])
+def test_the_merged_trace_is_there_after_each_fit_with_its_epochs(composer, train, tmp_path, whose):
+    handler = ours.JSONTraceHandler()
+    profiler = (ours if whose == "ours" else composer.profiler).Profiler(
+        schedule=ours.cyclic_schedule(warmup=0, active=1000), trace_handlers=[handler], sys_prof_cpu=False
+    )
+    counts = []
+
+    class Looking(composer.Callback):
+        """Sees the file before the trainer is closed."""
+
+        def close(self, state, logger):
+            events = json.loads((tmp_path / "run/traces/merged_trace.json").read_text("utf-8"))
+            phases = [event["ph"] for event in events if event["name"] == "event/epoch"]
+            counts.append((phases.count("B"), phases.count("E")))
+
+    train(profiler=profiler, callbacks=[Looking()])
+    assert counts == [(2, 2)]
+
+
 RANK = """
 import sys
 sys.path[:0] = sys.argv[1].split(":")

@@ -185,11 +185,6 @@ def test_a_folder_with_files_is_an_error_before_training(tmp_path, engine):
         ({"on_trace_ready": print}, "on_trace_ready cannot be chosen"),
         ({"engine": "fast"}, "engine='fast'"),
         ({"record_shapes": "False"}, "record_shapes"),
-        pytest.param(
-            {"activities": [kinetoscope.ProfilerActivity.CUDA]},
-            "CUDA is not available here",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here"),
-        ),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_object_is_made(arguments, said):

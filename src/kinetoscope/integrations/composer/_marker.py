@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 # Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.
-_OURS = ("callback/TorchProfiler/", "callback/Profiler/")
+OURS = ("callback/TorchProfiler/", "callback/Profiler/")
 
 
 class Ranges:
@@ -29,7 +29,7 @@ class Ranges:
     def begin(self, name: str) -> None:
         """Begin a range; one of the same name ends first. Calls of our own recorder are none."""
         self.end(name)
-        if name.startswith(_OURS):
+        if name.startswith(OURS):
             return
         self._open[name] = record_function(name)
         self._open[name].__enter__()

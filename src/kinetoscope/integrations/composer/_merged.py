@@ -1,11 +1,14 @@
-"""The trace of all cycles of all ranks of a machine, which one of them writes at the end.
+"""The trace of all cycles of all ranks of a machine, which one of them writes at the end of each fit.
 
-Each rank keeps its cycles in a hidden folder beside the traces, in our own format: exact, small, and still there when the
-traces themselves were let go of. Nobody waits for anybody while training goes on.
+Each rank keeps its cycles in a hidden folder beside the traces until the run is closed, in our own format: exact, small, and
+still there when the traces themselves were deleted. So a second fit writes a merged trace of both. Ranks wait for each other
+only when a fit ends.
 """
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -13,15 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.formats.chrome import write_chrome_events
 from kinetoscope.integrations.composer._files import check_suffix
 from kinetoscope.integrations.composer._names import FOLDER_VARIABLES, NameTemplate, Ranks
 from kinetoscope.integrations.composer._uploads import Uploads, check_url, is_url
 from kinetoscope.integrations.composer.json_trace_merger import merged_by_rank
-from kinetoscope.trace import Trace
+from kinetoscope.trace import Trace, catalog
 from kinetoscope.trace import open as open_trace
+from kinetoscope.trace._saving import suffix_of
 
 _CYCLES = ".cycles"
 _POLL_S = 0.1
+# The ranks of a machine share both; the first is exact, but files of other profilers know only the second.
+_CLOCKS: dict[str, Callable[[], int]] = {"monotonic": time.monotonic_ns, "realtime": time.time_ns}
 
 
 class MergedTrace:
@@ -65,6 +72,10 @@ class MergedTrace:
         self._clock = clock
         self._folder_of: Callable[[int], Path] | None = None
         self._number = 0
+        self._ends = 0
+        self._open: dict[str, dict[str, Any]] = {}
+        self._around: list[dict[str, Any]] = []
+        self._written: object = None
         self._run_name = ""
         self._logger: Any = None
         self._ranks = Ranks()
@@ -88,9 +99,10 @@ class MergedTrace:
                 )
         self._run_name, self._logger = run_name or "", logger
         self._ranks = Ranks.of_this_process()
-        self._folder_of, self._number = folder_of, 0
+        self._folder_of, self._number, self._ends = folder_of, 0, 0
+        self._open, self._around, self._written = {}, [], None
         rank, together = self._ranks.rank, self._ranks.of_this_machine()
-        for old in (*self._cycles_of(rank), self._end_of(rank)):
+        for old in self._place_of(rank).glob(f"rank{rank}.*"):
             old.unlink(missing_ok=True)
         if rank == together[0]:
             self._path().unlink(missing_ok=True)
@@ -111,13 +123,38 @@ class MergedTrace:
         """
         if self._folder_of is None:
             return
+        self._around += [
+            one for one in self._open.values() if not any(one is known for known in self._around)
+        ]
         self._number += 1
         place = self._place_of(self._ranks.rank)
         place.mkdir(exist_ok=True)
         trace.save(place / f"rank{self._ranks.rank}.{self._number:06d}.ktrace")
 
-    def finish(self) -> Path | None:
+    def note_range(self, name: str, is_start: bool) -> None:
+        """Note that a range of the program begins or ends. What lasts beyond the end of a recording, such as an epoch, is whole in no cycle.
+
+        Args:
+            name: What it is called.
+            is_start: Whether it begins.
+        """
+        now_ns = {clock: read() for clock, read in _CLOCKS.items()}
+        if is_start:
+            self._open[name] = {
+                "name": name,
+                "rank": self._ranks.rank,
+                "tid": threading.get_native_id(),
+                **{clock: [ns, None] for clock, ns in now_ns.items()},
+            }
+        elif (one := self._open.pop(name, None)) is not None:
+            for clock, ns in now_ns.items():
+                one[clock][1] = ns
+
+    def finish(self, *, last: bool = True) -> Path | None:
         """Say that this rank is done; the first rank of a machine waits for the others, merges, and uploads.
+
+        Args:
+            last: Whether nothing more can come. Otherwise the cycles are kept, and a later call merges all of them again.
 
         Returns:
             The path of the merged trace, None where another rank makes it or nothing was recorded.
@@ -129,25 +166,38 @@ class MergedTrace:
         if self._folder_of is None:
             return None
         together = self._ranks.of_this_machine()
+        self._ends += 1
         try:
+            if self._around:
+                noted = self._ranges_of(self._ranks.rank)
+                partial = noted.with_suffix(".part")
+                partial.write_text(json.dumps(self._around), encoding="utf-8")
+                partial.replace(noted)
             if self._ranks.rank == together[0]:
-                return self._merged(together)
+                return self._merged(together, last)
             end = self._end_of(self._ranks.rank)
             end.parent.mkdir(exist_ok=True)
             end.touch()
             return None
         finally:
-            self._folder_of = None
+            if last:
+                self._folder_of = None
             self._uploads.close()
 
-    def _merged(self, ranks: range) -> Path | None:
-        """Merge what all ranks of this machine have."""
+    def _merged(self, ranks: range, last: bool) -> Path | None:
+        """Merge what all ranks of this machine have, unless that was merged already."""
         missing = self._awaited([rank for rank in ranks if rank != self._ranks.rank])
-        named = [(str(path), open_trace(path)) for rank in ranks for path in self._cycles_of(rank)]
+        cycles = [path for rank in ranks for path in self._cycles_of(rank)]
+        ranges = [
+            one
+            for rank in ranks
+            if (noted := self._ranges_of(rank)).exists()
+            for one in json.loads(noted.read_text("utf-8"))
+        ]
         path = self._path()
-        if named:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            merged_by_rank(named).save(path)
+        if cycles and (cycles, ranges) != self._written:
+            self._write(path, cycles, ranges)
+            self._written = cycles, ranges
             if missing:
                 warnings.warn(
                     f"the merged trace {path} may lack cycles of rank {', '.join(map(str, missing))}, which did not end within "
@@ -155,8 +205,25 @@ class MergedTrace:
                     stacklevel=4,
                 )
             self._upload(path)
-        self._tidy_up(ranks, named)
-        return path if named else None
+        if last:
+            self._tidy_up(ranks, cycles)
+        return path if cycles else None
+
+    @staticmethod
+    def _write(path: Path, cycles: list[Path], ranges: list[dict[str, Any]]) -> None:
+        """Write the merged trace; in Chrome's format it is a list of events, as Composer's is."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        named: list[tuple[str, Trace]] = []
+        try:
+            named += ((str(cycle), open_trace(cycle)) for cycle in cycles)
+            merged = merged_by_rank(named)
+            if catalog.WRITERS.get(suffix_of(path)) == catalog.WRITERS[".json"]:
+                write_chrome_events(merged, path, _on_the_axis_of(merged, ranges))
+            else:
+                merged.save(path)
+        finally:
+            for _, trace in named:
+                trace.close()
 
     def _awaited(self, others: list[int]) -> list[int]:
         """Wait until other ranks are done, and return those that are not in time."""
@@ -183,14 +250,14 @@ class MergedTrace:
         somewhere = self._remote is not None and (logger is not None or is_url(self._remote.text))
         return self._remote if somewhere else None
 
-    def _tidy_up(self, ranks: range, named: list[tuple[str, Trace]]) -> None:
+    def _tidy_up(self, ranks: range, cycles: list[Path]) -> None:
         """Delete what was merged."""
-        for name, trace in named:
-            trace.close()
-            Path(name).unlink(missing_ok=True)
+        for path in cycles:
+            path.unlink(missing_ok=True)
         for rank in ranks:
-            self._end_of(rank).unlink(missing_ok=True)
             place = self._place_of(rank)
+            for old in (self._ranges_of(rank), *place.glob(f"rank{rank}.*.end")):
+                old.unlink(missing_ok=True)
             if place.exists() and not any(place.iterdir()):
                 place.rmdir()
 
@@ -208,6 +275,28 @@ class MergedTrace:
         """The cycles of a rank, the oldest first."""
         return sorted(self._place_of(rank).glob(f"rank{rank}.*.ktrace"))
 
+    def _ranges_of(self, rank: int) -> Path:
+        """The file of the ranges of a rank that last beyond the end of a recording."""
+        return self._place_of(rank) / f"rank{rank}.ranges.json"
+
     def _end_of(self, rank: int) -> Path:
-        """The file that says that a rank is done."""
-        return self._place_of(rank) / f"rank{rank}.end"
+        """The file that says that a rank is done as often as this one."""
+        return self._place_of(rank) / f"rank{rank}.{self._ends}.end"
+
+
+def _on_the_axis_of(merged: Trace, ranges: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ranges with their moments from the start of a trace; none where the trace does not say when it began."""
+    for clock in _CLOCKS:
+        origin_ns = merged.info.get(f"start_{clock}_ns")
+        if isinstance(origin_ns, int):
+            return [
+                {
+                    "name": one["name"],
+                    "rank": one["rank"],
+                    "tid": one["tid"],
+                    "begin_ns": one[clock][0] - origin_ns,
+                    "end_ns": None if one[clock][1] is None else one[clock][1] - origin_ns,
+                }
+                for one in ranges
+            ]
+    return []

@@ -324,7 +324,11 @@ class Profiler(Callback):
     def _tell_others(self, what: str, **facts: Any) -> None:
         """Tell those that do not get the marks with the traces; one that fails is told of no more marks."""
         for handler in self._handlers:
-            if isinstance(handler, JSONTraceHandler) or id(handler) in self._failed:
+            if isinstance(handler, JSONTraceHandler):
+                if what == "process_duration_event":
+                    handler.note_range(facts["name"], facts["is_start"])
+                continue
+            if id(handler) in self._failed:
                 continue
             try:
                 getattr(handler, what)(**facts)

@@ -13,7 +13,7 @@ import torch.distributed
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.integrations.composer._files import TraceFiles
 from kinetoscope.integrations.composer._loop import LoopState
-from kinetoscope.integrations.composer._marker import MarkedCounters, Ranges
+from kinetoscope.integrations.composer._marker import OURS, MarkedCounters, Ranges
 from kinetoscope.integrations.composer._merged import MergedTrace
 from kinetoscope.integrations.composer._names import Ranks
 from kinetoscope.integrations.composer._present import IS_THERE, TraceHandler
@@ -30,7 +30,7 @@ MERGED_REMOTE_FILE_NAME = "{run_name}/traces/merged_trace.json"
 
 
 class JSONTraceHandler(TraceHandler):
-    """Writes a trace of each cycle with everything in it, and at the end one of all cycles of all ranks of the machine.
+    """Writes a trace of each cycle with everything in it, and after each fit one of all cycles of all ranks of the machine.
 
     It is given to a `Profiler`, ours or Composer's. Operators, marks and counters are in one trace, on one axis of time.
 
@@ -39,7 +39,8 @@ class JSONTraceHandler(TraceHandler):
         filename: Format of the name of a trace.
         remote_file_name: Format of the name under which it is uploaded; None for no upload.
         merged_trace_filename: Format of the name of the merged trace in the folder, with the variables of a folder;
-            None for none. The first rank of each machine writes it when training is over.
+            None for none. The first rank of each machine writes it when a fit ends, and at the close if more was recorded since.
+            In `.json` it is a list of events.
         merged_trace_remote_file_name: Format of the name under which that is uploaded; None for no upload.
         overwrite: Whether there may be files in the folder, and remote files may be replaced.
         num_traces_to_keep: How many traces stay in the folder; -1 for all, 0 for none. The merged trace stays, and has all cycles.
@@ -137,6 +138,15 @@ class JSONTraceHandler(TraceHandler):
         all_ranks_are_here(state)
         self._state = state
 
+    def fit_end(self, state: Any, logger: Any) -> None:
+        """A fit is over, and another one may follow: merge what there is.
+
+        Args:
+            state: Not used.
+            logger: Not used.
+        """
+        self._merge(last=False)
+
     def close(self, state: Any, logger: Any) -> None:
         """Training is over, or has failed: finish uploads, and merge.
 
@@ -144,12 +154,27 @@ class JSONTraceHandler(TraceHandler):
             state: Not used.
             logger: Not used.
         """
-        if self._merged is not None:
-            try:
-                self._merged.finish()
-            except Exception as error:  # noqa: BLE001  (a full disk shall not end a training run)
-                warnings.warn(f"traces were not merged: {type(error).__name__}: {error}", stacklevel=2)
+        self._merge(last=True)
         self.files.close()
+
+    def note_range(self, name: str, is_start: bool) -> None:
+        """Note a range. Those that last beyond the end of a recording are in the merged trace; calls of our own recorder are not.
+
+        Args:
+            name: What it is called.
+            is_start: Whether it begins.
+        """
+        if self._merged is not None and not name.startswith(OURS):
+            self._merged.note_range(name, is_start)
+
+    def _merge(self, *, last: bool) -> None:
+        """Merge; a failure is a warning."""
+        if self._merged is None:
+            return
+        try:
+            self._merged.finish(last=last)
+        except Exception as error:  # noqa: BLE001  (a full disk shall not end a training run)
+            warnings.warn(f"traces were not merged: {type(error).__name__}: {error}", stacklevel=3)
 
     def take(self, trace: Trace, timestamp: Any) -> None:
         """Write the trace of a cycle.
@@ -183,6 +208,7 @@ class JSONTraceHandler(TraceHandler):
             timestamp: Not used.
             wall_clock_time_ns: Not used: the recorder has a better clock.
         """
+        self.note_range(name, is_start)
         if is_start:
             self._ranges.begin(name)
         else:
