@@ -1,15 +1,18 @@
 """The Kineto engine: what it takes from torch's text, what the text lacks, and what happens when it cannot be had."""
 
+import gzip
 import json
 import os
 import tempfile
 import threading
+import warnings
 from collections import Counter
 
 import pytest
 import torch
 import torch.profiler
-from torch.profiler._memory_profiler import Action, MemoryProfile
+from torch.profiler import _memory_profiler
+from torch.profiler._memory_profiler import Action, MemoryProfile, MemoryProfileTimeline
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, StateError, profile
@@ -127,6 +130,70 @@ def test_memory_under_torchs_collector_is_torchs_own_object(profile_memory):
     actions = {action for _, action, _, _ in session._memory_profile().timeline}
     assert {Action.CREATE, Action.INCREMENT_VERSION} <= actions
     assert isinstance(session._memory_profile(), MemoryProfile)
+
+
+def training():
+    """A small training, made before the recording, and the call that runs two steps of it."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run():
+        for _ in range(2):
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+ALL_OF_MEMORY = {"activities": CPU, "record_shapes": True, "with_stack": True, "profile_memory": True}
+
+
+def test_a_raw_memory_timeline_holds_the_actions_of_torchs(tmp_path):
+    happened = []
+    for module, more in ((torch.profiler, {}), (kinetoscope, {"engine": "kineto"})):
+        run = training()
+        with module.profile(**ALL_OF_MEMORY, **more) as session:
+            run()
+        path = tmp_path / f"{module.__name__}.raw.json.gz"
+        with warnings.catch_warnings():
+            # torch's own call is deprecated.
+            warnings.simplefilter("ignore", FutureWarning)
+            session.export_memory_timeline(str(path), device="cpu")
+        happened.append(Counter(tuple(row[1:]) for row in json.loads(gzip.decompress(path.read_bytes()))))
+    theirs, ours = happened
+    assert any(action == _memory_profiler._ACTION_TO_INDEX[Action.INCREMENT_VERSION] for action, _, _ in theirs)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["memory.json", "memory.json.gz", "memory.raw.json.gz"])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_memory_timeline_is_that_of_torchs_objects(name, device, tmp_path):
+    run = training()
+    with profile(**ALL_OF_MEMORY, engine="kineto") as session:
+        run()
+    session.export_memory_timeline(tmp_path / name, device=device)
+    theirs = MemoryProfileTimeline(session._memory_profile())
+    write = theirs.export_memory_timeline_raw if "raw" in name else theirs.export_memory_timeline
+    write(str(tmp_path / "theirs"), "cpu")
+    written = (tmp_path / name).read_bytes()
+    ours = gzip.decompress(written) if name.endswith(".gz") else written
+    assert json.loads(ours) == json.loads((tmp_path / "theirs").read_bytes())
+
+
+def test_a_memory_timeline_is_written_where_torchs_analysis_fails(tmp_path, monkeypatch):
+    run = training()
+    with profile(**ALL_OF_MEMORY, engine="kineto") as session:
+        run()
+
+    def fail(*_):
+        raise AssertionError("Double delete")
+
+    monkeypatch.setattr(_memory_profiler.DataFlowGraph, "__init__", fail)
+    path = tmp_path / "memory.raw.json.gz"
+    with pytest.warns(UserWarning, match="lacks the changes of contents.*Double delete"):
+        session.export_memory_timeline(path)
+    assert {row[1] for row in json.loads(gzip.decompress(path.read_bytes()))} == {1, 2, 4}
 
 
 @needs_event_metadata

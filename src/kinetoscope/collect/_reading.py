@@ -98,7 +98,8 @@ class ReadsCycles:
 
         Args:
             path: The file. `.html`: a page with a picture. `.json`, `.json.gz`: times in microseconds and the bytes of
-                each category at each of them. `raw.json.gz`: every event as (time in ns, action, bytes, category).
+                each category at each of them. `raw.json.gz`: every event as (time in ns, action, bytes, category). The
+                JSON forms come from torch's own objects where its collector recorded memory, shapes and stacks.
             device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
 
         Raises:
@@ -109,7 +110,11 @@ class ReadsCycles:
         checked = _checked_path(path)
         self._need_memory("export_memory_timeline()")
         trace = self.trace
-        catalog.resolve("kinetoscope.formats.memory_timeline:write_memory_timeline")(trace, checked, device)
+        # The page is drawn from the trace alone.
+        torchs = None if checked.lower().endswith(".html") else self._torchs_timeline()
+        catalog.resolve("kinetoscope.formats.memory_timeline:write_memory_timeline")(
+            trace, checked, device, torchs=torchs
+        )
 
     def _memory_profile(self) -> Any:
         """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
@@ -123,13 +128,35 @@ class ReadsCycles:
         from kinetoscope.collect._memory_profile import MemoryProfile
 
         self._need_memory("_memory_profile()")
+        theirs = self._torchs_memory_profile()
+        return MemoryProfile(self.trace) if theirs is None else theirs
+
+    def _torchs_memory_profile(self) -> Any | None:
+        """torch's own object; None where its collector did not record what that needs."""
         theirs = getattr(self._engine, "torch_profiler", None)
         results = None if theirs is None else theirs.kineto_results
-        if results is not None and self.record_shapes and self.with_stack:
-            from torch.profiler._memory_profiler import MemoryProfile as TorchsMemoryProfile
+        if results is None or not (self.profile_memory and self.record_shapes and self.with_stack):
+            return None
+        from torch.profiler._memory_profiler import MemoryProfile as TorchsMemoryProfile
 
-            return TorchsMemoryProfile(results)
-        return MemoryProfile(self.trace)
+        return TorchsMemoryProfile(results)
+
+    def _torchs_timeline(self) -> Any | None:
+        """torch's writer of timelines, which knows how contents changed; None where there is none for this recording."""
+        try:
+            profile = self._torchs_memory_profile()
+            if profile is None:
+                return None
+            from torch.profiler._memory_profiler import MemoryProfileTimeline
+
+            return MemoryProfileTimeline(profile)
+        except Exception as error:
+            # torch's analysis asserts what not every program keeps to, and the trace has most of what it would say.
+            warn_user(
+                f"the memory timeline lacks the changes of contents: torch's analysis of memory failed with "
+                f"{type(error).__name__}: {error}. The native engine records them by itself."
+            )
+            return None
 
     def save(self, path: str | os.PathLike[str], *, cycle: CycleChoice = None) -> None:
         """Save a trace in the format that the suffix names.

@@ -13,8 +13,10 @@
 from __future__ import annotations
 
 import gzip
+import os
+import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from kinetoscope.tables.memory_timeline import (
     INCREMENT_VERSION,
     PREEXISTING,
     changes_of,
+    device_names,
     find_device,
     live_by_category,
     need_memory,
@@ -33,8 +36,7 @@ from kinetoscope.tables.memory_versions import content_changes
 from kinetoscope.trace._replace import replaced
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -43,15 +45,34 @@ if TYPE_CHECKING:
 SUFFIXES = (".html", ".json", ".json.gz", "raw.json.gz")
 # So many rows become Python numbers at a time.
 _ROWS_AT_ONCE = 16384
+_CHARACTERS_AT_ONCE = 1 << 20
 
 
-def write_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: str | None = None) -> None:
+class TorchsTimeline(Protocol):
+    """The two calls of torch's `MemoryProfileTimeline` that write JSON."""
+
+    def export_memory_timeline(self, path: str, device_str: str) -> None:
+        """Write the bytes of each category at each time."""
+
+    def export_memory_timeline_raw(self, path: str, device_str: str) -> None:
+        """Write everything that happened to the blocks."""
+
+
+def write_memory_timeline(
+    trace: Trace,
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    *,
+    torchs: TorchsTimeline | None = None,
+) -> None:
     """Write the memory of a device over time, in the form that the name of the file asks for.
 
     Args:
         trace: A trace recorded with `profile_memory`.
         path: The file; its name ends in `.html`, `.json`, `.json.gz` or `raw.json.gz`.
         device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
+        torchs: torch's timeline of the same recording; the JSON forms then hold what it says. torch's collector, unlike
+            its text, which the trace was read from, knows when contents changed.
 
     Raises:
         StateError: Memory was not recorded.
@@ -68,6 +89,9 @@ def write_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: st
     place = find_device(trace, device)
     if name.endswith(".html"):
         pieces: Iterator[str] = iter([page(trace, place)])
+    elif torchs is not None:
+        write = torchs.export_memory_timeline_raw if name.endswith("raw.json.gz") else torchs.export_memory_timeline
+        pieces = _written_by(write, device_names(trace)[place])
     elif name.endswith("raw.json.gz"):
         pieces = _raw(trace, place)
     else:
@@ -84,6 +108,16 @@ def _write(file: IO[bytes] | gzip.GzipFile, pieces: Iterator[str]) -> None:
     """Write texts one after the other."""
     for piece in pieces:
         file.write(piece.encode("utf-8", "backslashreplace"))
+
+
+def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]:
+    """What torch writes of a device into a file."""
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-memory-") as folder:
+        path = os.path.join(folder, "timeline.json")
+        write(path, device)
+        with open(path, encoding="utf-8") as file:
+            while text := file.read(_CHARACTERS_AT_ONCE):
+                yield text
 
 
 def _by_category(trace: Trace, device: int) -> Iterator[str]:
