@@ -150,8 +150,8 @@ class ReadsCycles:
             from torch.profiler._memory_profiler import MemoryProfileTimeline
 
             return MemoryProfileTimeline(profile)
-        except Exception as error:
-            # torch's analysis asserts what not every program keeps to, and the trace has most of what it would say.
+        # torch's analysis asserts what not every program keeps to, and the trace has most of what it would say.
+        except Exception as error:  # noqa: BLE001  (whatever fails in there, the rest is still to be written)
             warn_user(
                 f"the memory timeline lacks the changes of contents: torch's analysis of memory failed with "
                 f"{type(error).__name__}: {error}. The native engine records them by itself."
