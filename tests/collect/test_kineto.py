@@ -162,7 +162,9 @@ def test_a_raw_memory_timeline_holds_the_actions_of_torchs(tmp_path):
             session.export_memory_timeline(str(path), device="cpu")
         happened.append(Counter(tuple(row[1:]) for row in json.loads(gzip.decompress(path.read_bytes()))))
     theirs, ours = happened
-    assert any(action == _memory_profiler._ACTION_TO_INDEX[Action.INCREMENT_VERSION] for action, _, _ in theirs)
+    assert any(
+        action == _memory_profiler._ACTION_TO_INDEX[Action.INCREMENT_VERSION] for action, _, _ in theirs
+    )
     assert ours == theirs
 
 

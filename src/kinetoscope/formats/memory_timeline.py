@@ -90,7 +90,11 @@ def write_memory_timeline(
     if name.endswith(".html"):
         pieces: Iterator[str] = iter([page(trace, place)])
     elif torchs is not None:
-        write = torchs.export_memory_timeline_raw if name.endswith("raw.json.gz") else torchs.export_memory_timeline
+        write = (
+            torchs.export_memory_timeline_raw
+            if name.endswith("raw.json.gz")
+            else torchs.export_memory_timeline
+        )
         pieces = _written_by(write, device_names(trace)[place])
     elif name.endswith("raw.json.gz"):
         pieces = _raw(trace, place)
