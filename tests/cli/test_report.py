@@ -40,7 +40,7 @@ def test_text_tells_of_devices(call, tmp_path):
     builder.kernel("gemm", 500, 250, stream=stream, correlation=1).kernel("relu", 800, 200, stream=stream)
     builder.build().save(tmp_path / "run.ktrace")
     text = call("report", "--text", tmp_path / "run.ktrace", columns=100).output
-    assert "cuda:0 busy 45.0 % of the time" in text
+    assert "cuda:0 busy 45.0 % of the recorded time" in text
     assert any(line.startswith("gemm") and "55.6 %" in line for line in text.splitlines())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,15 @@ class Interrupting:
         """Nothing."""
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Python's own handler, also where the tests were started with SIGINT ignored, as a shell does for background jobs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupted_stop_leaves_nothing_on() -> None:
     handler = signal.getsignal(signal.SIGINT)
     session = profile(execution_trace_observer=Interrupting())

@@ -42,6 +42,7 @@ def build(folder: Path) -> Path:
     ]
     flags += ["-I", str(NATIVE), *os.environ.get("SANITIZE", "").split()]
     sources = [NATIVE / "recorder" / name for name in WITHOUT_TORCH]
+    sources.append(NATIVE / "core" / "fault_guard.cpp")
     sources.append(NATIVE / "tests" / "without_torch" / "no_torch.cpp")
     objects = []
     running = []

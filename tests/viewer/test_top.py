@@ -68,8 +68,8 @@ def test_lines_have_their_file_line_and_function():
     trace = layered()
     found = rows(trace, "lines")
     assert [(row["name"], row["key"], row["detail"], row["time_ns"]) for row in found] == [
-        ("model.py", 8, "Net.forward", 195),
-        ("model.py", 7, "Net.forward", 95),
+        ("model.py", 8, "Net.forward", 200),
+        ("model.py", 7, "Net.forward", 100),
     ]
     assert [row["share"] for row in found] == pytest.approx(
         trace.table("lines")["self_percent"].to_pylist()[:2]

@@ -170,6 +170,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         torch.autograd.profiler.KinetoStepTracker.init_step_count(_STEP_NAME)
         self._run: _Run | None = None
         self._ever_started = False
+        self._not_begun = ""  # why the latest cycle that failed to begin did
         self._step_range: Any = None
         # Held for a whole step: several threads of a program may call `step`.
         self._stepping = threading.RLock()
@@ -188,6 +189,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if self._run is not None:
                 raise already_recording()
             self._run = run = _Run()
+            self._not_begun = ""
         try:
             self._sources.open()
             self._transit(run, ProfilerAction.NONE, self.current_action)
@@ -308,7 +310,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._report_out_of_memory(run.recorded)
         failures.let_out(may_raise=may_raise)
         if not run.recorded and explain:
-            warn_user(f"nothing was recorded: {self._why_nothing()}")
+            warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
 
     def _end(self, run: _Run) -> Failures:
         """Leave the last action; return what failed on the way.
@@ -390,6 +392,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if not forgiving:
                 raise
             warn_user(f"this cycle is not recorded (step {self.step_num}): {error}")
+            self._not_begun = f"the cycle of step {self.step_num} could not be recorded: {error}"
 
     def _closed(self, failures: Failures, *, keep: bool) -> bool:
         """Close the recording, note what failed beside it, and return whether there was one."""
@@ -444,9 +447,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def _why_no_trace(self) -> str:
         """Which call is missing before there is something to read."""
         if self._run is not None and self._state != "recording":
-            return f"the session waits; {self._why_nothing()}"
+            return f"the session waits; {self._not_begun or self._why_nothing()}"
         if self._run is None and self._ever_started:
-            return f"nothing was recorded; {self._why_nothing()}"
+            return f"nothing was recorded; {self._not_begun or self._why_nothing()}"
         return super()._why_no_trace()
 
     def _why_nothing(self) -> str:
