@@ -40,12 +40,22 @@ def expected_slices(trace: Trace) -> list[ShownSlice]:
         found.append(
             (_mended(name), category, spans["start_ns"][row], spans["duration_ns"][row], _strict(args))
         )
-    if (calls := rebuilt_calls(trace, stacks)) is not None:
-        for start, duration, stack in zip(
-            calls.start_ns.tolist(), calls.duration_ns.tolist(), calls.stack.tolist(), strict=True
-        ):
-            name = _stack_text(trace, stacks, stack).split(";")[0]
-            found.append((_mended(name), "python_function", start, duration, {}))
+    if rebuilt_calls(trace, stacks) is not None:
+        shown = shown_spans(trace, stacks)
+        own = shown.rows(np.arange(len(spans["start_ns"]), dtype=np.int32))
+        columns = {name: column.tolist() for name, column in shown.columns.items()}
+        for row in np.setdiff1d(np.arange(len(columns["start_ns"])), own).tolist():
+            args = {}
+            if "arguments" in columns and columns["arguments"][row] >= 0:
+                args = _strict(_members(shown.arguments[columns["arguments"][row]]))
+            if (module := columns["module"][row]) >= 0:
+                modules = trace.columns("modules")
+                args |= {
+                    "Module": modules["path"][module],
+                    "Module class": trace.strings[modules["class"][module]],
+                }
+            name, start, duration = (columns[column][row] for column in ("name", "start_ns", "duration_ns"))
+            found.append((_mended(shown.strings[name]), "python_function", start, duration, args))
     return found
 
 
@@ -63,6 +73,8 @@ def _plain(column: Any) -> list[Any]:
 def _category(trace: Trace, spans: dict[str, list[Any]], row: int) -> str:
     kind = SpanKind(spans["kind"][row])
     given = trace.strings[spans["category"][row]]
+    if given == "Operator":  # of torch 1.8 to 1.10, for whatever ran on the host
+        return "cpu_op"
     if given and given not in _OF_OLD:
         return given
     if spans["stream"][row] >= 0:
