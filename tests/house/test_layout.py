@@ -88,3 +88,23 @@ def test_tests_mirror_the_rooms():
     }
     tested = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert rooms - tested == set()
+
+
+def test_pytest_runs_where_the_package_is_installed_in_editable_form(tmp_path):
+    """The module that such an install loads at start-up belongs to a package with a plug-in of pytest, and pytest warns of that."""
+    hook = tmp_path / "_editable_skbc_kinetoscope.py"
+    hook.write_text("")
+    information = tmp_path / "editable-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: editable\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[pytest11]\neditable = json\n")
+    (information / "RECORD").write_text(f"{hook.name},,\n")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import _editable_skbc_kinetoscope, pytest\n"
+        "sys.exit(pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', 'tests/house/test_layout.py']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import kinetoscope
-from tests.support.pytest_runs import LOADED
+from tests.support.pytest_runs import LOADED, WARNINGS_ARE_ERRORS
 
 HERE = Path(__file__).parent
 CONFTEST = """
@@ -63,7 +63,7 @@ def run(tmp_path_factory):
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_marked.py").write_text((HERE / "marked_tests.py").read_text("utf-8"), "utf-8")
     (folder / "pytest.ini").write_text(
-        "[pytest]\nkinetoscope_dir = traces\nstrict = true\nfilterwarnings = error\n"
+        f"[pytest]\nkinetoscope_dir = traces\nstrict = true{WARNINGS_ARE_ERRORS}"
     )
     command = [
         sys.executable,
