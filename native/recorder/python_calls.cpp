@@ -130,7 +130,7 @@ void enter_module(ThreadState& thread, Session& session, OpenCall& call, SpanRec
   record.scope = kScopeModule;
   record.module = call.module;
   // Where it was called, rather than the one line within nn.Module that is always the same.
-  record.stack = thread.path_depth > 1 ? thread.path[thread.path_depth - 2].stack : 0;
+  record.stack = thread.path_depth > 1 ? thread.path_calls[thread.path_depth - 2].stack : 0;
   record.name = cached_name(thread.call_state->classes, session, Py_TYPE(self), Py_TYPE(self)->tp_name,
                             spell_class, self);
   call.module_record = write_span(thread, session, record);

@@ -123,10 +123,9 @@ const void* module_self(const void* frame, const void* code, bool modules) {
   return modules && code == module_call ? frames::first_local(frame) : nullptr;
 }
 
-bool is_at(const PathFrame& call, const void* frame, bool modules) {
-  const void* code = frames::code(frame);
-  return call.frame == frame && call.code == code && call.instruction == frames::instruction(frame) &&
-         call.module_self == module_self(frame, code, modules);
+bool is_at(const CallPosition& call, const void* frame) {
+  return call.frame == frame && call.instruction == frames::instruction(frame) &&
+         (call.module_self == nullptr || call.module_self == frames::first_local(frame));
 }
 
 struct Kept {
@@ -134,38 +133,38 @@ struct Kept {
   uint32_t unsure = 0;  // of these, the innermost
 };
 
-// How many of the `depth` calls that a thread is in, innermost first in `chain`, are the calls in `path`
-// (`before` of them), of which `same` are where they were. Frames are used again at once and say nothing; but
-// a call runs no instruction twice, and no earlier one, unless in a loop.
-Kept kept_calls(const PathFrame* path, uint32_t before, const void* const* chain, uint32_t depth,
-                uint32_t same, bool goes_on) {
+// How many of the `depth` calls that a thread is in, innermost first in `chain`, are those in `path` and
+// `calls` (`before` of them), of which `same` are where they were. Frames are used again at once and say
+// nothing; but a call runs no instruction twice, and no earlier one, unless in a loop.
+Kept kept_calls(const CallPosition* path, const PathCall* calls, uint32_t before, const void* const* chain,
+                uint32_t depth, uint32_t same, bool goes_on) {
   // The last call of the shorter path is in the middle of one instruction, and so is one that runs many
   // operators by itself, as backward() does.
   if ((same == depth) != (same == before) || (same == depth && goes_on)) return {same};
   const bool repeated = same == depth;
   const uint32_t last = repeated ? same - 1 : same;
-  const PathFrame& then = path[last];
+  const CallPosition& then = path[last];
   const void* frame = chain[depth - 1 - last];
   const void* now = frames::instruction(frame);
   // What is where it was and yet another call is one of another module.
   const bool same_code =
-      repeated || (then.frame == frame && then.code == frames::code(frame) && then.instruction != now);
-  const kinetoscope_reach& reach = then.reach;
+      repeated || (then.frame == frame && calls[last].code == frames::code(frame) && then.instruction != now);
+  const kinetoscope_reach& reach = calls[last].reach;
   const bool ahead = now > then.instruction && (now < reach.gap_begin || now >= reach.gap_end);
   if (same_code && ahead) return {same + 1};
   uint32_t looping = last;
   if (!same_code || reach.loop_head == nullptr || now < reach.loop_head) {
     // A new call. What ran twice is the loop around it.
-    while (looping > 0 && path[looping - 1].reach.loop_head == nullptr) --looping;
+    while (looping > 0 && calls[looping - 1].reach.loop_head == nullptr) --looping;
     if (looping == 0) return {same};
     --looping;
   }
   // A loop further out may have come to the same place by new calls, if each of these is where it was first
   // seen.
   const void* at = looping == last ? now : path[looping].instruction;
-  for (uint32_t call = looping; at == path[call].first_instruction && call > 0;) {
+  for (uint32_t call = looping; at == calls[call].first_instruction && call > 0;) {
     --call;
-    if (path[call].reach.loop_head != nullptr) return {looping + 1, looping - call};
+    if (calls[call].reach.loop_head != nullptr) return {looping + 1, looping - call};
     at = path[call].instruction;
   }
   return {looping + 1};
@@ -214,10 +213,11 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
   if (depth == 0) return {};
 
   // From the outermost frame inwards, as far as nothing changed since this thread's last operator.
-  PathFrame* path = thread.path;
+  CallPosition* path = thread.path;
+  PathCall* calls = thread.path_calls;
   const uint32_t before = thread.path_depth;
   uint32_t same = 0;
-  while (same < before && same < depth && is_at(path[same], chain[depth - 1 - same], modules)) ++same;
+  while (same < before && same < depth && is_at(path[same], chain[depth - 1 - same])) ++same;
   uint32_t at = same;
   if (const uint32_t epoch = live.module_epoch.load(std::memory_order_acquire);
       epoch != thread.module_epoch) {
@@ -231,11 +231,11 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
   }
   // Cut off at its outer end, a path does not say which call is which.
   const bool comparable = before != 0 && before != kMaxDepth && depth != kMaxDepth;
-  const Kept kept = comparable ? kept_calls(path, before, chain, depth, same, goes_on) : Kept{};
+  const Kept kept = comparable ? kept_calls(path, calls, before, chain, depth, same, goes_on) : Kept{};
   for (; at < depth; ++at) {
     const void* frame = chain[depth - 1 - at];
-    const uint32_t parent = at == 0 ? 0 : path[at - 1].stack;
-    const uint32_t caller = at == 0 ? 0 : path[at - 1].module;
+    const uint32_t parent = at == 0 ? 0 : calls[at - 1].stack;
+    const uint32_t caller = at == 0 ? 0 : calls[at - 1].module;
     const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
     const void* instruction = frames::instruction(frame);
     const KnownCall call = known_call(thread, session, code, instruction, parent);
@@ -245,16 +245,17 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
       module = module_id(thread, session, const_cast<PyObject*>(static_cast<const PyObject*>(self)), caller);
     }
     const void* first =
-        comparable && at < kept.calls && at < before ? path[at].first_instruction : instruction;
+        comparable && at < kept.calls && at < before ? calls[at].first_instruction : instruction;
     // Whole before the next step may run out of memory.
-    path[at] = {frame, code, instruction, self, first, call.stack, module, call.reach};
+    path[at] = {frame, instruction, self};
+    calls[at] = {code, first, call.stack, module, call.reach};
     thread.path_depth = at + 1;
   }
   for (uint32_t again = kept.calls; again < same; ++again) {
-    path[again].first_instruction = path[again].instruction;
+    calls[again].first_instruction = path[again].instruction;
   }
   thread.path_depth = depth;
-  Place place{path[depth - 1].stack, path[depth - 1].module};
+  Place place{calls[depth - 1].stack, calls[depth - 1].module};
   if (comparable) {
     place.kept = static_cast<uint16_t>((kept.calls + 1) | std::min(kept.unsure, kMaxUnsure) << kUnsureShift);
   }

@@ -45,15 +45,21 @@ struct AddressKey {
   uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(address)); }
 };
 
-struct PathFrame {
+// Where one call of a thread's last operator stood. Every walk compares these, and little else: they share
+// few cache lines. An instruction belongs to one code object.
+struct CallPosition {
   const void* frame;
-  const void* code;
   const void* instruction;
-  const void* module_self;        // the instance, in frames of nn.Module's call; else null
+  const void* module_self;  // the instance, in frames of nn.Module's call; else null
+};
+
+// What else is known of that call.
+struct PathCall {
+  const void* code;
   const void* first_instruction;  // where this call was first seen
   uint32_t stack;                 // of this frame and all that called it
   uint32_t module;                // innermost module at this frame
-  kinetoscope_reach reach;        // from `instruction`
+  kinetoscope_reach reach;        // from its position's instruction
 };
 
 // A span in progress. It is found again by the address of torch's RecordFunction, which cannot move while it
@@ -119,8 +125,9 @@ struct ThreadState {
   // Made when calls are first recorded on this thread, and kept like the thread's state itself.
   CallState* call_state = nullptr;
 
-  // Path of the last operator, outermost frame first; last, because it is long.
-  PathFrame path[kMaxDepth];
+  // Path of the last operator, outermost call first; last, because they are long.
+  CallPosition path[kMaxDepth];
+  PathCall path_calls[kMaxDepth];
 
   // Forgets what belonged to an earlier session and takes part in this one.
   void join(Session& session);

@@ -23,7 +23,7 @@ _ALWAYS_NATIVE = frozenset(
         "capture_overload_names",
         "trace_only",
         "verbose",
-        "record_python_gc_info",
+        GARBAGE_COLLECTION,
     }
 )
 # Those that decide what is recorded or shown, whichever engine records; metadata of the trace.
@@ -61,7 +61,7 @@ def noted_settings(config: Any | None) -> dict[str, str]:
 def name_what_has_no_effect(
     engine: Engine, config: Any | None, post_processing_timeout_s: float | None, configs: tuple[Any, ...]
 ) -> None:
-    """Warn once of all that was asked for and that the engine has no use for."""
+    """Warn once of the settings that have no effect on the engine."""
     # torch.profiler runs this collector of its own beside Kineto, which alone can be reached from elsewhere.
     if any(type(one).__name__ == "CuspyConfig" for one in configs):
         warn_user(

@@ -119,7 +119,8 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
                 outcome = _check(name, folder)
                 if outcome.lasting:
                     _keep(path, outcome)
-    except (OSError, subprocess.SubprocessError) as error:
+    # A process that was ended while it wrote its result leaves JSON that is not whole.
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         outcome = _Outcome(False, f"the hybrid engine could not be checked: {error}", False)
     return EngineStatus(outcome.holds, outcome.reason, {"checked": str(path)})
 
@@ -221,11 +222,16 @@ def _check(name: str, folder: Path) -> _Outcome:
             told = json.loads(target.read_text(encoding="utf-8"))
             return _Outcome(bool(told["holds"]), str(told["reason"]), bool(told["lasting"]))
         if code < 0:
-            said = f"was ended by {signal.Signals(-code).name}"
+            said = f"was ended by {_signal_name(-code)}"
         else:
             last = [line for line in _text(log).splitlines() if line.strip()][-1:]
             said = f"ended with exit code {code}{f': {last[0][:300]}' if last else ''}"
         return _Outcome(False, f"the check of the hybrid engine {said}", True)
+
+
+def _signal_name(number: int) -> str:
+    """The name of a signal; real-time signals have none."""
+    return signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -289,7 +295,7 @@ def _prove(device: torch.device) -> _Outcome:
 
 
 def _activity_of(device: torch.device) -> ProfilerActivity:
-    """What a session is asked for to see a device."""
+    """The activity that records a device."""
     return ProfilerActivity.__members__.get(device.type.upper(), ProfilerActivity.__members__["PrivateUse1"])
 
 
