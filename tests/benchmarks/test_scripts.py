@@ -1,14 +1,13 @@
 """Every benchmark runs, at sizes where its numbers mean nothing, and says what it measured."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import SCRIPTS
 from benchmarks.harness import BASELINE, NULL_CONTROL, Times, interleave, ratio_result
+from tests.support import warm_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,13 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_benchmark_says_what_it_measured_and_whether_that_meets_its_bar(script, tmp_path):
     results = tmp_path / "results.json"
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{script}", "--quick", "--json", results],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = warm_python.run("-m", f"benchmarks.{script}", "--quick", "--json", results, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     rows = json.loads(results.read_text(encoding="utf-8"))
     assert rows
@@ -40,9 +33,7 @@ def test_every_script_is_run_by_the_module():
 
 
 def test_an_unknown_benchmark_is_refused():
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "nothing"], cwd=ROOT, check=False, capture_output=True, text=True
-    )
+    done = warm_python.run("-m", "benchmarks", "nothing", cwd=ROOT)
     assert done.returncode == 2
     assert "no benchmark is called nothing" in done.stderr
 

@@ -2,8 +2,6 @@
 
 import gzip
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -12,6 +10,7 @@ from torch.profiler import ExecutionTraceObserver as TorchObserver
 
 from kinetoscope import ArgumentError, ExecutionTraceObserver, StateError
 from kinetoscope.formats.execution_trace import read_execution_trace
+from tests.support import warm_python
 from tests.support.strict_json import read_strictly
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -30,12 +29,10 @@ def names(path):
         return [node["name"] for node in read_strictly(file.read().decode())["nodes"]]
 
 
-def run(program, folder, **environment):
-    """Runs a program in a fresh interpreter, in a folder."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
+def run(program, folder):
+    """Runs a program in a process of its own, in a folder, where warnings are errors."""
+    strict = "import warnings; warnings.simplefilter('error')\n"
+    return warm_python.run("-c", strict + textwrap.dedent(program), cwd=folder)
 
 
 def test_its_whole_life(observer, tmp_path):

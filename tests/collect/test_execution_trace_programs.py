@@ -1,8 +1,6 @@
 """Execution traces and traces of the same run: every call is in both, and one table shows them together."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,6 +8,7 @@ import torch
 import kinetoscope
 from kinetoscope import ExecutionTraceObserver
 from kinetoscope.formats.execution_trace import read_execution_trace
+from tests.support import warm_python
 from tests.support.programs import PROGRAMS, SLOW_PROGRAMS
 from tests.support.strict_json import read_strictly
 
@@ -96,15 +95,12 @@ def test_every_program_has_a_valid_file_that_joins_with_its_times(observer, tmp_
 
 
 def test_torchs_observer_still_fails_at_compressed_sparse_tensors(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", """
+    done = warm_python.run("-c", """
 import torch
 from torch.profiler import ExecutionTraceObserver
 compressed = torch.eye(3).to_sparse_csr()
 observer = ExecutionTraceObserver().register_callback("et.json")
 observer.start()
 compressed @ torch.ones(3, 3)
-"""],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+""", cwd=tmp_path)  # fmt: skip
     assert "strides_custom" in done.stderr, "torch has learnt it: empty CRASHES_TORCH"

@@ -1,12 +1,11 @@
 """Unmodified programs in processes of their own, with torch's profiler, with ours in its place, and under `run --install`."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 import kinetoscope
+from tests.support import warm_python
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 TRAINER = """
@@ -54,7 +53,7 @@ def test_an_unmodified_trainer_gives_the_same_files(first, command, module_name,
     script = tmp_path / "trainer.py"
     script.write_text(first + TRAINER, encoding="utf-8")
     words = [word.format(script=script, folder=tmp_path) for word in command]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    done = warm_python.run(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == module_name
     files = sorted(tmp_path.glob("worker.*.pt.trace.json"))
@@ -81,11 +80,11 @@ def events_of(file):
 def test_run_with_install_says_what_it_leaves_to_the_program_and_when_nothing_came(tmp_path):
     script = tmp_path / "idle.py"
     script.write_text("import torch\ntorch.ones(2).add(1)\n", encoding="utf-8")
-    command = [sys.executable, "-m", "kinetoscope", "run", "--install"]
-    refused = subprocess.run([*command, "--shapes", script], capture_output=True, text=True, check=False)
+    command = ["-m", "kinetoscope", "run", "--install"]
+    refused = warm_python.run(*command, "--shapes", script)
     assert refused.returncode == 1
     assert "--shapes: with --install the program decides" in refused.stderr
-    idle = subprocess.run([*command, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    idle = warm_python.run(*command, script, cwd=tmp_path)
     assert idle.returncode == 0
     assert "nothing was recorded: the program finished no recording of torch.profiler" in idle.stderr
 
@@ -100,8 +99,8 @@ def test_a_program_that_records_itself_can_be_run_under_a_recording_too(tmp_path
         "print(prof.trace.info['engine'], sum(event.name == 'aten::add' for event in prof.events()))\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "kinetoscope", "run", "--no-summary", "-o", tmp_path / "outer", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["-m", "kinetoscope", "run", "--no-summary", "-o", tmp_path / "outer", script]
+    done = warm_python.run(*command)
     assert (done.returncode, done.stdout) == (0, "kineto 1\n"), done.stderr
     assert "another Kinetoscope session is recording in this process" in done.stderr
     with kinetoscope.open(tmp_path / "outer.ktrace") as outer:
@@ -119,7 +118,6 @@ def test_several_sessions_of_a_program_are_cycles_of_one_trace(tmp_path):
         encoding="utf-8",
     )
     command = [
-        sys.executable,
         "-m",
         "kinetoscope",
         "run",
@@ -129,7 +127,7 @@ def test_several_sessions_of_a_program_are_cycles_of_one_trace(tmp_path):
         tmp_path / "all",
         script,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm_python.run(*command)
     assert done.returncode == 0, done.stderr
     with kinetoscope.open(tmp_path / "all.ktrace") as trace:
         rows = [row for row in trace.table("spans").to_pylist() if row["name"] == "aten::add"]

@@ -12,7 +12,7 @@ from kinetoscope import ArgumentError, StateError
 from kinetoscope.collect._rank_clock import MeetingPlace
 from kinetoscope.ranks._align import aligned
 from kinetoscope.trace import beside
-from tests.support.ranks import run_ranks
+from tests.support.ranks import run_ranks_by_torchrun
 
 JOB = """
 x = torch.ones(64, 64)
@@ -62,7 +62,7 @@ Path(f"said.{rank}.json").write_text(json.dumps([said, told, dist.get_backend()]
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(JOB, folder)
+    run_ranks_by_torchrun(JOB, folder)
     return folder
 
 

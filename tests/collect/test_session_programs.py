@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 import warnings
 from collections import Counter
@@ -15,6 +13,7 @@ import torch.profiler
 import kinetoscope
 from kinetoscope import ProfilerActivity, StateError
 from kinetoscope.collect._native import native_engine_status
+from tests.support import warm_python
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices
 from tests.support.perfetto import complaints, needs_perfetto
 
@@ -215,9 +214,7 @@ def test_a_program_that_never_stops_its_session_ends_quietly(engine):
         "session.start()\n"
         "torch.ones(3) + 1\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, engine], check=False, capture_output=True, text=True
-    )
+    done = warm_python.run("-c", program, engine)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
 

@@ -1,4 +1,4 @@
-"""Jobs of 2 and 4 processes, started by torchrun: what each rank writes, and what its collectives were."""
+"""Jobs of 2 and 4 processes in the environment of torchrun: what each rank writes, and what its collectives were."""
 
 import json
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
+from tests.support import warm_python
 
 pytest.importorskip("torch", reason="these programs train with PyTorch")
 
@@ -51,7 +52,13 @@ class Ended:
 
 
 def python(folder: Path, *words: str, **environment: str) -> Ended:
-    """Runs Python in a folder."""
+    """Runs Python in a folder, where it does not matter whether torch is imported by the program or before it."""
+    done = warm_python.run(*words, cwd=folder, env={**os.environ, **environment})
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def new_python(folder: Path, *words: str, **environment: str) -> Ended:
+    """Runs a new Python in a folder: the program is the first to import torch."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
@@ -63,9 +70,12 @@ def python(folder: Path, *words: str, **environment: str) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+RUN = ("-m", "kinetoscope", "run", "--no-summary")
+
+
 def profiled(folder: Path, *words: str, **environment: str) -> Ended:
-    """Runs `kinetoscope run` without a summary."""
-    return python(folder, "-m", "kinetoscope", "run", "--no-summary", *words, **environment)
+    """Runs `kinetoscope run` without a summary, where torch is there already."""
+    return python(folder, *RUN, *words, **environment)
 
 
 def program(folder: Path, ending: str, name: str = "train.py") -> str:
@@ -88,7 +98,7 @@ def summarised(tmp_path_factory):
     name = program(folder, "train(5)\nsys.exit(int(sys.argv[1]))\n")
     plain = python(folder, name, "6")
     words = ["run", "--shapes", "--memory", "--chrome", "-o", "out/all", name, "6"]
-    return folder, plain, python(folder, "-m", "kinetoscope", *words)
+    return folder, plain, new_python(folder, "-m", "kinetoscope", *words)
 
 
 def test_the_program_is_not_disturbed(summarised):
@@ -197,7 +207,7 @@ def test_an_interrupted_program_leaves_its_trace(tmp_path):
 def test_an_exception_is_shown_as_always_and_the_trace_is_kept(tmp_path):
     ending = "def fail():\n    torch.ones(2, 3) @ torch.ones(2, 3)\ntrain(1)\nfail()\n"
     name = program(tmp_path, ending)
-    plain, ended = python(tmp_path, name), profiled(tmp_path, name)
+    plain, ended = new_python(tmp_path, name), new_python(tmp_path, *RUN, name)
     assert ended == plain
     assert ended.code == 1
     with kinetoscope.open(tmp_path / "train.ktrace") as trace:
@@ -260,7 +270,7 @@ def test_the_environment_of_torch_is_still_the_programs_to_set(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nprint(torch.get_num_threads())\n"
     )
-    ended = profiled(tmp_path, "train.py", OMP_NUM_THREADS="2")
+    ended = new_python(tmp_path, *RUN, "train.py", OMP_NUM_THREADS="2")
     assert ended.out == "1\n"
 
 
@@ -270,7 +280,7 @@ def test_a_module_is_profiled_wherever_it_imports_torch(tmp_path):
     (package / "__init__.py").write_text("import torch\n")
     program(package, "if __name__ == '__main__':\n    train(int(sys.argv[1]))\n", "tool.py")
     plain = python(tmp_path, "-m", "package.tool", "2")
-    ended = profiled(tmp_path, "-o", "mine.ktrace", "-m", "package.tool", "2")
+    ended = new_python(tmp_path, *RUN, "-o", "mine.ktrace", "-m", "package.tool", "2")
     assert ended == plain
     with kinetoscope.open(tmp_path / "mine.ktrace") as trace:
         assert trace.table("steps").num_rows == 2

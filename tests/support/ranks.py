@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.support import warm_python
+
 BEGIN = """
 import json, os, sys, warnings
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 import torch.distributed as dist
 import kinetoscope
 warnings.simplefilter("ignore", FutureWarning)
+torch.set_num_threads(1)
 CPU = [kinetoscope.ProfilerActivity.CPU]
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -28,15 +31,49 @@ dist.destroy_process_group()
 def run_ranks(program: str, folder: Path, ranks: int = 2) -> None:
     """Runs a program in every rank of a job, with `rank` and `ranks` set, in a folder; fails if one of them fails.
 
-    The launcher takes a free port itself.
+    The ranks have the environment that torchrun gives them, and this process keeps their store as torchrun does.
     """
-    script = folder / "job.py"
-    script.write_text(BEGIN + textwrap.dedent(program) + END)
+    from torch.distributed import TCPStore
+
+    script = _script(program, folder)
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    of_job = {
+        **os.environ,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": "job",
+    }
+    done = warm_python.run_together(
+        [
+            ([script], {**of_job, "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)})
+            for rank in range(ranks)
+        ],
+        cwd=folder,
+    )
+    for rank in done:
+        assert rank.returncode == 0, rank.stderr[-4000:]
+
+
+def run_ranks_by_torchrun(program: str, folder: Path, ranks: int = 2) -> None:
+    """The same by torchrun, for what depends on it; the launcher takes a free port itself."""
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script),
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+        str(_script(program, folder)),
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=180, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISTRIBUTED_DEBUG": "OFF"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def _script(program: str, folder: Path) -> Path:
+    """Writes what each rank runs."""
+    script = folder / "job.py"
+    script.write_text(BEGIN + textwrap.dedent(program) + END)
+    return script

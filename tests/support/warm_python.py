@@ -1,0 +1,201 @@
+"""Runs Python programs in processes of their own that have PyTorch already: forked from one that imported it.
+
+A new Python spends two seconds on `import torch`; a fork of a warm one starts in milliseconds and is as much a process
+of its own: its memory, working directory, environment, signals, exit code and exit handlers are the program's. For
+programs whose first import of torch is the point of a test, or that set what torch and Python read when they begin, start
+a new Python.
+
+    done = warm_python.run("-c", "import torch; print(torch.ones(3))", cwd=folder)
+    done.stdout, done.returncode
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# What Python, torch or its libraries read only once, when they begin.
+_READ_ONCE = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH_", "KINETO_", "GOMP_")
+_template: subprocess.Popen[str] | None = None
+_template_environment: dict[str, str] = {}
+
+
+def run(
+    *words: str | os.PathLike[str],
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python WORDS...` (`-c TEXT`, `-m MODULE` or a file, and arguments) to its end.
+
+    Raises:
+        ValueError: The environment sets what only a new Python would read.
+    """
+    (done,) = run_together([(words, env)], cwd)
+    return done
+
+
+def run_together(
+    programs: Iterable[tuple[Sequence[str | os.PathLike[str]], Mapping[str, str] | None]],
+    cwd: str | os.PathLike[str] | None = None,
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs several programs at the same time, each by its words and its environment, until all have ended.
+
+    Raises:
+        ValueError: An environment sets what only a new Python would read.
+    """
+    requests: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as open_files:
+        outputs = []
+        for words, given in programs:
+            environment = dict(os.environ if given is None else given)
+            files = [open_files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+            outputs.append(files)
+            requests.append(
+                {
+                    "words": [os.fspath(word) for word in words],
+                    "cwd": os.fspath(os.getcwd() if cwd is None else cwd),
+                    "environment": environment,
+                    # The template was started before them, and opens them as this process's.
+                    "outputs": [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in files],
+                }
+            )
+        codes = _ask(requests)
+        texts = []
+        for files in outputs:
+            for file in files:
+                file.seek(0)
+            texts.append([file.read() for file in files])
+    return [
+        subprocess.CompletedProcess([sys.executable, *request["words"]], code, *text)
+        for request, code, text in zip(requests, codes, texts, strict=True)
+    ]
+
+
+def _ask(requests: list[dict[str, Any]]) -> list[int]:
+    """Lets the template fork for each request; returns the exit codes, once all have ended."""
+    global _template, _template_environment
+    if _template is None:
+        _template_environment = dict(os.environ)
+        _template = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        atexit.register(_close)
+    for request in requests:
+        given = request["environment"]
+        changed = [
+            name
+            for name in {*_template_environment, *given}
+            if name.startswith(_READ_ONCE) and _template_environment.get(name) != given.get(name)
+        ]
+        if changed:
+            raise ValueError(
+                f"{', '.join(sorted(changed))} differs from the warm process's: start a new Python"
+            )
+    assert _template.stdin is not None
+    assert _template.stdout is not None
+    try:
+        _template.stdin.write(json.dumps(requests) + "\n")
+        _template.stdin.flush()
+        answer = _template.stdout.readline()
+    except BaseException:
+        # A timeout or an interrupt: what still runs must not outlive the test.
+        os.killpg(_template.pid, signal.SIGKILL)
+        _close()
+        raise
+    if not answer:
+        _close()
+        raise RuntimeError("the process that forks warm Pythons has ended")
+    codes: list[int] = json.loads(answer)
+    return codes
+
+
+def _close() -> None:
+    """Ends the template."""
+    global _template
+    if _template is not None:
+        with _template, contextlib.suppress(BrokenPipeError):
+            _template.stdin.close()  # type: ignore[union-attr]
+        _template = None
+    atexit.unregister(_close)
+
+
+# ---------------------------------------------------------------------------------------- in the process that is forked
+
+
+def _next_program() -> dict[str, Any]:
+    """Forks for each request that comes; returns it in the fork."""
+    for line in sys.stdin:
+        children = []
+        for request in json.loads(line):
+            child = os.fork()
+            if child == 0:
+                return request
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
+    os._exit(0)
+
+
+def _become(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Makes this process what a new Python would be; returns the code of the program and the names it begins with."""
+    import types
+
+    for number, path in zip((0, 1, 2), (os.devnull, *request["outputs"]), strict=True):
+        opened = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115  (open as long as the process lives)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    first, *rest = request["words"]
+    sys.orig_argv = [sys.executable, first, *rest]
+    if first == "-m":
+        sys.path[0] = os.getcwd()
+        sys.argv = ["-m", *rest[1:]]
+        return compile(f"import runpy; runpy._run_module_as_main({rest[0]!r})", "<warm>", "exec", dont_inherit=True), {}
+    if first == "-c":
+        sys.path[0] = ""
+        sys.argv = ["-c", *rest[1:]]
+        return compile(rest[0], "<string>", "exec", dont_inherit=True), main.__dict__
+    sys.path[0] = str(Path(first).resolve().parent)
+    sys.argv = [first, *rest]
+    main.__file__ = os.path.abspath(first)
+    return compile(Path(first).read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import gc
+
+    import pyarrow
+    import torch._dynamo
+    import torch.profiler
+
+    del pyarrow, torch
+    # Pages of objects that no fork's collector looks at stay shared.
+    gc.collect()
+    gc.freeze()
+    try:
+        exec(*_become(_next_program()))
+    except (Exception, KeyboardInterrupt) as error:
+        # Shown as Python shows it, without the frame of this file; then it ends the process as it does there.
+        shown = error.with_traceback(error.__traceback__.tb_next)
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        sys.excepthook = lambda *_: None
+        raise
