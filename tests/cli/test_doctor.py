@@ -1,17 +1,16 @@
 """What the doctor says."""
 
 import subprocess
-import sys
 
 import pytest
 
+from tests.support import warm_python
 
-def doctor(start: str = "", *words: str, **more) -> subprocess.CompletedProcess:
+
+def doctor(start: str = "", *words: str) -> subprocess.CompletedProcess:
     """Runs the doctor in a process of its own, after a line of Python."""
     program = f"import sys\n{start}\nfrom kinetoscope.cli import main\nmain({['doctor', *words]!r})"
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, **more
-    )
+    return warm_python.run("-c", program)
 
 
 def test_it_names_the_engine_and_every_tested_feature():

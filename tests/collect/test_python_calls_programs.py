@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from torch.profiler import ProfilerActivity
 
 import kinetoscope
 from kinetoscope.trace import SpanKind
+from tests.support import warm_python
 from tests.support.calls import Calls, name, recorded, rows_of, tree, within
 
 HERE = __file__
@@ -199,10 +199,7 @@ def run_to_its_end(path: Path, end: str) -> Any:
         .replace("{path!r}", f"__import__('pathlib').Path({str(path)!r})")
         .replace("{end}", end)
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text], cwd=_Path(__file__).parents[2], capture_output=True, text=True, check=False,
-        timeout=250, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
+    done = warm_python.run("-c", text, cwd=_Path(__file__).parents[2])
     assert done.stderr == ""
     return done.returncode, kinetoscope.open(path)
 

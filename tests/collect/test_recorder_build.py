@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from kinetoscope import RecorderError
 from kinetoscope.collect import _build, _recorder
 from kinetoscope.collect._native import native_engine_status
 from tests.conftest import ROOT
+from tests.support import warm_python
 
 NO_COMPILER = "/no/such/compiler"
 
@@ -127,9 +126,7 @@ SENTENCE = "recording needs torch 2.7 or newer, and torch 2.6.0+cu124 is install
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", OLD + program], capture_output=True, text=True, check=False, env=os.environ
-    )
+    return warm_python.run("-c", OLD + program)
 
 
 def test_an_older_torch_is_refused_before_anything_is_compiled():

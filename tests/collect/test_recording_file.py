@@ -19,6 +19,7 @@ import torch
 import kinetoscope
 from kinetoscope import ProfilerActivity, RecorderError, StateError
 from kinetoscope.collect._recorder import load_recorder
+from tests.support import warm_python
 from tests.support.recorded import named, profile
 
 
@@ -71,9 +72,8 @@ def test_a_start_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
         "except kinetoscope.RecorderError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    done = warm_python.run("-c", program, str(path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert os.strerror(errno.EFBIG) in done.stdout
     assert path.read_bytes() == b"precious"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.recording"]
@@ -184,17 +184,10 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("faulthandler", [(), ("-X", "faulthandler")])
-def test_a_recording_cut_short_by_others_does_not_end_the_job(
-    tmp_path: Path, faulthandler: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("first", ["", "import faulthandler; faulthandler.enable()"])
+def test_a_recording_cut_short_by_others_does_not_end_the_job(tmp_path: Path, first: str) -> None:
     path = tmp_path / "x.recording"
-    done = subprocess.run(
-        [sys.executable, *faulthandler, "-c", CUT_SHORT, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm_python.run("-c", first + CUT_SHORT, str(path))
     assert done.returncode == 0, done.stderr
     assert f"another program cut {path} short" in done.stdout
     assert "the file begins with other bytes" in done.stdout
@@ -213,9 +206,7 @@ def test_another_handler_still_gets_the_faults_of_others(tmp_path: Path) -> None
         "    file.truncate(0)\n"
         "    pages[5000]\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = warm_python.run("-c", program, cwd=tmp_path)
     assert done.returncode == -7
     assert "Fatal Python error: Bus error" in done.stderr
 

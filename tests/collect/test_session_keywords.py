@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -15,6 +13,7 @@ import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, profile, schedule
 from kinetoscope.collect import _experimental
 from kinetoscope.collect._session import running
+from tests.support import warm_python
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
@@ -185,9 +184,7 @@ def test_the_environment_asks_for_an_observer_as_in_torch(tmp_path):
         "print(prof.execution_trace_observer.get_output_file_path())\n"
     )
     environment = {**os.environ, "ENABLE_PYTORCH_EXECUTION_TRACE": "1", "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
+    done = warm_python.run("-c", program, env=environment)
     assert done.returncode == 0, done.stderr
     with open(done.stdout.strip(), encoding="utf-8") as file:
         assert "aten::add" in {node["name"] for node in json.load(file)["nodes"]}

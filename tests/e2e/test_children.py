@@ -12,6 +12,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.tables.breakdown import PARTS
+from tests.support import warm_python
 
 pytest.importorskip("torch", reason="these programs compute with PyTorch")
 
@@ -116,6 +117,12 @@ class Ended:
     files: list[str] = field(default_factory=list)
 
 
+def left_in(folder: Path) -> list[str]:
+    """The files in a folder that are no programs."""
+    files = sorted(path.name for path in folder.iterdir() if path.suffix not in (".py", "") or path.is_dir())
+    return [name for name in files if name != "__pycache__"]
+
+
 def run(folder: Path, program: str, *words: str, name: str = "family.py", text: str = "") -> Ended:
     """Runs a program that is put into a folder, under `kinetoscope run --children` with some words."""
     (folder / name).write_text(program, encoding="utf-8")
@@ -132,8 +139,15 @@ def run(folder: Path, program: str, *words: str, name: str = "family.py", text: 
         check=False,
         env=environment,
     )
-    files = sorted(path.name for path in folder.iterdir() if path.suffix not in (".py", "") or path.is_dir())
-    return Ended(done.returncode, done.stdout, done.stderr, [name for name in files if name != "__pycache__"])
+    return Ended(done.returncode, done.stdout, done.stderr, left_in(folder))
+
+
+def run_warm(folder: Path, program: str, *words: str, name: str) -> Ended:
+    """The same where the program does not have to be the first to import torch."""
+    (folder / name).write_text(program, encoding="utf-8")
+    environment = {**os.environ, "COLUMNS": "100"}
+    done = warm_python.run("-m", "kinetoscope", "run", "--children", *words, cwd=folder, env=environment)
+    return Ended(done.returncode, done.stdout, done.stderr, left_in(folder))
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +370,7 @@ if __name__ == "__main__":
 
 
 def test_a_loop_that_waits_for_a_worker_is_not_busy_with_what_the_worker_does(tmp_path):
-    ended = run(tmp_path, STARVED, "-o", "starved", "starved.py", name="starved.py")
+    ended = run_warm(tmp_path, STARVED, "-o", "starved", "starved.py", name="starved.py")
     assert ended.code == 0, ended.err
     with kinetoscope.open(tmp_path / "starved.ktrace") as trace:
         loop, worker = trace.table("processes")["process"].to_pylist()

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import kinetoscope
+from tests.support import warm_python
 
 pytest.importorskip("torch", reason="the demo trains with PyTorch")
 
@@ -35,10 +36,7 @@ def on_a_terminal(folder, *words: str, columns: int, **environment: str) -> tupl
 
 
 def test_the_demo_trains_shows_and_leaves_traces(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "kinetoscope", "demo", "--steps", "4"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = warm_python.run("-m", "kinetoscope", "demo", "--steps", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for part in ("1/2  Training a small GPT", "2/2  Training a small conv", "step    4/4  loss", "What next"):
         assert part in done.stdout
@@ -87,8 +85,6 @@ def test_the_progress_line_stops_where_the_program_talks(tmp_path, talks, rewrit
 
 def test_no_progress_is_shown_where_nobody_looks(tmp_path):
     (tmp_path / "train.py").write_text(QUIET)
-    done = subprocess.run(
-        [sys.executable, "-m", "kinetoscope", "run", "--no-summary", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = warm_python.run("-m", "kinetoscope", "run", "--no-summary", "train.py", cwd=tmp_path)
+    assert done.returncode == 0
     assert done.stdout == done.stderr == ""

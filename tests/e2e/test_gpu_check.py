@@ -1,12 +1,13 @@
 """The tests of devices, on a device that needs no hardware: in processes of their own, since torch keeps a device for good."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import warm_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,16 +59,16 @@ def test_without_a_device_one_line_says_so(tmp_path):
 
     if found_device() is not None:
         pytest.skip("there is a device here")
-    done = run([sys.executable, "-m", "tests.gpu", str(tmp_path / "out")], os.environ, expected=3)
+    done = warm_python.run("-m", "tests.gpu", str(tmp_path / "out"), cwd=ROOT)
+    assert done.returncode == 3
     assert done.stderr == "gpu-check: there is no device here that torch can record; nothing was checked\n"
     assert not (tmp_path / "out").exists()
 
 
 def test_a_device_that_torch_does_not_know_is_a_wrong_argument(tmp_path):
     pytest.importorskip("torch", reason="devices are used through PyTorch")
-    done = run(
-        [sys.executable, "-m", "tests.gpu", str(tmp_path), "--device", "abacus"], os.environ, expected=2
-    )
+    done = warm_python.run("-m", "tests.gpu", str(tmp_path), "--device", "abacus", cwd=ROOT)
+    assert done.returncode == 2
     assert "--device abacus: " in done.stderr
     assert "Traceback" not in done.stderr
 

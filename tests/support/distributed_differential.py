@@ -1,4 +1,4 @@
-"""A job for torchrun: each rank records the distributed programs with both profilers and prints what they do not agree on."""
+"""A job of several ranks: each records the distributed programs with both profilers and prints what they do not agree on."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.support.programs.distributed import DISTRIBUTED
 def main(folder: str) -> None:
     """Writes the differences of this rank as JSON: for each program those that no known difference explains."""
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     found: dict[str, dict[str, object]] = {}

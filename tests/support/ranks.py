@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support import warm_python
@@ -29,13 +30,17 @@ dist.destroy_process_group()
 
 
 def run_ranks(program: str, folder: Path, ranks: int = 2) -> None:
-    """Runs a program in every rank of a job, with `rank` and `ranks` set, in a folder; fails if one of them fails.
+    """Runs a program in every rank of a job, with `rank` and `ranks` set, in a folder; fails if one of them fails."""
+    run_in_ranks([_script(program, folder)], folder, ranks)
+
+
+def run_in_ranks(words: Sequence[str | os.PathLike[str]], folder: Path, ranks: int) -> None:
+    """Runs `python WORDS...` in every rank of a job, in a folder; fails if one of them fails.
 
     The ranks have the environment that torchrun gives them, and this process keeps their store as torchrun does.
     """
     from torch.distributed import TCPStore
 
-    script = _script(program, folder)
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     of_job = {
         **os.environ,
@@ -50,7 +55,7 @@ def run_ranks(program: str, folder: Path, ranks: int = 2) -> None:
     }
     done = warm_python.run_together(
         [
-            ([script], {**of_job, "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)})
+            (words, {**of_job, "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)})
             for rank in range(ranks)
         ],
         cwd=folder,

@@ -153,11 +153,12 @@ def _become(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Makes this process what a new Python would be; returns the code of the program and the names it begins with."""
     import types
 
-    for number, path in zip((0, 1, 2), (os.devnull, *request["outputs"]), strict=True):
+    for number, path in enumerate((os.devnull, *request["outputs"])):
         opened = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115  (open as long as the process lives)
+    # The template's reads requests.
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
@@ -168,7 +169,9 @@ def _become(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if first == "-m":
         sys.path[0] = os.getcwd()
         sys.argv = ["-m", *rest[1:]]
-        return compile(f"import runpy; runpy._run_module_as_main({rest[0]!r})", "<warm>", "exec", dont_inherit=True), {}
+        return compile(
+            f"import runpy; runpy._run_module_as_main({rest[0]!r})", "<warm>", "exec", dont_inherit=True
+        ), {}
     if first == "-c":
         sys.path[0] = ""
         sys.argv = ["-c", *rest[1:]]
