@@ -44,21 +44,20 @@ def build(folder: Path) -> Path:
     sources = [NATIVE / "recorder" / name for name in WITHOUT_TORCH]
     sources.append(NATIVE / "core" / "fault_guard.cpp")
     sources.append(NATIVE / "tests" / "without_torch" / "no_torch.cpp")
+    # All C++ as one source, which takes a quarter of the time; make native-test takes each by itself.
+    whole = folder / "whole.cpp"
+    whole.write_text("".join(f'#include "{source}"\n' for source in sources if source.suffix == ".cpp"))
+    cxx = os.environ.get("CXX", "g++")
     objects = []
-    running = []
-    for source in sources:
-        made = folder / (source.name + ".o")
+    for source in [whole, *(source for source in sources if source.suffix == ".c")]:
         compiler = [os.environ.get("CC", "gcc"), "-std=c11"]
         if source.suffix == ".cpp":
-            compiler = [os.environ.get("CXX", "g++"), "-std=c++20", "-Werror"]
-        running.append(subprocess.Popen([*compiler, *flags, "-c", str(source), "-o", str(made)]))
-        objects.append(str(made))
-    if any(process.wait() for process in running):
-        raise SystemExit("the recorder does not compile without torch")
+            compiler = [cxx, "-std=c++20", "-Werror"]
+        objects.append(str(folder / (source.name + ".o")))
+        if subprocess.run([*compiler, *flags, "-c", str(source), "-o", objects[-1]], check=False).returncode:
+            raise SystemExit("the recorder does not compile without torch")
     library = folder / "recorder.so"
-    subprocess.run(
-        [os.environ.get("CXX", "g++"), "-shared", *flags, "-o", str(library), *objects], check=True
-    )
+    subprocess.run([cxx, "-shared", *flags, "-o", str(library), *objects], check=True)
     return library
 
 
