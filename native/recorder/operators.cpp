@@ -89,9 +89,18 @@ uint32_t parameter_of(ThreadState& thread, Session& session) {
   return id;
 }
 
+// Whether it is the span that autograd's engine puts around a backward function: the first to see that
+// function run.
+bool wraps_backward(const at::RecordFunction& function) {
+  constexpr char kEngine[] = "autograd::engine::";
+  return std::strncmp(function.name(), kEngine, sizeof kEngine - 1) == 0;
+}
+
 // Fills where Python stands into `span`: from the span around it when nothing can have moved, else by a walk.
 // Returns what there is to say of its calls, see SpanRecord::forward_thread.
-uint16_t place(ThreadState& thread, Session& session, OpenSpan& span, bool modules, at::RecordScope scope) {
+uint16_t place(ThreadState& thread, Session& session, const at::RecordFunction& function, OpenSpan& span,
+               bool modules) {
+  const at::RecordScope scope = function.scope();
   const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
   uint16_t kept = 0;
   const PythonPosition position = python_position(thread);
@@ -103,7 +112,7 @@ uint16_t place(ThreadState& thread, Session& session, OpenSpan& span, bool modul
     span.stack = around->stack;
     span.module = around->module;
   } else {
-    const Place here = locate(thread, session, position, modules, backward);
+    const Place here = locate(thread, session, position, modules, backward || wraps_backward(function));
     span.stack = here.stack;
     span.module = here.module;
     kept = here.kept;
@@ -169,7 +178,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
       const uint32_t name = name_of(*thread, *session, function);
       record->name = name & ~kBetweenRanks;
       if ((what & (kRecordStacks | kRecordModules)) != 0) {
-        kept = place(*thread, *session, span, (what & kRecordModules) != 0, scope);
+        kept = place(*thread, *session, function, span, (what & kRecordModules) != 0);
       }
       record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
       record->module = span.module;

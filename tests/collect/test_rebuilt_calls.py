@@ -124,6 +124,16 @@ def backward(_: Any) -> None:
         single(x).sum().backward()
 
 
+def trained(x: torch.Tensor) -> None:
+    double(single(x).abs()).sum().backward()
+
+
+def backward_in_a_call(_: Any) -> None:
+    x = torch.ones(2, 4, requires_grad=True)
+    for _ in range(3):
+        trained(x)
+
+
 def indexes(_: Any) -> None:
     x = torch.ones(4, 4, 4)
     for _ in range(2):
@@ -161,7 +171,7 @@ def steps(prof: Any) -> None:
 
 PROGRAMS = [
     one_line, two_instructions, two_calls_in_one_line, two_branches, calls_of_calls, recursion, a_loop_inside,
-    comprehension, backward, indexes, ranges, modules_in_a_row, steps,
+    comprehension, backward, backward_in_a_call, indexes, ranges, modules_in_a_row, steps,
 ]  # fmt: skip
 
 

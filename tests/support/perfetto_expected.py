@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.formats._chrome_calls import rebuilt_calls
 from kinetoscope.formats._chrome_facts import described_arguments
 from kinetoscope.formats._chrome_spans import shown_spans
-from kinetoscope.formats._chrome_stacks import shown_stacks
 from kinetoscope.formats.chrome import CATEGORIES, DEVICE_CATEGORIES
+from kinetoscope.tables.rebuilt_calls import rebuilt_calls
+from kinetoscope.tables.shown_stacks import shown_stacks
 from kinetoscope.trace import SpanKind, Trace
 from kinetoscope.trace._schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.strict_json import paired

@@ -195,6 +195,7 @@ class ReadsCycles:
         group_by_input_shape: bool = False,
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
+        include_python_functions: bool | None = None,
     ) -> Any:
         """Sum up the last finished cycle by operator; with `acc_events=True`, all cycles.
 
@@ -202,6 +203,9 @@ class ReadsCycles:
             group_by_input_shape: Keep different input shapes apart.
             group_by_stack_n: Keep different stacks apart, looking at this many innermost frames.
             group_by_overload_name: Keep overloads apart.
+            include_python_functions: Whether calls of Python functions and modules, which are events with
+                `with_stack=True`, are among them; None does as the installed torch: up to 2.13 they are, from 2.14 on
+                they are not.
 
         Returns:
             An `EventList` with one row for each group.
@@ -215,6 +219,7 @@ class ReadsCycles:
             group_by_input_shape=group_by_input_shape,
             group_by_stack_n=group_by_stack_n,
             group_by_overload_name=group_by_overload_name,
+            include_python_functions=include_python_functions,
         )
 
     def events(self) -> Any:

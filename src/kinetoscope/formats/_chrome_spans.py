@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope import _core
-from kinetoscope.formats._chrome_calls import RebuiltCalls, rebuilt_calls
 from kinetoscope.formats._chrome_facts import described_arguments
 from kinetoscope.formats._chrome_read_info import lacks
-from kinetoscope.trace import SpanKind
+from kinetoscope.tables.rebuilt_calls import RebuiltCalls, call_names, order_with_calls, rebuilt_calls
 from kinetoscope.trace._calls import call_mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.formats._chrome_stacks import ShownStacks
+    from kinetoscope.tables.shown_stacks import ShownStacks
     from kinetoscope.trace import Trace
 
     Arrays = dict[str, NDArray[Any]]
@@ -110,9 +109,10 @@ def shown_spans(trace: Trace, shown: ShownStacks) -> ShownSpans:
         if calls.unsure.any():
             columns.setdefault("arguments", np.full(len(spans), -1, np.int32))
             texts.append(_UNSURE)
-        columns, moved = _with_calls(columns, calls, trace, len(texts) - 1)
+        columns, moved = _with_calls(columns, calls, len(texts) - 1)
     if call_mask(columns["kind"]).any():
-        _name_calls(trace, shown, columns, strings, calls is not None)
+        own_stack = columns["stack"] if calls is not None else trace.column("spans", "own_stack")
+        columns["name"] = call_names(trace, shown, columns, own_stack, strings)
     return ShownSpans(columns, strings, texts, moved)
 
 
@@ -125,25 +125,19 @@ def _with_overloads(
     strings.extend(
         f"{strings[one]}.{strings[other]}" if other > 0 else strings[one] for one, other in pairs.T.tolist()
     )
-    return np.asarray(row.reshape(-1) + first, np.int32)
+    return np.where(overload > 0, row.reshape(-1) + first, name).astype(np.int32)
 
 
-def _with_calls(
-    columns: Arrays, calls: RebuiltCalls, trace: Trace, unsure: int
-) -> tuple[Arrays, NDArray[np.int32]]:
+def _with_calls(columns: Arrays, calls: RebuiltCalls, unsure: int) -> tuple[Arrays, NDArray[np.int32]]:
     """The same columns with calls in their places, and where each row went; lanes are those of all together."""
     count, more = len(columns["start_ns"]), len(calls.start_ns)
     nothing = np.full(more, -1, np.int32)
     zeros = np.zeros(more, np.uint8)
-    frame = np.append(trace.columns("stacks")["frame"], -1)[calls.stack]
-    function = np.append(trace.columns("frames")["function"], 0)[frame]
-    of_module = calls.module >= 0
-    class_name = np.append(trace.columns("modules")["class"], 0)[calls.module]
     added: Arrays = {
         "start_ns": calls.start_ns,
         "duration_ns": calls.duration_ns,
-        "name": np.where(of_module, class_name, function),
-        "kind": np.where(of_module, np.uint8(SpanKind.MODULE), np.uint8(SpanKind.PYTHON)),
+        "name": calls.name,
+        "kind": calls.kind,
         "module": calls.module,
         "arguments": np.where(calls.unsure, np.int32(unsure), np.int32(-1)),
         "thread": calls.thread,
@@ -152,15 +146,7 @@ def _with_calls(
         "stack": calls.stack,
         "category": zeros,
     }
-    # Of what begins at the same time the longer one is around the other, and a call around what runs in it.
-    order = np.lexsort(
-        (
-            np.append(np.arange(count, dtype=np.int64) + more, calls.depth.astype(np.int64)),
-            -np.append(columns["duration_ns"], calls.duration_ns),
-            np.append(columns["start_ns"], calls.start_ns),
-            np.append(columns["thread"], calls.thread),
-        )
-    )
+    order = order_with_calls(columns, calls)
     merged = {
         name: np.append(values, added.get(name, nothing).astype(values.dtype))[order]
         for name, values in columns.items()
@@ -169,43 +155,3 @@ def _with_calls(
     moved[order] = np.arange(count + more, dtype=np.int32)
     merged["lane"] = _core.nest(merged["thread"], merged["start_ns"], merged["duration_ns"])["lane"]
     return merged, np.append(moved[:count], np.int32(-1))
-
-
-def _name_calls(trace: Trace, shown: ShownStacks, columns: Arrays, strings: list[str], rebuilt: bool) -> None:
-    """Give calls the names that Kineto gives them: `file(line): function`, and `nn.Module: Class_0`.
-
-    A source that is not ours may have named them so already; what has another name than its function keeps it.
-    """
-    kind, module = columns["kind"], columns["module"]
-    # The trace's own column stays as it is.
-    name = columns["name"] = columns["name"].copy()
-    stacks, frames, modules = (trace.columns(table) for table in ("stacks", "frames", "modules"))
-    if (calls := np.flatnonzero(kind == SpanKind.PYTHON)).size:
-        stack = columns["stack"][calls] if rebuilt else trace.column("spans", "own_stack")[calls]
-        frame = np.append(stacks["frame"], -1)[stack]
-        function = np.append(frames["function"], -1)[frame]
-        # Built-in functions have no file, and Kineto writes their names alone.
-        in_file = np.array([bool(shown.strings[file]) for file in shown.file.tolist()] + [False], np.bool_)
-        own = (function == name[calls]) & in_file[frame]
-        begins = np.where(frames["first_line"] > 0, frames["first_line"], frames["line"])
-        first = len(strings)
-        strings.extend(
-            f"{shown.strings[file]}({line}): {shown.strings[called].rpartition('.')[2]}"
-            for file, line, called in zip(
-                shown.file.tolist(), begins.tolist(), frames["function"].tolist(), strict=True
-            )
-        )
-        name[calls[own]] = first + frame[own]
-    if (calls := np.flatnonzero(kind == SpanKind.MODULE)).size:
-        named = np.append(modules["class"], -1)[module[calls]]
-        own = named == name[calls]
-        of_class = modules["class"].tolist()
-        seen: dict[int, int] = {}
-        # Numbered in the order of their first calls.
-        place = np.full(len(of_class), -1, np.int32)
-        for row in module[calls[own][np.argsort(columns["start_ns"][calls[own]], kind="stable")]].tolist():
-            if place[row] < 0:
-                place[row] = len(strings)
-                number = seen[of_class[row]] = seen.get(of_class[row], -1) + 1
-                strings.append(f"nn.Module: {strings[of_class[row]]}_{number}")
-        name[calls[own]] = place[module[calls[own]]]

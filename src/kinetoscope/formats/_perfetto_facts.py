@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kinetoscope.formats._chrome_stacks import ShownStacks
     from kinetoscope.formats._perfetto_spans import Slices
+    from kinetoscope.tables.shown_stacks import ShownStacks
     from kinetoscope.trace import Trace
     from kinetoscope.trace._columns import Columns
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.formats._chrome_spans import ShownSpans
-    from kinetoscope.formats._chrome_stacks import ShownStacks
+    from kinetoscope.tables.shown_stacks import ShownStacks
     from kinetoscope.trace import Trace
 
 _NATIVE = ("start_ns", "duration_ns", "name", "thread", "lane")

@@ -31,8 +31,8 @@ from kinetoscope.formats._chrome_links import FLOWS, link
 from kinetoscope.formats._chrome_read_info import WINDOW, lacks
 from kinetoscope.formats._chrome_read_own import OWN
 from kinetoscope.formats._chrome_spans import ShownSpans, shown_spans
-from kinetoscope.formats._chrome_stacks import ShownStacks, shown_stacks
 from kinetoscope.formats._chrome_tracks import Tracks, lay_out
+from kinetoscope.tables.shown_stacks import ShownStacks, shown_stacks
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._calls import calls_of
 

@@ -21,11 +21,11 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.formats._block_file import write_blocks
-from kinetoscope.formats._chrome_stacks import shown_stacks
 from kinetoscope.formats._perfetto_counters import counter_series
 from kinetoscope.formats._perfetto_facts import allocation_facts, span_facts
 from kinetoscope.formats._perfetto_spans import chosen_slices
 from kinetoscope.formats._perfetto_tracks import lay_out
+from kinetoscope.tables.shown_stacks import shown_stacks
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace

@@ -8,6 +8,7 @@ import numpy as np
 
 from kinetoscope import _core
 from kinetoscope.tables._visible import EventTree, asynchronous, event_tree, on_device_mask, visible_spans
+from kinetoscope.tables.event_calls import EventTrace
 from kinetoscope.trace._assemble import sums_below
 from kinetoscope.trace._device_time import counted_launches, operators_around
 from kinetoscope.trace._schema import STORED
@@ -164,6 +165,9 @@ def event_of_launch(trace: Trace) -> NDArray[np.int32]:
     """For each launch the event that started it: the operator around a runtime call; -1 where none is."""
 
     def make() -> NDArray[np.int32]:
+        if isinstance(trace, EventTrace):
+            # A call starts nothing: the operator around it does.
+            return visible_spans(trace).shown(trace.moved[event_of_launch(trace.source)])
         spans, tree = trace.columns("spans"), event_tree(trace)
         if tree is None:
             nests = spans["lane"] == 0

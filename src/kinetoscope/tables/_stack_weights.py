@@ -9,6 +9,7 @@ import numpy as np
 from kinetoscope._errors import StateError
 from kinetoscope.tables._event_numbers import TIMES, numbers
 from kinetoscope.tables.average_event import FunctionEventAvg
+from kinetoscope.trace._calls import call_mask
 from kinetoscope.trace._naming import frame_texts, stack_frames
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def stack_weights(events: EventList, metric: str) -> Weights:
     _refuse_without_stacks(events)
     trace, spans = events.trace, np.flatnonzero(rows >= 0)
     stacks = trace.column("spans", "stack")[rows[spans]]
-    known = np.flatnonzero(stacks >= 0)
+    # What a call does itself is in no operator.
+    known = np.flatnonzero((stacks >= 0) & ~call_mask(trace.column("spans", "kind")[rows[spans]]))
     sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
     np.add.at(sums, stacks[known], numbers(trace, TIMES[metric])[rows[spans][known]])
     texts, weights = frame_texts(trace), Weights()

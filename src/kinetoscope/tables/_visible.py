@@ -5,18 +5,20 @@ as one event. Here both are *absorbed*: their self time and memory go to the nea
 children become its children, so totals are the same as torch's and nothing is lost.
 
 Calls of Python functions and modules on the timeline are absorbed too, and events nest as if the calls were not there:
-recording them changes no number of any event. Asynchronous events and those of devices stand beside the tree, as in
+recording them changes no number of any event. Where the session asked for stacks, torch lists calls as events:
+`kinetoscope.tables.event_calls` makes the trace in which they are, and there they nest with the rest. Asynchronous events and those of devices stand beside the tree, as in
 torch: they are in nothing and nothing is in them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope import _core
+from kinetoscope.tables.event_calls import EventTrace, nest_as_torch
 from kinetoscope.trace._calls import calls_of
 from kinetoscope.trace._schema import FLAG_ASYNC
 from kinetoscope.trace._steps import MARK
@@ -125,6 +127,11 @@ def python_calls(trace: Trace) -> NDArray[np.bool_] | None:
     return calls_of(trace)
 
 
+def _absorbed_calls(trace: Trace) -> NDArray[np.bool_] | None:
+    """Which spans are calls that are no events, or None when none are."""
+    return None if isinstance(trace, EventTrace) else calls_of(trace)
+
+
 def asynchronous(trace: Trace) -> NDArray[np.bool_] | None:
     """Which spans ended on another thread than they began, or None when none did."""
     flags = trace.column("spans", "flags")
@@ -165,14 +172,15 @@ def host_total_ns(trace: Trace) -> int:
 
 def _find_tree(trace: Trace) -> EventTree | None:
     """Nest again what is in the tree, if anything is not."""
-    outside = [
-        mask for mask in (python_calls(trace), asynchronous(trace), on_device_mask(trace)) if mask is not None
-    ]
-    if not outside:
+    masks = (_absorbed_calls(trace), asynchronous(trace), on_device_mask(trace))
+    outside = [mask for mask in masks if mask is not None]
+    with_calls = isinstance(trace, EventTrace)
+    if not outside and not with_calls:
         return None
     spans = trace.columns("spans")
-    rows = np.flatnonzero(~np.logical_or.reduce(outside))
-    made = _core.nest(spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
+    rows = np.flatnonzero(~np.logical_or.reduce(outside)) if outside else np.arange(len(spans))
+    times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
+    made: Any = nest_as_torch(*times) if with_calls else _core.nest(*times)
     # One entry more than rows, so that "no parent" stays -1.
     numbers = np.append(rows, -1).astype(np.int32)
     parent = np.full(len(spans), -1, dtype=np.int32)
@@ -192,7 +200,7 @@ def _find(trace: Trace) -> VisibleSpans:
     if len(parent) == 0:
         return VisibleSpans(None, parent, parent)
     name = event_names(trace)
-    calls = python_calls(trace)
+    calls = _absorbed_calls(trace)
     absorbed = None if calls is None else calls.copy()
     if calls is not None:
         # What a call launched itself belongs to the event around the call.

@@ -16,6 +16,7 @@ from kinetoscope.tables._event_numbers import SIZES, SUMS, TIMES, all_zero, numb
 from kinetoscope.tables._loose_memory import MEMORY_KEY, change_on, loose_allocations
 from kinetoscope.tables._widths import widest
 from kinetoscope.tables.average_event import FunctionEventAvg
+from kinetoscope.tables.event_calls import EventTrace, lists_python_functions
 from kinetoscope.tables.function_event import FunctionEvent
 from kinetoscope.trace._naming import stack_frames
 from kinetoscope.trace._schema import SpanKind
@@ -37,15 +38,25 @@ class Grouping:
         by_shape: Whether input shapes do.
         stack_frames: How many innermost frames do.
         by_overload: Whether overloads do.
+        with_calls: Whether calls of Python functions and modules that are events are among the sums.
     """
 
     by_shape: bool = False
     stack_frames: int = 0
     by_overload: bool = False
+    with_calls: bool = True
 
     @classmethod
-    def checked(cls, name: str, by_shape: Any, stack_frames: Any, by_overload: Any) -> Grouping:
-        """Check what was asked for; `name` is that of the argument `by_shape`.
+    def checked(
+        cls,
+        name: str,
+        by_shape: Any,
+        stack_frames: Any,
+        by_overload: Any,
+        with_calls: Any,
+        trace: Trace | None,
+    ) -> Grouping:
+        """Check what was asked for; `name` is that of the argument `by_shape`, and `trace` that of the events.
 
         Raises:
             ArgumentError: Something is not of its type.
@@ -54,6 +65,9 @@ class Grouping:
             arguments.flag(name, by_shape),
             arguments.count("group_by_stack_n", stack_frames),
             arguments.flag("group_by_overload_name", by_overload),
+            trace is not None and lists_python_functions(trace)
+            if with_calls is None
+            else arguments.flag("include_python_functions", with_calls),
         )
 
 
@@ -144,9 +158,11 @@ def averages(trace: Trace, grouping: Grouping, places: NDArray[np.int64] | None 
     Returns:
         The sums.
     """
+    if isinstance(trace, EventTrace) and not grouping.with_calls and places is not None:
+        places = places[(places < 0) | ~trace.is_call[places]]
     rows = None if places is None else places[places >= 0]
     loose = loose_allocations(trace) if places is None else -1 - places[places < 0]
-    where = _chosen(trace, rows)
+    where = _chosen(trace, rows, with_calls=grouping.with_calls)
     group_of, first = _core.group(_keys(trace, grouping), where)
     groups = len(first)
     sums: dict[str, NDArray[np.int64]] = {}
@@ -175,6 +191,8 @@ def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
     """Add up events one by one, which is right for any list."""
     sums: dict[Any, FunctionEventAvg] = {}
     for event in events:
+        if isinstance(event, FunctionEvent) and event.is_python_function and not grouping.with_calls:
+            continue
         stack = (event.stack or [])[: grouping.stack_frames]
         shapes = event.input_shapes if grouping.by_shape else ""
         overload_name = event.overload_name if grouping.by_overload else ""
@@ -198,9 +216,11 @@ def total(sums: Mapping[str, int], use_device: str | None) -> FunctionEventAvg:
     return made
 
 
-def _chosen(trace: Trace, rows: NDArray[np.int64] | None) -> NDArray[np.bool_] | None:
+def _chosen(trace: Trace, rows: NDArray[np.int64] | None, *, with_calls: bool) -> NDArray[np.bool_] | None:
     """Which spans are added up, or None for all."""
     absorbed = _visible.visible_spans(trace).absorbed
+    if isinstance(trace, EventTrace) and not with_calls:
+        absorbed = trace.is_call if absorbed is None else absorbed | trace.is_call
     if rows is None:
         return None if absorbed is None else ~absorbed
     where = np.zeros(len(trace.columns("spans")), dtype=bool)

@@ -22,6 +22,7 @@ from kinetoscope.tables._event_sources import (
 )
 from kinetoscope.tables._stack_weights import stack_weights
 from kinetoscope.tables.averages import Grouping, added_up, averages, total
+from kinetoscope.tables.event_calls import EventTrace, trace_of_events
 from kinetoscope.tables.event_table import TableOptions, event_page, event_table
 from kinetoscope.trace import catalog
 from kinetoscope.trace._shown import memory_recorded
@@ -253,6 +254,7 @@ class EventList(MutableSequence[Event]):
         group_by_input_shapes: bool = False,
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
+        include_python_functions: bool | None = None,
     ) -> EventList:
         """Add up the events of this list by name.
 
@@ -262,6 +264,8 @@ class EventList(MutableSequence[Event]):
             group_by_input_shapes: Keep calls with different input shapes apart.
             group_by_stack_n: Keep calls apart whose innermost this many Python frames differ.
             group_by_overload_name: Keep overloads of an operator apart.
+            include_python_functions: Whether calls of Python functions and modules are among the sums; None does as
+                the release of torch that recorded them: up to 2.13 they are, from 2.14 on they are not.
 
         Returns:
             A list of `FunctionEventAvg`, in the order in which each group first occurs.
@@ -270,7 +274,12 @@ class EventList(MutableSequence[Event]):
             ArgumentError: An argument is not of its type.
         """
         grouping = Grouping.checked(
-            "group_by_input_shapes", group_by_input_shapes, group_by_stack_n, group_by_overload_name
+            "group_by_input_shapes",
+            group_by_input_shapes,
+            group_by_stack_n,
+            group_by_overload_name,
+            include_python_functions,
+            self._source.trace,
         )
         if isinstance(self._source, SpanEvents):
             places = None if self._places is None else self.span_rows()
@@ -348,7 +357,8 @@ class EventList(MutableSequence[Event]):
         others = tuple(end for end, entry in written.items() if ".chrome:" not in entry)
         if file.name.lower().endswith(others):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
-        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(self.trace, file)
+        trace = self.trace.source if isinstance(self.trace, EventTrace) else self.trace
+        catalog.resolve("kinetoscope.formats.chrome:write_chrome_trace")(trace, file)
 
     def supported_export_stacks_metrics(self) -> list[str]:
         """Return the numbers that `export_stacks` can write."""
@@ -375,7 +385,7 @@ class EventList(MutableSequence[Event]):
 
 def events_of(trace: Trace) -> EventList:
     """Return the events of a trace in order of time; see `Trace.events`."""
-    return EventList._of(SpanEvents(trace))
+    return EventList._of(SpanEvents(trace_of_events(trace)))
 
 
 def key_averages(
@@ -383,12 +393,18 @@ def key_averages(
     group_by_input_shape: bool = False,
     group_by_stack_n: int = 0,
     group_by_overload_name: bool = False,
+    include_python_functions: bool | None = None,
 ) -> EventList:
     """Return the events of a trace added up by name; see `Trace.key_averages`."""
     grouping = Grouping.checked(
-        "group_by_input_shape", group_by_input_shape, group_by_stack_n, group_by_overload_name
+        "group_by_input_shape",
+        group_by_input_shape,
+        group_by_stack_n,
+        group_by_overload_name,
+        include_python_functions,
+        trace,
     )
-    return EventList._of(averages(trace, grouping))
+    return EventList._of(averages(trace_of_events(trace), grouping))
 
 
 def _made(events: list[Event], *settings: Any) -> EventList:

@@ -13,6 +13,7 @@ from kinetoscope.tables._event_links import arrows, autograd, launches
 from kinetoscope.tables._event_numbers import numbers
 from kinetoscope.tables._event_times import EventSums
 from kinetoscope.tables._visible import visible_spans
+from kinetoscope.tables.event_calls import call_numbers, event_ids
 from kinetoscope.trace._naming import frame_texts, stack_frames
 from kinetoscope.trace._schema import EVENT_METADATA_KEY, FLAG_ASYNC, PHASE_NAMES, SpanKind
 
@@ -81,7 +82,6 @@ class FunctionEvent(EventSums):
         count: 1: it is one call.
         event_metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
         metadata: None, likewise; torch's name for it from 2.15 on.
-        python_id: -1, as are `python_parent_id` and `python_module_id`: events are operators, never Python calls.
         self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
 
@@ -93,9 +93,6 @@ class FunctionEvent(EventSums):
     count = 1
     event_metadata = None
     metadata = None
-    python_id = -1
-    python_parent_id = -1
-    python_module_id = -1
     self_cpu_percent: Any = -1
     total_cpu_percent: Any = -1
     total_device_percent: Any = -1
@@ -140,8 +137,9 @@ class FunctionEvent(EventSums):
 
     @property
     def id(self) -> int:
-        """The row of the span, as in the `id` column of the `spans` table."""
-        return self.row
+        """The row of the span, as in the `id` column of the `spans` table; of calls rebuilt from stacks a number behind these."""
+        ids = event_ids(self._trace)
+        return self.row if ids is None else int(ids[self.row])
 
     @property
     def trace_name(self) -> str | None:
@@ -202,8 +200,28 @@ class FunctionEvent(EventSums):
 
     @property
     def is_python_function(self) -> bool:
-        """Whether it is a call of a Python function."""
-        return self.kind == SpanKind.PYTHON
+        """Whether it is a call of a Python function or of a module."""
+        return self.kind in (SpanKind.PYTHON, SpanKind.MODULE)
+
+    @property
+    def python_id(self) -> int:
+        """The number of a call of a Python function or of a module, -1 for what is none."""
+        return self._call_number("own")
+
+    @property
+    def python_parent_id(self) -> int:
+        """The number of the call around a call, -1 without."""
+        return self._call_number("around")
+
+    @property
+    def python_module_id(self) -> int:
+        """The number of a called module among those of its class, -1 for other events."""
+        return self._call_number("module")
+
+    def _call_number(self, which: str) -> int:
+        """A number of a call; -1 where calls are no events."""
+        numbers_of_calls = call_numbers(self._trace, visible_spans(self._trace).parent)
+        return -1 if numbers_of_calls is None else int(getattr(numbers_of_calls, which)[self.row])
 
     @property
     def is_async(self) -> bool:
@@ -249,7 +267,8 @@ class FunctionEvent(EventSums):
     @property
     def linked_correlation_id(self) -> int:
         """For an event of a device the `id` of the event that started it, else 0."""
-        return max(0, launches(self._trace).starter_of(self.row))
+        starter = launches(self._trace).starter_of(self.row)
+        return FunctionEvent(self._trace, starter).id if starter >= 0 else 0
 
     @property
     def flow_id(self) -> int:

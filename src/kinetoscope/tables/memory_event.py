@@ -25,6 +25,9 @@ class MemoryEvent(FunctionEvent):
 
     is_user_annotation = False
     is_python_function = False
+    python_id = -1
+    python_parent_id = -1
+    python_module_id = -1
     is_async = False
     name = MEMORY_KEY
     trace_name = None

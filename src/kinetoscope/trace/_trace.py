@@ -316,7 +316,10 @@ class Trace(Selections):
         return run_query(self, query)
 
     def events(self) -> Any:
-        """Return the spans as an `EventList`, as `torch.profiler` gives them: a view that makes events on demand."""
+        """Return the spans as an `EventList`, as `torch.profiler` gives them: a view that makes events on demand.
+
+        As in torch, calls of Python functions and modules are among them where the session asked for stacks.
+        """
         return catalog.resolve(catalog.VIEWS["events"])(self)
 
     def key_averages(
@@ -324,6 +327,7 @@ class Trace(Selections):
         group_by_input_shape: bool = False,
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
+        include_python_functions: bool | None = None,
     ) -> Any:
         """Return the events added up by name, as an `EventList` with a `table()`.
 
@@ -331,12 +335,17 @@ class Trace(Selections):
             group_by_input_shape: Keep calls with different input shapes apart.
             group_by_stack_n: Keep calls apart whose innermost this many Python frames differ.
             group_by_overload_name: Keep overloads of an operator apart.
+            include_python_functions: Whether the calls of Python functions and modules that `events()` lists are
+                among the sums; None does as the release of torch that recorded the trace: up to 2.13 they are, from
+                2.14 on they are not.
 
         Returns:
             An `EventList` of `FunctionEventAvg`.
         """
         view = catalog.resolve(catalog.VIEWS["key_averages"])
-        return view(self, group_by_input_shape, group_by_stack_n, group_by_overload_name)
+        return view(
+            self, group_by_input_shape, group_by_stack_n, group_by_overload_name, include_python_functions
+        )
 
     # As files
 

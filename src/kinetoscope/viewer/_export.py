@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.formats._chrome_calls import rebuilt_calls
-from kinetoscope.formats._chrome_stacks import shown_stacks
+from kinetoscope.tables.rebuilt_calls import rebuilt_calls
+from kinetoscope.tables.shown_stacks import shown_stacks
 from kinetoscope.viewer._answers import MadeFile, number
 
 if TYPE_CHECKING:

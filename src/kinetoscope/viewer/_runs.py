@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope import _core
-from kinetoscope.formats._chrome_stacks import shown_frames
+from kinetoscope.tables.shown_stacks import shown_frames
 from kinetoscope.trace import SpanKind
 from kinetoscope.trace._calls import call_mask
 from kinetoscope.viewer._rows import PYTHON, Rows, Track, rows_of

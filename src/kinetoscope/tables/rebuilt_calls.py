@@ -8,17 +8,20 @@ on since the one before (`spans.kept`). Where a loop inside a call and one aroun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kinetoscope.trace import SpanKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
-    from kinetoscope.formats._chrome_stacks import ShownStacks
+    from kinetoscope.tables.shown_stacks import ShownFrames
     from kinetoscope.trace import Trace
+    from kinetoscope.trace._columns import Columns
 
 
 # `spans.kept`: how many, and above that how many of them may be new calls.
@@ -39,6 +42,8 @@ class RebuiltCalls:
         stack: The row of the stack whose innermost frame it is; of a module's call, where it was called.
         depth: How many calls are around it.
         module: The row of the module whose call it is, -1 for that of a function.
+        kind: `SpanKind.MODULE` for the call of a module, else `SpanKind.PYTHON`.
+        name: The row of strings with the name of the function, or of the module's class.
         unsure: Whether it may be several calls.
     """
 
@@ -48,10 +53,12 @@ class RebuiltCalls:
     stack: NDArray[np.int32]
     depth: NDArray[np.int32]
     module: NDArray[np.int32]
+    kind: NDArray[np.uint8]
+    name: NDArray[np.int32]
     unsure: NDArray[np.bool_]
 
 
-def rebuilt_calls(trace: Trace, shown: ShownStacks) -> RebuiltCalls | None:
+def rebuilt_calls(trace: Trace, shown: ShownFrames) -> RebuiltCalls | None:
     """Rebuild the calls of a trace whose session asked for Python stacks, or those of modules if for these alone.
 
     Args:
@@ -80,6 +87,85 @@ def rebuilt_calls(trace: Trace, shown: ShownStacks) -> RebuiltCalls | None:
     ):
         walk.enter(on, began_ns, began_ns + lasted_ns, (place, of_module), still)
     return walk.calls()
+
+
+def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls) -> NDArray[np.int64]:
+    """The order, as that of spans, of some spans followed by calls rebuilt of them.
+
+    Of what begins at the same time the longer one is around the other, and a call around what runs in it.
+
+    Args:
+        spans: The columns `thread`, `start_ns` and `duration_ns`.
+        calls: The calls.
+    """
+    count, more = len(spans["start_ns"]), len(calls.start_ns)
+    return np.lexsort(
+        (
+            np.append(np.arange(count, dtype=np.int64) + more, calls.depth.astype(np.int64)),
+            -np.append(spans["duration_ns"], calls.duration_ns),
+            np.append(spans["start_ns"], calls.start_ns),
+            np.append(spans["thread"], calls.thread),
+        )
+    )
+
+
+def call_names(
+    trace: Trace,
+    shown: ShownFrames,
+    spans: Mapping[str, NDArray[Any]],
+    own_stack: NDArray[np.int32],
+    strings: list[str],
+) -> NDArray[np.int32]:
+    """The names of spans, with calls named as Kineto names them: `file(line): function`, and `nn.Module: Class_0`.
+
+    A source that is not ours may have named them so already; what has another name than its function keeps it.
+
+    Args:
+        trace: Where they come from.
+        shown: Its stacks as slices show them.
+        spans: The columns `name`, `kind`, `module` and `start_ns` of the spans.
+        own_stack: For each span the stack whose innermost frame it is.
+        strings: What names point into; extended, each text once.
+
+    Returns:
+        A new column of names.
+    """
+    kind, module = spans["kind"], spans["module"]
+    name = spans["name"].copy()
+    stacks, frames, modules = (trace.columns(table) for table in ("stacks", "frames", "modules"))
+    rows = {text: row for row, text in reversed(list(enumerate(strings)))}
+
+    def row_of(text: str) -> int:
+        if (row := rows.get(text)) is None:
+            row = rows[text] = len(strings)
+            strings.append(text)
+        return row
+
+    if (calls := np.flatnonzero(kind == SpanKind.PYTHON)).size:
+        frame = np.append(stacks["frame"], -1)[own_stack[calls]]
+        function = np.append(frames["function"], -1)[frame]
+        # Built-in functions have no file, and Kineto writes their names alone.
+        in_file = np.array([bool(shown.strings[file]) for file in shown.file.tolist()] + [False], np.bool_)
+        own = (function == name[calls]) & in_file[frame]
+        begins = np.where(frames["first_line"] > 0, frames["first_line"], frames["line"])
+        files, functions = shown.file.tolist(), frames["function"].tolist()
+        named = np.full(len(frames) + 1, -1, np.int32)
+        for one in np.unique(frame[own]).tolist():
+            called = shown.strings[functions[one]].rpartition(".")[2]
+            named[one] = row_of(f"{shown.strings[files[one]]}({begins[one]}): {called}")
+        name[calls[own]] = named[frame[own]]
+    if (calls := np.flatnonzero(kind == SpanKind.MODULE)).size:
+        own = np.append(modules["class"], -1)[module[calls]] == name[calls]
+        of_class = modules["class"].tolist()
+        seen: dict[int, int] = {}
+        # Numbered in the order of their first calls.
+        place = np.full(len(of_class), -1, np.int32)
+        for row in module[calls[own][np.argsort(spans["start_ns"][calls[own]], kind="stable")]].tolist():
+            if place[row] < 0:
+                number = seen[of_class[row]] = seen.get(of_class[row], -1) + 1
+                place[row] = row_of(f"nn.Module: {strings[of_class[row]]}_{number}")
+        name[calls[own]] = place[module[calls[own]]]
+    return name
 
 
 class _Step(NamedTuple):
@@ -121,13 +207,14 @@ class _Call:
 class _Walk:
     """Goes through the operators of one thread after the other and keeps the calls around the present one."""
 
-    def __init__(self, trace: Trace, shown: ShownStacks, functions: bool, modules: bool) -> None:
+    def __init__(self, trace: Trace, shown: ShownFrames, functions: bool, modules: bool) -> None:
         frames, stacks = trace.columns("frames"), trace.columns("stacks")
         self._function, self._file = frames["function"].tolist(), frames["file"].tolist()
         self._frame, self._parent = stacks["frame"].tolist(), stacks["parent"].tolist()
         self._shown = shown.row.tolist()
         self._module_frames = shown.module_calls if modules else frozenset[int]()
         self._caller = _callers(trace)
+        self._class = trace.columns("modules")["class"]
         self._functions = functions
         self._paths: dict[tuple[int, int], list[_Step]] = {}
         # Outermost first; only the innermost one's end is up to date, it passes its own on when it is closed.
@@ -165,6 +252,9 @@ class _Walk:
         if not self._rows:
             return None
         thread, start_ns, end_ns, stack, depth, module, unsure = np.array(self._rows, np.int64).T
+        frame = np.append(self._frame, -1)[stack]
+        function = np.append(self._function, 0)[frame]
+        of_module = module >= 0
         return RebuiltCalls(
             thread.astype(np.int32),
             start_ns,
@@ -172,7 +262,9 @@ class _Walk:
             stack.astype(np.int32),
             depth.astype(np.int32),
             module.astype(np.int32),
-            unsure.astype(np.bool_),
+            kind=np.where(of_module, np.uint8(SpanKind.MODULE), np.uint8(SpanKind.PYTHON)),
+            name=np.where(of_module, np.append(self._class, 0)[module], function).astype(np.int32),
+            unsure=unsure.astype(np.bool_),
         )
 
     def _close(self, keep: int, now_ns: int | None) -> None:
