@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "allocations.h"
+#include "calls.h"
 #include "grouping.h"
 #include "json.h"
 #include "linking.h"
@@ -25,6 +26,25 @@ nb::dict nest_arrays(Array<int32_t> thread, Array<int64_t> start_ns, Array<int64
   dict["depth"] = to_array(std::move(nesting.depth));
   dict["lane"] = to_array(std::move(nesting.lane));
   dict["self_ns"] = to_array(std::move(nesting.self_ns));
+  return dict;
+}
+
+nb::dict rebuild_calls_arrays(Array<int32_t> thread, Array<int64_t> start_ns, Array<int64_t> duration_ns,
+                              Array<int32_t> path, Array<uint16_t> kept, Array<int32_t> path_begin,
+                              Array<int32_t> key, Array<int32_t> frames) {
+  Calls calls;
+  {
+    nb::gil_scoped_release released;
+    calls = rebuild_calls({view(thread), view(start_ns), view(duration_ns), view(path), view(kept)},
+                          {view(path_begin), view(key), view(frames)});
+  }
+  nb::dict dict;
+  dict["thread"] = to_array(std::move(calls.thread));
+  dict["start_ns"] = to_array(std::move(calls.start_ns));
+  dict["duration_ns"] = to_array(std::move(calls.duration_ns));
+  dict["step"] = to_array(std::move(calls.step));
+  dict["depth"] = to_array(std::move(calls.depth));
+  dict["unsure"] = to_array(std::move(calls.unsure));
   return dict;
 }
 
@@ -154,6 +174,20 @@ Returns:
 Raises:
     ValueError: Columns of different lengths, or not in order.)",
          array("thread"), array("start_ns"), array("duration_ns"));
+  define(module, "rebuild_calls", &rebuild_calls_arrays,
+         R"(Rebuilds Python calls from the operators that ran in them.
+
+Operators are in the order of threads, then of time. The calls around them, outermost first, are the steps
+path_begin[path] to path_begin[path + 1]; two steps may be one call where their keys are equal. `frames` says
+how many frames are around a step, and `kept` what the column of spans says.
+
+Returns:
+    The columns thread, start_ns, duration_ns, step (that of the call's first operator), depth and unsure.
+
+Raises:
+    ValueError: Columns of different lengths, or a path that there is not.)",
+         array("thread"), array("start_ns"), array("duration_ns"), array("path"), array("kept"),
+         array("path_begin"), array("key"), array("frames"));
   define(module, "link_backward", &link_backward_arrays, R"(Finds the forward span of each backward span.
 
 That is the last-started span on the forward thread with the same sequence number that began before it and

@@ -33,6 +33,14 @@ class _InheritedModules(TypedDict):
     module: NDArray[np.int32]
     forward_stack: NDArray[np.int32]
 
+class _Calls(TypedDict):
+    thread: NDArray[np.int32]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    step: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    unsure: NDArray[np.uint8]
+
 class _AttributedAllocations(TypedDict):
     span: NDArray[np.int32]
     match: NDArray[np.int32]
@@ -45,6 +53,16 @@ def read_recording(path: str) -> _Recording: ...
 def nest(
     thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
 ) -> _Nesting: ...
+def rebuild_calls(
+    thread: NDArray[np.int32],
+    start_ns: NDArray[np.int64],
+    duration_ns: NDArray[np.int64],
+    path: NDArray[np.int32],
+    kept: NDArray[np.uint16],
+    path_begin: NDArray[np.int32],
+    key: NDArray[np.int32],
+    frames: NDArray[np.int32],
+) -> _Calls: ...
 def link_backward(
     thread: NDArray[np.int32],
     start_ns: NDArray[np.int64],

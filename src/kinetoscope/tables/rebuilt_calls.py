@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kinetoscope import _core
 from kinetoscope.trace import SpanKind
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from kinetoscope.trace._columns import Columns
 
 
-# `spans.kept`: how many, and above that how many of them may be new calls.
-_KEPT, _UNSURE_SHIFT = 0x3FF, 10
+# The part of `spans.kept` that says how many.
+_KEPT = 0x3FF
 
 # They hold modules and are never called.
 _LISTS = frozenset({"ModuleList", "ModuleDict"})
@@ -80,13 +81,46 @@ def rebuilt_calls(trace: Trace, shown: ShownFrames) -> RebuiltCalls | None:
     events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & ~inside)
     if len(events) == 0:
         return None
-    walk = _Walk(trace, shown, functions, modules)
-    columns = (spans["thread"], spans["start_ns"], spans["duration_ns"], stack, module, kept)
-    for on, began_ns, lasted_ns, place, of_module, still in zip(
-        *(column[events].tolist() for column in columns), strict=True
-    ):
-        walk.enter(on, began_ns, began_ns + lasted_ns, (place, of_module), still)
-    return walk.calls()
+    # The row -1, of what ran in no module, comes first.
+    pairs = stack[events].astype(np.int64) * (len(trace.columns("modules")) + 1) + module[events] + 1
+    distinct, path = np.unique(pairs, return_inverse=True)
+    paths = _Paths(trace, shown, functions, modules)
+    begins, steps = [0], list[_Step]()
+    for place, of_module in zip(*np.divmod(distinct, len(trace.columns("modules")) + 1), strict=True):
+        steps += paths.of(int(place), int(of_module) - 1)
+        begins.append(len(steps))
+    keys: dict[tuple[int, int, int], int] = {}
+    made = _core.rebuild_calls(
+        spans["thread"][events],
+        spans["start_ns"][events],
+        spans["duration_ns"][events],
+        path.reshape(-1).astype(np.int32),
+        kept[events],
+        np.array(begins, np.int32),
+        np.array([keys.setdefault(step.key, len(keys)) for step in steps], np.int32),
+        np.array([step.frames for step in steps], np.int32),
+    )
+    step = made["step"]
+    if len(step) == 0:
+        return None
+    of_stack = np.array([step.stack for step in steps], np.int32)[step]
+    of_module = np.array([step.module for step in steps], np.int32)[step]
+    is_module = of_module >= 0
+    function = np.append(trace.columns("frames")["function"], 0)[
+        np.append(trace.columns("stacks")["frame"], -1)[of_stack]
+    ]
+    class_name = np.append(trace.columns("modules")["class"], 0)[of_module]
+    return RebuiltCalls(
+        made["thread"],
+        made["start_ns"],
+        made["duration_ns"],
+        of_stack,
+        made["depth"],
+        of_module,
+        kind=np.where(is_module, np.uint8(SpanKind.MODULE), np.uint8(SpanKind.PYTHON)),
+        name=np.where(is_module, class_name, function).astype(np.int32),
+        unsure=made["unsure"].astype(np.bool_),
+    )
 
 
 def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls) -> NDArray[np.int64]:
@@ -194,18 +228,8 @@ def _callers(trace: Trace) -> list[int]:
     return found
 
 
-@dataclass
-class _Call:
-    """A call around the present operator, and its time so far."""
-
-    step: _Step
-    start_ns: int
-    end_ns: int
-    unsure: bool = False
-
-
-class _Walk:
-    """Goes through the operators of one thread after the other and keeps the calls around the present one."""
+class _Paths:
+    """The calls around operators, for each stack and innermost module that operators ran in."""
 
     def __init__(self, trace: Trace, shown: ShownFrames, functions: bool, modules: bool) -> None:
         frames, stacks = trace.columns("frames"), trace.columns("stacks")
@@ -214,78 +238,10 @@ class _Walk:
         self._shown = shown.row.tolist()
         self._module_frames = shown.module_calls if modules else frozenset[int]()
         self._caller = _callers(trace)
-        self._class = trace.columns("modules")["class"]
         self._functions = functions
-        self._paths: dict[tuple[int, int], list[_Step]] = {}
-        # Outermost first; only the innermost one's end is up to date, it passes its own on when it is closed.
-        self._open: list[_Call] = []
-        self._thread = -1
-        self._place = (-1, -1)
-        self._rows: list[tuple[int, int, int, int, int, int, bool]] = []
 
-    def enter(self, thread: int, start_ns: int, end_ns: int, place: tuple[int, int], kept: int) -> None:
-        """Take the next operator: threads one after the other, and on each in the order of time."""
-        if thread != self._thread:
-            self._close(0, None)
-            self._thread, self._place = thread, (-1, -1)
-        frames = (kept & _KEPT) - 1
-        if place != self._place or frames >= 0:
-            path = self._path(place)
-            same = 0
-            for call, step in zip(self._open, path, strict=False):
-                if call.step.key != step.key or 0 <= frames <= step.frames:
-                    break
-                same += 1
-            self._close(same, start_ns)
-            self._open.extend(_Call(step, start_ns, start_ns) for step in path[same:])
-            self._place = place
-            if unsure := kept >> _UNSURE_SHIFT:
-                for call in self._open[:same]:
-                    call.unsure |= call.step.frames >= frames - unsure
-        if self._open:
-            innermost = self._open[-1]
-            innermost.end_ns = max(innermost.end_ns, end_ns)
-
-    def calls(self) -> RebuiltCalls | None:
-        """End what is still open, and return everything."""
-        self._close(0, None)
-        if not self._rows:
-            return None
-        thread, start_ns, end_ns, stack, depth, module, unsure = np.array(self._rows, np.int64).T
-        frame = np.append(self._frame, -1)[stack]
-        function = np.append(self._function, 0)[frame]
-        of_module = module >= 0
-        return RebuiltCalls(
-            thread.astype(np.int32),
-            start_ns,
-            end_ns - start_ns,
-            stack.astype(np.int32),
-            depth.astype(np.int32),
-            module.astype(np.int32),
-            kind=np.where(of_module, np.uint8(SpanKind.MODULE), np.uint8(SpanKind.PYTHON)),
-            name=np.where(of_module, np.append(self._class, 0)[module], function).astype(np.int32),
-            unsure=unsure.astype(np.bool_),
-        )
-
-    def _close(self, keep: int, now_ns: int | None) -> None:
-        """End all calls but the outermost `keep`."""
-        while len(self._open) > keep:
-            call = self._open.pop()
-            depth = len(self._open)
-            if depth:
-                self._open[-1].end_ns = max(self._open[-1].end_ns, call.end_ns)
-            # A range may outlast the call that opened it: the next operator shows that the call is over.
-            end_ns = call.end_ns if now_ns is None else min(call.end_ns, now_ns)
-            step = call.step
-            self._rows.append(
-                (self._thread, call.start_ns, end_ns, step.stack, depth, step.module, call.unsure)
-            )
-
-    def _path(self, place: tuple[int, int]) -> list[_Step]:
+    def of(self, row: int, module: int) -> list[_Step]:
         """The calls of a stack whose innermost module is known, outermost first."""
-        if (known := self._paths.get(place)) is not None:
-            return known
-        row, module = place
         rows = []
         while row >= 0:
             rows.append(row)
@@ -305,5 +261,4 @@ class _Walk:
                 if self._functions:
                     path.append(_Step((around, self._function[frame], self._file[frame]), frames, row, -1))
                 around = row
-        self._paths[place] = path
         return path
