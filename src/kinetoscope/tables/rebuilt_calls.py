@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kinetoscope import _core
+from kinetoscope.tables._source import working_stacks
 from kinetoscope.trace import SpanKind
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ def rebuilt_calls(trace: Trace, shown: ShownFrames) -> RebuiltCalls | None:
     if not (functions or modules) or (kind == SpanKind.PYTHON).any():
         return None
     stack, module, parent = spans["own_stack"], spans["own_module"], spans["parent"]
+    # A range goes on when the call that began it has returned: it ran in what called that.
+    ranges = np.flatnonzero((kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP))
+    if len(ranges):
+        stack = stack.copy()
+        stack[ranges] = np.append(working_stacks(trace), -1)[stack[ranges]]
     kept = spans["kept"]
     inside = (parent >= 0) & (kept & _KEPT == 0) & (stack == stack[parent]) & (module == module[parent])
     events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & ~inside)
