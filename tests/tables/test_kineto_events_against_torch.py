@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -78,3 +79,57 @@ def test_tables_with_memory_are_the_same(pair, options):
         by_shape, theirs.key_averages(group_by_input_shape=True).table(**options), any_order=sorted_
     )
     assert_same_text(ours.events().table(**options), theirs.events().table(**options), any_order=sorted_)
+
+
+@pytest.fixture(scope="module", params=("mlp_training", "nested_ranges", "custom_autograd_function"))
+def pair_with_calls(request: pytest.FixtureRequest) -> tuple[Any, Trace]:
+    """The same with the calls of Python functions, which the collector has with stacks."""
+    run = PROGRAMS[request.param]()
+    run()
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as theirs:
+        run()
+    note_this_thread()
+    request = RecordingRequest(frozenset([ProfilerActivity.CPU]), info={"with_stack": "1"})
+    return theirs, KinetoRecording(theirs.profiler.kineto_results, request, Pauses()).trace()
+
+
+def in_order(session: Any) -> list[Any]:
+    return sorted(
+        session.events(), key=lambda event: (round(event.time_range.start, 3), -event.cpu_time_total)
+    )
+
+
+def facts_of_calls(event: Any) -> tuple[Any, ...]:
+    around = event.cpu_parent
+    return (
+        event.name, event.is_python_function, event.activity_type, event.thread, around and around.name,
+        [child.name for child in event.cpu_children],
+    )  # fmt: skip
+
+
+def test_calls_are_events_in_the_same_places_with_the_same_times(pair_with_calls):
+    theirs, ours = pair_with_calls
+    mine, its = in_order(ours), in_order(theirs)
+    assert sum(event.is_python_function for event in its) > 50
+    assert [facts_of_calls(event) for event in mine] == [facts_of_calls(event) for event in its]
+    for name in ("cpu_time_total", "self_cpu_time_total"):
+        assert [getattr(event, name) for event in mine] == pytest.approx(
+            [getattr(event, name) for event in its], abs=2e-3
+        )
+    for grouping in ({}, {"group_by_input_shape": True}):
+        sums = [
+            sorted((event.key, event.count) for event in averages)
+            for averages in (
+                ours.key_averages(**grouping, include_python_functions=True),
+                torch_averages(theirs, grouping),
+            )
+        ]
+        assert sums[0] == sums[1]
+    assert ours.events().total_average().count == theirs.events().total_average().count
+
+
+def torch_averages(session: Any, grouping: dict[str, bool]) -> Any:
+    """torch's sums with Python functions, which newer releases leave out unless they are asked for."""
+    known = inspect.signature(session.key_averages).parameters
+    asked = {"include_python_functions": True} if "include_python_functions" in known else {}
+    return session.key_averages(**grouping, **asked)

@@ -74,7 +74,7 @@ class Summary:
 
     def __repr__(self) -> str:
         """Show as text, where there are no pages."""
-        events = self.trace.key_averages()
+        events = self.trace.key_averages(include_python_functions=False)
         return f"{self._title}: {self.trace!r}\n{events.table(sort_by='self_cpu_time_total', row_limit=self._rows)}"
 
     def _repr_html_(self) -> str:
