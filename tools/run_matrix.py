@@ -116,24 +116,18 @@ def wheel_for(python: Path, folder: Path) -> Path:
 
 
 def install(torch: str, python: str, place: Path, folder: Path) -> Path:
-    """Makes an environment and returns its interpreter."""
-    try:
-        checked("uv", "venv", "--python", python, place)
-    except RuntimeError as error:
-        raise RuntimeError(f"there is no Python {python} on this machine and uv could get none") from error
+    """Makes an environment where there is none yet, puts this checkout's wheel into it, and returns its interpreter."""
     interpreter = place / "bin" / "python"
-    checked(
-        "uv",
-        "pip",
-        "install",
-        "--python",
-        interpreter,
-        "-c",
-        constraints(folder),
-        f"torch=={torch}",
-        *PACKAGES,
-    )
-    checked("uv", "pip", "install", "--no-deps", "--python", interpreter, wheel_for(interpreter, folder))
+    into = ("uv", "pip", "install", "--python", interpreter)
+    if not interpreter.is_file():
+        try:
+            checked("uv", "venv", "--python", python, place)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"there is no Python {python} on this machine and uv could get none"
+            ) from error
+        checked(*into, "-c", constraints(folder), f"torch=={torch}", *PACKAGES)
+    checked(*into, "--no-deps", "--reinstall", wheel_for(interpreter, folder))
     return interpreter
 
 
@@ -146,18 +140,27 @@ def tested(interpreter: Path, folder: Path, log: Path, only: list[str] | None) -
     if REFUSED in " ".join(doctor.stdout.split()):
         return 0, 0, 0, "refused, as it should be"
     begin = time.monotonic()
-    done = run(interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(only or TESTS), env=environment)
-    log.write_text(doctor.stdout + done.stdout + done.stderr, encoding="utf-8")
+    say(f"log: {log}")
+    with log.open("w", encoding="utf-8") as output:
+        output.write(doctor.stdout)
+        output.flush()
+        done = subprocess.run(
+            [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(only or TESTS)],
+            check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    lines = log.read_text(encoding="utf-8").strip().splitlines()
+    say(f"{time.monotonic() - begin:.0f} s")
+    if done.returncode not in (0, 1):
+        return 0, 1, 0, f"pytest ended with {done.returncode}: {lines[-1][:160].replace('|', '/')}"
     counts = {
-        word: int(number)
-        for number, word in re.findall(
-            r"(\d+) (passed|failed|skipped|errors?)", done.stdout.strip().splitlines()[-1]
-        )
+        word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", lines[-1])
     }
     failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
-    say(f"{time.monotonic() - begin:.0f} s, log: {log}")
-    remarks = f"only {', '.join(Path(name).name for name in only)}" if only else ""
-    return counts.get("passed", 0), failed, counts.get("skipped", 0), remarks
+    remarks = [f"only {', '.join(Path(name).name for name in only)}"] if only else []
+    wrong = [line.split(" - ")[0].split("::")[-1] for line in lines if re.match(r"(FAILED|ERROR) ", line)]
+    if wrong:
+        remarks.append(f"failed: {', '.join(wrong[:5])}{' ...' if len(wrong) > 5 else ''}")
+    return counts.get("passed", 0), failed, counts.get("skipped", 0), "; ".join(remarks)
 
 
 def rows() -> dict[tuple[str, str], str]:
@@ -199,15 +202,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kinetoscope-matrix-") as scratch:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+        for older in folder.glob("*.whl"):
+            older.unlink()
         for pair in options.pairs:
             torch, _, python = pair.partition("-")
             place = folder / f"t{torch}-py{python}"
             say(f"torch {torch}, Python {python}")
             try:
-                ready = place / "bin" / "python"
-                interpreter = ready if ready.is_file() else install(torch, python, place, folder)
+                interpreter = install(torch, python, place, folder)
                 cells = tested(interpreter, folder, folder / f"{pair}.log", options.only)
             except RuntimeError as error:
+                say(f"not run: {error}")
                 note(torch, python, ("", "", "", f"not run: {str(error)[:160].replace('|', '/')}"))
                 continue
             finally:
