@@ -102,7 +102,7 @@ def wheel_for(python: Path, folder: Path) -> Path:
     found = list(folder.glob(f"*-{tag}-*.whl"))
     if not found:
         builder = folder / f"builder-{tag}"
-        checked("uv", "venv", "--python", python, builder)
+        checked("uv", "venv", "--clear", "--python", python, builder)
         checked(
             "uv", "pip", "install", "--python", builder / "bin" / "python", "-c", constraints(folder), *BUILD
         )
@@ -121,7 +121,7 @@ def install(torch: str, python: str, place: Path, folder: Path) -> Path:
     into = ("uv", "pip", "install", "--python", interpreter)
     if not interpreter.is_file():
         try:
-            checked("uv", "venv", "--python", python, place)
+            checked("uv", "venv", "--clear", "--python", python, place)
         except RuntimeError as error:
             raise RuntimeError(
                 f"there is no Python {python} on this machine and uv could get none"
