@@ -182,6 +182,45 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
     tables["arguments"] = {"json": texts}
 
 
+def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: int) -> list[str]:
+    """Give ranges the double quotes of their names back: torch 2.15 writes single ones, and its event objects have them.
+
+    Args:
+        tables: The columns of a trace; changed.
+        strings: Its string table.
+        results: torch's `_ProfilerResult`, with event objects.
+        base_ns: The clock on the wall at time 0 of the trace.
+
+    Returns:
+        The string table with the names that it lacked.
+    """
+    spans = tables.get("spans", {})
+    doubtful = [place for place, text in enumerate(strings) if "'" in text]
+    if not doubtful or "kind" not in spans:
+        return strings
+    rows = np.flatnonzero(
+        (spans["kind"] == SpanKind.USER_ANNOTATION) & np.isin(spans["name"], doubtful)
+    ).tolist()
+    if not rows:
+        return strings
+    told = {
+        (int(event.start_ns()) - base_ns, event.name().replace('"', "'")): event.name()
+        for event in results.events()
+        if '"' in event.name()
+    }
+    texts = list(strings)
+    places = {text: place for place, text in enumerate(texts)}
+    names = np.array(spans["name"], dtype=np.int32)
+    for row in rows:
+        name = told.get((int(spans["start_ns"][row]), texts[names[row]]))
+        if name is not None:
+            names[row] = places.setdefault(name, len(texts))
+            if names[row] == len(texts):
+                texts.append(name)
+    spans["name"] = names
+    return texts
+
+
 def unwritable_ranges(trace: Trace) -> int:
     """How many ranges there are whose names torch did not know how to write."""
     try:

@@ -95,7 +95,7 @@ class KinetoRecording:
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Read torch's text, and say what is missing."""
         from kinetoscope.collect._experimental import EVENT_METADATA
-        from kinetoscope.collect._kineto_columns import note_event_metadata
+        from kinetoscope.collect._kineto_columns import note_event_metadata, restore_quotes
         from kinetoscope.trace import Trace
         from kinetoscope.trace._cycles import one_cycle
         from kinetoscope.trace._losses import loss_rows, pause_losses
@@ -129,6 +129,8 @@ class KinetoRecording:
                 lost += _losses(read, tables)
                 if "start_realtime_ns" not in info:
                     info["start_realtime_ns"] = int(results.trace_start_ns())
+                if self._has_objects:
+                    strings = restore_quotes(tables, strings, results, info["start_realtime_ns"])
                 if self._has_objects and self._setting(EVENT_METADATA):
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
