@@ -25,10 +25,28 @@ if TYPE_CHECKING:
 
 OWN = "kinetoscope"
 """The key in the head of a file that tells that it is ours."""
+LIST_HEAD = "trace"
+"""The name of the first event of a bare list of events that is ours."""
 FLAGS = {"Unfinished": FLAG_UNFINISHED, "Begun before": FLAG_BEGUN_BEFORE, "Asynchronous": FLAG_ASYNC}
 MODULE, MODULE_CLASS, MODULE_ROW = "Module", "Module class", "Module row"
 _TIMES = (("spans", "start_ns"), ("allocations", "time_ns"), ("counters", "time_ns"), ("flows", "time_ns"))
 _KEYS = (*FLAGS, MODULE, MODULE_CLASS, MODULE_ROW)
+
+
+def described_in_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> dict[str, Any]:
+    """What a file of ours that is a bare list of events says of itself in its first event; nothing elsewhere.
+
+    Args:
+        metadata: The metadata events as the native reader has them.
+    """
+    for what, _, _, text, _, _ in metadata[:1]:
+        if what == LIST_HEAD and f'"{OWN}"' in text:
+            try:
+                found = json.loads(text, parse_constant=str)
+            except (ValueError, RecursionError):
+                return {}
+            return found if isinstance(found, dict) and isinstance(found.get(OWN), dict) else {}
+    return {}
 
 
 def keep_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:

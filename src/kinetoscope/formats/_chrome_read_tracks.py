@@ -25,6 +25,9 @@ _THREAD_NAME = re.compile(r"thread -?\d+(?: \((?P<name>.*)\))?", re.DOTALL)
 _DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+(?: of rank \d+)?")
 # What we put there where a trace has several ranks.
 _RANK_LABEL = re.compile(r".* of rank (?P<rank>\d{1,9})", re.DOTALL)
+# Composer has an event of this name on each rank, whose `value` it is; in a merged file the process is the rank.
+_COMPOSER_RANK = "global_rank"
+_MOST_RANKS = 10**9
 # Kineto's process of a device is the device's index; anything larger is the number of a process.
 _MOST_DEVICES = 1024
 # Processes that a file names by words get numbers from here on.
@@ -67,6 +70,7 @@ class _Names:
     threads: dict[tuple[int, str, int, str], list[str]] = field(default_factory=dict)
     processes: dict[tuple[int, str], str] = field(default_factory=dict)
     labels: dict[tuple[int, str], str] = field(default_factory=dict)
+    ranks: dict[tuple[int, str], int] = field(default_factory=dict)
 
 
 def read_tracks(
@@ -159,9 +163,13 @@ def read_tracks(
 
 
 def _ranks(names: _Names, keys: list[tuple[int, str]]) -> NDArray[np.int32]:
-    """The rank of the process of each track, -1 where its label does not say one."""
+    """The rank of the process of each track, -1 where neither its label nor an event of Composer's says one."""
     said = [_RANK_LABEL.fullmatch(names.labels.get(key, "")) for key in keys]
-    return np.array([-1 if label is None else int(label["rank"]) for label in said], np.int32)
+    ranks = [
+        names.ranks.get(key, -1) if label is None else int(label["rank"])
+        for key, label in zip(keys, said, strict=True)
+    ]
+    return np.array(ranks, np.int32)
 
 
 def tell_processes(info: dict[str, Any], tracks: Tracks) -> None:
@@ -174,6 +182,9 @@ def tell_processes(info: dict[str, Any], tracks: Tracks) -> None:
         info["processes"] = tracks.processes
     elif tracks.processes and tracks.processes[0]["name"]:
         info.setdefault("process_name", tracks.processes[0]["name"])
+    ranks = np.unique(tracks.threads["rank"]) if "rank" in tracks.threads else np.zeros(0, np.int32)
+    if len(tracks.processes) == 1 and len(ranks) == 1:
+        info.setdefault("rank", int(ranks[0]))
 
 
 def _named(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> _Names:
@@ -189,17 +200,30 @@ def _named(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> _Names:
             names.processes.setdefault(key, _said(text, "name"))
         elif what == "process_labels":
             names.labels.setdefault(key, _said(text, "labels"))
+        elif what == _COMPOSER_RANK and (rank := _number(text)) is not None:
+            names.ranks.setdefault(key, rank)
     return names
+
+
+def _argument(text: str, key: str) -> Any:
+    """An argument of a metadata event, None without."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found.get(key) if isinstance(found, dict) else None
 
 
 def _said(text: str, key: str) -> str:
     """A text among the arguments of a metadata event, empty without."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return ""
-    value = found.get(key) if isinstance(found, dict) else None
+    value = _argument(text, key)
     return value if isinstance(value, str) else ""
+
+
+def _number(text: str) -> int | None:
+    """The value of a metadata event that has a small number, None without."""
+    value = _argument(text, "value")
+    return value if type(value) is int and 0 <= value < _MOST_RANKS else None
 
 
 def _thread_name(given: list[str], in_charge: list[str], number_text: str) -> str:

@@ -29,7 +29,7 @@ from kinetoscope import _core
 from kinetoscope.formats._block_file import write_blocks
 from kinetoscope.formats._chrome_links import FLOWS, link
 from kinetoscope.formats._chrome_read_info import WINDOW, lacks
-from kinetoscope.formats._chrome_read_own import OWN
+from kinetoscope.formats._chrome_read_own import LIST_HEAD, OWN
 from kinetoscope.formats._chrome_spans import ShownSpans, shown_spans
 from kinetoscope.formats._chrome_tracks import Tracks, lay_out
 from kinetoscope.tables.shown_stacks import ShownStacks, shown_stacks
@@ -120,7 +120,14 @@ def write_chrome_events(
     shown = shown_stacks(trace)
     spans = shown_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
-    about = {"ph": "M", "name": "trace", "ts": 0, "pid": 0, "tid": 0, "args": _description(trace, Path(path))}
+    about = {
+        "ph": "M",
+        "name": LIST_HEAD,
+        "ts": 0,
+        "pid": 0,
+        "tid": 0,
+        "args": _description(trace, Path(path)),
+    }
     opening = b"[\n" + _joined([about, *tracks.metadata()])
     *of_rows, own = tracks.pid_of_process.tolist()
     pids = dict(zip(trace.columns("processes")["rank"].tolist(), of_rows, strict=True))

@@ -45,7 +45,14 @@ from kinetoscope.formats._chrome_read_links import (
 )
 from kinetoscope.formats._chrome_read_memory import with_addresses
 from kinetoscope.formats._chrome_read_names import NameClass, classify
-from kinetoscope.formats._chrome_read_own import OWN, keep_own_times, stop_ns, sure_arrows, take_own_facts
+from kinetoscope.formats._chrome_read_own import (
+    OWN,
+    described_in_list,
+    keep_own_times,
+    stop_ns,
+    sure_arrows,
+    take_own_facts,
+)
 from kinetoscope.formats._chrome_read_tracks import Tracks, read_tracks, tell_processes
 from kinetoscope.trace import SpanKind, Trace
 from kinetoscope.trace._byte_source import ByteSource
@@ -178,7 +185,7 @@ class _Made:
 
     def __init__(self, native: Native) -> None:
         self.native = native
-        self.header = read_header(native.pop("header", ()))
+        self.header = read_header(native.pop("header", ())) or described_in_list(native.get("metadata", ()))
         keep_own_times(self.header, native)
         self.spans = Later(native.pop("spans"))
         self.categories: list[str] = native.pop("categories")

@@ -1,5 +1,6 @@
 """Traces of several ranks and cycles as one, by the rank that is the first of its machine."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -357,6 +358,68 @@ def test_the_command_line_does_the_same(files, capsys):
     told = capsys.readouterr().err
     assert "nothing.json" in told
     assert told.count("\n") == 1
+
+
+def events_of_composer(rank):
+    """What Composer's own JSONTraceHandler writes of a cycle of a rank: its process is the rank."""
+    place = {"pid": rank, "tid": 5_000 + rank}
+    named = {
+        "process_name": {"name": f"Rank {rank} training loop process"},
+        "thread_name": {"name": "Training Loop"},
+        "global_rank": {"value": rank},
+        "clock_sync_timestamp_us": {"value": 1_700_000_000_000_000},
+    }
+    head = [{"name": name, "ph": "M", "args": args, **place} for name, args in named.items()]
+    return head + [
+        {"name": f"event/batch{rank}", "cat": "event", "ph": phase, "ts": 1_700_000_000_000_000 + at, **place}
+        for phase, at in (("B", 100 + rank), ("E", 900))
+    ]
+
+
+@pytest.mark.parametrize("name", ["merged.json", "merged.json.gz"])
+def test_json_is_a_list_of_events_that_is_read_as_it_was_written(name, files):
+    merge_traces(name, *files)
+    text = Path(name).read_bytes()
+    events = json.loads(gzip.decompress(text) if name.endswith(".gz") else text)
+    assert isinstance(events, list)
+    merge_traces("merged.ktrace", *files)
+    assert names_in(name) == names_in("merged.ktrace") == {0: ["op0.0", "op0.1"], 1: ["op1.0", "op1.1"]}
+    with kinetoscope.open(name) as again, kinetoscope.open("merged.ktrace") as merged:
+        for column in ("start_ns", "duration_ns"):
+            assert again.column("spans", column).tolist() == merged.column("spans", column).tolist()
+        assert again.info["start_realtime_ns"] == merged.info["start_realtime_ns"]
+        assert again.info["stop_ns"] == merged.info["stop_ns"]
+        assert again.column("cycles", "start_ns").tolist() == merged.column("cycles", "start_ns").tolist()
+
+
+def test_ranks_of_composers_own_files_are_read_and_merged():
+    for rank in range(2):
+        Path(f"theirs{rank}.json").write_text(json.dumps(events_of_composer(rank)))
+    Path("theirs.json").write_text(json.dumps(events_of_composer(0) + events_of_composer(1)))
+    wanted = {0: ["event/batch0"], 1: ["event/batch1"]}
+    assert names_in("theirs.json") == wanted
+    with kinetoscope.open("theirs1.json") as trace:
+        assert trace.info["rank"] == 1
+    merge_traces("merged.json", "theirs1.json", "theirs0.json")
+    assert names_in("merged.json") == wanted
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "1", None, 10**12])
+def test_what_is_no_rank_is_none(value):
+    events = events_of_composer(0)
+    events[2]["args"] = {"value": value}
+    Path("odd.json").write_text(json.dumps(events))
+    assert names_in("odd.json") == {None: ["event/batch0"]}
+
+
+def test_a_merged_file_is_not_merged_again(files):
+    merge_traces("merged.json", *files)
+    merge_traces("copy.json", "merged.json")
+    assert names_in("copy.json") == names_in("merged.json")
+    with pytest.raises(
+        ArgumentError, match=r"merged.json is a merged trace of the ranks 0, 1: merge the files"
+    ):
+        merge_traces("more.json", "merged.json", *files)
 
 
 def test_a_file_of_no_rank_is_merged_alone_only():

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.formats.chrome import write_chrome_events
 from kinetoscope.integrations.composer._files import check_suffix
 from kinetoscope.integrations.composer._names import FOLDER_VARIABLES, NameTemplate, Ranks
 from kinetoscope.integrations.composer._uploads import Uploads, check_url, is_url
-from kinetoscope.integrations.composer.json_trace_merger import merged_by_rank
-from kinetoscope.trace import Trace, catalog
+from kinetoscope.integrations.composer.json_trace_merger import merged_by_rank, save_merged
+from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-from kinetoscope.trace._saving import suffix_of
 
 _CYCLES = ".cycles"
 _POLL_S = 0.1
@@ -217,10 +215,7 @@ class MergedTrace:
         try:
             named += ((str(cycle), open_trace(cycle)) for cycle in cycles)
             merged = merged_by_rank(named)
-            if catalog.WRITERS.get(suffix_of(path)) == catalog.WRITERS[".json"]:
-                write_chrome_events(merged, path, _on_the_axis_of(merged, ranges))
-            else:
-                merged.save(path)
+            save_merged(merged, path, _on_the_axis_of(merged, ranges))
         finally:
             for _, trace in named:
                 trace.close()

@@ -8,14 +8,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.formats.chrome import write_chrome_events
 from kinetoscope.ranks import merge
-from kinetoscope.trace import Trace, concatenate
+from kinetoscope.trace import Trace, catalog, concatenate
 from kinetoscope.trace import open as open_trace
 from kinetoscope.trace._processes import rank_of
+from kinetoscope.trace._saving import suffix_of
 
 
 def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.PathLike[str]) -> Path:
@@ -25,14 +28,15 @@ def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.Pat
     `kinetoscope.merge`.
 
     Args:
-        output_file: Where to write; the suffix names the format, as for `Trace.save`.
+        output_file: Where to write; the suffix names the format, as for `Trace.save`. JSON is a list of events, as
+            Composer's is.
         trace_files: Paths or URLs of the traces, in any order.
 
     Returns:
         The path of the merged trace.
 
     Raises:
-        ArgumentError: There are no traces, or one is given twice, or some of several are of no rank.
+        ArgumentError: There are no traces, or one is given twice, or some of several are of no rank or of several.
         FormatError: A file is no trace.
         OSError: A file cannot be read or written.
     """
@@ -43,8 +47,32 @@ def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.Pat
     if twice:
         raise ArgumentError(f"merge_traces: {twice[0]} is given twice.")
     merged = merged_by_rank([(path, open_trace(path)) for path in given])
-    merged.save(output_file)
-    return Path(output_file)
+    return save_merged(merged, output_file)
+
+
+def save_merged(
+    merged: Trace, output_file: str | os.PathLike[str], ranges: Iterable[dict[str, Any]] = ()
+) -> Path:
+    """Write a merged trace; in Chrome's format as a list of events, which Composer's readers expect.
+
+    Args:
+        merged: The trace.
+        output_file: Where to write; the suffix names the format.
+        ranges: Further ranges for a list of events, as `write_chrome_events` takes them.
+
+    Returns:
+        The path.
+
+    Raises:
+        ArgumentError: The suffix names no format.
+        OSError: The file cannot be written.
+    """
+    path = Path(output_file)
+    if catalog.WRITERS.get(suffix_of(path)) == catalog.WRITERS[".json"]:
+        write_chrome_events(merged, path, ranges)
+    else:
+        merged.save(path)
+    return path
 
 
 def merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
@@ -52,6 +80,11 @@ def merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
     of_rank: dict[int | None, list[Trace]] = {}
     for name, trace in named:
         rank = rank_of(trace.info)
+        ranks = sorted({rank for rank in trace.column("threads", "rank").tolist() if rank >= 0})
+        if len(ranks) > 1 and len(named) > 1:
+            raise ArgumentError(
+                f"{name} is a merged trace of the ranks {', '.join(map(str, ranks))}: merge the files that it was made of."
+            )
         if rank is None and len(named) > 1:
             raise ArgumentError(
                 f"{name} does not say of which rank it is, so it cannot be told whose cycle it holds: merge traces that a "
