@@ -20,6 +20,7 @@ SCRIPTS = (
     "table_cost",
     "kineto_engine",
     "memory_cost",
+    "memory_start",
     "chrome_export",
     "perfetto_export",
     "demo_overhead",

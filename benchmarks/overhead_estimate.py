@@ -1,7 +1,8 @@
 """The overhead that the summary of a run prints, against steps of the same program that are not recorded, in turns with those that are.
 
-The summary multiplies the records of the steps by what a record costs in a small step of its own. Here the truth is known: of the
-program's steps every other slice is recorded, and what that adds is a share of the recorded steps.
+The summary multiplies the records of the steps by what a record costs, which it finds between two small steps of its own by how far
+apart the records lie. Here the truth is known: of the program's steps every other slice is recorded, and what that adds is a share of
+the recorded steps.
 """
 
 from argparse import Namespace
@@ -11,8 +12,9 @@ from pathlib import Path
 from benchmarks.demo_overhead import gpt_step
 from benchmarks.harness import BASELINE, Result, added, interleave, report_added, run
 from benchmarks.workloads import tiny_training_step
-from kinetoscope.cli._overhead import measure_overhead
+from kinetoscope.cli._overhead import measure_overhead, spacing_of
 from kinetoscope.cli._recording import Wanted
+from kinetoscope.tables._visible import host_spans
 
 MOST_OFF = 0.2
 PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
@@ -26,14 +28,20 @@ WANTED = {
 }
 
 
-def estimated_ns(wanted: Wanted, step: Callable[[], None]) -> tuple[float, int]:
-    """What recording adds to a step by the summary's measure, and how many records that is."""
-    session = wanted.session(None)
+def estimated(
+    wanted: Wanted, step: Callable[[], None], whole_ns: float
+) -> tuple[tuple[float, float, float], int]:
+    """The share of a recorded step that recording has by the summary's measure, with its bounds, and the records of a step."""
+    session, steps = wanted.session(None), 4
     with session:
-        step()
-    records = int((session.trace.column("spans", "stream") < 0).sum())
+        for _ in range(steps):
+            step()
+    counts = host_spans(session.trace)
+    records = int(counts.sum()) // steps
     overhead = measure_overhead(wanted)
-    return (0.0 if overhead is None else overhead.total_ns(records)), records
+    if overhead is None:
+        return (0.0, 0.0, 0.0), records
+    return overhead.share(records, spacing_of(session.trace, counts), round(whole_ns)), records
 
 
 def measure(options: Namespace) -> list[Result]:
@@ -47,16 +55,18 @@ def measure(options: Namespace) -> list[Result]:
             times = interleave(step, {"recorded": lambda wanted=wanted: wanted.session(None)}, rounds, pieces)
             cost_ns = added(times, "recorded", "cpu", "median")
             recorded_ns = times[BASELINE].median_ns() + cost_ns
-            guess_ns, records = estimated_ns(wanted, step)
-            off = guess_ns / cost_ns if cost_ns > 0 else float("nan")
+            (guess, low, high), records = estimated(wanted, step, recorded_ns)
+            truth = cost_ns / recorded_ns
+            off = guess / truth if cost_ns > 0 else float("nan")
             results.append(
                 Result(
                     f"overhead printed for the {program}, {flags}",
                     f"within {MOST_OFF:.0%} of the truth",
-                    f"{100 * guess_ns / recorded_ns:.1f} % printed, {100 * cost_ns / recorded_ns:.1f} % measured ({off:.2f} x)",
+                    f"{100 * guess:.1f} % printed, {100 * truth:.1f} % measured ({off:.2f} x)",
                     abs(off - 1) <= MOST_OFF,
                     [
                         f"{records} records a step, {cost_ns / max(records, 1):.0f} ns each",
+                        f"printed bounds {100 * low:.1f} and {100 * high:.1f} %, {'with' if low <= truth <= high else 'WITHOUT'} the truth",
                         *report_added(times),
                     ],
                 )

@@ -9,13 +9,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kinetoscope.cli._overhead import Overhead
+from kinetoscope.cli._overhead import Cost, Overhead
 from kinetoscope.cli._program import Program
 from kinetoscope.cli._recording import Finished, Wanted
 from kinetoscope.cli._summary import MOST_LINES, print_summary, summary_lines
 from kinetoscope.trace._beside import beside
 from tests.cli.conftest import training_trace
 from tests.support.trace_builder import TraceBuilder
+
+
+def each(record_ns: float) -> Overhead:
+    """The same cost for every record."""
+    return Overhead(*(Cost(spacing_ns, record_ns, record_ns, record_ns) for spacing_ns in (500, 5000)))
 
 
 def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
@@ -31,7 +36,7 @@ def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
         wanted=wanted,
         files=(wanted.trace_path, wanted.chrome_path),
         engine="native",
-        overhead=Overhead(200.0),
+        overhead=each(200.0),
     )
     return replace(made, **changes)
 
@@ -143,17 +148,20 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     for end in (1_000_000_000, 1_010_000_000, 1_020_000_000):
         builder.span("aten::mm", end - 5_000_000, 1_000_000)
         builder.annotation("Optimizer.step#SGD.step", end - 1_000_000, 1_000_000)
-    costly = Overhead(1_000_000.0)
+    costly = each(1_000_000.0)
     text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=costly))).split())
     # Two records a step of 10 ms.
-    assert "overhead about 20.0 % of step time: an estimate from 4 records in it times 1.00 ms" in text
+    said = "overhead about 20.0 % of step time (between 16.0 and 24.0 %): an estimate from 4 records in it times 1.00 ms"
+    assert said in text
     worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
     worker.span("aten::tanh", 0, 100).span("aten::tanh", 3_999_900, 100)
     both = beside([builder.build(), worker.build()], [0, 0])
     made = replace(finished(tmp_path, builder, overhead=costly), trace=both)
     text = " ".join(" ".join(shown(made)).split())
-    assert "about 20.0 % of step time of train.py: an estimate from 4 records" in text
-    assert "; about 50.0 % of the recorded time of DataLoader worker 0" in text
+    assert (
+        "about 20.0 % of step time (between 16.0 and 24.0 %) of train.py: an estimate from 4 records" in text
+    )
+    assert "; about 50.0 % of the recorded time (between 40.0 and 60.0 %) of DataLoader worker 0" in text
 
 
 def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):

@@ -14,7 +14,7 @@ from torch import nn
 import kinetoscope
 from kinetoscope.collect import _storages
 from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.collect._storages import StorageWatch
+from kinetoscope.collect._storages import Living, StorageWatch
 from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory_facts import judged_blocks
 from kinetoscope.tables.memory_peak import peak
@@ -32,7 +32,7 @@ def nothing_older():
 
 
 def watch(modules=()):
-    return StorageWatch(lambda: list(modules), lambda tensors: None)
+    return StorageWatch(Living(), lambda tensors: None, lambda: list(modules))
 
 
 def bytes_by_category(trace, *, recorded=False):
@@ -303,3 +303,95 @@ def test_a_wrapper_is_looked_into():
     seen = rows_of(Wrapped(torch.ones(10)))
     assert [row[3] for row in seen.rows] == [40]
     assert seen.skipped == 0
+
+
+def bytes_from_before(session):
+    """The sizes of the blocks that were there before the session's last recording began, each with whether it was freed."""
+    judged = judged_blocks(session.trace)
+    before = judged.blocks.start_ns < 0
+    ended = judged.blocks.end_ns[before] < np.iinfo(np.int64).max
+    return dict(zip(judged.blocks.bytes[before].tolist(), ended.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("collected", [(), (0,), (1,), (0, 1), (2,), (0, 0, 1, 2)])
+def test_a_later_recording_knows_what_was_allocated_since_the_first_one(collected):
+    session = profile(profile_memory=True)
+    older = torch.ones(1000)
+    with session:
+        during = torch.ones(2000)
+    session.trace
+    between, gone = torch.ones(3000), torch.ones(4000)
+    model = nn.Linear(70, 70, bias=False)
+    for generation in collected:
+        gc.collect(generation)
+    view = gone[10:]
+    del gone
+    with session:
+        del view
+        torch.ones(10)
+    found = bytes_from_before(session)
+    assert found[16000]
+    assert [found.get(4 * len(kept)) for kept in (older, during, between)] == [False, False, False]
+    assert found[4 * 70 * 70] is False
+    categories = judged_blocks(session.trace)
+    weight = categories.blocks.bytes == 4 * 70 * 70
+    assert model.weight.shape == (70, 70)
+    assert categories.category[weight].tolist() == [MemoryCategory.PARAMETER]
+
+
+def test_only_the_first_recording_of_a_session_looks_at_all_objects(monkeypatch):
+    asked = []
+    everything = gc.get_objects
+
+    def noting(generation=None):
+        asked.append(generation)
+        return everything(generation=generation)
+
+    monkeypatch.setattr(_storages.gc, "get_objects", noting)
+    session = profile(profile_memory=True)
+    for _ in range(3):
+        with session:
+            torch.ones(10)
+        session.trace
+    assert asked.count(None) == (1 if _storages._HAS_GENERATIONS else 3)
+
+
+@pytest.mark.skipif(not _storages._HAS_GENERATIONS, reason="Python's collector is not followed here")
+def test_following_costs_no_more_than_looking_at_everything_anew():
+    living = Living()
+    with living.look():
+        pass
+    kept = nn.Linear(3, 3)
+    living._worth = 10
+    gc.collect(1)
+    assert living._owners is None
+    with living.look() as looked:
+        assert any(module is kept for module in looked.modules)
+        assert living._worth > 10
+
+
+@pytest.mark.skipif(not _storages._HAS_GENERATIONS, reason="Python's collector is not followed here")
+def test_nothing_is_followed_when_the_session_is_gone():
+    before = len(gc.callbacks)
+    living = Living()
+    with living.look():
+        pass
+    assert len(gc.callbacks) == before + 1
+    del living
+    assert len(gc.callbacks) == before
+
+
+def test_what_was_met_is_neither_kept_alive_nor_in_the_way_of_swapping_it():
+    living = Living()
+    tensor, other = torch.ones(5), torch.zeros(5)
+    model, storage = nn.Linear(3, 3), tensor.untyped_storage()
+    with living.look() as looked:
+        assert any(module is model for module in looked.modules)
+    torch.utils.swap_tensors(tensor, other)
+    address = storage.data_ptr()
+    assert address in {storage.data_ptr() for storage in living.memory(set())}
+    gone = weakref.ref(model)
+    del model, other, storage
+    gc.collect()
+    assert gone() is None
+    assert address not in {storage.data_ptr() for storage in living.memory(set())}

@@ -416,26 +416,31 @@ def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
         return []
     if overhead is None:
         return fold("overhead", "not measured", width)
-    if overhead.record_ns <= 0:
+    records, *others = facts.records
+    cost_ns = overhead.record_ns(records.spacing_ns)
+    if cost_ns <= 0:
         return fold(
             "overhead", "too small to be measured here, on a machine that is busy with other things", width
         )
-    records, *others = facts.records
-    share = _cost_share(overhead, records)
     told = (
-        f"{share} of {_whole(facts)}{f' of {records.process}' if records.process else ''}: an estimate from "
-        f"{_units.count(records.count, 'record')} in it times {_units.duration(overhead.record_ns)}, measured just now on a small "
-        f"training step{', while the machine was busy: rough' if overhead.rough else ''}"
+        f"{_cost_share(overhead, records, of=_whole(facts))}{f' of {records.process}' if records.process else ''}: an estimate "
+        f"from {_units.count(records.count, 'record')} in it times {_units.duration(cost_ns)}, measured just now on two small "
+        f"training steps{', while the machine was busy: rough' if overhead.is_rough else ''}"
     )
     if others := [one for one in others if not one.in_steps and one.count]:
-        told += f"; {_cost_share(overhead, others[0])} of the recorded time of {others[0].process}"
+        told += f"; {_cost_share(overhead, others[0], of='the recorded time')} of {others[0].process}"
     return fold("overhead", told, width)
 
 
-def _cost_share(overhead: Overhead, records: Records) -> str:
-    """The share that recording had in the time of a process, without which the rest would have been all."""
-    share = _units.percent(overhead.total_ns(records.count), max(1, records.whole_ns))
-    return share if share.startswith("<") else f"about {share}"
+def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
+    """The share that recording had in the time of a process, without which the rest would have been all, and its bounds."""
+    one, low, high = (
+        _units.percent(share, 1.0)
+        for share in overhead.share(records.count, records.spacing_ns, records.whole_ns)
+    )
+    if one == high:
+        return f"{one} of {of}"
+    return f"about {one} of {of} (between {low.removesuffix(' %')} and {high})"
 
 
 def _files(finished: Finished, width: int) -> list[Text]:

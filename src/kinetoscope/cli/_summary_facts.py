@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.cli._overhead import spacing_of
 from kinetoscope.tables._loading import in_waits
 from kinetoscope.tables._visible import host_spans
 from kinetoscope.tables._windows import start_up_steps
@@ -51,12 +52,14 @@ class Records:
         count: How many spans were recorded in them, start-up left out.
         whole_ns: How long they took.
         in_steps: Whether they are steps.
+        spacing_ns: How far apart the spans lie, as `spacing_of` says.
     """
 
     process: str
     count: int
     whole_ns: int
     in_steps: bool
+    spacing_ns: float
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,8 @@ def _records(trace: Trace) -> tuple[Records, ...]:
     for row in rows or [None]:
         shares = host_shares(trace, row)
         name = "" if row is None else table["name"][row]
-        found.append(Records(name, int(shares.counts.sum()), shares.whole_ns, shares.in_steps))
+        spacing_ns = spacing_of(trace, shares.counts)
+        found.append(Records(name, int(shares.counts.sum()), shares.whole_ns, shares.in_steps, spacing_ns))
     return tuple(sorted(found, key=lambda one: (not one.in_steps, -one.count / max(1, one.whole_ns))))
 
 

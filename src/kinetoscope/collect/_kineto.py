@@ -27,7 +27,7 @@ from kinetoscope.collect._kineto_columns import note_this_thread
 from kinetoscope.collect._kineto_recording import MONOTONIC_KEY, KinetoRecording
 from kinetoscope.collect._machine import monotonic_of_realtime_ns
 from kinetoscope.collect._pauses import Pauses
-from kinetoscope.collect._storages import StorageWatch, living
+from kinetoscope.collect._storages import Living, StorageWatch
 from kinetoscope.collect._torch_ranges import TORCH_RANGES
 from kinetoscope.collect._warn import warn_user
 
@@ -54,6 +54,7 @@ class KinetoEngine:
         self._collector: Any = None
         self._only_thread: int | None = None
         self._watch: StorageWatch | None = None
+        self._living = Living()
         self._ended_at_exit: KinetoRecording | None = None
         _ENGINES.add(self)
 
@@ -98,7 +99,7 @@ class KinetoEngine:
         # torch reports memory to the thread that started only, and that collection can only be stopped by it.
         self._only_thread = threading.get_ident() if self._request.profile_memory else None
         if self._request.profile_memory:
-            self._watch = StorageWatch(lambda: living()[0], lambda tensors: None)
+            self._watch = StorageWatch(self._living, lambda tensors: None)
             self._request = _with_info(self._request, self._watch.start())
         self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
         note_this_thread()

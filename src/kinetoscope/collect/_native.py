@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch.profiler import ProfilerActivity
 
-    from kinetoscope.collect._storages import StorageWatch
+    from kinetoscope.collect._storages import Living, StorageWatch
     from kinetoscope.trace import Trace
 
 # Without these a recording would be wrong; without the others it is only poorer.
@@ -112,6 +112,7 @@ class NativeEngine:
         self._process = 0
         self._pauses = Pauses()
         self._watch: StorageWatch | None = None
+        self._living: Living | None = None
         self._collections = GarbageCollections()
         self._remove: weakref.finalize[..., NativeEngine] | None = None
 
@@ -237,12 +238,13 @@ class NativeEngine:
 
     def _watch_storages(self, recorder: Recorder) -> dict[str, str]:
         """See which tensors hold which memory, from before the recording begins."""
-        from kinetoscope.collect._storages import StorageWatch
+        from kinetoscope.collect._storages import Living, StorageWatch
 
         if self._watch is not None:
             self._watch.cancel()
+        self._living = self._living or Living()
         self._watch = StorageWatch(
-            lambda: [module for _, module in recorder.modules()], recorder.watch_tensors
+            self._living, recorder.watch_tensors, lambda: [module for _, module in recorder.modules()]
         )
         return self._watch.start()
 

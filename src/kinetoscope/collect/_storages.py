@@ -1,7 +1,7 @@
 """Which tensors of the program hold which memory: parameters, buffers, gradients, the state of optimizers, and the rest.
 
 Addresses are all that a recording of allocations knows of a block. While one runs with ``profile_memory``, this watch
-looks at the program's tensors three times: before it begins (every tensor that Python knows, so that memory from
+looks at the program's tensors three times: before it begins (every tensor that Python knows or knew, so that memory from
 before has a size), when an optimizer has state that was not there at its step before, and when it ends. Nothing of
 the program is kept alive by it, and no operator that it calls is recorded.
 """
@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
+import sysconfig
 import time
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
@@ -33,7 +36,9 @@ _LONGEST_NAME = 60
 # How deep lists and mappings are searched for an optimizer's tensors.
 _DEPTH = 4
 # The types whose tensors are looked at without asking them for anything but their storage.
-_PLAIN = (Tensor, Parameter)
+_PLAIN = frozenset({Tensor, Parameter})
+_STRIDED = torch.strided
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class _Seen:
@@ -44,6 +49,9 @@ class _Seen:
         self.skipped = 0
         # Those looked at before the recording, and only until it begins: nothing of the program is kept alive.
         self.tensors: list[Tensor] | None = None
+        # The addresses of their storages.
+        self.storages: set[int] = set()
+        self._places: dict[torch.device, tuple[str, int]] = {}
         self._parts = 0
 
     def add(
@@ -51,25 +59,48 @@ class _Seen:
         time_ns: int,
         role: StorageRole,
         tensor: Tensor,
-        *,
         module: int = 0,
         parameter: int = 0,
         name: str = "",
     ) -> None:
         """Note where a tensor's data lies. A tensor that cannot say is counted; one without data is not."""
         try:
-            for part in _parts(tensor):
+            for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
                 storage = part.untyped_storage()
-                size, address = storage.nbytes(), storage.data_ptr()
-                if size and address:
-                    if self.tensors is not None:
-                        self.tensors.append(part)
-                    device = part.device
-                    index = -1 if device.index is None or device.type == "cpu" else device.index
-                    at = (address, size, device.type, index)
-                    self.rows.append((time_ns, role, *at, module, parameter, name[:_LONGEST_NAME]))
+                # That it is a tensor is no news of what is known as more.
+                if role is StorageRole.TENSOR and storage._cdata in self.storages:
+                    continue
+                if (
+                    self.add_storage(time_ns, role, storage, module, parameter, name)
+                    and self.tensors is not None
+                ):
+                    self.tensors.append(part)
         except Exception:  # noqa: BLE001  (tensors may be of any class, and answer with anything)
             self.skipped += 1
+
+    def add_storage(
+        self,
+        time_ns: int,
+        role: StorageRole,
+        storage: UntypedStorage,
+        module: int = 0,
+        parameter: int = 0,
+        name: str = "",
+    ) -> bool:
+        """Note where a storage lies; return whether it has memory."""
+        size, address = storage.nbytes(), storage.data_ptr()
+        if not (size and address):
+            return False
+        if self.tensors is not None:
+            self.storages.add(storage._cdata)
+        device = storage.device
+        place = self._places.get(device)
+        if place is None:
+            kind = device.type
+            place = kind, -1 if kind == "cpu" or device.index is None else device.index
+            self._places[device] = place
+        self.rows.append((time_ns, role, address, size, *place, module, parameter, name[:_LONGEST_NAME]))
+        return True
 
     def taken(self) -> dict[str, str]:
         """The rows since the last call as JSON texts, none longer than the recorder takes."""
@@ -100,17 +131,24 @@ class StorageWatch:
     """Watches one recording; `start` before it begins, `stop` after it has ended."""
 
     def __init__(
-        self, running: Callable[[], Iterable[Module]], keep_watch: Callable[[list[Tensor]], object]
+        self,
+        living: Living,
+        keep_watch: Callable[[list[Tensor]], object],
+        running: Callable[[], Iterable[Module]] | None = None,
     ) -> None:
         """Nothing is looked at before `start`.
 
         Args:
-            running: Tells which living modules the recorder has seen.
+            living: What lives; the same for all recordings of a session, so that only the first one has to look at everything.
             keep_watch: Has the frees of tensors' memory recorded.
+            running: Tells which living modules the recorder has seen; by default all that live.
         """
-        self._running = running
+        self._living = living
+        self._running = running or self._all_modules
         self._keep_watch = keep_watch
         self._seen = _Seen()
+        # Those that the modules of one look hold; their optimizer has nothing to add.
+        self._held_parameters: set[int] = set()
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
 
     def start(self) -> dict[str, str]:
@@ -124,16 +162,19 @@ class StorageWatch:
         older: list[Tensor] = []
         self._seen.tensors = older
         now_ns = time.time_ns()
-        modules, optimizers, tensors = living()
-        with _unrecorded():
-            for module in modules:
+        self._held_parameters.clear()
+        with self._living.look() as living, _unrecorded():
+            for module in living.modules:
                 self._look_at_module(now_ns, module)
-            for optimizer in optimizers:
+            for optimizer in living.optimizers:
                 self._remember(optimizer)
                 self._look_at_optimizer(now_ns, optimizer)
-            for tensor in tensors:
+            for tensor in living.tensors:
                 self._seen.add(now_ns, StorageRole.TENSOR, tensor)
+            for storage in living.memory(self._seen.storages):
+                self._seen.add_storage(now_ns, StorageRole.TENSOR, storage)
         self._seen.tensors = None
+        self._seen.storages.clear()
         self._keep_watch(older)
         return self._seen.taken()
 
@@ -145,6 +186,7 @@ class StorageWatch:
         """
         self.cancel()
         now_ns = time.time_ns()
+        self._held_parameters.clear()
         with _unrecorded():
             for module in self._running():
                 self._look_at_module(now_ns, module)
@@ -157,6 +199,11 @@ class StorageWatch:
     def cancel(self) -> None:
         """Hear of no more steps; a second call does nothing."""
         OPTIMIZER_STEPS.forget(self._before_step, self._after_step)
+
+    def _all_modules(self) -> list[Module]:
+        """Every module that lives."""
+        with self._living.look() as living:
+            return list(living.modules)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Learn of an optimizer, so that it is known also if its first step fails for want of memory."""
@@ -178,6 +225,7 @@ class StorageWatch:
         if known is not None and known[1] != held:
             self._optimizers[id(optimizer)] = (known[0], held)
             now_ns = time.time_ns()
+            self._held_parameters.clear()
             with _unrecorded():
                 for module in self._running():
                     self._look_at_module(now_ns, module)
@@ -193,11 +241,12 @@ class StorageWatch:
         """Note a module's own parameters, their gradients, and its buffers."""
         owner = id(module)
         for name, parameter in _held(module, "_parameters"):
-            at = {"module": owner, "parameter": _identity(parameter)}
-            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, name=name, **at)
+            number = _identity(parameter)
+            self._held_parameters.add(number)
+            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, owner, number, name)
             gradient = _gradient(parameter)
             if gradient is not None:
-                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, name=name, **at)
+                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, owner, number, name)
         for name, buffer in _held(module, "_buffers"):
             self._seen.add(now_ns, StorageRole.BUFFER, buffer, module=owner, name=name)
 
@@ -212,14 +261,18 @@ class StorageWatch:
             return
         for parameter in parameters:
             number = _identity(parameter)
+            if number in self._held_parameters:
+                continue
             self._seen.add(now_ns, StorageRole.PARAMETER, parameter, parameter=number)
             gradient = _gradient(parameter)
             if gradient is not None:
                 self._seen.add(now_ns, StorageRole.GRADIENT, gradient, parameter=number)
+        add, role = self._seen.add, StorageRole.OPTIMIZER_STATE
         for parameter, values in state:
             number = _identity(parameter)
-            for name, tensor in _tensors(values, "", _DEPTH):
-                self._seen.add(now_ns, StorageRole.OPTIMIZER_STATE, tensor, parameter=number, name=name)
+            flat = type(values) is dict and all(type(value) in _PLAIN for value in values.values())
+            for name, tensor in list(values.items()) if flat else _tensors(values, "", _DEPTH):
+                add(now_ns, role, tensor, 0, number, str(name))
 
 
 @contextmanager
@@ -232,26 +285,147 @@ def _unrecorded() -> Iterator[None]:
         torch._C._autograd._enable_record_function(True)
 
 
-def living() -> tuple[list[Module], list[Optimizer], list[Tensor]]:
-    """Every module, optimizer and plain tensor that Python's collector knows."""
-    modules: list[Module] = []
-    optimizers: list[Optimizer] = []
-    tensors: list[Tensor] = []
-    places: dict[type, list[Any] | None] = {Tensor: tensors, Parameter: tensors}
-    for thing in gc.get_objects():
+class Living:
+    """The modules, optimizers and tensors that Python's collector knows, without keeping any of them alive.
+
+    The first look goes through all objects, which takes a tenth of a second where there are some hundred thousands. What comes
+    into being later is met before it gets old: the collector is followed, and whenever it moves its young objects to the old
+    ones, these are looked through. So a later look needs those that were met, and the present young ones.
+
+    Attributes:
+        modules: The modules of the last look.
+        optimizers: Its optimizers.
+        tensors: Its plain tensors that were not met before.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is looked at before `look`."""
+        self.modules: list[Module] = []
+        self.optimizers: list[Optimizer] = []
+        self.tensors: list[Tensor] = []
+        self._owners: dict[int, weakref.ref[Module | Optimizer]] | None = None
+        # Not of the tensors: torch refuses to swap the contents of one that has a weak reference. By the address of the storage,
+        # which is not used again as long as there is such a reference.
+        self._memory: dict[int, StorageWeakRef] = {}
+        self._follows = False
+        # How many objects may be looked through before it is cheaper to look at all of them anew.
+        self._worth = 0
+
+    @contextmanager
+    def look(self) -> Iterator[Living]:
+        """See what lives now; it is held only inside this."""
+        owners = self._owners
+        if owners is None or not _HAS_GENERATIONS:
+            found = gc.get_objects()
+            self._worth = len(found)
+            self._owners = owners = {}
+            self._memory.clear()
+            self._follow()
+        else:
+            found = _young()
+        self.tensors = self._meet(found, owners)
+        del found
+        for number, reference in list(owners.items()):
+            owner = reference()
+            if owner is None:
+                owners.pop(number, None)
+            elif isinstance(owner, Module):
+                self.modules.append(owner)
+            else:
+                self.optimizers.append(owner)
+        try:
+            yield self
+        finally:
+            for held in (self.modules, self.optimizers, self.tensors):
+                held.clear()
+
+    def memory(self, seen: set[int]) -> Iterator[UntypedStorage]:
+        """The storages of tensors met before that are still there, without those at the addresses that were `seen`."""
+        for number, reference in list(self._memory.items()):
+            if number in seen:
+                continue
+            storage = UntypedStorage._new_with_weak_ptr(reference.cdata)
+            if storage is None:
+                self._memory.pop(number, None)
+            else:
+                yield storage
+
+    def _meet(self, found: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
+        """Remember those of some objects that are wanted; return the tensors among them."""
+        tensors = []
         # By type: `isinstance` asks objects for their __class__, and some of them answer with code of their own.
-        kind = type(thing)
-        if kind not in places:
-            found: list[Any] | None = None
-            if issubclass(kind, Module):
-                found = modules
-            elif issubclass(kind, Optimizer):
-                found = optimizers
-            places[kind] = found
-        place = places[kind]
-        if place is not None:
-            place.append(thing)
-    return modules, optimizers, tensors
+        wanted = {
+            kind for kind in set(map(type, found)) if kind in _PLAIN or issubclass(kind, (Module, Optimizer))
+        }
+        for thing in found:
+            kind = type(thing)
+            if kind not in wanted:
+                continue
+            if kind in _PLAIN:
+                tensors.append(thing)
+                self._remember_memory(thing)
+            else:
+                known = owners.get(id(thing))
+                if known is None or known() is not thing:
+                    owners[id(thing)] = weakref.ref(thing)
+        return tensors
+
+    def _remember_memory(self, tensor: Tensor) -> None:
+        """Know a tensor's storage; one without a storage of its own is met only while it is young."""
+        try:
+            if not _is_simple(tensor):
+                return
+            storage = tensor.untyped_storage()
+            number = storage._cdata
+            if number not in self._memory and storage.device.type != "meta":
+                self._memory[number] = StorageWeakRef(storage)
+        except Exception:  # noqa: BLE001  (as one of a device that has no storages)
+            return
+
+    def _follow(self) -> None:
+        """Be called by Python's collector for as long as this lives."""
+        if self._follows or not _HAS_GENERATIONS:
+            return
+        self._follows = True
+        me = weakref.ref(self)
+
+        def collects(phase: str, info: dict[str, int]) -> None:
+            living = me()
+            if living is not None and phase == "start" and info["generation"] > 0:
+                living._gets_old()
+
+        gc.callbacks.append(collects)
+        weakref.finalize(self, gc.callbacks.remove, collects).atexit = False
+
+    def _gets_old(self) -> None:
+        """Meet the young objects, which are about to become old."""
+        owners = self._owners
+        if owners is None:
+            return
+        found = _young()
+        self._worth -= len(found)
+        if self._worth < 0:
+            # A program that makes so many objects shall not pay for each of them.
+            self._owners = None
+            self._memory.clear()
+        else:
+            self._meet(found, owners)
+
+
+# From Python 3.14 on the collector has other generations, and none where threads run without a lock.
+_HAS_GENERATIONS = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+def _young() -> list[Any]:
+    """The objects that have not yet survived two collections."""
+    youngest, younger = gc.get_objects(generation=0), gc.get_objects(generation=1)
+    # Joined only now: a list that was begun before would be one of the objects in it, and keep all of them alive.
+    return youngest + younger
+
+
+def _is_simple(tensor: Tensor) -> bool:
+    """Whether it has one storage, and nothing to be asked for it; on the device `meta` that is at no address."""
+    return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _is_wrapped(tensor)
 
 
 def _parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
@@ -268,7 +442,7 @@ def _parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
         yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
     elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
-    elif torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    elif _is_wrapped(tensor):
         # It has no memory of its own; the tensor inside it has.
         return
     elif tensor.device.type != "meta" and not _is_fake(tensor) and not _is_unmade(tensor):

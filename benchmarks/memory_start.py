@@ -1,0 +1,86 @@
+"""What `start()` with `profile_memory=True` costs in a process with many Python objects: the first cycle of a session, and the later ones.
+
+The first one goes through all objects that Python's garbage collector knows, to find the tensors among them. The later ones look at
+the model, the optimizer and what has come since. Two sessions take turns: one that lives through all cycles, and a new one for each.
+"""
+
+import gc
+import statistics
+import time
+from argparse import Namespace
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import kinetoscope
+from benchmarks.harness import Result, run
+from benchmarks.workloads import TinyLayer
+
+LIMIT_MS = 5.0
+OBJECTS, LAYERS, CYCLES = 100_000, 25, 12
+
+
+def program(layers: int, objects: int) -> tuple[Callable[[], None], object]:
+    """Builds a transformer and its training step, and as many dictionaries as a program with much data has."""
+    model = nn.Sequential(*(TinyLayer(8, 2) for _ in range(layers)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.ones(2, 4, 8)
+
+    def step() -> None:
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, [{"number": number} for number in range(objects)]
+
+
+def session() -> kinetoscope.profile:
+    """A session of the CPU with memory."""
+    return kinetoscope.profile(
+        activities=[kinetoscope.ProfilerActivity.CPU], profile_memory=True, engine="native"
+    )
+
+
+def start_ms(prof: kinetoscope.profile, step: Callable[[], None]) -> float:
+    """Records a step and reads the recording; returns the processor time of `start()` in ms."""
+    began = time.thread_time_ns()
+    prof.start()
+    spent = time.thread_time_ns() - began
+    step()
+    prof.stop()
+    len(prof.trace.strings)
+    return spent / 1e6
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Compares a session's later cycles with its first one."""
+    step, kept = program(2, 1000) if options.quick else program(LAYERS, OBJECTS)
+    step()
+    gc.collect()
+    cycles = 2 if options.quick else CYCLES
+    first, later = [], []
+    lasting = session()
+    start_ms(lasting, step)
+    for _ in range(cycles):
+        first.append(start_ms(session(), step))
+        for _ in range(3):
+            step()
+        later.append(start_ms(lasting, step))
+    known = len(gc.get_objects())
+    result = Result(
+        f"start() of a later cycle with profile_memory, {known:,} objects and {LAYERS} layers",
+        f"<= {LIMIT_MS:g} ms",
+        f"{statistics.median(later):.1f} ms",
+        statistics.median(later) <= LIMIT_MS,
+        [
+            f"first cycle of a session: {statistics.median(first):.1f} ms at the median, {min(first):.1f} at the least",
+            f"later cycles: {statistics.median(later):.1f} ms at the median, {min(later):.1f} at the least",
+            f"{len(kept):,} dictionaries of the program's own",
+        ],
+    )
+    return [result]
+
+
+if __name__ == "__main__":
+    run(measure)
