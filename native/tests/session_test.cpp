@@ -2,10 +2,13 @@
 // gone.
 #include "recorder/session.h"
 
+#include <sched.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -159,6 +162,46 @@ void a_span_of_a_thread_that_is_gone_is_closed() {
   CHECK(recording.spans.size() == 1);
 }
 
+// As when stop() loses patience with a thread that the system does not let run.
+void a_recording_stays_for_the_thread_that_is_still_in_it() {
+  const Running running = start(102);
+  std::atomic<bool> inside{false};
+  std::atomic<bool> may_leave{false};
+  std::thread writer([&] {
+    int function = 0;
+    SpanRecord* record = begin(&function);
+    BusyGuard busy(*this_thread());
+    inside.store(true);
+    while (!may_leave.load()) sched_yield();
+    std::atomic_ref(record->end_tick).store(read_tick(), std::memory_order_relaxed);
+  });
+  while (!inside.load()) sched_yield();
+  Session::set_current(nullptr);
+  CHECK(!wait_until_idle(1'000'000));
+  running.session->file().close_books();
+  const std::weak_ptr<RecordingFile> file = running.session->shared_file();
+  room_keeper::release(
+      running.session->shared_file(),
+      std::shared_ptr<void>(running.session, [](void* over) { delete static_cast<Session*>(over); }),
+      +[] { return wait_until_idle(0); });
+  for (int turn = 0; turn < 1000; ++turn) {
+    room_keeper::wake();
+    sched_yield();
+  }
+  CHECK(!file.expired());
+  may_leave.store(true);
+  writer.join();
+  const int64_t give_up = read_clock(CLOCK_MONOTONIC) + kPatienceNs;
+  while (!file.expired() && read_clock(CLOCK_MONOTONIC) < give_up) {
+    room_keeper::wake();
+    sched_yield();
+  }
+  CHECK(file.expired());
+  const MappedFile bytes(running.path);
+  CHECK(parse_recording(bytes.bytes()).spans.size() == 1);
+  unlink(running.path.c_str());
+}
+
 }  // namespace
 
 int main() {
@@ -168,5 +211,6 @@ int main() {
   sessions_come_and_go_beside_writers();
   a_span_ended_elsewhere_is_closed();
   a_span_of_a_thread_that_is_gone_is_closed();
+  a_recording_stays_for_the_thread_that_is_still_in_it();
   return testing::checks_failed();
 }

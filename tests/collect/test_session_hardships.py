@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,53 @@ def test_a_cycle_that_cannot_be_recorded_does_not_stop_the_program(tmp_path: Pat
         torch.cos(torch.ones(1))
         session.step()
     assert ready == [1, 2]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file can grow, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_disk_that_fills_in_one_cycle_and_is_full_in_the_next(on_error: Any, memory: bool) -> None:
+    ready: list[tuple[int, str]] = []
+
+    def read(prof: Any) -> None:
+        lost = "; ".join(f"{loss['what']}: {loss['why']}" for loss in prof.trace.losses)
+        ready.append((len(named(prof.trace, "aten::cos")), lost))
+
+    session = profile(
+        schedule=kinetoscope.schedule(wait=0, warmup=1, active=1),
+        on_trace_ready=read,
+        on_error=on_error,
+        profile_memory=memory,
+    )
+    ones = torch.ones(1)
+    with session:
+        session.step()
+        with full_disk():
+            for _ in range(20_000):
+                torch.cos(ones)
+            session.step()
+            with pytest.warns(UserWarning, match=r"this cycle is not recorded \(step 3\): .*no room"):
+                session.step()
+            session.step()
+        session.step()
+        torch.cos(ones)
+        session.step()
+        with full_disk(), pytest.warns(UserWarning, match=r"this cycle is not recorded \(step 7\)"):
+            session.step()
+    (first, lost), second = ready
+    assert 0 < first < 20_000
+    assert "spans not written: The file could not grow" in lost
+    assert second == (1, "")
 
 
 def test_a_first_cycle_that_cannot_be_recorded_does_not_stop_the_program(tmp_path: Path) -> None:

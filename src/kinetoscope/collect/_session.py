@@ -49,7 +49,8 @@ class _Run:
     """One stretch from `start` to `stop`; whoever finds another one in the session has been stopped meanwhile."""
 
     def __init__(self) -> None:
-        self.recorded = False
+        self.recorded = False  # whether the cycle that ended last was
+        self.ever_recorded = False
         self.changing = False
 
 
@@ -309,7 +310,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             raise
         self._report_out_of_memory(run.recorded)
         failures.let_out(may_raise=may_raise)
-        if not run.recorded and explain:
+        if not run.ever_recorded and explain:
             warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
 
     def _end(self, run: _Run) -> Failures:
@@ -324,6 +325,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         elif self._state == "recording":
             run.recorded = self._closed(failures, keep=True)
             if run.recorded:
+                run.ever_recorded = True
                 self._call_handler(failures)
         elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
             self._closed(failures, keep=False)
@@ -374,7 +376,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         elif self._state != "idle" or self._cycles_begun:
             worth_keeping = before is not ProfilerAction.WARMUP
             if self._closed(failures, keep=worth_keeping) and worth_keeping:
-                run.recorded = True
+                run.recorded = run.ever_recorded = True
 
     def _started(self, *, forgiving: bool) -> bool:
         """Begin to record; return whether that worked."""
