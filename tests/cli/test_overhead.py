@@ -81,7 +81,7 @@ def test_cost_is_what_the_undisturbed_steps_took_longer():
     recorder = Recorder(5, 10, 700)
     clock = Clock(recorder, 100_000, 2_000)
     found = measured([Timed(clock.step, 4, clock), Timed(clock.step, 4, clock)], recorder)
-    assert found.close == found.apart == Cost(700, 200, 200, 200)
+    assert found.close == found.apart == Cost(10_200, 200, 200, 200)
     assert not found.is_rough
 
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 # Processor time, and time on the wall of a busy machine.
-ENOUGH_S, PATIENCE_S = 0.35, 1.0
+ENOUGH_S, PATIENCE_S = 0.4, 1.0
 FEWEST_ROUNDS, MOST_ROUNDS, GROUPS = 6, 24, 3
 # What else runs on a machine makes steps longer, never shorter.
-UNDISTURBED = 0.15
+UNDISTURBED = 0.05
 # After so much other work everything of the recorder has left the caches: what comes after it changes nothing.
 _LONG_NS = 20_000
 # How far the estimate may be off for another program than the two that are measured; see benchmarks/overhead_estimate.py.
@@ -43,7 +43,7 @@ class Cost:
     """What a record of one program costs.
 
     Attributes:
-        spacing_ns: How far apart its records lie, as `spacing_of` says.
+        spacing_ns: How far apart its records lie, as `spacing_of` has it.
         record_ns: What recording adds to the program, for each record.
         low_ns: The same, if the true value is as low as the scatter of the measurement allows.
         high_ns: The same, if it is as high.
@@ -149,7 +149,7 @@ def measure_overhead(wanted: Wanted) -> Overhead | None:
             # One session records all slices, and most of its recordings are not read.
             warnings.simplefilter("ignore")
             close = Timed(_training_step(rows=8, width=32), 8, time.thread_time_ns)
-            apart = Timed(_training_step(rows=48, width=96), 4, time.thread_time_ns)
+            apart = Timed(_training_step(rows=64, width=128), 3, time.thread_time_ns)
             return measured([close, apart], wanted.session(None))
     finally:
         torch.set_num_threads(threads)
@@ -165,7 +165,6 @@ class Timed:
         self._bare_ns: list[list[int]] = []
         self._recorded_ns: list[list[int]] = []
         self._records = 0
-        self._spacing_ns = 1.0
 
     def take_turn(self, session: profile | Any) -> None:
         """Time a slice of each kind."""
@@ -176,24 +175,25 @@ class Timed:
         finally:
             session.stop()
         if not self._records:
-            trace = session.trace
-            self._records = int(host_spans(trace).sum()) // (self._per_slice + 1)
-            self._spacing_ns = spacing_of(trace)
+            self._records = int(host_spans(session.trace).sum()) // (self._per_slice + 1)
 
     def cost(self) -> Cost | None:
         """What a record of it costs; None when there is none."""
         if not self._records:
             return None
-        parts = [self._added_ns(part, GROUPS) for part in range(GROUPS)]
-        return Cost(self._spacing_ns, self._added_ns(0, 1), min(parts), max(parts))
+        bare_ns, recorded_ns = self._per_record_ns(0, 1)
+        parts = [self._per_record_ns(part, GROUPS) for part in range(GROUPS)]
+        added_ns = [recorded_ns - bare_ns, *(recorded - bare for bare, recorded in parts)]
+        # Its records are never far apart: their distance is the time of a step, divided by how many there are.
+        return Cost(recorded_ns, added_ns[0], min(added_ns), max(added_ns))
 
-    def _added_ns(self, first: int, every: int) -> float:
-        """What a record adds to the steps that were disturbed least, in some of the turns."""
+    def _per_record_ns(self, first: int, every: int) -> tuple[float, float]:
+        """The time of the steps that were disturbed least, in some of the turns, for each record: without and with recording."""
         bare_ns, recorded_ns = (
-            np.quantile(np.concatenate(slices[first::every]), UNDISTURBED)
+            float(np.quantile(np.concatenate(slices[first::every]), UNDISTURBED)) / self._records
             for slices in (self._bare_ns, self._recorded_ns)
         )
-        return float(recorded_ns - bare_ns) / self._records
+        return bare_ns, recorded_ns
 
     def _slice_ns(self) -> list[int]:
         """The times of a few steps, after one that meets everything for the first time."""
@@ -232,7 +232,8 @@ def _training_step(rows: int, width: int) -> Callable[[], None]:
     from torch import nn
 
     def step() -> None:
-        with torch.device("cpu"), torch.inference_mode(mode=False), torch.enable_grad():
+        # No `torch.device` here: it would send every call through a function in Python, and few programs have that.
+        with torch.inference_mode(mode=False), torch.enable_grad():
             hidden = inputs
             for layer in layers:
                 found = layer(hidden)
