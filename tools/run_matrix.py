@@ -85,7 +85,7 @@ def constraints(folder: Path) -> Path:
     kept = [
         line
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-        if not line.startswith(("torch==", "setuptools=="))
+        if not line.startswith(("torch==", "setuptools==", "sympy=="))
     ]
     path = folder / "constraints.txt"
     path.write_text("\n".join(kept), encoding="utf-8")
