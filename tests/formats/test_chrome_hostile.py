@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import kinetoscope
 from kinetoscope import FormatError
 from kinetoscope.trace import STORED
+from tests.support.effort import times
 from tests.support.hostile import hostile_text
 
 CORPUS = sorted((Path(__file__).parents[2] / "native" / "tests" / "corpus").glob("*.json"))
@@ -350,7 +351,7 @@ keys = st.sampled_from(["ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "a
 phases = st.sampled_from("XBEbenSFstfiICMPNOD")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=times(20, 2000))
 @given(
     st.lists(
         st.dictionaries(keys, json_values, max_size=8)
