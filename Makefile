@@ -80,10 +80,12 @@ $(STAMP)/run-$(REQUIREMENTS): | $(STAMP)/venv
 	@$(PIP) -r $(STAMP)/requirements.txt
 	@rm -f $(STAMP)/run-* && touch $@
 
-$(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS)
+# After the other installation, never beside it: both write into .venv. Most of these thousands of files are never imported,
+# so Python compiles those that are.
+$(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS) | $(STAMP)/install-$(SOURCES)
 	$(call say,Installing what the checks and tests need)
 	@$(BIN)/python tools/print_requirements.py dev > $(STAMP)/requirements.txt
-	@$(PIP) -r $(STAMP)/requirements.txt
+	@$(PIP) --no-compile -r $(STAMP)/requirements.txt
 	@# It asks for all of JupyterLab, of which the tests need nothing.
 	@$(PIP) --no-deps "$$(grep '^HolisticTraceAnalysis==' constraints.txt)"
 	@rm -f $(STAMP)/dev-* && touch $@
@@ -103,8 +105,10 @@ demo: install
 	@printf '\nThe command stands in $(BIN): type %s first, or %s in its place.\n' \
 	  '`. $(BIN)/activate`' '`$(BIN)/kinetoscope`'
 
-# The tests wait for processes now and then: the documentation and the wheel are made in these moments.
-test: lint chromium native-test
+# Installing and most checks take one processor, so compilers run beside them. The tests wait for processes now and then:
+# the documentation and the wheel are made in these moments.
+test: chromium $(STAMP)/run-$(REQUIREMENTS)
+	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes native-test lint
 	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes pytest docs wheel-test web-test
 
 # ---------------------------------------------------------------------------------------------------------------- parts
@@ -125,7 +129,7 @@ lint: develop
 
 # ThreadSanitizer cannot map its shadow on kernels that scatter addresses widely: setarch -R keeps them where it looks.
 # Under a sanitizer several sources are compiled as one, which takes half as long; the plain build takes each by itself.
-native-test: develop
+native-test: $(STAMP)/run-$(REQUIREMENTS)
 	@for sanitizer in '' address thread; do \
 	  build=build/native$${sanitizer:+-$$sanitizer}; \
 	  unity=OFF; if [ -n "$$sanitizer" ]; then unity=ON; fi; \
@@ -136,7 +140,7 @@ native-test: develop
 	  $(BIN)/cmake --build $$build; \
 	  launch=; \
 	  if [ "$$sanitizer" = thread ] && setarch -R true 2> /dev/null; then launch="setarch -R"; fi; \
-	  $$launch $(BIN)/ctest --test-dir $$build --output-on-failure --no-tests=error; \
+	  $$launch $(BIN)/ctest --test-dir $$build -j $(JOBS) --output-on-failure --no-tests=error; \
 	done
 
 # What is found lies in build/fuzz/: texts that take new ways in found/, those that break something as crash-*.

@@ -13,7 +13,7 @@ from tests.support.recorded import named, profile
 
 DESCRIBES = """
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
-#include <ATen/ATen.h>
+#include <ATen/ops/ones.h>
 extern "C" void reduce_all() {
   const at::Tensor x = at::ones({8});
   std::vector<at::Tensor> in{x}, out{x};
