@@ -4,12 +4,12 @@ While recording is measured in slices of one process. What is left after stop() 
 compared, slice by slice, with two others that never have (the second one is the null control), several times over.
 """
 
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -44,30 +44,26 @@ class Neighbour:
     """A process that runs slices of steps when told to, one that has recorded before or one that never has."""
 
     def __init__(self, *, recorded: bool) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.demo_overhead",
-            "--child",
-            "after" if recorded else "never",
-        ]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # Forks of a process that has run nothing yet, so none of them begins with more than the others.
+        forks = multiprocessing.get_context("fork")
+        self.pipe, theirs = forks.Pipe()
+        self.process = forks.Process(target=serve, args=(theirs, recorded), daemon=True)
+        self.process.start()
         self.ask(0)
 
     def ask(self, steps: int) -> list[int]:
         """Lets it run so many steps; returns the CPU time of each in nanoseconds."""
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        return [int(word) for word in self.process.stdout.readline().split()]
+        self.pipe.send(steps)
+        return self.pipe.recv()
 
     def close(self) -> None:
         """Ends it."""
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        self.pipe.send(None)
+        self.process.join()
+        self.pipe.close()
 
 
-def serve(*, recorded: bool) -> None:
+def serve(pipe: Connection, recorded: bool) -> None:
     """The other end of `Neighbour`."""
     step = gpt_step()
     step()
@@ -75,13 +71,13 @@ def serve(*, recorded: bool) -> None:
         with collecting(theirs=False):
             for _ in range(3):
                 step()
-    for line in sys.stdin:
+    while (steps := pipe.recv()) is not None:
         spent = []
-        for _ in range(int(line)):
+        for _ in range(steps):
             began = time.thread_time_ns()
             step()
             spent.append(time.thread_time_ns() - began)
-        print(*spent, flush=True)
+        pipe.send(spent)
 
 
 def one_trio(rounds: int, pieces: int) -> tuple[float, float]:
@@ -124,16 +120,10 @@ def after_stop(trios: int, rounds: int, pieces: int) -> Result:
     )
 
 
-def options_of(parser: ArgumentParser) -> None:
-    """`--child` is the script calling itself."""
-    parser.add_argument("--child", choices=["never", "after"], help="used by the script itself")
-
-
 def measure(options: Namespace) -> list[Result]:
     """Measures both bars."""
-    if options.child:
-        serve(recorded=options.child == "after")
-        raise SystemExit(0)
+    # First: it forks this process, which must not have run anything.
+    afterwards = after_stop(*((1, 2, 1) if options.quick else (7, 6, 5)))
     rounds, pieces = (1, 2) if options.quick else (20, 10)
     step = gpt_step()
     for _ in range(5):
@@ -162,8 +152,8 @@ def measure(options: Namespace) -> list[Result]:
     )
     if step_ms < LEAST_STEP_MS:
         recording.notes.append(f"the step is SHORTER than the {LEAST_STEP_MS:g} ms that the bar speaks of")
-    return [recording, after_stop(*((1, 2, 1) if options.quick else (7, 6, 5)))]
+    return [recording, afterwards]
 
 
 if __name__ == "__main__":
-    run(measure, options_of)
+    run(measure)

@@ -1,15 +1,13 @@
 """Resident memory while recording: bytes an operator without shapes, and whether a ring of fixed size stays flat.
 
-Each number comes from a fresh process: resident memory is read half way and at the end of the run, so what a session
+Each number comes from a process of its own: resident memory is read half way and at the end of the run, so what a session
 needs once, whatever it records, is not counted as part of an operator.
 """
 
-import subprocess
-import sys
+import multiprocessing
 from argparse import ArgumentParser, Namespace
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-
-import torch
 
 from benchmarks.harness import Result, run
 from benchmarks.workloads import operators_of, recorder, tiny_training_step
@@ -52,35 +50,26 @@ def growth(kind: str, operators: int) -> tuple[int, int, int]:
     return 2 * half * a_step, middle - before, after - before
 
 
-def in_a_fresh_process(kind: str, operators: int) -> tuple[int, int, int]:
-    """Runs `growth` where nothing was recorded before."""
-    command = [sys.executable, "-m", "benchmarks.memory_cost", "--child", kind, "--ops", str(operators)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    recorded, middle, after = map(int, printed.split())
-    return recorded, middle, after
+def in_a_process_of_its_own(kind: str, operators: int) -> tuple[int, int, int]:
+    """Runs `growth` in a fork of this process, which itself runs nothing: there nothing was recorded before."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(growth, kind, operators).result()
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """How much is recorded; `--child` is the script calling itself."""
+    """How much is recorded."""
     parser.add_argument("--ops", type=int, default=1_000_000, help="how many operators are recorded")
-    parser.add_argument(
-        "--child", choices=["ours", "shapes", "ring", "torch"], help="used by the script itself"
-    )
 
 
 def measure(options: Namespace) -> list[Result]:
     """Measures ours without and with shapes, the ring, and torch.profiler."""
-    if options.child:
-        torch.set_num_threads(1)
-        print(*growth(options.child, options.ops))
-        raise SystemExit(0)
     operators = 10_000 if options.quick else options.ops
     each, fixed = {}, {}
     for kind, count in (("ours", operators), ("shapes", operators), ("torch", min(operators, 400_000))):
-        recorded, middle, after = in_a_fresh_process(kind, count)
+        recorded, middle, after = in_a_process_of_its_own(kind, count)
         each[kind] = (after - middle) / (recorded / 2)
         fixed[kind] = after - each[kind] * recorded
-    _, ring_middle, ring_after = in_a_fresh_process("ring", 2 * operators)
+    _, ring_middle, ring_after = in_a_process_of_its_own("ring", 2 * operators)
     return [
         Result(
             f"memory while recording, {operators:,} operators",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,16 @@ def at_the_same_time(run: Program) -> tuple[Told, Told]:
 RECORDINGS = {ONE_AFTER_THE_OTHER: one_after_the_other, AT_THE_SAME_TIME: at_the_same_time}
 
 
+@cache
+def told_by_both(name: str, way: str) -> tuple[Told, Told]:
+    """What both tell of a program, which runs once for all tests that ask."""
+    return RECORDINGS[way](warm(name))
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", RECORDINGS)
 def test_both_tell_the_same(name: str, way: str) -> None:
-    theirs, ours = RECORDINGS[way](warm(name))
+    theirs, ours = told_by_both(name, way)
     unexplained = [
         (aspect, whose, thing)
         for aspect, whose, thing in differences(theirs, ours)
@@ -78,7 +85,7 @@ def test_a_known_difference_is_still_one(known: Difference) -> None:
     if known.aspects == {"types"} and not KNOWS_TYPES:
         pytest.skip("events of this torch do not know the types of their inputs")
     for way in known.ways:
-        theirs, ours = RECORDINGS[way](warm(known.seen_in))
+        theirs, ours = told_by_both(known.seen_in, way)
         seen = [
             thing
             for aspect, _, thing in differences(theirs, ours)

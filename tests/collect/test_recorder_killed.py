@@ -19,7 +19,7 @@ from kinetoscope import ProfilerActivity
 from tests.support.effort import times
 from tests.support.programs import training_step
 
-TRIALS = times(30, 120)
+TRIALS = times(15, 120)
 STEPS_AT_LEAST = 2
 
 
