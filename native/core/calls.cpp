@@ -17,7 +17,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 struct OpenCall {
   int64_t start_ns, end_ns;
   int32_t step;
-  bool unsure;
+  bool worked, unsure;
 };
 
 struct Call {
@@ -33,13 +33,19 @@ class OpenCalls {
   std::vector<OpenCall> open;
   std::vector<Call> ended;
 
+  void extend(int64_t end_ns) {
+    open.back().end_ns = std::max(open.back().end_ns, end_ns);
+    open.back().worked = true;
+  }
+
   // Ends all but the outermost `keep`. A range may outlast the call that opened it: the operator that begins
   // at `now_ns` shows that the call is over.
   void close(std::size_t keep, int32_t thread, int64_t now_ns) {
     while (open.size() > keep) {
       const OpenCall call = open.back();
       open.pop_back();
-      if (!open.empty()) open.back().end_ns = std::max(open.back().end_ns, call.end_ns);
+      if (!call.worked) continue;
+      if (!open.empty()) extend(call.end_ns);
       const int64_t end_ns = std::min(call.end_ns, now_ns);
       ended.push_back({call.start_ns, end_ns - call.start_ns, thread, call.step,
                        static_cast<int32_t>(open.size()), call.unsure});
@@ -94,7 +100,7 @@ Calls rebuild_calls(const CallSources& operators, const CallPaths& paths) {
       }
       calls.close(same, thread, start_ns);
       for (std::size_t step = first + same; step < end; ++step) {
-        calls.open.push_back({start_ns, start_ns, static_cast<int32_t>(step), false});
+        calls.open.push_back({start_ns, start_ns, static_cast<int32_t>(step), false, false});
       }
       present = path;
       if (const int32_t unsure = operators.kept[row] >> kUnsureShift; unsure != 0) {
@@ -104,9 +110,8 @@ Calls rebuild_calls(const CallSources& operators, const CallPaths& paths) {
         }
       }
     }
-    if (!calls.open.empty()) {
-      calls.open.back().end_ns =
-          std::max(calls.open.back().end_ns, start_ns + std::max<int64_t>(operators.duration_ns[row], 0));
+    if (const int64_t duration_ns = operators.duration_ns[row]; !calls.open.empty() && duration_ns >= 0) {
+      calls.extend(start_ns + duration_ns);
     }
   }
   calls.close(0, thread, kNever);

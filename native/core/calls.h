@@ -8,7 +8,8 @@
 
 namespace kinetoscope {
 
-// Operators, those of one thread after those of another and each thread's in order of time.
+// Operators, those of one thread after those of another and each thread's in order of time. One with a
+// negative duration only says which calls went on then: a call with no other is none.
 struct CallSources {
   std::span<const int32_t> thread;
   std::span<const int64_t> start_ns, duration_ns;

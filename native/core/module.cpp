@@ -179,7 +179,8 @@ Raises:
 
 Operators are in the order of threads, then of time. The calls around them, outermost first, are the steps
 path_begin[path] to path_begin[path + 1]; two steps may be one call where their keys are equal. `frames` says
-how many frames are around a step, and `kept` what the column of spans says.
+how many frames are around a step, and `kept` what the column of spans says. An operator with a negative duration
+only says which calls went on.
 
 Returns:
     The columns thread, start_ns, duration_ns, step (that of the call's first operator), depth and unsure.

@@ -253,3 +253,29 @@ def test_modules_alone_have_slices(tmp_path: Path) -> None:
     assert names.count("nn.Module: Net_0") == 2
     assert names.count("nn.Module: Linear_1") == 2
     assert all(name.startswith("nn.Module: ") for name in names)
+
+
+def marked_step(prof: Any) -> None:
+    single(torch.ones(2, 4))
+    prof.step()
+
+
+def test_a_step_that_ends_in_a_call_overlaps_it_in_no_part(tmp_path: Path) -> None:
+    schedule = kinetoscope.schedule(wait=0, warmup=1, active=3)
+    with kinetoscope.profile(activities=[ProfilerActivity.CPU], with_stack=True, schedule=schedule) as prof:
+        for _ in range(4):
+            marked_step(prof)
+    path = tmp_path / "steps.json"
+    prof.export_chrome_trace(str(path))
+    trace = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+    steps = [event for event in slices(trace) if event["name"].startswith("ProfilerStep")]
+    calls = [event for event in slices(trace) if event["name"].endswith(": marked_step")]
+    assert (len(steps), len(calls)) == (3, 3)
+    for step in steps:
+        for call in calls:
+            (_, first_ends), (second_begins, _) = sorted(
+                ((event["ts"], event["ts"] + event["dur"]) for event in (step, call)),
+                key=lambda times: (times[0], -times[1]),
+            )
+            inside = max(step["ts"] + step["dur"], call["ts"] + call["dur"]) == first_ends
+            assert inside or first_ends <= second_begins

@@ -29,9 +29,12 @@ def plain(rows):
 
     def close(keep, thread, now):
         while len(open_) > keep:
-            key, start, end, unsure = open_.pop()
+            key, start, end, unsure, worked = open_.pop()
+            if not worked:
+                continue
             if open_:
                 open_[-1][2] = max(open_[-1][2], end)
+                open_[-1][4] = True
             found.append((thread, key, len(open_), start, min(end, now), unsure))
 
     thread, present = None, None
@@ -49,17 +52,18 @@ def plain(rows):
             close(same, thread, start)
             for place, call in enumerate(open_):
                 call[3] |= unsure > 0 and place >= went_on - unsure
-            open_ += [[key, start, start, False] for key in PATHS[path][same:]]
+            open_ += [[key, start, start, False, False] for key in PATHS[path][same:]]
             present = path
-        if open_:
+        if open_ and duration >= 0:
             open_[-1][2] = max(open_[-1][2], start + duration)
+            open_[-1][4] = True
     close(0, thread, 10**9)
     return found
 
 
 operators = st.lists(
     st.tuples(
-        st.integers(0, 1), st.integers(0, 30), st.integers(0, 30), st.integers(0, len(PATHS) - 1),
+        st.integers(0, 1), st.integers(0, 30), st.integers(-1, 30), st.integers(0, len(PATHS) - 1),
         st.builds(lambda went_on, unsure: went_on | unsure << 10, st.integers(0, 4), st.integers(0, 3)),
     ),
     max_size=12,
@@ -83,6 +87,12 @@ def test_two_calls_from_one_place_are_two():
     made = _core.rebuild_calls(*arrays([(0, 0, 10, 2, 0), (0, 20, 10, 2, 2), (0, 40, 10, 2, 3)]))
     assert made["start_ns"].tolist() == [0, 20, 0]
     assert made["duration_ns"].tolist() == [10, 30, 50]
+
+
+def test_what_has_no_duration_is_no_work_of_the_calls_it_began_in():
+    made = _core.rebuild_calls(*arrays([(0, 0, -1, 3, 0), (0, 20, 10, 2, 2), (0, 40, -1, 3, 2)]))
+    assert made["start_ns"].tolist() == [20, 0]
+    assert made["duration_ns"].tolist() == [10, 30]
 
 
 @pytest.mark.parametrize(

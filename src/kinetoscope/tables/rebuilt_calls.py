@@ -99,7 +99,8 @@ def rebuilt_calls(trace: Trace, shown: ShownFrames) -> RebuiltCalls | None:
     made = _core.rebuild_calls(
         spans["thread"][events],
         spans["start_ns"][events],
-        spans["duration_ns"][events],
+        # A step ends in another call than it began in, and is work of neither.
+        np.where(kind[events] == SpanKind.STEP, -1, spans["duration_ns"][events]),
         path.reshape(-1).astype(np.int32),
         kept[events],
         np.array(begins, np.int32),
