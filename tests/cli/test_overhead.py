@@ -105,6 +105,13 @@ def test_closer_than_the_close_one_a_record_is_cheaper_but_not_free():
     assert overhead.record_ns(1) == 50
 
 
+def test_noise_is_not_followed_beyond_what_was_measured():
+    overhead = Overhead(Cost(500, 100, 90, 110), Cost(2000, 60, 0, 300))
+    assert overhead.record_ns(1) == overhead.record_ns(500) == 100
+    share, low, high = overhead.share(1000, 1, 1_000_000)
+    assert low <= share == pytest.approx(0.1) <= high
+
+
 costs = st.floats(-1e6, 1e6)
 
 

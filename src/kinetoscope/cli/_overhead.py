@@ -93,7 +93,7 @@ class Overhead:
             min(1.0, cost_ns * records / max(1, whole_ns))
             for cost_ns in (self.record_ns(spacing_ns), lowest, highest)
         )
-        return one, low, high
+        return one, min(low, one), max(high, one)
 
     def _between(self, spacing_ns: float, value: Callable[[Cost], float]) -> float:
         """Interpolate; closer than the close one is half its cost at the least, and farther apart is no dearer."""
@@ -102,7 +102,9 @@ class Overhead:
             return (close_ns + apart_ns) / 2
         width = log(self.apart.spacing_ns / self.close.spacing_ns)
         place = min(1.0, log(max(1.0, spacing_ns) / self.close.spacing_ns) / width)
-        return max(close_ns / 2, close_ns + place * (apart_ns - close_ns))
+        # A fall is noise: it is not followed to where nothing was measured.
+        rise_ns = apart_ns - close_ns if place > 0 else max(0.0, apart_ns - close_ns)
+        return max(close_ns / 2, close_ns + place * rise_ns)
 
 
 def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
