@@ -22,6 +22,7 @@ SCRIPTS = (
     "memory_cost",
     "memory_start",
     "chrome_export",
+    "listed_calls",
     "perfetto_export",
     "demo_overhead",
     "overhead_estimate",

@@ -1,0 +1,68 @@
+"""What `with_stack=True` costs after a recording: the table with its Python calls, and the Chrome trace with their slices."""
+
+import os
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import Result, run, timed
+from benchmarks.workloads import record_operators, recorder
+
+# Of torch.profiler's time; its own record of calls has every call, ours those that ran operators.
+LIMITS = {"key_averages().table()": 1 / 10, "export_chrome_trace()": 1 / 3}
+
+
+def seconds(theirs: bool, operators: int, finish: Callable[[Any], object]) -> float:
+    """Records so many operators with stacks, and returns the time from stop() to what is to be had, in seconds."""
+    session = recorder(theirs, with_stack=True)()
+    record_operators(session, operators)
+
+    def rest() -> None:
+        session.stop()
+        finish(session)
+
+    return timed(rest)[0]
+
+
+def options_of(parser: ArgumentParser) -> None:
+    """The size, for machines with little memory: both profilers record the same number."""
+    parser.add_argument("--ops", type=int, default=20_000, help="how many operators both record")
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measures both in turn, and compares the medians."""
+    operators, rounds = (1_000, 1) if options.quick else (options.ops, 3)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        target = str(Path(folder, "trace.json"))
+
+        def exported(session: Any) -> None:
+            session.export_chrome_trace(target)
+            os.unlink(target)
+
+        finishes: dict[str, Callable[[Any], object]] = {
+            "key_averages().table()": lambda session: session.key_averages().table(),
+            "export_chrome_trace()": exported,
+        }
+        for what, finish in finishes.items():
+            pairs = [
+                (seconds(False, operators, finish), seconds(True, operators, finish)) for _ in range(rounds)
+            ]
+            ours, theirs = (median(values) for values in zip(*pairs, strict=True))
+            results.append(
+                Result(
+                    f"stop() and {what} with stacks, {operators:,} operators",
+                    f"<= {LIMITS[what]:.2f} of torch.profiler",
+                    f"{ours / theirs:.3f}",
+                    ours / theirs <= LIMITS[what],
+                    [f"kinetoscope {ours * 1e3:.0f} ms, torch.profiler {theirs * 1e3:.0f} ms"],
+                )
+            )
+    return results
+
+
+if __name__ == "__main__":
+    run(measure, options_of)
