@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import kinetoscope
+from tests.support import warm_python
 from tests.support.pytest_runs import LOADED, WARNINGS_ARE_ERRORS
 
 HERE = Path(__file__).parent
@@ -288,9 +289,9 @@ def twice(tmp_path_factory):
     (folder / "test_it.py").write_text(LATER)
     for name, source in BLOCK.findall(PAGE.read_text("utf-8")):
         (folder / name).write_text(source)
-    return subprocess.run(
-        [sys.executable, "-c", TWICE], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout
+    done = warm_python.run("-c", TWICE, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_which_traces_are_kept_and_where(twice):

@@ -10,6 +10,7 @@ import kinetoscope
 from kinetoscope import MissingDependencyError
 from kinetoscope.integrations import pyg
 from kinetoscope.integrations.pyg import install_pyg, uninstall_pyg
+from tests.support import warm_python
 from tests.support.real_pyg import geometric
 
 __all__ = ["geometric"]
@@ -171,7 +172,7 @@ def test_without_pyg_and_nvml_the_package_loads_neither():
         "with timeit(log=False): _, stats = profileit('cpu')(lambda m: m(torch.ones(1, 2)))(model)\n"
         "print(count_parameters(model), get_data_size([model.weight]), stats.max_rss_cpu > 0)"
     )
-    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    said = warm_python.run("-c", program).stdout
     assert said.split() == ["6", "16", "True"]
 
 

@@ -8,8 +8,6 @@ A page that writes an error or a warning to the console, or that asks anything o
 browser and one server serve all tests of this folder.
 """
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.trace import Trace
+from tests.support import warm_python
 from tests.support.browser import Chromium, Visit, what_is_missing
 from tests.support.serving import Serving
 
@@ -82,12 +81,8 @@ def training_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prefix = tmp_path_factory.mktemp("training") / "train_gpt"
     program = Path(kinetoscope.__file__).parent / "examples" / "train_gpt.py"
     small = "--steps 6 --batch 2 --context 16 --width 32 --heads 2 --layers 2 --sample 0"
-    subprocess.run(
-        [sys.executable, "-m", "kinetoscope", "run", "--shapes", "--memory", "-o", prefix, program, *small.split()],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )  # fmt: skip
+    options = ("--shapes", "--memory", "-o", prefix)
+    warm_python.run("-m", "kinetoscope", "run", *options, program, *small.split()).check_returncode()
     return prefix.with_suffix(".ktrace")
 
 
