@@ -230,11 +230,11 @@ def _find(trace: Trace) -> VisibleSpans:
 
 
 def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Climb from each row until the parent is shown."""
+    """Climb from each row until the parent is shown, as far again in each round, so that deep nests take few rounds."""
     shown = parent.copy()
     waiting = np.flatnonzero((parent >= 0) & absorbed[parent])
     while len(waiting):
-        shown[waiting] = parent[shown[waiting]]
+        shown[waiting] = shown[shown[waiting]]
         still = shown[waiting]
         waiting = waiting[(still >= 0) & absorbed[still]]
     return shown
