@@ -331,3 +331,26 @@ def test_without_stacks_there_are_no_calls():
     session = recorded(kinetoscope.profile, functions, engine="native", python_calls=True)
     assert not any(event.is_python_function for event in session.events())
     assert (session.trace.column("spans", "kind") == 4).any()
+
+
+def test_device_work_belongs_to_the_operator_around_a_call():
+    trace = Trace.from_columns(
+        {
+            "spans": {
+                "thread": [0, 0, 0, 1], "start_ns": [0, 10, 20, 5_000], "duration_ns": [100, 50, 10, 9_000],
+                "name": [1, 2, 3, 4], "kind": [0, 4, 9, 6], "stream": [-1, -1, -1, 0],
+            },
+            "threads": {"os_tid": [5, 0], "torch_tid": [1, 0]},
+            "streams": {"device_type": [1], "device_index": [0], "number": [7]},
+            "launches": {"host": [2], "device": [3]},
+        },
+        strings=["", "triton_op", "launch.py(3): run", "cudaLaunchKernel", "triton_kernel"],
+        info={"with_stack": 1, "torch_version": "2.13.0"},
+    )  # fmt: skip
+    operator, call, launch, kernel = trace.events()
+    assert (operator.self_device_time_total, operator.device_time_total) == (9, 9)
+    assert (operator.kernels, call.kernels) == ([("triton_kernel", 0, 9)], [])
+    assert (call.self_device_time_total, call.python_id, kernel.python_id) == (0, 1, -1)
+    assert (call.cpu_parent, launch.cpu_parent, kernel.cpu_parent) == (operator, call, None)
+    assert kernel.linked_correlation_id == operator.id
+    assert [event.key for event in trace.key_averages()] == [event.key for event in trace.events()]
