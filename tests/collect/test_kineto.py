@@ -539,18 +539,6 @@ def test_torchs_results_can_be_saved_before_and_after_the_trace_was_read(tmp_pat
     assert session.profiler.kineto_results.trace_start_ns() == session.trace.info["start_realtime_ns"]
 
 
-def test_what_was_prepared_and_never_started_is_in_nobodys_way():
-    # Before torch 2.12 its collector would fail everybody who prepares it again.
-    for _ in range(2):
-        session = profile(activities=CPU, engine="kineto")
-        session.prepare_trace()
-        session.stop_trace()
-        with torch.profiler.profile(activities=CPU) as theirs:
-            program()
-        assert "aten::linear" in {event.name for event in theirs.events()}
-    assert names_of(record().trace)["aten::linear"] == 1
-
-
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12),
     reason="a collector of older releases of torch that was prepared and never started fails every later one, torch's too",

@@ -70,11 +70,9 @@ class KinetoEngine:
                 f"{' and '.join(ignored)}: without effect, since torch's own collector keeps its recording in memory"
             )
         self._refuse_second_user()
-        self.cancel()
         self._request = request
         self._collector = self.torch_profiler = _make_collector(request)
         self._pauses = Pauses()
-        _UNSTARTED.append(self._collector)
         try:
             self._collector._prepare_trace()
         except RuntimeError as error:
@@ -106,17 +104,6 @@ class KinetoEngine:
         self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
         note_this_thread()
         self._collector._start_trace()
-        _UNSTARTED.clear()
-
-    def cancel(self) -> None:
-        """Let torch's collector forget what was prepared and never started: before 2.12 it fails everybody who comes after."""
-        unstarted = _UNSTARTED[-1:]
-        _UNSTARTED.clear()
-        if unstarted and _KEEPS_THE_UNSTARTED and not _in_use():
-            with contextlib.suppress(RuntimeError):
-                unstarted[0]._start_trace()
-                unstarted[0].__exit__(None, None, None)
-            collector._set_is_profiler_enabled(False)
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Switch the collection of activities off or on.
@@ -194,9 +181,6 @@ class KinetoEngine:
 
 
 _ENGINES: weakref.WeakSet[KinetoEngine] = weakref.WeakSet()
-# What was prepared and not started since; torch has one collector for the process.
-_UNSTARTED: list[Any] = []
-_KEEPS_THE_UNSTARTED = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 
 
 def _objects(request: RecordingRequest) -> dict[str, bool]:

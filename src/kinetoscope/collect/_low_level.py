@@ -388,8 +388,6 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
             # The failure that led here is already on its way to the user; a second one would only hide it.
             with contextlib.suppress(KinetoscopeError):
                 self._chosen().stop().discard()
-        elif (cancel := getattr(self._engine, "cancel", None)) is not None:
-            cancel()
 
     def _drop(self, earlier: Cycle) -> None:
         """Let go of the cycle before; say so once if nobody has looked at it."""
