@@ -163,7 +163,20 @@ def test_with_an_observer_that_is_exact_about_its_state_and_all_cycles_kept():
     assert interrupt_everywhere(ExactEngine, check, **more) > 300
 
 
-@pytest.mark.parametrize("engine", ["kineto", "native"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(
+            "kineto",
+            marks=pytest.mark.skipif(
+                tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12),
+                reason="an interrupt between preparing and starting leaves the collector of torch before 2.12 prepared, "
+                "which fails every profiler after it, torch's own included",
+            ),
+        ),
+        "native",
+    ],
+)
 def test_with_an_engine_that_records(engine):
     if engine == "native" and not (status := native_engine_status()).available:
         pytest.skip(f"the native engine cannot serve here: {status.reason}")
