@@ -395,3 +395,22 @@ def test_what_was_met_is_neither_kept_alive_nor_in_the_way_of_swapping_it():
     gc.collect()
     assert gone() is None
     assert address not in {storage.data_ptr() for storage in living.memory(set())}
+
+
+def test_what_a_collection_meets_while_things_are_listed_does_not_disturb():
+    known = dict.fromkeys(range(5000))
+    threshold, sizes = gc.get_threshold(), []
+
+    def meets(phase, info):
+        sizes.append(len(known))
+        known[object()] = None
+
+    gc.callbacks.append(meets)
+    gc.set_threshold(1)
+    try:
+        assert len(_storages._listed(known)) >= 5000
+        gc.collect()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(meets)
+    assert len(sizes) > 0

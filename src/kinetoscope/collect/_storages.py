@@ -15,7 +15,7 @@ import sysconfig
 import time
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -28,6 +28,9 @@ from kinetoscope.trace._schema import StorageRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 # What fits into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
@@ -285,6 +288,17 @@ def _unrecorded() -> Iterator[None]:
         torch._C._autograd._enable_record_function(True)
 
 
+def _listed(known: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
+    """The items of a dictionary that `Living` changes when Python's collector runs, which it must not while they are listed."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return list(known.items())
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class Living:
     """The modules, optimizers and tensors that Python's collector knows, without keeping any of them alive.
 
@@ -325,7 +339,7 @@ class Living:
             found = _young()
         self.tensors = self._meet(found, owners)
         del found
-        for number, reference in list(owners.items()):
+        for number, reference in _listed(owners):
             owner = reference()
             if owner is None:
                 owners.pop(number, None)
@@ -341,7 +355,7 @@ class Living:
 
     def memory(self, seen: set[int]) -> Iterator[UntypedStorage]:
         """The storages of tensors met before that are still there, without those at the addresses that were `seen`."""
-        for number, reference in list(self._memory.items()):
+        for number, reference in _listed(self._memory):
             if number in seen:
                 continue
             storage = UntypedStorage._new_with_weak_ptr(reference.cdata)

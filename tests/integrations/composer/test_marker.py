@@ -72,8 +72,7 @@ def test_each_cycle_has_a_trace_and_all_have_one_together(recorded):
     assert [moment.batch for moment, _ in recorded.torch] == [3, 6]
     merged = recorded.traces["all/merged_trace.json"]
     assert [step["number"] for step in merged["steps"]] == [1, 2, 4, 5]
-    # A list of events has no header, where the reader finds ranks.
-    assert [(row["rank"], row["error_ns"]) for row in merged["processes"]] == [(None, 0)]
+    assert [(row["rank"], row["error_ns"]) for row in merged["processes"]] == [(0, 0)]
     assert recorded.hidden == []
 
 
