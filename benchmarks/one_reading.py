@@ -24,7 +24,7 @@ def status_bytes(key: str) -> int:
 def ours(path: str) -> Callable[[], object]:
     """`kinetoscope.open`."""
     import kinetoscope
-    import kinetoscope.formats.chrome_reading
+    import kinetoscope.formats.chrome.read
 
     return lambda: kinetoscope.open(path)
 

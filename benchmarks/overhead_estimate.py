@@ -12,9 +12,9 @@ from pathlib import Path
 from benchmarks.demo_overhead import gpt_step
 from benchmarks.harness import BASELINE, Result, added, interleave, report_added, run
 from benchmarks.workloads import tiny_training_step
-from kinetoscope.cli._overhead import measure_overhead, spacing_of
-from kinetoscope.cli._recording import Wanted
-from kinetoscope.tables._visible import host_spans
+from kinetoscope.launch.options import Wanted
+from kinetoscope.launch.overhead import measure_overhead, spacing_of
+from kinetoscope.tables.host.visible import host_spans
 
 MOST_OFF = 0.2
 PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {

@@ -12,9 +12,9 @@ from benchmarks.harness import Result, run
 from benchmarks.viewing import big_trace
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-from kinetoscope.viewer._report import report
-from kinetoscope.viewer._respond import page_text
-from kinetoscope.viewer._server import Server
+from kinetoscope.viewer.report import report
+from kinetoscope.viewer.server.respond import page_text
+from kinetoscope.viewer.server.server import Server
 from tests.support.browser import Chromium, what_is_missing
 
 REPORT_MB, BUNDLE_KB = 12.0, 200.0

@@ -7,9 +7,10 @@ from argparse import ArgumentParser, Namespace
 import numpy as np
 
 from benchmarks.harness import Result, run
-from kinetoscope.trace import SpanKind, Trace
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._respond import encoded
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.respond import encoded
 
 WIDTH = 1600
 ROWS = 24

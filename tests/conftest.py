@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 
 import kinetoscope
-from kinetoscope.tables.costs import _registry, peaks
+from kinetoscope.tables.costs import peaks, registry
 from tests.support.effort import STRESS
 
 ROOT = Path(__file__).parents[1]
@@ -54,11 +54,11 @@ def no_registered_cost_stays() -> Iterator[None]:
     yield
     peaks._registered.clear()
     peaks._registered.update(peaks_before)
-    for name in [*_registry._exact, *_registry._prefixes]:
+    for name in [*registry._exact, *registry._prefixes]:
         kinetoscope.unregister_flops(name)
 
 
 def running_session() -> object:
     """Returns the session that records now, if the part of the package that could record was ever loaded."""
-    session = sys.modules.get("kinetoscope.collect._session")
+    session = sys.modules.get("kinetoscope.collect.session.profile")
     return session.running() if session is not None else None

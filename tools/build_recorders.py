@@ -34,7 +34,7 @@ _LIBRARIES = ("torch_cpu", "torch_python", "c10")
 
 def _builder():
     """The package's own module, which knows sources, flags and names; it imports nothing of the package."""
-    path = ROOT / "src" / "kinetoscope" / "collect" / "_build.py"
+    path = ROOT / "src" / "kinetoscope" / "collect" / "engines" / "build.py"
     spec = importlib.util.spec_from_file_location("_build", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -30,7 +30,7 @@ _STABLE = (3, 12)
 # Runs where the wheel is tried: no compiler is found, and nothing was compiled before.
 TRY = """
 import sys, torch, kinetoscope
-from kinetoscope.collect._native import native_engine_status
+from kinetoscope.collect.engines.native import native_engine_status
 with kinetoscope.profile(engine="native", with_stack=True, record_shapes=True, profile_memory=True) as prof:
     torch.nn.Linear(8, 8)(torch.randn(4, 8)).sum().backward()
 names = set(prof.trace.table("spans").column("name").to_pylist())

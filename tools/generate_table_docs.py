@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from kinetoscope.trace import catalog
-from kinetoscope.trace._schema import KIND_NAMES, STORED, Table
+from kinetoscope.model.schema import KIND_NAMES, STORED, Table
+from kinetoscope.trace.tables import TABLES, definition
 
 PAGE = Path(__file__).parents[1] / "docs" / "tables.md"
 
@@ -51,8 +51,8 @@ def lines_of(table: Table, *, stored: bool) -> list[str]:
 def page() -> str:
     """Makes the whole page."""
     lines = [HEAD.format(kinds=", ".join(f"`{kind}`" for kind in KIND_NAMES)).rstrip()]
-    for name in catalog.TABLES:
-        lines += lines_of(catalog.schema(name), stored=False)
+    for name in TABLES:
+        lines += lines_of(definition(name).schema, stored=False)
     lines += ["", STORED_HEAD.rstrip()]
     for table in STORED.values():
         lines += lines_of(table, stored=True)

@@ -22,7 +22,7 @@ struct ChromeCategory {
   bool on_device;
 };
 
-// Kinds and flags of spans, as kinetoscope.trace._schema numbers them.
+// Kinds and flags of spans, as kinetoscope.model.schema numbers them.
 inline constexpr uint8_t kKindUserAnnotation = 2, kKindPython = 4, kKindModule = 5, kKindKernel = 6,
                          kKindMemcpy = 7, kKindMemset = 8;
 // No time lies further from 0, before or behind it, so that the distance between any two fits into 64 bits.

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
-    from kinetoscope.ranks import merge
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace
     from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
-    from kinetoscope.viewer._report import report
-    from kinetoscope.viewer._view import view
+    from kinetoscope.trace.merging import merge
+    from kinetoscope.viewer.report import report
+    from kinetoscope.viewer.server.view import view
 
 __version__ = "0.1.0"
 
@@ -98,20 +98,20 @@ _HOMES = {
     "align_clocks": "kinetoscope.collect",
     "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
-    "merge": "kinetoscope.ranks",
+    "merge": "kinetoscope.trace.merging",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",
     "record_function": "kinetoscope.collect",
     "register_flops": "kinetoscope.tables.costs",
     "register_peak_flops": "kinetoscope.tables.costs",
-    "report": "kinetoscope.viewer._report",
+    "report": "kinetoscope.viewer.report",
     "schedule": "kinetoscope.collect",
     "steps": "kinetoscope.collect",
     "supported_activities": "kinetoscope.collect",
     "tensorboard_trace_handler": "kinetoscope.collect",
     "uninstall": "kinetoscope.collect",
     "unregister_flops": "kinetoscope.tables.costs",
-    "view": "kinetoscope.viewer._view",
+    "view": "kinetoscope.viewer.server.view",
 }
 
 # Modules that are reached like the names above, without an import of their own.

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli import _child_note, _child_places
-from kinetoscope.cli._children import Children
-from kinetoscope.cli._progress import ProgressLine
-from kinetoscope.cli._recording import Wanted
-from kinetoscope.tables.of_processes import process_tree
+from kinetoscope.cli.progress import ProgressLine
+from kinetoscope.launch import child_notes, child_places
+from kinetoscope.launch.children import Children
+from kinetoscope.launch.options import Wanted
+from kinetoscope.tables.host.processes import process_tree
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
@@ -41,12 +41,12 @@ class Family:
 
     def child(self, process: int, *names: str, note: dict | None = None, **facts) -> None:
         """One child: its trace, if it has recorded anything, and its note."""
-        name = _child_note.claim(str(self.folder), str(process), {})
+        name = child_notes.claim(str(self.folder), str(process), {})
         told = {"process": process, "ancestors": [OURS, 1], "ended": "exit code 0", **(note or {})}
         if names:
             recorded(process, *names, **facts).save(self.folder / f"{name}.ktrace")
             told = {"recording": f"{name}.ktrace", **told}
-        _child_note.rewrite(
+        child_notes.rewrite(
             str(self.folder), name, {key: fact for key, fact in told.items() if fact is not None}
         )
 
@@ -106,7 +106,7 @@ def test_a_rank_that_a_child_learned_late_is_its_rank(family):
 def test_children_that_computed_nothing_are_not_there(family):
     family.child(7)
     recorded(8).save(family.folder / "8.ktrace")
-    _child_note.claim(str(family.folder), "8", {"process": 8, "recording": "8.ktrace"})
+    child_notes.claim(str(family.folder), "8", {"process": 8, "recording": "8.ktrace"})
     assert family.join().trace is None
     assert family.children.count == 0
     family.children.clear()
@@ -123,9 +123,9 @@ def test_children_of_a_program_without_torch_are_a_trace_of_their_own(family):
 
 def test_what_could_not_be_recorded_is_told_once_for_each_reason(family):
     for process in (7, 8):
-        _child_note.claim(str(family.folder), str(process), {"process": process, "problem": "no room"})
-    _child_note.claim(str(family.folder), "9", {"process": 9, "in_memory": True})
-    _child_note.claim(str(family.folder), "10", {"process": 10, "recording": "10.ktrace"})
+        child_notes.claim(str(family.folder), str(process), {"process": process, "problem": "no room"})
+    child_notes.claim(str(family.folder), "9", {"process": 9, "in_memory": True})
+    child_notes.claim(str(family.folder), "10", {"process": 10, "recording": "10.ktrace"})
     (family.folder / "10.ktrace").write_bytes(b"PK\x03\x04 but nothing more")
     damaged, killed, no_room = sorted(
         family.join("a").notes, key=lambda note: ("10.ktrace" not in note, note)
@@ -136,7 +136,7 @@ def test_what_could_not_be_recorded_is_told_once_for_each_reason(family):
 
 
 def test_a_child_that_still_runs_keeps_its_file(family):
-    ticks = _child_note.began(os.getppid())
+    ticks = child_notes.began(os.getppid())
     running = {"began_ticks": ticks, "ended": None, "name": "server"}
     family.child(os.getppid(), "b", note=running)
     # The number is used again: this one is over.
@@ -184,24 +184,24 @@ def test_children_record_with_our_recorder_from_their_beginning(call, tmp_path, 
 
 def test_a_folder_that_holds_something_else_is_an_error(tmp_path, family):
 
-    _child_places.prepare(family.folder, family.wanted)
-    _child_places.stop_following(family.folder)
+    child_places.prepare(family.folder, family.wanted)
+    child_places.stop_following(family.folder)
     (family.folder / "12.recording").write_text("of a run that was killed")
-    _child_places.prepare(family.folder, family.wanted)
+    child_places.prepare(family.folder, family.wanted)
     assert sorted(path.name for path in family.folder.iterdir()) == ["python", "run.wanted"]
     assert json.loads((family.folder / "run.wanted").read_text())["engine"] == "auto"
     (family.folder / "thesis.tex").write_text("years of work")
     with pytest.raises(ArgumentError, match="holds something else"):
-        _child_places.prepare(family.folder, family.wanted)
+        child_places.prepare(family.folder, family.wanted)
     with pytest.raises(ArgumentError, match="PYTHONPATH could not name it"):
-        _child_places.prepare(tmp_path / "a:b", family.wanted)
+        child_places.prepare(tmp_path / "a:b", family.wanted)
 
 
 def test_what_was_asked_for_reaches_the_children(tmp_path):
 
     wanted = Wanted(prefix=tmp_path / "run", shapes=True, ring_bytes=1 << 20, steps=(2, None), stack=False)
-    _child_places.prepare(wanted.children_folder, wanted)
-    read = _child_places.read_wanted(wanted.children_folder)
+    child_places.prepare(wanted.children_folder, wanted)
+    read = child_places.read_wanted(wanted.children_folder)
     told = ("shapes", "memory", "stack", "modules", "engine", "ring_bytes", "steps")
     assert {name: getattr(read, name) for name in told} == {name: getattr(wanted, name) for name in told}
 
@@ -213,7 +213,7 @@ def test_a_folder_that_others_could_put_something_into_is_refused(tmp_path, monk
 
     def refused(match):
         with pytest.raises(ArgumentError, match=match):
-            _child_places.prepare(folder, wanted)
+            child_places.prepare(folder, wanted)
         assert not (folder / "python" / "sitecustomize.py").exists()
 
     folder.mkdir()
@@ -231,5 +231,5 @@ def test_a_folder_that_others_could_put_something_into_is_refused(tmp_path, monk
     refused("everybody can replace")
     assert not folder.exists()
     folder.parent.chmod(0o1777)
-    _child_places.prepare(folder, wanted)
+    child_places.prepare(folder, wanted)
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -13,8 +13,9 @@ from rich.console import Console
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli import _terminal, _units
-from kinetoscope.trace import catalog
+from kinetoscope.display import terminal as terminal_module
+from kinetoscope.display import units
+from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE
 from tests.support.any_trace import changed
 from tests.support.trace_builder import TraceBuilder
 
@@ -49,7 +50,7 @@ def kernels(trace):
     return [row for row in trace.table("spans").to_pylist() if row["name"] == "gemm"]
 
 
-@pytest.mark.parametrize("suffix", [*catalog.WRITERS, *catalog.TABLE_WRITERS])
+@pytest.mark.parametrize("suffix", [*WHOLE_TRACE, *ONE_TABLE])
 def test_every_format_is_written(call, path, tmp_path, suffix):
     output = tmp_path / f"other{suffix}"
     shown = call("convert", path, output)
@@ -123,7 +124,7 @@ def test_a_file_of_kineto_is_converted_too(call, path, tmp_path):
 
 def test_on_a_terminal_it_says_what_it_writes(call, path, tmp_path, monkeypatch):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=200)
-    monkeypatch.setattr(_terminal, "console", lambda **_: terminal)
+    monkeypatch.setattr(terminal_module, "console", lambda **_: terminal)
     shown = call("convert", path, tmp_path / "[x].json")
     assert shown.exit_code == 0, shown.stderr
     assert f"writing {tmp_path}/[x].json" in terminal.file.getvalue()
@@ -169,13 +170,13 @@ def test_an_unknown_suffix_is_refused_before_anything_is_read(call, tmp_path):
      ("2min", 120 * 10**9), (".5ms", 500_000), ("1.ms", 1_000_000), ("1h", 3600 * 10**9), ("123456789.123456789s", 123456789123456789)],
 )  # fmt: skip
 def test_times_with_units(text, ns):
-    assert _units.parse_duration(text) == ns
+    assert units.parse_duration(text) == ns
 
 
 @pytest.mark.parametrize("text", ["", "s", "1", "-1s", "1e3s", "1,5s", "nan", "٣s"])
 def test_what_is_no_time(text):
     with pytest.raises(ArgumentError, match="is no time"):
-        _units.parse_duration(text)
+        units.parse_duration(text)
 
 
 def test_the_commands_of_the_page_on_formats_run(call, path, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import kinetoscope
-from kinetoscope.cli._group import COMMANDS
+from kinetoscope.cli.group import COMMANDS
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kinetoscope.cli._overhead import Cost, Overhead
-from kinetoscope.cli._program import Program
-from kinetoscope.cli._recording import Finished, Wanted
-from kinetoscope.cli._summary import MOST_LINES, print_summary, summary_lines
-from kinetoscope.trace._beside import beside
+from kinetoscope.cli.summary import MOST_LINES, print_summary, summary_lines
+from kinetoscope.combine.processes import beside
+from kinetoscope.launch.options import Wanted
+from kinetoscope.launch.overhead import Cost, Overhead
+from kinetoscope.launch.program import Program
+from kinetoscope.launch.recording import Finished
 from tests.cli.conftest import training_trace
 from tests.support.trace_builder import TraceBuilder
 

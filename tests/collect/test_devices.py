@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from kinetoscope.collect._devices import described, processor_name
+from kinetoscope.collect.sources.devices import described, processor_name
 
 
 def devices() -> list[dict[str, object]]:

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ExecutionTraceObserver as TorchObserver
 
 from kinetoscope import ArgumentError, ExecutionTraceObserver, StateError
-from kinetoscope.formats.execution_trace import read_execution_trace
+from kinetoscope.formats.execution_trace.read import read_execution_trace
 from tests.support import warm_python
 from tests.support.strict_json import read_strictly
 

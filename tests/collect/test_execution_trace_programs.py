@@ -7,7 +7,7 @@ import torch
 
 import kinetoscope
 from kinetoscope import ExecutionTraceObserver
-from kinetoscope.formats.execution_trace import read_execution_trace
+from kinetoscope.formats.execution_trace.read import read_execution_trace
 from tests.support import warm_python
 from tests.support.effort import STRESS
 from tests.support.programs import PROGRAMS, SLOW_PROGRAMS

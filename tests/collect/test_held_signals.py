@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect._held_signals import SignalsHeld
+from kinetoscope.collect.session.base_session import SignalsHeld
 from tests.support.noting_engine import NotingEngine
 
 

@@ -43,9 +43,9 @@ print(type(profiler.inner).__module__)
     ("first", "command", "module_name"),
     [
         ("", ["{script}", "{folder}"], "torch.profiler.profiler"),
-        ("import kinetoscope\nkinetoscope.install()\n", ["{script}", "{folder}"], "kinetoscope.collect._session"),
+        ("import kinetoscope\nkinetoscope.install()\n", ["{script}", "{folder}"], "kinetoscope.collect.session.profile"),
         ("", ["-m", "kinetoscope", "run", "--install", "-o", "{folder}/all", "{script}", "{folder}"],
-         "kinetoscope.collect._session"),
+         "kinetoscope.collect.session.profile"),
     ],
     ids=["as it is", "install first", "run --install"],
 )  # fmt: skip

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from kinetoscope import ProfilerActivity, StateError, profile
-from kinetoscope.collect import RecordingRequest, _kineto
-from kinetoscope.collect._experimental import changed_settings
-from kinetoscope.collect._joined import JoinedEngine
-from kinetoscope.collect._kineto_recording import KinetoRecording
-from kinetoscope.collect._native import NativeEngine
-from kinetoscope.collect._pauses import Pauses
+from kinetoscope.collect import RecordingRequest
+from kinetoscope.collect.engines import kineto as kineto_module
+from kinetoscope.collect.engines.experimental import changed_settings
+from kinetoscope.collect.engines.hybrid import JoinedEngine
+from kinetoscope.collect.engines.kineto import KinetoRecording
+from kinetoscope.collect.engines.native import NativeEngine
+from kinetoscope.collect.engines.pauses import Pauses
 from tests.support.device_text import KERNEL_NS, WrittenResults, device_text
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
@@ -200,7 +201,7 @@ def test_each_side_is_switched_off_by_itself():
 
 
 def test_torchs_own_collector_runs_for_devices_alone_beside_our_recorder(monkeypatch):
-    make = _kineto._make_collector
+    make = kineto_module._make_collector
 
     def of_devices_alone(request):
         # torch refuses to be asked for a device that is not there, and collects nothing of it if it is told to start.
@@ -208,7 +209,7 @@ def test_torchs_own_collector_runs_for_devices_alone_beside_our_recorder(monkeyp
         made.kineto_activities = {CUDA}
         return made
 
-    monkeypatch.setattr(_kineto, "_make_collector", of_devices_alone)
+    monkeypatch.setattr(kineto_module, "_make_collector", of_devices_alone)
     session = record(JoinedEngine())
     trace = session.trace
     assert len(rows_named(trace, "aten::mm")) == 20

@@ -16,14 +16,12 @@ from torch.profiler._memory_profiler import Action, MemoryProfile, MemoryProfile
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, StateError, profile
-from kinetoscope.collect import RecordingRequest, _aside, _kineto_text
-from kinetoscope.collect._experimental import has_setting
-from kinetoscope.collect._kineto import KinetoEngine
-from kinetoscope.collect._kineto_columns import leave_out
-from kinetoscope.collect._kineto_recording import KinetoRecording
-from kinetoscope.collect._kineto_text import read_text
-from kinetoscope.collect._pauses import Pauses
-from kinetoscope.trace import SpanKind
+from kinetoscope.collect import RecordingRequest
+from kinetoscope.collect.engines import kineto as kineto_module
+from kinetoscope.collect.engines.experimental import has_setting
+from kinetoscope.collect.engines.kineto import KinetoEngine, KinetoRecording, leave_out, read_text
+from kinetoscope.collect.engines.pauses import Pauses
+from kinetoscope.model.schema import SpanKind
 from tests.support.device_text import WrittenResults
 
 CPU = [ProfilerActivity.CPU]
@@ -65,7 +63,7 @@ def test_by_pipe_and_by_file_it_is_the_same(monkeypatch):
         with theirs:
             program()
         if not can_follow:
-            monkeypatch.setattr(_kineto_text, "_follow", lambda *_: False)
+            monkeypatch.setattr(kineto_module, "_follow", lambda *_: False)
         traces.append(read_text(theirs.profiler.kineto_results))
     piped, filed = (
         [native["strings"][name] for name in native["spans"]["name"].tolist()] for native in traces
@@ -105,7 +103,7 @@ def test_a_folder_that_cannot_be_written_to_is_replaced_by_another(monkeypatch, 
 
 def test_without_any_folder_the_trace_says_what_is_wrong(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    monkeypatch.setattr(_kineto_text, "_FOLDERS", (str(tmp_path / "neither"),))
+    monkeypatch.setattr(kineto_module, "_FOLDERS", (str(tmp_path / "neither"),))
     trace = record().trace
     (loss,) = trace.losses
     assert loss["what"] == "every event of this recording"
@@ -282,7 +280,7 @@ def test_torchs_text_may_be_larger_than_a_pipe():
         '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": %d.000, "dur": 1.000}'
     )
     text = '{"traceEvents": [' + ",\n".join(event % ts for ts in range(50_000)) + "]}"
-    assert len(text) > 4 * _kineto_text._PIPE_BYTES
+    assert len(text) > 4 * kineto_module._PIPE_BYTES
     assert names_of(recording_of(WrittenResults(lambda: text)).trace()) == {"aten::add": 50_000}
 
 
@@ -296,7 +294,7 @@ def test_an_interrupted_wait_is_taken_up_again(monkeypatch):
             raise interrupt
         join(self, *arguments)
 
-    monkeypatch.setattr(_aside.threading.Thread, "join", interrupted)
+    monkeypatch.setattr(kineto_module.threading.Thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session.trace
     assert names_of(session.trace)["aten::linear"] == 1
@@ -311,7 +309,7 @@ def test_a_discarded_recording_says_so():
 
 def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have():
     gate = threading.Event()
-    aside = _aside.Aside(lambda _: gate.wait())
+    aside = kineto_module.Aside(lambda _: gate.wait())
     waiting = threading.Thread(target=aside.result)
     waiting.start()
     while aside._thread is None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.collect import _loader_worker
-from kinetoscope.collect._loader_files import read_all, read_worker, remove_of_the_gone
-from kinetoscope.collect._loader_worker import (
+from kinetoscope.collect.sources import loader_worker
+from kinetoscope.collect.sources.data_loading import read_all, read_worker, remove_of_the_gone, worker_trace
+from kinetoscope.collect.sources.loader_worker import (
     FAILED,
     HEADER,
     MADE,
@@ -21,8 +21,7 @@ from kinetoscope.collect._loader_worker import (
     WorkerNotes,
     timed,
 )
-from kinetoscope.collect._worker_trace import worker_trace
-from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
+from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -125,7 +124,7 @@ def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypat
 
 
 def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(_loader_worker, "ROWS", 4)
+    monkeypatch.setattr(loader_worker, "ROWS", 4)
     path = tmp_path / "0-1.worker"
     fetcher = TimedFetcher(Fetcher(), WorkerNotes(str(path), 0, 1, Clock()))
     for _ in range(7):
@@ -155,7 +154,7 @@ def test_a_stretch_has_the_batches_that_reach_into_it(notes, tmp_path):
 @given(data=st.binary(max_size=300), damaged=st.booleans())
 def test_any_bytes_are_read_or_refused(data, damaged):
     if damaged:
-        data = HEADER.pack(_loader_worker.MAGIC, 1, 2, 3, 4, 0) + data
+        data = HEADER.pack(loader_worker.MAGIC, 1, 2, 3, 4, 0) + data
     worker = read_worker(data, 0, 10**9)
     assert worker is None or worker.rows.shape[0] <= (len(data) - HEADER.size) // ROW.size
 
@@ -171,7 +170,7 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
         start_ns = now_ns + idle_ns
         now_ns = start_ns + busy_ns
         rows.append([number, start_ns, start_ns + int(busy_ns * share), now_ns, now_ns, 1, MADE])
-    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0) + b"".join(ROW.pack(*row) for row in rows)
+    data = HEADER.pack(loader_worker.MAGIC, 77, 0, 1, 1, 0) + b"".join(ROW.pack(*row) for row in rows)
     worker = read_worker(data, begin_ns, begin_ns + length_ns)
     if worker is None:
         return
@@ -201,7 +200,7 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
 
 
 def test_a_batch_that_is_never_finished_goes_on_to_the_end():
-    data = HEADER.pack(_loader_worker.MAGIC, 77, 0, 1, 1, 0) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
+    data = HEADER.pack(loader_worker.MAGIC, 77, 0, 1, 1, 0) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
     builder = TraceBuilder()
     builder.thread()
     builder.stop_ns = 100

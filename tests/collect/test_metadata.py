@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect import _metadata
+from kinetoscope.collect.session import metadata
 from tests.support.recorded import profile
 
 
@@ -43,7 +43,7 @@ def launched(monkeypatch):
 )
 def test_no_two_ranks_share_a_path(launched, rank, world_size, path, expected):
     launched(rank, world_size)
-    assert _metadata.ranked(Path(path)) == Path(expected)
+    assert metadata.ranked(Path(path)) == Path(expected)
 
 
 @pytest.mark.parametrize(("rank", "expected"), [("5", 5), (None, None), ("", None), ("x", None), ("٣", None)])
@@ -78,7 +78,7 @@ def test_where_the_execution_trace_goes_is_noted_if_it_is_a_path(place, monkeypa
         def get_output_file_path(self):
             return place
 
-    noted = _metadata.execution_trace(Observer())
+    noted = metadata.execution_trace(Observer())
     assert noted == ({"execution_trace": f'"{tmp_path / "et.json"}"'} if place == "et.json" else {})
-    assert _metadata.execution_trace(None) == {}
-    assert _metadata.execution_trace(kinetoscope.ExecutionTraceObserver()) == {}
+    assert metadata.execution_trace(None) == {}
+    assert metadata.execution_trace(kinetoscope.ExecutionTraceObserver()) == {}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from kinetoscope import Trace
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 from tests.support.calls import Calls, recorded, rows_of
 
 

@@ -5,7 +5,7 @@ import pynvml
 import pytest
 
 from kinetoscope import MissingDependencyError
-from kinetoscope.collect._nvml import DeviceMemory, NvmlError, Utilisation, nvml
+from kinetoscope.collect.sources.nvml import DeviceMemory, NvmlError, Utilisation, nvml
 from tests.support.simulated_nvml import MIB, SimulatedDevice, no_driver, nvidia
 
 __all__ = ["no_driver", "nvidia"]

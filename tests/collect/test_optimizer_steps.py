@@ -8,7 +8,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import kinetoscope
-from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS, OptimizerSteps
+from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS, OptimizerSteps
 from tests.support.recorded import profile
 
 

@@ -452,10 +452,10 @@ def test_nothing_is_installed_without_being_asked_for() -> None:
 
 
 def test_the_self_test_of_calls_passes_and_a_failing_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kinetoscope.collect import _native
+    from kinetoscope.collect.engines import native
 
-    assert _native.calls_problem() == ""
-    monkeypatch.setattr(_native, "_calls_problem", "the calls of a module read nonsense")
+    assert native.calls_problem() == ""
+    monkeypatch.setattr(native, "_calls_problem", "the calls of a module read nonsense")
     with pytest.warns(UserWarning, match="not recorded: the calls of a module read nonsense"):
         calls = Calls(module_spans=True)
     with calls:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 import kinetoscope
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 from tests.support import warm_python
 from tests.support.calls import Calls, name, recorded, rows_of, tree, within
 

@@ -9,7 +9,7 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, install, itt, profile, uninstall
-from kinetoscope.collect import _ranges
+from kinetoscope.collect.sources import ranges as ranges_module
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
@@ -256,7 +256,7 @@ def test_an_installation_keeps_the_detour_between_recordings(nvtx):
 
 
 def test_a_detour_leads_once_through_us(nvtx):
-    shim = _ranges._Shim(nvtx, _ranges.Ranges())
+    shim = ranges_module._Shim(nvtx, ranges_module.Ranges())
     assert shim.depth == 0
     assert shim.rangePushA(msg="named") == 0
     assert shim.rangePop() == 0

@@ -9,9 +9,9 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.collect._rank_clock import MeetingPlace
-from kinetoscope.ranks._align import aligned
-from kinetoscope.trace import beside
+from kinetoscope.collect.sources.rank_clock import MeetingPlace
+from kinetoscope.combine.processes import beside
+from kinetoscope.combine.ranks import aligned
 from tests.support.ranks import run_ranks_by_torchrun
 
 JOB = """

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from kinetoscope import Trace
-from kinetoscope.trace import Phase
+from kinetoscope.model.schema import Phase
 from tests.support.recorded import profile
 
 

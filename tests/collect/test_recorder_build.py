@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from kinetoscope import RecorderError
-from kinetoscope.collect import _build, _recorder
-from kinetoscope.collect._native import native_engine_status
+from kinetoscope.collect.engines import build as build_module
+from kinetoscope.collect.engines import recorder as recorder_module
+from kinetoscope.collect.engines.native import native_engine_status
 from tests.conftest import ROOT
 from tests.support import warm_python
 
@@ -35,7 +36,7 @@ def cache(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(folder))
     monkeypatch.setenv("CXX", NO_COMPILER)
-    monkeypatch.setattr(_recorder, "__file__", str(tmp_path / "_recorder.py"))
+    monkeypatch.setattr(recorder_module, "__file__", str(tmp_path / "recorder_module.py"))
     return folder
 
 
@@ -45,17 +46,17 @@ def unloadable(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unloadable")
     source, library = folder / "needs.c", folder / "needs.so"
     source.write_text("int nobody_has_this(void);\nint call(void) { return nobody_has_this(); }\n")
-    _, cc = _build.compilers()
+    _, cc = build_module.compilers()
     subprocess.run([*cc, "-shared", "-fPIC", "-Wl,-z,now", source, "-o", library], check=True)
     return library
 
 
 def load():
-    return _recorder._recorder_for_here(lambda line: None)
+    return recorder_module._recorder_for_here(lambda line: None)
 
 
 def test_a_library_that_is_whole_is_taken_from_the_cache(cache, here):
-    shutil.copy(here, cache / _build.library_name(torch))
+    shutil.copy(here, cache / build_module.library_name(torch))
     assert load().path.parent == cache
 
 
@@ -63,28 +64,28 @@ def test_a_library_that_is_whole_is_taken_from_the_cache(cache, here):
 def test_a_library_that_was_cut_short_is_not_loaded_but_compiled_anew(cache, here, left):
     whole = here.read_bytes()
     cut = whole[: int(len(whole) * left) if isinstance(left, float) else left]
-    damaged = cache / _build.library_name(torch)
+    damaged = cache / build_module.library_name(torch)
     damaged.write_bytes(cut)
-    assert _build.is_whole(here)
-    assert not _build.is_whole(damaged)
+    assert build_module.is_whole(here)
+    assert not build_module.is_whole(damaged)
     with pytest.raises(RecorderError, match=f"the compiler {NO_COMPILER} does not run"):
         load()
 
 
 def test_a_library_that_cannot_be_loaded_is_compiled_anew_once(cache, unloadable, monkeypatch):
-    kept = cache / _build.library_name(torch)
+    kept = cache / build_module.library_name(torch)
     shutil.copy(unloadable, kept)
     with pytest.raises(RecorderError, match="does not run"):
         load()
     assert not kept.exists()
     # Compiling does not help where the system's loader is what fails.
-    monkeypatch.setattr(_build, "build", lambda torch, folder, progress: shutil.copy(unloadable, kept))
+    monkeypatch.setattr(build_module, "build", lambda torch, folder, progress: shutil.copy(unloadable, kept))
     for _ in range(2):
         with pytest.raises(RecorderError, match="nobody_has_this"):
             load()
     monkeypatch.undo()
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(cache))
-    monkeypatch.setattr(_recorder, "__file__", str(cache.parent / "_recorder.py"))
+    monkeypatch.setattr(recorder_module, "__file__", str(cache.parent / "recorder_module.py"))
     monkeypatch.setenv("CXX", NO_COMPILER)
     with pytest.raises(RecorderError, match="nobody_has_this"):
         load()
@@ -97,16 +98,16 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(cache, monkeyp
 
 
 def test_machines_with_another_c_library_have_another_recorder(monkeypatch):
-    mine = _build.library_name(torch)
-    monkeypatch.setattr(_build.platform, "libc_ver", lambda: ("glibc", "2.17"))
-    assert "glibc2.17" in _build.library_name(torch) != mine
+    mine = build_module.library_name(torch)
+    monkeypatch.setattr(build_module.platform, "libc_ver", lambda: ("glibc", "2.17"))
+    assert "glibc2.17" in build_module.library_name(torch) != mine
 
 
 def test_a_compiler_may_be_more_than_one_word(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "env -u NOTHING c++")
     monkeypatch.setenv("CC", "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    cxx, cc = _build.compilers()
+    cxx, cc = build_module.compilers()
     assert cxx == ["env", "-u", "NOTHING", "c++"]
     assert cc == [*cxx, "-x", "c"]
 
@@ -114,8 +115,8 @@ def test_a_compiler_may_be_more_than_one_word(monkeypatch, tmp_path):
 def test_a_c_plus_plus_compiler_alone_compiles_c(tmp_path):
     source = tmp_path / "one.c"
     source.write_text("int class = 1;\n")  # no C++
-    cxx, _ = _build.compilers()
-    _build._run([*cxx, "-x", "c", "-std=c11", "-c", str(source), "-o", str(tmp_path / "one.o")])
+    cxx, _ = build_module.compilers()
+    build_module._run([*cxx, "-x", "c", "-std=c11", "-c", str(source), "-o", str(tmp_path / "one.o")])
     assert (tmp_path / "one.o").is_file()
 
 
@@ -134,7 +135,7 @@ def test_an_older_torch_is_refused_before_anything_is_compiled():
     assert f"MissingDependencyError: {SENTENCE}" in done.stderr
     assert "compiling" not in done.stderr
     done = run(
-        "from kinetoscope.collect._native import native_engine_status; print(native_engine_status().reason)"
+        "from kinetoscope.collect.engines.native import native_engine_status; print(native_engine_status().reason)"
     )
     assert done.stdout.strip() == SENTENCE
 
@@ -146,7 +147,7 @@ def test_the_doctor_says_the_same_of_it():
 
 
 def test_one_oldest_torch_everywhere():
-    oldest = ".".join(map(str, _build.OLDEST_TORCH))
+    oldest = ".".join(map(str, build_module.OLDEST_TORCH))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["optional-dependencies"]["torch"] == [f"torch>={oldest}"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -164,21 +165,21 @@ def wheel(tmp_path):
 def test_a_recorder_of_the_wheel_serves_all_patch_releases_of_its_torch_without_a_compiler(
     cache, wheel, here
 ):
-    shutil.copy(here, wheel / _build.prebuilt_name(torch.__version__))
-    assert (load().path.parent, load().taken) == (wheel, _recorder.PREBUILT)
-    names = {_build.prebuilt_name(version) for version in ("2.11.0", "2.11.1", "2.11.2+cu130")}
+    shutil.copy(here, wheel / build_module.prebuilt_name(torch.__version__))
+    assert (load().path.parent, load().taken) == (wheel, recorder_module.PREBUILT)
+    names = {build_module.prebuilt_name(version) for version in ("2.11.0", "2.11.1", "2.11.2+cu130")}
     assert len(names) == 1
-    assert len(names | {_build.prebuilt_name(version) for version in ("2.1.1", "2.12.0")}) == 3
+    assert len(names | {build_module.prebuilt_name(version) for version in ("2.1.1", "2.12.0")}) == 3
     # What was compiled for this very torch goes first.
-    shutil.copy(here, cache / _build.library_name(torch))
-    assert (load().path.parent, load().taken) == (cache, _recorder.CACHED)
+    shutil.copy(here, cache / build_module.library_name(torch))
+    assert (load().path.parent, load().taken) == (cache, recorder_module.CACHED)
 
 
 @pytest.mark.parametrize("damage", ["cut", "unloadable"])
 def test_a_recorder_of_the_wheel_that_does_not_load_is_no_reason_not_to_compile(
     cache, wheel, here, unloadable, damage
 ):
-    place = wheel / _build.prebuilt_name(torch.__version__)
+    place = wheel / build_module.prebuilt_name(torch.__version__)
     shutil.copy(unloadable, place)
     if damage == "cut":
         place.write_bytes(here.read_bytes()[:-1])
@@ -189,21 +190,21 @@ def test_a_recorder_of_the_wheel_that_does_not_load_is_no_reason_not_to_compile(
 def test_a_recorder_of_the_wheel_that_fails_its_self_test_gives_way_to_one_compiled_here(
     cache, wheel, here, monkeypatch
 ):
-    shutil.copy(here, wheel / _build.prebuilt_name(torch.__version__))
-    monkeypatch.setattr(_recorder, "_loaded", None)
-    refused = _recorder.load_recorder()
-    assert refused.taken == _recorder.PREBUILT
-    assert _recorder.replace_recorder(refused) is None
-    assert _recorder.load_recorder() is refused
-    shutil.copy(here, cache / _build.library_name(torch))
-    other = _recorder.replace_recorder(refused)
+    shutil.copy(here, wheel / build_module.prebuilt_name(torch.__version__))
+    monkeypatch.setattr(recorder_module, "_loaded", None)
+    refused = recorder_module.load_recorder()
+    assert refused.taken == recorder_module.PREBUILT
+    assert recorder_module.replace_recorder(refused) is None
+    assert recorder_module.load_recorder() is refused
+    shutil.copy(here, cache / build_module.library_name(torch))
+    other = recorder_module.replace_recorder(refused)
     assert other is not None
-    assert (other.taken, _recorder.load_recorder()) == (_recorder.CACHED, other)
-    assert _recorder.replace_recorder(other) is None
+    assert (other.taken, recorder_module.load_recorder()) == (recorder_module.CACHED, other)
+    assert recorder_module.replace_recorder(other) is None
 
 
 def test_the_other_releases_that_a_wheel_is_for_are_those_that_are_supported():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     torches = re.search(r"^TORCHES +\?= (.+)$", makefile, re.MULTILINE)[1].split()
-    assert tuple(map(int, torches[0].split("."))) == _build.OLDEST_TORCH
+    assert tuple(map(int, torches[0].split("."))) == build_module.OLDEST_TORCH
     assert ".".join(torch.__version__.split(".")[:2]) in torches

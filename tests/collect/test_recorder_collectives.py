@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kinetoscope.collect import _build
-from kinetoscope.tables._collective_facts import CALLS
+from kinetoscope.collect.engines import build
+from kinetoscope.tables.device.collective_facts import CALLS
 from tests.support.recorded import named, profile
 
 DESCRIBES = """
@@ -31,7 +31,7 @@ def backend(tmp_path_factory):
     source, library = folder / "backend.cpp", folder / "backend.so"
     source.write_text(DESCRIBES)
     root = Path(torch.__file__).parent
-    cxx, _ = _build.compilers()
+    cxx, _ = build.compilers()
     subprocess.run(
         [
             *cxx, "-std=c++20", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",

@@ -18,7 +18,7 @@ import torch
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, RecorderError, StateError
-from kinetoscope.collect._recorder import load_recorder
+from kinetoscope.collect.engines.recorder import load_recorder
 from tests.support import warm_python
 from tests.support.recorded import named, profile
 
@@ -63,7 +63,7 @@ def test_a_start_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
     path.write_bytes(b"precious")
     program = (
         "import resource, kinetoscope, torch, sys\n"
-        "from kinetoscope.collect._native import native_engine_status\n"
+        "from kinetoscope.collect.engines.native import native_engine_status\n"
         "assert native_engine_status().available\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"

@@ -8,7 +8,7 @@ from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError
 from kinetoscope.collect import schedule
-from kinetoscope.collect._schedule import Do, ask, transition
+from kinetoscope.collect.session.schedule import Do, ask, transition
 
 small = st.integers(0, 4)
 

@@ -10,9 +10,10 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
-from kinetoscope.collect import _hybrid_check, choose_engine
-from kinetoscope.collect._joined import JoinedEngine
-from kinetoscope.collect._session import running
+from kinetoscope.collect import choose_engine
+from kinetoscope.collect.engines import hybrid_check
+from kinetoscope.collect.engines.hybrid import JoinedEngine
+from kinetoscope.collect.session.profile import running
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
 
@@ -409,7 +410,7 @@ def test_native_with_a_device_joins_the_two(native):  # noqa: F811
 def test_auto_takes_kineto_for_a_device_that_cannot_be_checked(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(_hybrid_check, "_results", {})
+    monkeypatch.setattr(hybrid_check, "_results", {})
     with pytest.warns(
         UserWarning, match=r"Kineto.*the hybrid engine could not be checked: .*doctor"
     ) as caught:

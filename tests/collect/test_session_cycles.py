@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError, StateError, profile, schedule
-from kinetoscope.collect._session import running
+from kinetoscope.collect.session.profile import running
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 

@@ -10,8 +10,8 @@ import pytest
 from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError, RecorderError, profile, schedule
-from kinetoscope.collect._low_level import _KinetoProfile
-from kinetoscope.collect._session import running
+from kinetoscope.collect.session.base_session import _KinetoProfile
+from kinetoscope.collect.session.profile import running
 from tests.support.noting_engine import NotingEngine
 
 DONE = ["prepare", "start", "stop"]

@@ -9,26 +9,25 @@ from pathlib import Path
 import pytest
 import torch
 
-import kinetoscope.collect._session
+import kinetoscope.collect
 from kinetoscope import ProfilerActivity, StateError, profile, schedule
-from kinetoscope.collect import _ranges
-from kinetoscope.collect._native import native_engine_status
-from kinetoscope.collect._session import running
+from kinetoscope.collect.engines.native import native_engine_status
+from kinetoscope.collect.session.profile import running
+from kinetoscope.collect.sources import ranges
 from tests.support.noting_engine import NotingEngine
 
-ROOM = Path(kinetoscope.collect._session.__file__).parent
+ROOM = Path(kinetoscope.collect.__file__).parent
 INTERRUPTED = {
     str(ROOM / name)
     for name in (
-        "_session.py",
-        "_low_level.py",
-        "_seat.py",
-        "_kineto.py",
-        "_cycle.py",
-        "_observer.py",
-        "_ownership.py",
-        "_ranges.py",
-        "_stats.py",
+        "session/profile.py",
+        "session/base_session.py",
+        "session/cycle.py",
+        "session/observer.py",
+        "session/ownership.py",
+        "session/stats.py",
+        "engines/kineto.py",
+        "sources/ranges.py",
     )
 }
 
@@ -134,7 +133,7 @@ def interrupt_everywhere(make_engine, check, stride=1, **more):
                 if session._ever_started:
                     session.stop()
             assert running() is None, line
-            assert not isinstance(torch.profiler.itt._itt, _ranges._Shim), line
+            assert not isinstance(torch.profiler.itt._itt, ranges._Shim), line
             check(line)
         line += stride
 

@@ -11,8 +11,8 @@ from torch._C._profiler import _ExperimentalConfig
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, profile, schedule
-from kinetoscope.collect import _experimental
-from kinetoscope.collect._session import running
+from kinetoscope.collect.engines import experimental as experimental_module
+from kinetoscope.collect.session.profile import running
 from tests.support import warm_python
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
@@ -20,7 +20,7 @@ from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 CPU = [ProfilerActivity.CPU]
 # Settings that releases of torch from 2.7 on have not all.
 TRACE_ONLY, CUSTOM, METRICS = (
-    {name: value} if _experimental.has_setting(name) else {}
+    {name: value} if experimental_module.has_setting(name) else {}
     for name, value in (
         ("trace_only", True), ("custom_profiler_config", "x"), ("profiler_metrics", ["x"]),
     )
@@ -280,13 +280,13 @@ def test_a_callback_that_fails_leaves_nothing_running():
 
 def test_every_setting_that_torch_has_is_known_by_its_place():
     signature = _ExperimentalConfig.__init__.__doc__ or ""
-    for name, place in _experimental._places().items():
+    for name, place in experimental_module._places().items():
         assert f" {name}: " in signature
         usual = _ExperimentalConfig().__getstate__()[place]
         other = {bool: True, list: ["x"], str: "x"}[type(usual)]
-        made = _experimental.for_torchs_collector(None, **{name: other})
-        assert list(_experimental.changed_settings(made)) == [name]
-    assert len(_experimental._places()) == len(_ExperimentalConfig().__getstate__())
+        made = experimental_module.for_torchs_collector(None, **{name: other})
+        assert list(experimental_module.changed_settings(made)) == [name]
+    assert len(experimental_module._places()) == len(_ExperimentalConfig().__getstate__())
 
 
 def test_what_the_native_engine_has_no_use_for_is_named_once(native):  # noqa: F811
@@ -327,11 +327,11 @@ def test_the_kineto_engine_hands_them_to_torch():
     with profile(activities=CPU, engine="kineto", experimental_config=config) as session:
         torch.ones(2).add(1)
     assert "Tensor" in {event.overload_name for event in session.events()}
-    handed = _experimental.changed_settings(session.profiler.experimental_config)
+    handed = experimental_module.changed_settings(session.profiler.experimental_config)
     assert handed["capture_overload_names"] is True
     assert handed["profile_all_threads"] is True
     for name, value in (CUSTOM | TRACE_ONLY).items():
         assert handed[name] == value
-    assert "profile_all_threads" not in _experimental.changed_settings(config), (
+    assert "profile_all_threads" not in experimental_module.changed_settings(config), (
         "the user's object is not changed"
     )

@@ -12,7 +12,7 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, StateError
-from kinetoscope.collect._native import native_engine_status
+from kinetoscope.collect.engines.native import native_engine_status
 from tests.support import warm_python
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices
 from tests.support.perfetto import complaints, needs_perfetto
@@ -301,7 +301,7 @@ def test_auto_is_native_where_it_can_serve_and_says_why_where_it_cannot(monkeypa
     from kinetoscope.collect import EngineStatus, choose_engine
 
     monkeypatch.setattr(
-        "kinetoscope.collect._native.native_engine_status",
+        "kinetoscope.collect.engines.native.native_engine_status",
         lambda: EngineStatus(False, "no compiler was found.", {}),
     )
     with pytest.warns(
@@ -311,7 +311,7 @@ def test_auto_is_native_where_it_can_serve_and_says_why_where_it_cannot(monkeypa
     with pytest.raises(kinetoscope.RecorderError, match="not available: no compiler"):
         choose_engine("native", CPU)
     monkeypatch.setattr(
-        "kinetoscope.collect._native.native_engine_status", lambda: EngineStatus(True, "yes", {})
+        "kinetoscope.collect.engines.native.native_engine_status", lambda: EngineStatus(True, "yes", {})
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")

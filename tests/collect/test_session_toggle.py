@@ -9,7 +9,7 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, Trace, profile, schedule
-from kinetoscope.trace import concatenate
+from kinetoscope.combine.concatenate import concatenate
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kinetoscope import ArgumentError, RecorderError, SystemCounters, profile, schedule
-from kinetoscope.trace._more import with_more
+from kinetoscope.combine.extend import with_more
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 from tests.support.trace_builder import TraceBuilder

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import kinetoscope
-from kinetoscope.collect import _storages
-from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.collect._storages import Living, StorageWatch
-from kinetoscope.tables.memory_categories import CATEGORY_NAMES, MemoryCategory
-from kinetoscope.tables.memory_facts import judged_blocks
-from kinetoscope.tables.memory_peak import peak
-from kinetoscope.trace._schema import StorageRole
+from kinetoscope.collect.sources import storages as storages_module
+from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+from kinetoscope.collect.sources.storages import Living, StorageWatch
+from kinetoscope.model.schema import StorageRole
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
+from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.peak import peak
 from tests.support.recorded import CPU, profile
 
 
@@ -218,7 +218,7 @@ def test_an_optimizer_whose_state_is_nested():
 
 
 def test_long_metadata_comes_in_parts_that_the_recorder_takes(monkeypatch):
-    monkeypatch.setattr(_storages, "_ROWS_IN_A_PART", 10)
+    monkeypatch.setattr(storages_module, "_ROWS_IN_A_PART", 10)
     model = nn.ParameterList(torch.ones(2) for _ in range(25))
     watching = watch([model])
     info = watching.stop()
@@ -347,16 +347,16 @@ def test_only_the_first_recording_of_a_session_looks_at_all_objects(monkeypatch)
         asked.append(generation)
         return everything(generation=generation)
 
-    monkeypatch.setattr(_storages.gc, "get_objects", noting)
+    monkeypatch.setattr(storages_module.gc, "get_objects", noting)
     session = profile(profile_memory=True)
     for _ in range(3):
         with session:
             torch.ones(10)
         session.trace
-    assert asked.count(None) == (1 if _storages._HAS_GENERATIONS else 3)
+    assert asked.count(None) == (1 if storages_module._HAS_GENERATIONS else 3)
 
 
-@pytest.mark.skipif(not _storages._HAS_GENERATIONS, reason="Python's collector is not followed here")
+@pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")
 def test_following_costs_no_more_than_looking_at_everything_anew():
     living = Living()
     with living.look():
@@ -370,7 +370,7 @@ def test_following_costs_no_more_than_looking_at_everything_anew():
         assert living._worth > 10
 
 
-@pytest.mark.skipif(not _storages._HAS_GENERATIONS, reason="Python's collector is not followed here")
+@pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")
 def test_nothing_is_followed_when_the_session_is_gone():
     before = len(gc.callbacks)
     living = Living()
@@ -408,7 +408,7 @@ def test_what_a_collection_meets_while_things_are_listed_does_not_disturb():
     gc.callbacks.append(meets)
     gc.set_threshold(1)
     try:
-        assert len(_storages._listed(known)) >= 5000
+        assert len(storages_module._listed(known)) >= 5000
         gc.collect()
     finally:
         gc.set_threshold(*threshold)

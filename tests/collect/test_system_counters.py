@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope import ArgumentError, MissingDependencyError, StateError, SystemCounters
-from kinetoscope.collect._device_readings import device_readers
-from kinetoscope.collect._sources import ClockReading
-from kinetoscope.collect._system_counters import GatheredSamples, Sampler
-from kinetoscope.collect._system_readings import Reading, system_readers
+from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.collect.sources.system_counters import (
+    GatheredSamples,
+    Reading,
+    Sampler,
+    device_readers,
+    system_readers,
+)
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 SECOND_NS = 1_000_000_000
@@ -122,7 +126,7 @@ def test_a_reader_that_fails_is_left_out_and_told_as_a_loss():
 
 
 def test_a_reading_that_hangs_does_not_hold_up_the_job(monkeypatch):
-    monkeypatch.setattr("kinetoscope.collect._system_counters._PATIENCE_S", 0.01)
+    monkeypatch.setattr("kinetoscope.collect.sources.system_counters._PATIENCE_S", 0.01)
     release = threading.Event()
     sampler = Sampler([lambda _reading: release.wait()], 1.0)
     sampler.start()
@@ -186,7 +190,7 @@ def test_without_psutil_the_message_says_what_to_install(monkeypatch):
 
 
 def test_devices_that_are_asked_for_and_not_there_are_an_error_before_anything_runs(monkeypatch):
-    monkeypatch.setattr("kinetoscope.collect._nvml._opened", None)
+    monkeypatch.setattr("kinetoscope.collect.sources.nvml._opened", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises((MissingDependencyError, StateError)):
         SystemCounters(gpu=True)
@@ -194,7 +198,7 @@ def test_devices_that_are_asked_for_and_not_there_are_an_error_before_anything_r
 
 
 def test_without_nvml_torchs_own_allocator_is_asked_and_no_device(monkeypatch):
-    monkeypatch.setattr("kinetoscope.collect._nvml._opened", None)
+    monkeypatch.setattr("kinetoscope.collect.sources.nvml._opened", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     (read,) = device_readers(None)
     reading = Reading()
@@ -232,7 +236,7 @@ class _SimulatedNvml(types.ModuleType):
 
 
 def test_devices_of_nvidia_are_read_through_nvml(monkeypatch):
-    monkeypatch.setattr("kinetoscope.collect._nvml._opened", None)
+    monkeypatch.setattr("kinetoscope.collect.sources.nvml._opened", None)
     monkeypatch.setitem(sys.modules, "pynvml", _SimulatedNvml())
     (read,) = device_readers(gpu=True)
     reading = Reading()

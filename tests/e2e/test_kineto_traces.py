@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kinetoscope
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 from tests.support.plain_chrome import (
     COPIES,
     DEVICE_WORK,

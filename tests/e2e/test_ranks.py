@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kinetoscope
-from kinetoscope.formats.execution_trace import read_execution_trace
+from kinetoscope.formats.execution_trace.read import read_execution_trace
 from tests.support.ranks import run_ranks
 from tests.support.strict_json import read_strictly
 

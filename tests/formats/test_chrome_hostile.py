@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope import FormatError
-from kinetoscope.trace import STORED
+from kinetoscope.model.schema import STORED
 from tests.support.effort import times
 from tests.support.hostile import hostile_text
 
@@ -296,7 +296,7 @@ def test_a_gzip_bomb_stops_at_the_limit():
 def test_memory_stays_below_the_limit_whatever_the_file_holds():
     program = """
 import io, json, resource, sys, kinetoscope
-import kinetoscope.formats.chrome_reading
+import kinetoscope.formats.chrome.read
 
 class Endless(io.RawIOBase):
     def __init__(self): self.at, self.rest = 0, bytearray(b"[")

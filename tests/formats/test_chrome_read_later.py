@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.formats._chrome_read_later import Later
+from kinetoscope.formats.chrome.read_tracks import Later
 
 
 def test_a_value_is_made_once_and_only_when_it_is_asked_for():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kinetoscope import open as open_trace
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 from tests.support.kineto_text import PID, arrow, call, kernel, kinds, launches, op, opened, spans
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.formats._chrome_read_memory import with_addresses
+from kinetoscope.formats.chrome.read import with_addresses
 from tests.support.kineto_text import PID, op, opened, spans
 
 

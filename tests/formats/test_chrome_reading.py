@@ -8,11 +8,10 @@ import pytest
 
 from kinetoscope import FormatError
 from kinetoscope import open as open_trace
-from kinetoscope.formats._chrome_categories import CATEGORIES
-from kinetoscope.formats._chrome_read_info import LOSSES
-from kinetoscope.formats.chrome_reading import read_chrome_trace
-from kinetoscope.trace import SpanKind
-from kinetoscope.trace._schema import KIND_NAMES
+from kinetoscope.formats.chrome.read import read_chrome_trace
+from kinetoscope.formats.chrome.read_info import LOSSES
+from kinetoscope.formats.chrome.read_tracks import CATEGORIES
+from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from tests.support.chrome_text import x
 from tests.support.kineto_text import PID, kernel, kinds, op, opened, spans
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from kinetoscope import open as open_trace
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 
 torch = pytest.importorskip("torch", reason="records a session with torch's own profiler")
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kinetoscope
-from kinetoscope.formats.chrome import write_chrome_trace
-from kinetoscope.formats.chrome_reading import read_chrome_trace
-from kinetoscope.trace import STORED, SpanKind, Trace
-from kinetoscope.trace._naming import stack_texts
+from kinetoscope.formats.chrome.read import read_chrome_trace
+from kinetoscope.formats.chrome.write import write_chrome_trace
+from kinetoscope.model.names import stack_texts
+from kinetoscope.model.schema import STORED, SpanKind
+from kinetoscope.trace import Trace
 from tests.support.any_trace import any_traces
 from tests.support.chrome_file import partly_overlapping, read_strictly
 from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kinetoscope import ArgumentError, Trace
-from kinetoscope.formats.execution_trace import read_execution_trace
+from kinetoscope.formats.execution_trace.read import read_execution_trace
 from tests.support.execution_trace_text import file_text, node_text, side
 
 X = side([[6, 7, 0, 8, 4, "cpu"], 1], [[2, 4], []], ["Tensor(float)", "Int"], [[4, 1], []])

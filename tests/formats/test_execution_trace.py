@@ -4,7 +4,7 @@ import json
 import pytest
 
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.formats.execution_trace import read_execution_trace
+from kinetoscope.formats.execution_trace.read import read_execution_trace
 from tests.support.execution_trace_text import file_text, node_text, side
 
 ADD = node_text(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import FormatError
-from kinetoscope.formats._execution_trace_mending import Mending, mended_values, write_mended
+from kinetoscope.formats.execution_trace.mend import Mending, mended_values, write_mended
 from tests.support.execution_trace_text import file_text, node_text, side
 from tests.support.strict_json import read_strictly
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kinetoscope
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 
 FOLDER = Path(__file__).parents[1] / "golden"
 

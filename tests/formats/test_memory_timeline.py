@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 import kinetoscope
-from kinetoscope.formats.memory_timeline import write_memory_timeline
+from kinetoscope.formats.memory_timeline.write import write_memory_timeline
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 

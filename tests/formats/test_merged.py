@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kinetoscope
-from kinetoscope.trace import beside
+from kinetoscope.combine.processes import beside
 from tests.support.perfetto_file import written
 from tests.support.trace_builder import TraceBuilder
 

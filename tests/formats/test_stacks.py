@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.formats.stacks import collapsed_lines, export_stacks
+from kinetoscope.formats.stacks import collapsed_lines
 from kinetoscope.trace import Trace
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
 from tests.support.trace_builder import TraceBuilder
@@ -47,7 +47,7 @@ def with_stacks() -> Trace:
 
 def test_frames_are_joined_from_the_root_and_safe(tmp_path):
     trace = with_stacks()
-    export_stacks(trace, tmp_path / "x.txt")
+    trace.events().export_stacks(tmp_path / "x.txt")
     assert (tmp_path / "x.txt").read_text() == "my_file.py(1):_a_b 1\nmy_file.py(1):_a_b;c.py(2):_go 7\n"
     assert exported(trace.events(), tmp_path / "y.txt") == exported(
         trace.events(), tmp_path / "z.txt", "self_cpu_time_total"
@@ -144,7 +144,7 @@ def test_a_part_of_the_events_gives_a_part_of_the_stacks(tmp_path):
 
 
 def kinetoscope_list(events):
-    from kinetoscope.tables.event_list import EventList
+    from kinetoscope.torch_events.event_list import EventList
 
     return EventList(events)
 
@@ -161,7 +161,7 @@ def test_sums_grouped_by_stack_write_the_frames_that_keep_them_apart(tmp_path):
 def test_without_stacks_there_is_an_error_that_says_what_to_do(tmp_path):
     trace = TraceBuilder().span("aten::add", 0, 1_000).build()
     for call in (
-        lambda: export_stacks(trace, tmp_path / "x.txt"),
+        lambda: trace.events().export_stacks(tmp_path / "x.txt"),
         lambda: trace.events().export_stacks(tmp_path / "x.txt", "self_cpu_time_total"),
         lambda: trace.key_averages().export_stacks(tmp_path / "x.txt"),
         lambda: trace.save(tmp_path / "x.collapsed"),
@@ -183,13 +183,13 @@ def test_bad_arguments_are_named_and_nothing_is_written(tmp_path):
     with pytest.raises(
         ArgumentError, match="metric='count': .*choose one of: self_cpu_time_total, self_cuda"
     ):
-        export_stacks(trace, tmp_path / "x.txt", "count")
+        trace.events().export_stacks(tmp_path / "x.txt", "count")
     with pytest.raises(ArgumentError, match="metric=None"):
         trace.events().export_stacks(tmp_path / "x.txt", None)
     with pytest.raises(ArgumentError, match="path=7 is not valid"):
-        export_stacks(trace, 7)
+        trace.events().export_stacks(7)
     with pytest.raises(FileNotFoundError):
-        export_stacks(trace, tmp_path / "nowhere" / "x.txt")
+        trace.events().export_stacks(tmp_path / "nowhere" / "x.txt")
     assert list(tmp_path.iterdir()) == []
     assert trace.events().supported_export_stacks_metrics()[0] == "self_cpu_time_total"
     assert kinetoscope.ArgumentError is ArgumentError

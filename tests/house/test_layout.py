@@ -1,5 +1,6 @@
 """The rules of the house that a machine can check."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -80,6 +81,46 @@ def test_import_rules_hold():
         text=True,
     )
     assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+def imports() -> dict[str, set[str]]:
+    """Which of our modules each of them imports: at its beginning, inside functions, or for types only."""
+    package = ROOT / "src"
+    paths = {
+        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (package / "kinetoscope").rglob("*.py")
+    }
+    found: dict[str, set[str]] = {name: set() for name in paths}
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                named = {f"{node.module}.{alias.name}" for alias in node.names}
+                found[name] |= {module if module in paths else node.module for module in named} & set(paths)
+        found[name] -= {name}
+    return found
+
+
+def test_no_files_import_each_other_in_a_circle():
+    # The package itself gives its public names on demand, and imports them for types.
+    left = {name: targets - {"kinetoscope"} for name, targets in imports().items() if name != "kinetoscope"}
+    while ends := {name for name, targets in left.items() if not targets & set(left)}:
+        left = {name: targets for name, targets in left.items() if name not in ends}
+    while unused := set(left) - set().union(*left.values(), set()):
+        left = {name: targets for name, targets in left.items() if name not in unused}
+    assert sorted(left) == []
+
+
+def test_what_is_private_to_a_room_is_imported_inside_it_only():
+    def room(module: str) -> str:
+        return module.split(".")[1] if "." in module else ""
+
+    crossing = [
+        f"{name} imports {target}"
+        for name, targets in sorted(imports().items())
+        for target in sorted(targets)
+        if room(name) != room(target) and any(part.startswith("_") for part in target.split(".")[2:])
+    ]
+    assert crossing == []
 
 
 def test_tests_mirror_the_rooms():

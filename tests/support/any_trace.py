@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from kinetoscope.trace import STORED, SpanKind, Trace
+from kinetoscope.model.schema import STORED, SpanKind
+from kinetoscope.trace import Trace
 from tests.support.hostile import hostile_text
 from tests.support.trace_builder import TraceBuilder
 

@@ -8,9 +8,9 @@ from typing import Any, Self
 import numpy as np
 
 from kinetoscope import ProfilerActivity, Trace
-from kinetoscope.collect._engine import RecordingRequest
-from kinetoscope.collect._native import NativeEngine
-from kinetoscope.trace import SpanKind
+from kinetoscope.collect.engines.engine import RecordingRequest
+from kinetoscope.collect.engines.native import NativeEngine
+from kinetoscope.model.schema import SpanKind
 
 
 class Calls:

@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 from kinetoscope import open as open_trace
+from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.trace import Trace
-from kinetoscope.trace._schema import KIND_NAMES
 from tests.support.chrome_text import x
 
 PID = 100

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.formats._chrome_facts import described_arguments
-from kinetoscope.formats._chrome_spans import shown_spans
-from kinetoscope.formats.chrome import CATEGORIES, DEVICE_CATEGORIES
-from kinetoscope.tables.rebuilt_calls import rebuilt_calls
-from kinetoscope.tables.shown_stacks import shown_stacks
-from kinetoscope.trace import SpanKind, Trace
-from kinetoscope.trace._schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
+from kinetoscope.formats.chrome.slices import described_arguments, shown_spans
+from kinetoscope.formats.chrome.write import CATEGORIES, DEVICE_CATEGORIES
+from kinetoscope.model.schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, SpanKind
+from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls
+from kinetoscope.tables.host.shown_stacks import shown_stacks
+from kinetoscope.trace import Trace
 from tests.support.strict_json import paired
 
 # Names that Kineto has given up for those of today.

@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from random import Random
 
-from kinetoscope.trace import SpanKind
-from kinetoscope.viewer._answers import Limited, answer
-from kinetoscope.viewer._counters import counters_of
-from kinetoscope.viewer._report import report_page
-from kinetoscope.viewer._timeline import timeline
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.viewer.report import report_page
+from kinetoscope.viewer.server.answers import Limited, answer
+from kinetoscope.viewer.timeline.counters import counters_of
+from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.trace_builder import TraceBuilder
 
 PATH = Path(__file__).parents[1] / "golden" / "viewer_report.json"

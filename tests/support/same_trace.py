@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kinetoscope.trace import STORED
+from kinetoscope.model.schema import STORED
 
 
 def assert_same(left, right, *, info=True):

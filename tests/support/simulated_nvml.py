@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pynvml
 import pytest
 
-from kinetoscope.collect import _nvml
+from kinetoscope.collect.sources import nvml
 
 MIB = 1024 * 1024
 
@@ -95,7 +95,7 @@ def nvidia(monkeypatch: pytest.MonkeyPatch) -> SimulatedDriver:
     driver = SimulatedDriver()
     monkeypatch.setattr(pynvml, "nvmlLib", driver)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", driver.function)
-    monkeypatch.setattr(_nvml, "_opened", None)
+    monkeypatch.setattr(nvml, "_opened", None)
     return driver
 
 
@@ -109,4 +109,4 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", not_found)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    monkeypatch.setattr(_nvml, "_opened", None)
+    monkeypatch.setattr(nvml, "_opened", None)

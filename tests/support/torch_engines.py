@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.collect._native import native_engine_status
+from kinetoscope.collect.engines.native import native_engine_status
 
 
 @pytest.fixture

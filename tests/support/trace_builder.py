@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from kinetoscope.model.schema import STORED, SpanKind, StorageRole
 from kinetoscope.trace import Trace
-from kinetoscope.trace._schema import STORED, SpanKind, StorageRole
 
 FUNCTION, BACKWARD, USER = 0, 1, 7
 START_REALTIME_NS = 1_700_000_000_000_000_000

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kinetoscope.viewer._rows import rows_of
-from kinetoscope.viewer._window import look
+from kinetoscope.viewer.timeline.rows import rows_of
+from kinetoscope.viewer.timeline.window import look
 
 PATH = Path(__file__).parents[1] / "golden" / "viewer_window.json"
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError
-from kinetoscope.tables.breakdown import PARTS
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.host.breakdown import PARTS
 from tests.support.trace_builder import TraceBuilder
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

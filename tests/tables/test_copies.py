@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kinetoscope.tables._copy_facts import Direction, direction_of
+from kinetoscope.tables.device.copies import Direction, direction_of
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kinetoscope.trace._beside import beside
-from kinetoscope.trace._more import with_more
+from kinetoscope.combine.extend import with_more
+from kinetoscope.combine.processes import beside
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 WAIT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 import kinetoscope
 from kinetoscope.cli import main
 from kinetoscope.cli.info import describe, peak_text
-from kinetoscope.tables.memory_peak import DevicePeak, device_peaks
-from kinetoscope.tables.memory_timeline import allocator_peak
-from kinetoscope.viewer._answers import answer
+from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
+from kinetoscope.tables.memory.timeline import allocator_peak
+from kinetoscope.viewer.server.answers import answer
 from tests.support.kineto_text import PID, op, opened
 from tests.support.plain_chrome import plain_trace
 from tests.support.shared_traces import needs_shared_traces, shared_trace

@@ -10,7 +10,8 @@ pytest.importorskip("torch", reason="the comparison is with torch's own tables")
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
-from kinetoscope.trace import SpanKind, Trace
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.trace import Trace
 
 OPERATOR, RANGE, RUNTIME = SpanKind.OPERATOR, SpanKind.USER_ANNOTATION, SpanKind.RUNTIME
 KERNEL, COPY = SpanKind.KERNEL, SpanKind.MEMCPY

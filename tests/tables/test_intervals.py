@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.tables._intervals import Intervals, united, united_by
+from kinetoscope.tables.intervals import Intervals, united, united_by
 
 END = 40
 STRETCHES = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 
 from kinetoscope import ArgumentError
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 from tests.support.trace_builder import TraceBuilder
 from tests.tables.test_breakdown import NCCL, traces
 

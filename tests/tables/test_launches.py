@@ -1,4 +1,4 @@
-from kinetoscope.trace import SpanKind
+from kinetoscope.model.schema import SpanKind
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.tables._source import user_frames, user_stacks
+from kinetoscope.tables.host.source_lines import user_frames, user_stacks
 from tests.support.trace_builder import TraceBuilder
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
@@ -70,7 +70,7 @@ def test_stacks_of_torchs_own_collector_name_files_without_their_folder():
 @pytest.mark.parametrize(
     ("file", "is_user"),
     [
-        ("torch/nn/functional.py", False), ("torchvision/models/resnet.py", False), ("kinetoscope/collect/_session.py", False),
+        ("torch/nn/functional.py", False), ("torchvision/models/resnet.py", False), ("kinetoscope/collect/session/profile.py", False),
         ("kinetoscope/examples/train_gpt.py", True), ("torch_geometric/nn/conv.py", True), ("train.py", True), ("", False),
         ("/home/me/torch/train.py", True), ("transformers/models/bert.py", True),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.tables.memory import peak
+from kinetoscope.tables.memory.holders import peak
 from tests.support.trace_builder import TraceBuilder
 
 

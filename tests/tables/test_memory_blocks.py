@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.tables.memory_blocks import BEFORE_NS, NEVER_NS, blocks_of
+from kinetoscope.tables.memory.blocks import BEFORE_NS, NEVER_NS, blocks_of
 from tests.support.trace_builder import TraceBuilder
 
 

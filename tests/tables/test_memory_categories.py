@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-from kinetoscope.tables.memory_categories import (
+from kinetoscope.model.schema import Phase, StorageRole
+from kinetoscope.tables.memory.categories import (
     CATEGORY_NAMES,
     NO_ROLE,
     BlockFacts,
     MemoryCategory,
     categorise,
 )
-from kinetoscope.tables.memory_facts import judged_blocks
-from kinetoscope.trace import Phase
-from kinetoscope.trace._schema import StorageRole
+from kinetoscope.tables.memory.facts import judged_blocks
 from tests.support.trace_builder import TraceBuilder
 
 FLAGS = ("recorded", "is_gradient", "gone_with_operator", "gone_with_step", "in_module", "computed", "fed", "stepped", "freed")  # fmt: skip

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kinetoscope
-from kinetoscope.tables.memory_peak import peak
-from kinetoscope.tables.memory_timeline import device_names, find_device
-from kinetoscope.tables.memory_versions import content_changes
+from kinetoscope.tables.memory.peak import peak
+from kinetoscope.tables.memory.timeline import device_names, find_device
+from kinetoscope.tables.memory.versions import content_changes
 from tests.support.trace_builder import TraceBuilder
 
 

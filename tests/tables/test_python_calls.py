@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.trace import SpanKind, Trace
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 from tests.tables.test_properties import traces
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.tables._transfers import Call, Transfer, pair
+from kinetoscope.tables.device.collectives import Call, Transfer, pair
 
 
 def transfer(span, name, start, *, thread=1, elements=4):

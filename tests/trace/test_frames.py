@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from kinetoscope import ArgumentError, MissingDependencyError
-from kinetoscope.trace import catalog
+from kinetoscope.trace.tables import TABLES
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
 
@@ -20,7 +20,7 @@ def trace():
     return builder.build()
 
 
-@pytest.mark.parametrize("name", list(catalog.TABLES))
+@pytest.mark.parametrize("name", list(TABLES))
 def test_every_table_becomes_a_frame(name):
     table = trace().table(name)
     pandas_frame, polars_frame = trace().to_pandas(name), trace().to_polars(name)
@@ -38,7 +38,7 @@ def test_integers_with_nulls_stay_integers():
     assert frame["sequence"].isna().tolist()[:3] == [True, True, False]
 
 
-@pytest.mark.parametrize("name", list(catalog.TABLES))
+@pytest.mark.parametrize("name", list(TABLES))
 def test_every_table_can_be_named_in_sql(name):
     assert trace().sql(f"select count(*) as n from {name}").to_pylist() == [
         {"n": trace().table(name).num_rows}
@@ -50,7 +50,7 @@ def test_sql_joins_tables_and_knows_them_all():
         "select s.name, p.kind as around from spans s join spans p on s.parent = p.id where s.sequence = 1"
     )
     assert found.to_pylist() == [{"name": HOSTILE_NAMES[1], "around": "step"}]
-    assert {row["name"] for row in trace().sql("show tables").to_pylist()} == set(catalog.TABLES)
+    assert {row["name"] for row in trace().sql("show tables").to_pylist()} == set(TABLES)
 
 
 @pytest.mark.parametrize("query", ["select nothing from spans", "selec", "select 1/0 from unknown", ""])

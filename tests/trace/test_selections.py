@@ -3,7 +3,8 @@
 import pytest
 
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.trace import Trace, concatenate
+from kinetoscope.combine.concatenate import concatenate
+from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 from tests.support.any_trace import changed
 from tests.support.trace_builder import TraceBuilder

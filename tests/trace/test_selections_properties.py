@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.trace import STORED, concatenate
+from kinetoscope.combine.concatenate import concatenate
+from kinetoscope.model.calls import call_mask
+from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.trace import open as open_trace
-from kinetoscope.trace._calls import call_mask
-from kinetoscope.trace._schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.any_trace import END_NS, any_traces, changed
 from tests.support.same_trace import assert_same, assert_shows_the_same
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from kinetoscope import ArgumentError, FormatError, StateError
-from kinetoscope.trace import Trace, catalog
+from kinetoscope.trace import Trace
+from kinetoscope.trace.tables import TABLES, definition
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
@@ -218,10 +219,10 @@ def test_the_way_to_key_averages_loads_no_arrow_and_no_torch(tmp_path):
     assert out.splitlines()[-1] == "[]"
 
 
-def test_every_table_of_the_catalog_exists_and_is_documented():
+def test_every_table_exists_and_is_documented():
     trace = small()
-    for name in catalog.TABLES:
-        schema = catalog.schema(name)
+    for name in TABLES:
+        schema = definition(name).schema
         table = trace.table(name)
         assert schema.name == name
         assert tuple(table.column_names) == schema.column_names
@@ -234,7 +235,7 @@ def test_every_table_of_the_catalog_exists_and_is_documented():
 
 def test_every_table_has_the_same_types_with_and_without_rows():
     empty, full = TraceBuilder().build(), small()
-    for name in catalog.TABLES:
+    for name in TABLES:
         assert empty.table(name).schema == full.table(name).schema, name
         assert hasattr(full.table(name), "__arrow_c_stream__")
 

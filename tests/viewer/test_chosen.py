@@ -2,8 +2,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kinetoscope
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._operators import WAYS
+from kinetoscope.viewer.pages.operators import WAYS
+from kinetoscope.viewer.server.answers import answer
 from tests.support.any_trace import any_traces
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._respond import respond
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.respond import respond
 from tests.support.trace_builder import TraceBuilder
 
 

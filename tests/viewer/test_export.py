@@ -7,8 +7,8 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError
-from kinetoscope.viewer import _export
-from kinetoscope.viewer._export import about, export, stem, step_numbers
+from kinetoscope.viewer.pages import export as export_module
+from kinetoscope.viewer.pages.export import about, export, stem, step_numbers
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -29,7 +29,7 @@ def made(trace, form, **query):
 
 
 def test_each_format_is_what_save_writes(trace, tmp_path):
-    for form, (suffix, _) in _export.FORMATS.items():
+    for form, (suffix, _) in export_module.FORMATS.items():
         trace.save(tmp_path / f"trace{suffix}")
         name, body = made(trace, form)
         assert name == f"trace{suffix}"
@@ -96,7 +96,7 @@ def test_more_slices_than_a_reader_can_hold_are_refused(trace, monkeypatch):
     with pytest.raises(ArgumentError, match="12 slices are more than the 7"):
         export(trace, {"most": "7"}, "perfetto")
     assert made(trace, "perfetto", most="12")[1]
-    monkeypatch.setattr(_export, "MOST_SLICES", 5)
+    monkeypatch.setattr(export_module, "MOST_SLICES", 5)
     with pytest.raises(ArgumentError, match="choose a shorter window"):
         export(trace, {"most": "1e9"}, "perfetto")
 

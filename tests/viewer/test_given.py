@@ -9,9 +9,9 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.collect._machine import boot
-from kinetoscope.viewer import _given
-from kinetoscope.viewer._given import Given, given, is_running, names_of, stamp
+from kinetoscope.collect.engines.machine import boot
+from kinetoscope.viewer.server import open_traces
+from kinetoscope.viewer.server.open_traces import Given, given, is_running, names_of, stamp
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
@@ -69,7 +69,7 @@ def test_a_file_is_not_looked_at_more_often_than_every_two_seconds(tmp_path, clo
     path.write_text(text_of("a"))
     one = Given("run", str(path), clock=clock)
     looks = []
-    monkeypatch.setattr(_given, "stamp", lambda path: looks.append(path) or stamp(path))
+    monkeypatch.setattr(open_traces, "stamp", lambda path: looks.append(path) or stamp(path))
     for _ in range(20):
         clock.after(0.5, one)
     assert 4 <= len(looks) <= 5

@@ -1,8 +1,8 @@
 import pytest
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._kernels import reported, uses_tensor_cores
+from kinetoscope.viewer.pages.kernels import reported, uses_tensor_cores
+from kinetoscope.viewer.server.answers import answer
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables.memory_categories import CATEGORY_NAMES
-from kinetoscope.trace._beside import beside
-from kinetoscope.viewer import _memory, _memory_curve
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._memory_places import places
-from kinetoscope.viewer._respond import respond
+from kinetoscope.combine.processes import beside
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES
+from kinetoscope.viewer.pages import memory as memory_module
+from kinetoscope.viewer.pages.memory import places
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.respond import respond
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -160,7 +160,7 @@ def test_modules_are_opened_as_long_as_there_is_room(monkeypatch):
     # The smallest layer is not worth a colour, and stays with the model.
     assert held(trace) == {"a": 300, "b": 200, "GPT (rest)": 15, "no module": 40}
     assert sum(held(trace).values()) == curve(trace)[-1]["total"]
-    monkeypatch.setattr("kinetoscope.viewer._memory_modules.MOST_MODULES", 2)
+    monkeypatch.setattr("kinetoscope.viewer.pages.memory.MOST_MODULES", 2)
     assert held(builder.build()) == {"GPT": 515, "no module": 40}
 
 
@@ -184,7 +184,7 @@ def test_a_thinned_curve_keeps_every_peak_and_shows_only_what_was(events, older,
     for place in places(trace):
         true = states(trace, place.device)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_memory_curve, "MOST_POINTS", 40)
+            patched.setattr(memory_module, "MOST_POINTS", 40)
             rows = curve(trace, device=place.key, start=start, end=end)
         assert len(rows) <= 40
         assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
@@ -233,7 +233,7 @@ def test_a_long_curve_has_few_points_and_the_highest_of_what_the_allocator_count
         tables | {"allocations": given_columns}, strings=plain.strings, info=plain.info
     )
     rows = curve(trace)
-    assert 300 < len(rows) <= _memory_curve.MOST_POINTS
+    assert 300 < len(rows) <= memory_module.MOST_POINTS
     for name, values in counts.items():
         short = name.removesuffix("_bytes")
         assert max(row[short] for row in rows if row[short] is not None) == values.max()
@@ -257,7 +257,7 @@ def test_blocks_by_size_by_lifetime_and_those_that_were_never_freed(monkeypatch)
     assert [row["lifetime_ns"] for row in longest] == [140]
     never = table(trace, "memory/blocks", device="cuda:0", order="never freed").to_pylist()
     assert [row["bytes"] for row in never] == [70, 50]
-    monkeypatch.setattr(_memory, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(memory_module, "MOST_BLOCKS", 2)
     found = answer(trace, "memory/blocks", {"device": "cuda:0"})
     assert (found.table.column("bytes").to_pylist(), found.total) == ([4000, 700], 4)
 
@@ -307,7 +307,7 @@ def test_a_trace_without_memory_says_so():
     assert answer(trace, "memory", {}) == {
         "recorded": False, "start_ns": 0, "duration_ns": 5, "highest": None, "devices": [],
     }  # fmt: skip
-    assert _memory.reported(trace) == [("memory", {})]
+    assert memory_module.reported(trace) == [("memory", {})]
     told = respond([("", trace)], "api/0/memory/curve", {})
     assert (told.status, b"profile_memory=True" in told.body) == (400, True)
 
@@ -332,7 +332,7 @@ def test_options_that_cannot_be_used_are_refused(path, query, words):
 @pytest.mark.parametrize("name", ["v100_resnet50_mem", "h100_owlv2_stack_mem"])
 def test_real_traces_of_gpus(name):
     trace = kinetoscope.open(shared_trace(name))
-    for path, query in _memory.reported(trace):
+    for path, query in memory_module.reported(trace):
         assert respond([("", trace)], f"api/0/{path}", query).status == 200
     for place in places(trace):
         same_as_table(trace, place.device)

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._operators import WAYS, reported
+from kinetoscope.viewer.pages.operators import WAYS, reported
+from kinetoscope.viewer.server.answers import answer
 from tests.support.any_trace import any_traces
 from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.viewer._packed import Pack
+from kinetoscope.viewer.report import Pack
 
 
 def unpacked(pack):

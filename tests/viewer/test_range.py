@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.trace import SpanKind
-from kinetoscope.viewer._answers import answer
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.viewer.server.answers import answer
 from tests.support.any_trace import END_NS, any_traces
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._rows import span_tracks
-from kinetoscope.viewer._timeline import timeline
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.timeline.rows import span_tracks
+from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 
 NAMES = ("a100_alexnet_small", "mi300_resnet_stack_rccl_rank0of8", "v100_resnet50_mem", "mtia_455k")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer._answers import ANSWERS, answer
-from kinetoscope.viewer._report import questions, report, report_page, spelled
-from kinetoscope.viewer._respond import encoded, page_text
+from kinetoscope.viewer.report import questions, report, report_page, spelled
+from kinetoscope.viewer.server.answers import ANSWERS, answer
+from kinetoscope.viewer.server.respond import encoded, page_text
 from tests.support.report_vectors import MOST_CUT, PATH, everything, parts_of, vectors
 from tests.support.trace_builder import TraceBuilder
 

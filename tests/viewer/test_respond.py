@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from kinetoscope.viewer import _respond
-from kinetoscope.viewer._given import Offer
-from kinetoscope.viewer._respond import content_policy, disposition, respond
+from kinetoscope.viewer.server import respond as respond_module
+from kinetoscope.viewer.server.open_traces import Offer
+from kinetoscope.viewer.server.respond import content_policy, disposition, respond
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -112,7 +112,7 @@ def test_a_mistake_of_ours_is_not_told_as_an_unknown_question(trace, monkeypatch
     def wrong(*_):
         raise KeyError("x")
 
-    monkeypatch.setattr(_respond, "answer", wrong)
+    monkeypatch.setattr(respond_module, "answer", wrong)
     with pytest.raises(KeyError):
         respond([("t", trace)], "api/0/tracks", {})
 
@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_is_told(trace, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device", "run.ktrace")
 
-    monkeypatch.setattr(_respond, "answer", full)
+    monkeypatch.setattr(respond_module, "answer", full)
     refused = respond([("t", trace)], "api/0/export/ktrace", {})
     assert refused.status == 500
     assert told(refused)["error"] == "run.ktrace: No space left on device"

@@ -1,10 +1,10 @@
 import numpy as np
 from hypothesis import given, settings
 
-from kinetoscope.trace import SpanKind
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._rows import span_tracks
-from kinetoscope.viewer._timeline import timeline
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.timeline.rows import span_tracks
+from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.any_trace import any_traces
 from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder

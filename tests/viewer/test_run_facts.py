@@ -1,7 +1,7 @@
 import pytest
 
-from kinetoscope.trace._beside import beside
-from kinetoscope.viewer._run_facts import LONGEST, ended, program, run_facts
+from kinetoscope.combine.processes import beside
+from kinetoscope.viewer.pages.run_facts import LONGEST, ended, program, run_facts
 from tests.support.trace_builder import TraceBuilder
 
 

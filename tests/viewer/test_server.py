@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.viewer import _server
-from kinetoscope.viewer._server import Server, refusal
+from kinetoscope.viewer.server import server as server_module
+from kinetoscope.viewer.server.server import Server, refusal
 from tests.support.trace_builder import TraceBuilder
 
 HOST = "127.0.0.1:8765"
@@ -230,7 +230,7 @@ def test_a_question_that_goes_wrong_is_told_and_the_server_goes_on(capsys):
     def broken():
         raise RuntimeError("a mistake")
 
-    answer = _server.answering(broken, {}, tuple)
+    answer = server_module.answering(broken, {}, tuple)
     response = answer("api/traces", {})
     assert response.status == 500
     assert "RuntimeError" in json.loads(response.body)["error"]
@@ -256,8 +256,8 @@ def test_the_address_for_a_browser_is_for_no_other_user(tmp_path, monkeypatch):
     lines = "sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode\n"
     line = "0: 0100007F:{:04X} 0100007F:{:04X} 01 0:0 0:0 0 {} 0 1\n"
     told = tmp_path / "tcp"
-    monkeypatch.setattr(_server, "_TCP_SOCKETS", told)
-    ticket = _server.Ticket("word")
+    monkeypatch.setattr(server_module, "_TCP_SOCKETS", told)
+    ticket = server_module.Ticket("word")
     other = os.getuid() + 1000
     told.write_text(lines + line.format(8765, 4000, os.getuid()) + line.format(4000, 8765, other))
     assert "for the user who started" in ticket.refusal("word", ("127.0.0.1", 4000), 8765)
@@ -266,13 +266,13 @@ def test_the_address_for_a_browser_is_for_no_other_user(tmp_path, monkeypatch):
 
 
 def test_the_user_of_a_real_connection_is_found():
-    if not _server._TCP_SOCKETS.exists():
+    if not server_module._TCP_SOCKETS.exists():
         pytest.skip("needs Linux, which lists connections and whose they are")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
-            assert _server._user_of(client.getsockname(), port) == os.getuid()
-            assert _server._user_of(("127.0.0.1", port), port) is None
+            assert server_module._user_of(client.getsockname(), port) == os.getuid()
+            assert server_module._user_of(("127.0.0.1", port), port) is None
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_the_user_of_a_real_connection_is_found():
     [b"", b"GET /", b"GET /TOKEN/api/traces HTTP/1.1\r\nHost: HOST\r\n\r\nGET /", b"POST / HTTP/1.1\r\nHost: HOST\r\nContent-Length: 9\r\n\r\nx"],
 )  # fmt: skip
 def test_who_does_not_finish_a_request_is_not_waited_for(monkeypatch, begun):
-    monkeypatch.setattr(_server, "REQUEST_S", 0.1)
+    monkeypatch.setattr(server_module, "REQUEST_S", 0.1)
     with running(list) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         token = server.address.split("/")[3]
         client.sendall(
@@ -297,11 +297,11 @@ def test_a_port_that_is_taken_is_said_and_the_next_free_one_is_found(monkeypatch
         taken = other.getsockname()[1]
         with pytest.raises(StateError, match=f"port {taken} is taken"):
             Server(list, taken)
-        monkeypatch.setattr(_server, "FIRST_PORT", taken)
+        monkeypatch.setattr(server_module, "FIRST_PORT", taken)
         server = Server(list)
-        assert taken < server.port <= taken + _server.PORTS_TRIED
+        assert taken < server.port <= taken + server_module.PORTS_TRIED
         server.close()
-        monkeypatch.setattr(_server, "PORTS_TRIED", 1)
+        monkeypatch.setattr(server_module, "PORTS_TRIED", 1)
         with pytest.raises(StateError, match="no port from"):
             Server(list)
 

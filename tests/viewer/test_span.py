@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._respond import respond
-from kinetoscope.viewer._rows import span_tracks
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.timeline.rows import span_tracks
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 

@@ -14,11 +14,10 @@ pytest.importorskip("duckdb")
 import duckdb
 
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.viewer import _sql
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._sql import Queries, queries
-from kinetoscope.viewer._sql_examples import EXAMPLES
-from kinetoscope.viewer._sql_worker import _lacked_memory, as_csv, shown
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.sql import queries as queries_module
+from kinetoscope.viewer.sql.queries import EXAMPLES, Queries, queries
+from kinetoscope.viewer.sql.worker import _lacked_memory, as_csv, shown
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -234,7 +233,7 @@ def test_a_result_without_end_gives_its_first_rows(limited):
 
 
 def test_the_rows_of_a_page_are_the_first_and_all_are_counted(trace, monkeypatch):
-    monkeypatch.setattr(_sql, "MOST_ROWS", 10)
+    monkeypatch.setattr(queries_module, "MOST_ROWS", 10)
     found = ask(trace, "select range as x from range(100000) order by x desc")
     assert (found.table.num_rows, found.total) == (10, 100000)
     assert found.table.column("x").to_pylist() == list(range(99999, 99989, -1))
@@ -315,7 +314,7 @@ def test_all_rows_come_as_csv_in_which_nothing_is_a_formula(trace):
 
 
 def test_too_many_rows_for_a_file_are_refused(trace, monkeypatch):
-    monkeypatch.setattr(_sql, "MOST_CSV_ROWS", 10)
+    monkeypatch.setattr(queries_module, "MOST_CSV_ROWS", 10)
     with pytest.raises(ArgumentError, match="more than 10 rows: add a `limit`"):
         answer(trace, "sql/csv", {"query": "select * from range(11)"})
 
@@ -329,7 +328,7 @@ def test_what_can_be_asked_is_listed(trace):
 
 
 def test_without_duckdb_it_says_what_to_install(trace, monkeypatch):
-    monkeypatch.setattr(_sql, "is_installed", lambda: False)
+    monkeypatch.setattr(queries_module, "is_installed", lambda: False)
     assert "kinetoscope[sql]" in answer(trace, "sql/about", {})["problem"]
     with pytest.raises(MissingDependencyError, match=r"kinetoscope\[sql\]"):
         ask(trace, "select 1")

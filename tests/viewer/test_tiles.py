@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from kinetoscope.trace._beside import beside
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._tiles import memory_tile, step_tile, work_tile
+from kinetoscope.combine.processes import beside
+from kinetoscope.viewer.pages.overview import memory_tile, step_tile, work_tile
+from kinetoscope.viewer.server.answers import answer
 from tests.support.trace_builder import TraceBuilder
 
 

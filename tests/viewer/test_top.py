@@ -4,8 +4,8 @@ import pytest
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.trace._beside import beside
-from kinetoscope.viewer._answers import answer
+from kinetoscope.combine.processes import beside
+from kinetoscope.viewer.server.answers import answer
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 

@@ -13,7 +13,8 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.viewer import _sql, _view
+from kinetoscope.viewer.server import view as view_module
+from kinetoscope.viewer.sql import queries as queries_module
 from tests.support.trace_builder import TraceBuilder
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/[\w-]{32}/")
@@ -28,7 +29,7 @@ def trace():
 def browsers(monkeypatch):
     """The addresses that a browser was opened on."""
     opened = []
-    monkeypatch.setattr(_view.webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(view_module.webbrowser, "open", lambda address: opened.append(address) or True)
     monkeypatch.setenv("DISPLAY", ":0")
     return opened
 
@@ -59,7 +60,7 @@ def test_no_browser_is_opened_where_none_is_wanted_or_would_be_in_the_terminal(t
     kinetoscope.view(trace, wait=False, port=0, browser=False).close()
     monkeypatch.delenv("DISPLAY")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setattr(_view.sys, "platform", "linux")
+    monkeypatch.setattr(view_module.sys, "platform", "linux")
     kinetoscope.view(trace, wait=False, port=0).close()
     assert browsers == []
 
@@ -68,7 +69,7 @@ def test_a_program_waits_until_it_is_interrupted_and_a_notebook_does_not(
     trace, browsers, monkeypatch, capsys
 ):
     waited = []
-    monkeypatch.setattr(_view.Viewer, "wait", lambda self: waited.append(self.address))
+    monkeypatch.setattr(view_module.Viewer, "wait", lambda self: waited.append(self.address))
     # What tests of notebooks leave behind in this process.
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     monkeypatch.delattr(sys, "ps1", raising=False)
@@ -83,7 +84,7 @@ def test_a_program_waits_until_it_is_interrupted_and_a_notebook_does_not(
 def test_an_interrupt_ends_queries_that_run_and_wait(trace):
     pytest.importorskip("duckdb")
     viewer = kinetoscope.view(trace, port=0, browser=False, wait=False)
-    queries = _sql.queries(trace)
+    queries = queries_module.queries(trace)
     statuses = []
 
     def ask():
@@ -92,7 +93,7 @@ def test_an_interrupt_ends_queries_that_run_and_wait(trace):
         except urllib.error.HTTPError as error:
             statuses.append((error.code, error.read()))
 
-    threads = [threading.Thread(target=ask) for _ in range(_sql.MOST_WAITING + 3)]
+    threads = [threading.Thread(target=ask) for _ in range(queries_module.MOST_WAITING + 3)]
     for thread in threads:
         thread.start()
     while len(statuses) < 2:  # more than may wait
@@ -135,8 +136,8 @@ def test_a_notebook_shows_a_link_and_hostile_names_as_text(trace, tmp_path):
 
 def test_what_goes_wrong_leaves_no_server(tmp_path, monkeypatch):
     closed = []
-    close = _view.Server.close
-    monkeypatch.setattr(_view.Server, "close", lambda self: closed.append(close(self)))
+    close = view_module.Server.close
+    monkeypatch.setattr(view_module.Server, "close", lambda self: closed.append(close(self)))
     bad = tmp_path / "bad.json"
     bad.write_text("nothing")
     with pytest.raises(FormatError):

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._respond import respond
-from kinetoscope.viewer._timeline import timeline
-from kinetoscope.viewer._window import look
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.timeline.tracks import timeline
+from kinetoscope.viewer.timeline.window import look
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 from tests.support.window_vectors import PATH, laid_out, vectors

@@ -1,5 +1,5 @@
 """The command `kinetoscope`: one file for each subcommand, loaded when it is called."""
 
-from kinetoscope.cli._group import main
+from kinetoscope.cli.group import main
 
 __all__ = ["main"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli import _units
+from kinetoscope.display import units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,17 +57,17 @@ def command(
 
     Parts are chosen in this order: ranks, steps, then the window, whose times count from the start of what is left.
     """  # noqa: D301  (click takes the character itself)
-    from kinetoscope.cli._opening import open_trace
-    from kinetoscope.trace._saving import suffix_of
+    from kinetoscope.cli.opening import open_trace
+    from kinetoscope.formats.suffixes import suffix_of
 
     targets = [Path(output) for output in outputs]
     for target in targets:
         suffix_of(target)
         if target.exists() and Path(source).exists() and target.samefile(source):
             raise ArgumentError(f"{target} is the trace itself: name another file to write to.")
-    span_ns = None if window is None else _units.parse_window(window)
-    wanted_steps = None if steps is None else _units.parse_numbers("--steps", steps)
-    wanted_ranks = None if ranks is None else _units.parse_numbers("--ranks", ranks)
+    span_ns = None if window is None else units.parse_window(window)
+    wanted_steps = None if steps is None else units.parse_numbers("--steps", steps)
+    wanted_ranks = None if ranks is None else units.parse_numbers("--ranks", ranks)
     if device is not None and span_ns is None and wanted_steps is None:
         raise ArgumentError("--device says what of devices belongs to a part: give --window or --steps too.")
     with open_trace(source) as trace:
@@ -81,7 +81,7 @@ def command(
         for target in targets:
             with _told(f"writing {target}"):
                 part.save(target, table=table)
-            click.echo(f"{target}: {_units.size(_size_bytes(target))}{_selected(part, trace)}")
+            click.echo(f"{target}: {units.size(_size_bytes(target))}{_selected(part, trace)}")
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _told(what: str) -> Iterator[None]:
     """Say on a terminal what goes on, for as long as it does."""
     from rich.markup import escape
 
-    from kinetoscope.cli._terminal import console
+    from kinetoscope.display.terminal import console
 
     printer = console(stderr=True)
     if not printer.is_terminal:
@@ -111,4 +111,4 @@ def _selected(part: Trace, whole: Trace) -> str:
     if part is whole:
         return ""
     kept, of = len(part.columns("spans")), len(whole.columns("spans"))
-    return f", {kept:,} of {_units.count(of, 'span')}, {_units.duration(part.duration_ns)}"
+    return f", {kept:,} of {units.count(of, 'span')}, {units.duration(part.duration_ns)}"

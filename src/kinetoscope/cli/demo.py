@@ -17,8 +17,8 @@ from kinetoscope._errors import MissingDependencyError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kinetoscope.cli._overhead import Overhead
-    from kinetoscope.cli._recording import Finished
+    from kinetoscope.launch.overhead import Overhead
+    from kinetoscope.launch.recording import Finished
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def command(output: str, steps: int | None) -> None:
         raise MissingDependencyError(
             "the demo trains with PyTorch, which is not installed here: `pip install torch`."
         )
-    from kinetoscope.cli._overhead import measure_overhead
-    from kinetoscope.cli._summary import print_summary
-    from kinetoscope.cli._terminal import console
+    from kinetoscope.cli.summary import print_summary
+    from kinetoscope.display.terminal import console
+    from kinetoscope.launch.overhead import measure_overhead
 
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,9 +86,10 @@ def command(output: str, steps: int | None) -> None:
 
 def _record(example: Example, folder: Path, printer: Console) -> Finished:
     """Run an example under a recording, showing its loss as it falls."""
-    from kinetoscope.cli._loss_display import LossDisplay
-    from kinetoscope.cli._program import Program
-    from kinetoscope.cli._recording import ProgramRecording, Wanted
+    from kinetoscope.display.losses import LossDisplay
+    from kinetoscope.launch.options import Wanted
+    from kinetoscope.launch.program import Program
+    from kinetoscope.launch.recording import ProgramRecording
 
     program = Program(example.module, ("--steps", str(example.steps)), is_module=True)
     wanted = Wanted(prefix=(folder / example.name).absolute(), memory=True, chrome=True)

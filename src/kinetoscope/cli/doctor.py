@@ -15,7 +15,7 @@ import click
 
 from kinetoscope import __version__
 from kinetoscope._errors import RecorderError
-from kinetoscope.cli import _units
+from kinetoscope.display import units
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ def command(*, build: bool) -> None:
 
     The exit code is 0 when something can record here, also if it is only torch's own collector.
     """
-    from kinetoscope.cli._terminal import console
+    from kinetoscope.display.terminal import console
 
     printer = console()
     _line(printer, "kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
@@ -42,7 +42,7 @@ def command(*, build: bool) -> None:
     _line(
         printer,
         "machine",
-        f"{platform.system()} {platform.machine()}, {_units.count(os.cpu_count() or 1, 'processor')}",
+        f"{platform.system()} {platform.machine()}, {units.count(os.cpu_count() or 1, 'processor')}",
     )
     torch_version = _torch_version()
     if torch_version is None:
@@ -59,7 +59,7 @@ def command(*, build: bool) -> None:
         _compile_anew(printer)
 
     from kinetoscope.collect import ProfilerActivity, supported_activities
-    from kinetoscope.collect._native import native_engine_status
+    from kinetoscope.collect.engines.native import native_engine_status
 
     status = native_engine_status(_say)
     _native_lines(printer, status)
@@ -103,7 +103,7 @@ def _engine_line(
             POOR,
         )
         return
-    from kinetoscope.collect._hybrid_check import hybrid_status
+    from kinetoscope.collect.engines.hybrid_check import hybrid_status
 
     checks = {
         device.name: hybrid_status(device, _say, repeat_failed=True)
@@ -147,7 +147,7 @@ def _kineto_problem() -> str:
 
 def _kineto_line(printer: Console, problem: str) -> None:
     """Tell how what torch's own collector records would reach us, and whether it is spared its event objects."""
-    from kinetoscope.collect._kineto_text import kineto_status
+    from kinetoscope.collect.engines.kineto import kineto_status
 
     if problem:
         _line(printer, "kineto", problem, BAD)
@@ -173,7 +173,7 @@ def _switch_line(printer: Console) -> None:
 
 def _line(printer: Console, label: str, value: str, style: str = "") -> None:
     """Print a fact."""
-    from kinetoscope.cli._terminal import print_fact
+    from kinetoscope.display.terminal import print_fact
 
     print_fact(printer, label, value, _LABEL_WIDTH, style)
 
@@ -193,19 +193,19 @@ def _too_old() -> str:
     """Why nothing can be recorded with the installed torch; empty for one that is new enough."""
     import torch
 
-    from kinetoscope.collect import _build
+    from kinetoscope.collect.engines import build as build_module
 
-    return _build.why_too_old(torch)
+    return build_module.why_too_old(torch)
 
 
 def _compiler() -> tuple[str, str]:
     """The C++ compiler that would build the recorder, and how good that is."""
-    from kinetoscope.collect import _build
+    from kinetoscope.collect.engines import build as build_module
 
     try:
-        command, _ = _build.compilers()
+        command, _ = build_module.compilers()
         told = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
-    except _build.BuildError:
+    except build_module.BuildError:
         return "none found (install g++ or clang++, or set CXX)", POOR
     except OSError as error:
         return f"{command[0]} does not run: {error.strerror}", POOR
@@ -216,18 +216,18 @@ def _compile_anew(printer: Console) -> None:
     """Compile the recorder for this torch into the cache; the one that is there stays until the new one is whole."""
     import torch
 
-    from kinetoscope.collect import _build
+    from kinetoscope.collect.engines import build as build_module
 
-    cache = _build.cache_directory()
+    cache = build_module.cache_directory()
     begin_ns = time.monotonic_ns()
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            made = _build.build(torch, Path(scratch), _say)
+            made = build_module.build(torch, Path(scratch), _say)
             made.replace(cache / made.name)
-    except _build.BuildError as error:
+    except build_module.BuildError as error:
         raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
-    _line(printer, "built", f"{cache / made.name} in {_units.duration(time.monotonic_ns() - begin_ns)}", OK)
+    _line(printer, "built", f"{cache / made.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
 
 
 def _say(line: str) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope.cli import _units
-from kinetoscope.tables.memory_peak import device_peaks
-from kinetoscope.tables.of_processes import process_tree
-from kinetoscope.viewer._run_facts import RUNTIMES, SWITCHES
+from kinetoscope.display import units
+from kinetoscope.tables.host.processes import process_tree
+from kinetoscope.tables.memory.peak import device_peaks
+from kinetoscope.viewer.pages.run_facts import RUNTIMES, SWITCHES
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.memory_peak import DevicePeak
+    from kinetoscope.tables.memory.peak import DevicePeak
     from kinetoscope.trace import Trace
 
 # Said in words in lines of their own.
@@ -46,8 +46,8 @@ def command(path: str, *, told: bool) -> None:
 
     It may also be the recording of a program that was killed or still runs.
     """
-    from kinetoscope.cli._opening import open_trace
-    from kinetoscope.cli._terminal import console, print_fact
+    from kinetoscope.cli.opening import open_trace
+    from kinetoscope.display.terminal import console, print_fact
 
     printer = console()
     with open_trace(path) as trace:
@@ -82,9 +82,9 @@ def describe(trace: Trace, path: str) -> list[tuple[str, str]]:
     if trace.losses:
         facts += [("lost", f"{count:,} {what}: {why}") for (what, why), count in summed_losses(trace).items()]
     if isinstance(checks := info.get("clock_checks"), dict):
-        worst = _units.duration(checks.get("largest_error_ns", 0))
+        worst = units.duration(checks.get("largest_error_ns", 0))
         facts.append(
-            ("clock", f"checked {_units.count(checks.get('readings', 0), 'time')}, {worst} off at most")
+            ("clock", f"checked {units.count(checks.get('readings', 0), 'time')}, {worst} off at most")
         )
     facts += [
         (key, _cut(json.dumps(value, ensure_ascii=False)))
@@ -105,13 +105,13 @@ def completeness(trace: Trace) -> str:
 
 def peak_text(peak: DevicePeak) -> str:
     """Say how much memory a device held at most, and how much of it the trace can attribute."""
-    told = f"{_units.size(peak.bytes)} {'allocated ' if peak.counted else ''}on {peak.device}"
+    told = f"{units.size(peak.bytes)} {'allocated ' if peak.counted else ''}on {peak.device}"
     if peak.reserved_bytes:
-        told += f" ({_units.size(peak.reserved_bytes)} reserved)"
+        told += f" ({units.size(peak.reserved_bytes)} reserved)"
     if not peak.counted:
         return f"{told} of tensors allocated while recording"
     if peak.attributed_bytes < peak.bytes:
-        told += f", {_units.size(peak.attributed_bytes)} of it attributed"
+        told += f", {units.size(peak.attributed_bytes)} of it attributed"
     return told
 
 
@@ -141,12 +141,12 @@ def _size(path: str, trace: Trace) -> str:
     except OSError:
         return "not a local file"
     each = f", {held / spans:.1f} bytes a span" if spans else ""
-    return f"{_units.size(held)}{each}"
+    return f"{units.size(held)}{each}"
 
 
 def _when(trace: Trace) -> str:
     """Say when it was recorded, and for how long."""
-    text = f"for {_units.duration(trace.duration_ns)}"
+    text = f"for {units.duration(trace.duration_ns)}"
     start_ns = trace.info.get("start_realtime_ns")
     if isinstance(start_ns, int) and start_ns > 0:
         text = f"{datetime.fromtimestamp(start_ns // 10**9, UTC).astimezone():%Y-%m-%d %H:%M:%S %Z}, {text}"
@@ -155,7 +155,7 @@ def _when(trace: Trace) -> str:
         if isinstance(name := trace.info.get("process_name"), str):
             text += f" ({name})"
     if isinstance(others := trace.info.get("processes"), list) and len(others) > 1:
-        text += f" and {_units.count(len(others) - 1, 'other')}"
+        text += f" and {units.count(len(others) - 1, 'other')}"
     return text
 
 
@@ -165,7 +165,7 @@ def _processes(trace: Trace) -> list[tuple[str, str]]:
     told = [
         f"{'  ' * row['depth']}{row['name']} ({row['pid']}"
         + (f", rank {row['rank']}" if row["rank"] >= 0 else "")
-        + f"), {_units.duration(row['duration_ns'])}"
+        + f"), {units.duration(row['duration_ns'])}"
         + (f", {row['ended']}" if row["ended"] else "")
         for row in tree
     ]
@@ -187,7 +187,7 @@ def _rank(info: dict[str, Any]) -> str:
     if isinstance(known.get("nccl_version"), str):
         text += f" {known['nccl_version']}"
     if isinstance(groups := known.get("pg_config"), list) and groups:
-        text += f", {_units.count(len(groups), 'process group')}"
+        text += f", {units.count(len(groups), 'process group')}"
     return text
 
 
@@ -200,7 +200,7 @@ def _where(info: dict[str, Any]) -> str:
     """Say on which machine, under which versions."""
     parts = [str(info[key]) for key in ("host", "machine") if key in info]
     if isinstance(processors := info.get("cpu_count"), int):
-        parts.append(_units.count(processors, "processor"))
+        parts.append(units.count(processors, "processor"))
     devices = info.get("devices")
     named = Counter(
         entry["name"]
@@ -222,7 +222,7 @@ def _where(info: dict[str, Any]) -> str:
 
 def _amounts(trace: Trace) -> str:
     """Say how many rows its tables have, empty ones left out."""
-    from kinetoscope.trace import SpanKind
+    from kinetoscope.model.schema import SpanKind
 
     nouns: dict[str, tuple[str, str | None]] = {
         "spans": ("span", None),
@@ -248,5 +248,5 @@ def _amounts(trace: Trace) -> str:
         kind = trace.column("spans", "kind")
         rows["kernels"] = int((kind == SpanKind.KERNEL).sum())
         rows["copies"] = int(((kind == SpanKind.MEMCPY) | (kind == SpanKind.MEMSET)).sum())
-    held = [_units.count(number, *nouns[name]) for name, number in rows.items() if number]
+    held = [units.count(number, *nouns[name]) for name, number in rows.items() if number]
     return ", ".join(held) or "nothing"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli import _units
+from kinetoscope.display import units
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -33,9 +33,9 @@ def command(sources: tuple[str, ...], output: str) -> None:
     (`profile(align_ranks=True)`), and by the collectives that they carried out together; what is printed as the error
     is a bound then. Where there is neither, the clocks on the wall are believed, and it is said.
     """
-    from kinetoscope.cli._opening import open_trace
-    from kinetoscope.ranks._merge import merge_named
-    from kinetoscope.trace._saving import suffix_of
+    from kinetoscope.cli.opening import open_trace
+    from kinetoscope.combine.ranks import merge_named
+    from kinetoscope.formats.suffixes import suffix_of
 
     target = Path(output)
     suffix_of(target)
@@ -52,7 +52,7 @@ def command(sources: tuple[str, ...], output: str) -> None:
         click.echo(line)
     for loss in merged.losses:
         click.echo(f"incomplete: {loss['count']:,} {loss['what']}, {loss['where']}: {loss['why']}", err=True)
-    click.echo(f"{target}: {_units.size(target.stat().st_size) if target.is_file() else 'written'}")
+    click.echo(f"{target}: {units.size(target.stat().st_size) if target.is_file() else 'written'}")
 
 
 def _lines(merged: Trace) -> list[str]:
@@ -62,9 +62,9 @@ def _lines(merged: Trace) -> list[str]:
         who = f"process {row['process']}" if row["rank"] is None else f"rank {row['rank']}"
         clock = _CLOCKS.get(row["clock"], row["clock"])
         error = row["error_ns"]
-        sure = "by an unknown error" if error is None else f"to within {_units.duration(error)}"
+        sure = "by an unknown error" if error is None else f"to within {units.duration(error)}"
         where = f" on {row['host']}" if row["host"] else ""
         lines.append(
-            f"{who}{where}: {_units.count(row['spans'], 'span')} from {_units.duration(row['start_ns'])} on, by {clock}, {sure}"
+            f"{who}{where}: {units.count(row['spans'], 'span')} from {units.duration(row['start_ns'])} on, by {clock}, {sure}"
         )
     return lines

@@ -22,19 +22,19 @@ def command(path: str, *, output: str | None, as_text: bool) -> None:
     """
     from pathlib import Path, PurePath
 
-    from kinetoscope.cli import _units
-    from kinetoscope.cli._opening import open_trace
+    from kinetoscope.cli.opening import open_trace
+    from kinetoscope.display import units
 
     if as_text:
-        from kinetoscope.cli._summary import print_trace
+        from kinetoscope.cli.summary import print_trace
 
         with open_trace(path) as trace:
             print_trace(trace, path)
         return
-    from kinetoscope.viewer._report import write_report
+    from kinetoscope.viewer.report import write_report
 
     name = PurePath(path).name
     target = Path(output or f"{name.partition('.')[0] or 'report'}.html")
     with open_trace(path) as trace:
         write_report(trace, name, target)
-    click.echo(f"{target}  {_units.size(target.stat().st_size)}")
+    click.echo(f"{target}  {units.size(target.stat().st_size)}")

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.cli._children import Children, let_go_of_outer_run
-from kinetoscope.cli._group import complain
-from kinetoscope.cli._installed import InstalledRecording
-from kinetoscope.cli._program import CannotRun, Program, show_exception
-from kinetoscope.cli._recording import ProgramRecording, Wanted
-from kinetoscope.cli._units import parse_size
+from kinetoscope.display.terminal import complain
+from kinetoscope.display.units import parse_size
+from kinetoscope.launch.children import Children, let_go_of_outer_run
+from kinetoscope.launch.installed import InstalledRecording
+from kinetoscope.launch.options import Wanted
+from kinetoscope.launch.program import CannotRun, Program, show_exception
+from kinetoscope.launch.recording import ProgramRecording
 
 if TYPE_CHECKING:
-    from kinetoscope.cli._overhead import Overhead
+    from kinetoscope.launch.overhead import Overhead
     from kinetoscope.trace import Trace
 
 
@@ -133,7 +134,7 @@ class Run:
     """One run of a program under a recording, from the command line to the exit code."""
 
     def __init__(self, program: Program, wanted: Wanted, *, summary: bool) -> None:
-        from kinetoscope.cli._progress import ProgressLine
+        from kinetoscope.cli.progress import ProgressLine
 
         self._program = program
         self._wanted = wanted
@@ -192,7 +193,7 @@ class Run:
         torch, which take torch to pieces. Children are put together at the very end, when `multiprocessing` has waited
         for its own.
         """
-        importlib.import_module("kinetoscope.collect._native")
+        importlib.import_module("kinetoscope.collect.engines.native")
         if self._children is None:
             atexit.unregister(self._finish)
             atexit.register(self._finish)
@@ -232,7 +233,7 @@ class Run:
             self._trace = self._recording.end(self._ended)
             # With --install the program chose what to record, each time anew: there is no one cost of it.
             if self._trace is not None and self._summary and not self._wanted.install:
-                from kinetoscope.cli._overhead import measure_overhead
+                from kinetoscope.launch.overhead import measure_overhead
 
                 self._overhead = measure_overhead(self._wanted)
         except (KinetoscopeError, OSError) as error:
@@ -263,7 +264,7 @@ class Run:
             if self._children is not None:
                 self._children.clear()
             if self._summary:
-                from kinetoscope.cli._summary import print_summary
+                from kinetoscope.cli.summary import print_summary
 
                 print_summary(replace(finished, overhead=self._overhead))
         except (KinetoscopeError, OSError) as error:

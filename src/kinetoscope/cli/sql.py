@@ -18,13 +18,13 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
 
     For example: kinetoscope sql run.ktrace "select name, sum(self_ns) as self_ns from spans group by name"
     """
-    from kinetoscope.cli import _grid
-    from kinetoscope.cli._opening import open_trace
-    from kinetoscope.cli._terminal import console
+    from kinetoscope.cli.opening import open_trace
+    from kinetoscope.display import grid
+    from kinetoscope.display.terminal import console
 
     with open_trace(path) as trace:
         found = trace.sql(query)
     if as_csv:
-        _grid.print_csv(found.slice(0, limit) if limit else found)
+        grid.print_csv(found.slice(0, limit) if limit else found)
     else:
-        _grid.print_table(console(), found, 50 if limit is None else limit, "--csv prints all")
+        grid.print_table(console(), found, 50 if limit is None else limit, "--csv prints all")

@@ -19,19 +19,19 @@ def command(
 
     The most useful ones: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
-    from kinetoscope.cli import _grid
-    from kinetoscope.cli._opening import open_trace
-    from kinetoscope.cli._terminal import console
+    from kinetoscope.cli.opening import open_trace
+    from kinetoscope.display import grid
+    from kinetoscope.display.terminal import console
 
     with open_trace(path) as trace:
         found = trace.table(name)
     if sort is not None:
-        found = _grid.sort_rows(found, sort)
+        found = grid.sort_rows(found, sort)
     if columns is not None:
-        found = _grid.choose_columns(found, [column.strip() for column in columns.split(",")])
+        found = grid.choose_columns(found, [column.strip() for column in columns.split(",")])
     elif not as_csv:
-        found = _grid.put_first(found, name)
+        found = grid.put_first(found, name)
     if as_csv:
-        _grid.print_csv(found.slice(0, limit) if limit else found)
+        grid.print_csv(found.slice(0, limit) if limit else found)
     else:
-        _grid.print_table(console(), found, 20 if limit is None else limit, "--columns A,B or --csv")
+        grid.print_table(console(), found, 20 if limit is None else limit, "--columns A,B or --csv")

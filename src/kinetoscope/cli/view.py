@@ -31,8 +31,8 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
     TRACE is a path or a URL of whatever `kinetoscope info` reads. A file that changes, such as a recording that still
     runs, is read again while it is looked at.
     """
-    from kinetoscope.cli._opening import open_trace
-    from kinetoscope.viewer._view import open_browser, opened
+    from kinetoscope.cli.opening import open_trace
+    from kinetoscope.viewer.server.view import open_browser, opened
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from kinetoscope._errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from kinetoscope.collect._activities import (
+    from kinetoscope.collect.engines.choose import choose_engine
+    from kinetoscope.collect.engines.engine import Engine, EngineStatus, Recording, RecordingRequest
+    from kinetoscope.collect.session.activities import (
         DeviceType,
         ProfilerAction,
         ProfilerActivity,
@@ -18,19 +20,17 @@ if TYPE_CHECKING:
         record_function,
         supported_activities,
     )
-    from kinetoscope.collect._choose import choose_engine
-    from kinetoscope.collect._data_loading import DataLoading
-    from kinetoscope.collect._engine import Engine, EngineStatus, Recording, RecordingRequest
-    from kinetoscope.collect._execution_trace import ExecutionTraceObserver
-    from kinetoscope.collect._handlers import tensorboard_trace_handler
-    from kinetoscope.collect._install import install, is_installed, uninstall
-    from kinetoscope.collect._low_level import _KinetoProfile
-    from kinetoscope.collect._rank_clock import align_clocks
-    from kinetoscope.collect._schedule import schedule
-    from kinetoscope.collect._session import profile
-    from kinetoscope.collect._sources import Gathered, Source
-    from kinetoscope.collect._steps import steps
-    from kinetoscope.collect._system_counters import SystemCounters
+    from kinetoscope.collect.session.base_session import _KinetoProfile
+    from kinetoscope.collect.session.handlers import tensorboard_trace_handler
+    from kinetoscope.collect.session.profile import profile
+    from kinetoscope.collect.session.schedule import schedule
+    from kinetoscope.collect.session.steps import steps
+    from kinetoscope.collect.sources.data_loading import DataLoading
+    from kinetoscope.collect.sources.rank_clock import align_clocks
+    from kinetoscope.collect.sources.source import Gathered, Source
+    from kinetoscope.collect.sources.system_counters import SystemCounters
+    from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
+    from kinetoscope.collect.torch_compat.install import install, is_installed, uninstall
 
 __all__ = [
     "DataLoading",
@@ -61,31 +61,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DataLoading": "_data_loading",
-    "DeviceType": "_activities",
-    "Engine": "_engine",
-    "EngineStatus": "_engine",
-    "ExecutionTraceObserver": "_execution_trace",
-    "Gathered": "_sources",
-    "ProfilerAction": "_activities",
-    "ProfilerActivity": "_activities",
-    "Recording": "_engine",
-    "RecordingRequest": "_engine",
-    "Source": "_sources",
-    "SystemCounters": "_system_counters",
-    "_KinetoProfile": "_low_level",
-    "align_clocks": "_rank_clock",
-    "choose_engine": "_choose",
-    "install": "_install",
-    "is_installed": "_install",
-    "kineto_available": "_activities",
-    "profile": "_session",
-    "record_function": "_activities",
-    "schedule": "_schedule",
-    "steps": "_steps",
-    "supported_activities": "_activities",
-    "tensorboard_trace_handler": "_handlers",
-    "uninstall": "_install",
+    "DataLoading": "sources.data_loading",
+    "DeviceType": "session.activities",
+    "Engine": "engines.engine",
+    "EngineStatus": "engines.engine",
+    "ExecutionTraceObserver": "torch_compat.execution_trace",
+    "Gathered": "sources.source",
+    "ProfilerAction": "session.activities",
+    "ProfilerActivity": "session.activities",
+    "Recording": "engines.engine",
+    "RecordingRequest": "engines.engine",
+    "Source": "sources.source",
+    "SystemCounters": "sources.system_counters",
+    "_KinetoProfile": "session.base_session",
+    "align_clocks": "sources.rank_clock",
+    "choose_engine": "engines.choose",
+    "install": "torch_compat.install",
+    "is_installed": "torch_compat.install",
+    "kineto_available": "session.activities",
+    "profile": "session.profile",
+    "record_function": "session.activities",
+    "schedule": "session.schedule",
+    "steps": "session.steps",
+    "supported_activities": "session.activities",
+    "tensorboard_trace_handler": "session.handlers",
+    "uninstall": "torch_compat.install",
 }
 
 
@@ -104,7 +104,7 @@ def _refuse_old_torch() -> None:
     """Raise MissingDependencyError where the installed torch is older than any that we can record with."""
     import torch
 
-    from kinetoscope.collect._build import why_too_old
+    from kinetoscope.collect.engines.build import why_too_old
 
     if problem := why_too_old(torch):
         raise MissingDependencyError(

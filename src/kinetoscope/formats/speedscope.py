@@ -19,10 +19,10 @@ import numpy as np
 
 import kinetoscope
 from kinetoscope import _core
-from kinetoscope.tables.stacks import stack_sums
-from kinetoscope.trace._assemble import sums_below
-from kinetoscope.trace._naming import stack_frames
-from kinetoscope.trace._replace import replaced
+from kinetoscope.model.assemble import sums_below
+from kinetoscope.model.names import stack_frames
+from kinetoscope.storage.whole_file import replaced
+from kinetoscope.tables.host.stacks import stack_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
-    from kinetoscope.trace import Trace
+    from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]
 
@@ -40,7 +40,7 @@ _GZIP_LEVEL = 5
 _EVENTS_AT_ONCE = 1 << 20
 
 
-def write_speedscope(trace: Trace, path: Path) -> None:
+def write_speedscope(trace: TraceData, path: Path) -> None:
     """Write a trace for speedscope.
 
     Args:
@@ -66,7 +66,7 @@ def _destination(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
             yield file
 
 
-def _write(trace: Trace, file: IO[bytes] | gzip.GzipFile, name: str) -> None:
+def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None:
     """Write the frames, then one profile after the other."""
     spans, strings = trace.columns("spans"), trace.strings
     used = np.zeros(len(strings), dtype=bool)
@@ -99,7 +99,7 @@ def _write(trace: Trace, file: IO[bytes] | gzip.GzipFile, name: str) -> None:
     file.write(b"\n]}\n")
 
 
-def _python_frames(trace: Trace) -> list[dict[str, Any]]:
+def _python_frames(trace: TraceData) -> list[dict[str, Any]]:
     """The lines of Python code that stacks consist of."""
     frames, strings = trace.columns("frames"), trace.strings
     return [
@@ -113,7 +113,7 @@ def _python_frames(trace: Trace) -> list[dict[str, Any]]:
 # Spans
 
 
-def _groups(trace: Trace) -> list[tuple[str, Rows, dict[str, Any]]]:
+def _groups(trace: TraceData) -> list[tuple[str, Rows, dict[str, Any]]]:
     """For each profile of spans its title, its spans, which all nest, and how they do."""
     spans = trace.columns("spans")
     thread, stream, lane = (spans[name].astype(np.int64) for name in ("thread", "stream", "lane"))
@@ -145,7 +145,7 @@ def _groups(trace: Trace) -> list[tuple[str, Rows, dict[str, Any]]]:
     return found
 
 
-def _title(trace: Trace, thread: int, stream: int) -> str:
+def _title(trace: TraceData, thread: int, stream: int) -> str:
     """What a thread or a stream is called."""
     threads = trace.columns("threads")
     name = threads["name"][thread] if thread < len(threads) else ""
@@ -158,7 +158,7 @@ def _title(trace: Trace, thread: int, stream: int) -> str:
 
 
 def _write_evented(
-    trace: Trace,
+    trace: TraceData,
     file: IO[bytes] | gzip.GzipFile,
     title: str,
     rows: Rows,
@@ -211,7 +211,7 @@ def _events_text(opens: NDArray[np.bool_], frame: Rows, at_ns: Rows) -> memoryvi
 # Python stacks
 
 
-def _sampled(trace: Trace, first_frame: int) -> list[dict[str, Any]]:
+def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
     """The profiles of Python stacks, for what is above 0 anywhere."""
     if len(trace.columns("stacks")) == 0:
         return []
@@ -230,7 +230,7 @@ def _sampled(trace: Trace, first_frame: int) -> list[dict[str, Any]]:
     return profiles
 
 
-def _allocated_bytes(trace: Trace) -> Rows:
+def _allocated_bytes(trace: TraceData) -> Rows:
     """How much memory was allocated with each stack: the block's own, else that of the span that asked for it."""
     blocks = trace.columns("allocations")
     of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]

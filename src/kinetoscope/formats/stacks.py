@@ -16,40 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables._event_arguments import file_path
-from kinetoscope.tables.events import events
-from kinetoscope.trace._replace import replaced
+from kinetoscope.storage.whole_file import file_path, replaced
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
-    from pathlib import Path
 
-    from kinetoscope.trace import Trace
 
 NS_PER_US = 1000
-
-
-def export_stacks(trace: Trace, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
-    """Write the Python stacks of a trace with their self times.
-
-    Args:
-        trace: A trace that was recorded with stacks.
-        path: Where to write.
-        metric: `self_cpu_time_total` or, for the device that was profiled, `self_cuda_time_total`,
-            `self_xpu_time_total` or `self_privateuse1_time_total`.
-
-    Raises:
-        ArgumentError: Another metric, or a path that is none.
-        StateError: The trace has events, and no stacks were recorded.
-        OSError: The file cannot be written.
-    """
-    events(trace).export_stacks(path, metric)
-
-
-def write_collapsed(trace: Trace, path: Path) -> None:
-    """Write the Python stacks of a trace with their self times on the host; for `Trace.save`."""
-    export_stacks(trace, path)
 
 
 def write_stacks(weights: Mapping[tuple[str, ...], int], path: str | os.PathLike[str]) -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect._activities import (
+from kinetoscope.collect.session.activities import (
     ActivityItem,
     ProfilerAction,
     ProfilerActivity,
     asked_activities,
     supported_activities,
 )
-from kinetoscope.collect._arguments import checked_callable, checked_switch
-from kinetoscope.collect._schedule import Schedule, ask, record_always
-from kinetoscope.collect._session import profile
+from kinetoscope.collect.session.arguments import checked_callable, checked_switch
+from kinetoscope.collect.session.profile import profile
+from kinetoscope.collect.session.schedule import Schedule, ask, record_always
 
 RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 

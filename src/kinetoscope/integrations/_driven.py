@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kinetoscope._errors import KinetoscopeError, StateError
-from kinetoscope.collect._activities import record_function
-from kinetoscope.collect._schedule import Schedule
-from kinetoscope.collect._session import profile
-from kinetoscope.collect._warn import warn_user
+from kinetoscope.collect.session.activities import record_function
+from kinetoscope.collect.session.profile import profile
+from kinetoscope.collect.session.schedule import Schedule
+from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.integrations._asked import RECORDING, Asked
 from kinetoscope.integrations._folder import TraceFolder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.collect._metadata import ranked
-from kinetoscope.collect._warn import warn_user
+from kinetoscope.collect.session.metadata import ranked
+from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.tables._units import size_text
-from kinetoscope.trace._html import Cell, note, page, table
-from kinetoscope.trace._looks import duration_text
+from kinetoscope.display.html import Cell, note, page, table
+from kinetoscope.display.repr import duration_text
+from kinetoscope.display.torch_units import size_text
 
 if TYPE_CHECKING:
     import pyarrow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import kinetoscope
 from kinetoscope._errors import StateError
-from kinetoscope.trace._steps import MARK
+from kinetoscope.model.steps import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,14 +11,14 @@ import numpy as np
 from kinetoscope import _core
 from kinetoscope._errors import StateError
 from kinetoscope.integrations._test_limits import WARMUP
-from kinetoscope.tables._device import DeviceType
-from kinetoscope.tables._source import user_stacks
-from kinetoscope.tables._starters import starters
-from kinetoscope.tables._visible import host_spans
-from kinetoscope.tables.memory_peak import asking, through
-from kinetoscope.trace import SpanKind
-from kinetoscope.trace._steps import OPTIMIZER
-from kinetoscope.trace._text import printable
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.steps import OPTIMIZER
+from kinetoscope.model.strings import printable
+from kinetoscope.tables.device.device_types import DeviceType
+from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.host.source_lines import user_stacks
+from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.tables.memory.peak import asking, through
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.collect._activities import ProfilerAction
-from kinetoscope.collect._optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.collect._schedule import record_always
-from kinetoscope.collect._schedule import schedule as build_schedule
-from kinetoscope.collect._session import profile
-from kinetoscope.collect._warn import warn_user
+from kinetoscope.collect.session.activities import ProfilerAction
+from kinetoscope.collect.session.profile import profile
+from kinetoscope.collect.session.schedule import record_always
+from kinetoscope.collect.session.schedule import schedule as build_schedule
+from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.integrations._asked import Asked, asked
 from kinetoscope.integrations._driven import Driven, DrivenFace
 from kinetoscope.integrations._folder import TraceFolder

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.collect._activities import ProfilerAction
+from kinetoscope.collect.session.activities import ProfilerAction
 from kinetoscope.integrations._asked import asked, checked_name
 from kinetoscope.integrations._driven import Driven, DrivenFace
 

@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import MissingDependencyError, StateError
-from kinetoscope.collect._activities import ProfilerAction
-from kinetoscope.collect._metadata import ranked
-from kinetoscope.collect._warn import warn_user
+from kinetoscope.collect.session.activities import ProfilerAction
+from kinetoscope.collect.session.metadata import ranked
+from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.integrations._asked import asked, checked_name
 from kinetoscope.integrations._driven import Driven, DrivenFace
-from kinetoscope.tables import _event_arguments
+from kinetoscope.torch_events import arguments as arguments_module
 
 if TYPE_CHECKING:
     pass
@@ -92,11 +92,11 @@ class KinetoscopeProfiler(DrivenFace):
         )
         if filename is not None:
             checked_name("filename", filename)
-        _event_arguments.sort_key(sort_by)
+        arguments_module.sort_key(sort_by)
         self.dirpath = dirpath
         self.filename = filename
         self._driven = Driven(wishes, _version(self._module))
-        self._sort_by, self._row_limit = sort_by, _event_arguments.row_limit(row_limit)
+        self._sort_by, self._row_limit = sort_by, arguments_module.row_limit(row_limit)
         self._stage: str | None = None
         self._local_rank: int | None = None
         self._lightning_module: Any = None  # the trainer puts it here before `setup`

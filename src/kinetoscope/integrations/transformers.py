@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import MissingDependencyError
-from kinetoscope.collect._activities import ProfilerAction
+from kinetoscope.collect.session.activities import ProfilerAction
 from kinetoscope.integrations._asked import asked
 from kinetoscope.integrations._driven import Driven, DrivenFace
 

@@ -1,11 +1,11 @@
-"""What a trace is: its tables, columns, strings and completeness; and our own file."""
+"""The public trace: opening, reading, cutting, merging and saving it."""
 
-from kinetoscope.trace._beside import beside
-from kinetoscope.trace._concatenate import concatenate
-from kinetoscope.trace._open import open  # noqa: A004  (the verb is `kinetoscope.open`)
-from kinetoscope.trace._placement import Placement
-from kinetoscope.trace._schema import STORED, Column, Phase, SpanKind, Table
-from kinetoscope.trace._trace import Trace
+from kinetoscope.combine.concatenate import concatenate
+from kinetoscope.combine.processes import beside
+from kinetoscope.model.processes import Placement
+from kinetoscope.model.schema import STORED, Column, Phase, SpanKind, Table
+from kinetoscope.trace.opening import open  # noqa: A004  (the verb is `kinetoscope.open`)
+from kinetoscope.trace.trace import Trace
 
 __all__ = [
     "STORED",

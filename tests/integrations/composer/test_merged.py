@@ -13,9 +13,9 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
+from kinetoscope.combine.extend import with_more
 from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp, merge_traces
 from kinetoscope.integrations.composer.json_trace_merger import main
-from kinetoscope.trace._more import with_more
 from tests.support.trace_builder import TraceBuilder
 
 BOOT_NS, SECOND = 1_700_000_000_000_000_000, 10**9

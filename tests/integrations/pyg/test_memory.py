@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinetoscope import ArgumentError
-from kinetoscope.collect._nvml import NvmlError
+from kinetoscope.collect.sources.nvml import NvmlError
 from kinetoscope.integrations.pyg import (
     DeviceError,
     byte_to_megabyte,

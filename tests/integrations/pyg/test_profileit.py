@@ -7,7 +7,7 @@ import torch
 
 import kinetoscope
 from kinetoscope import MissingDependencyError
-from kinetoscope.collect._nvml import NvmlError
+from kinetoscope.collect.sources.nvml import NvmlError
 from kinetoscope.integrations.pyg import (
     CPUStats,
     CUDAStats,

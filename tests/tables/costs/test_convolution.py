@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from kinetoscope.tables.costs import OperatorCall
-from kinetoscope.tables.costs._known import rule_of
+from kinetoscope.tables.costs.evaluate import rule_of
 from tests.support.counting import recorded
 
 CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

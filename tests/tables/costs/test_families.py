@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from kinetoscope.tables.costs import OperatorCall
-from kinetoscope.tables.costs._known import rule_of
+from kinetoscope.tables.costs.evaluate import rule_of
 from tests.support.counting import Counting, recorded
 
 IMAGE = torch.ones(2, 3, 7, 8)

@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from kinetoscope.tables.costs import OperatorCall
-from kinetoscope.tables.costs._known import rule_of
+from kinetoscope.tables.costs.evaluate import rule_of
 from tests.support.counting import Counting, recorded
 
 SIZE = st.integers(1, 6)

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from kinetoscope.tables.costs._call import NO_INPUTS, OperatorCall, parse_inputs
-from kinetoscope.tables.costs._evaluate import DistinctCalls, Standing, _evaluate
-from kinetoscope.tables.costs._known import built_in
-from kinetoscope.tables.costs._once import Spans, count_once
+from kinetoscope.tables.costs.call import NO_INPUTS, OperatorCall, parse_inputs
+from kinetoscope.tables.costs.columns import Spans, count_once
+from kinetoscope.tables.costs.evaluate import DistinctCalls, Standing, _evaluate, built_in
 from kinetoscope.trace import Trace
 from tests.support.counting import costs_in, recorded
 from tests.support.trace_builder import TraceBuilder

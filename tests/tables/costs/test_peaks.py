@@ -5,8 +5,9 @@ import re
 import pytest
 
 import kinetoscope
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.peaks import PEAKS, known_peaks
-from kinetoscope.trace import SpanKind, Trace
+from kinetoscope.trace import Trace
 from tests.support.counting import recorded
 from tests.support.trace_builder import TraceBuilder
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from kinetoscope.tables.costs import OperatorCall
-from kinetoscope.tables.costs._known import rule_of
+from kinetoscope.tables.costs.evaluate import rule_of
 from tests.support.counting import Counting, recorded
 
 A, B, C = torch.full((3, 4), 0.5), torch.full((3, 4), 0.25), torch.full((3, 4), 0.75)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from kinetoscope.tables.costs import _operator_names
-from kinetoscope.tables.costs._known import is_made_of_others, rule_of
+from kinetoscope.tables.costs import operator_names
 from kinetoscope.tables.costs.columns import costs_of
-from kinetoscope.tables.flops import covered_percent
+from kinetoscope.tables.costs.evaluate import is_made_of_others, rule_of
+from kinetoscope.tables.costs.flops import covered_percent
 from tests.support.counting import Recorded, recorded
 from tests.support.programs import PROGRAMS
 
@@ -133,7 +133,7 @@ LEFT_OUT = """
 
 
 same_torch = pytest.mark.skipif(
-    torch.__version__.partition("+")[0] not in (_operator_names.__doc__ or ""),
+    torch.__version__.partition("+")[0] not in (operator_names.__doc__ or ""),
     reason="the lists of names were made with another release of torch",
 )
 

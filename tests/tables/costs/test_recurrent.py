@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinetoscope.tables.costs import OperatorCall
-from kinetoscope.tables.costs._known import rule_of
+from kinetoscope.tables.costs.evaluate import rule_of
 from tests.support.counting import Counting, recorded
 
 

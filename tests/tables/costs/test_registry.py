@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.trace import SpanKind, Trace
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._respond import encoded
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.respond import encoded
 from tests.support.counting import recorded
 from tests.support.trace_builder import TraceBuilder
 

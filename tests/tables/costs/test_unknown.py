@@ -4,11 +4,10 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.tables.costs._call import OperatorCall
-from kinetoscope.tables.costs._evaluate import Standing, distinct_calls
-from kinetoscope.tables.costs._known import built_in, rule_of
-from kinetoscope.tables.flops import NO_SHAPES, counted_flops
-from kinetoscope.viewer._answers import answer
+from kinetoscope.tables.costs.call import OperatorCall
+from kinetoscope.tables.costs.evaluate import Standing, built_in, distinct_calls, rule_of
+from kinetoscope.tables.costs.flops import NO_SHAPES, counted_flops
+from kinetoscope.viewer.server.answers import answer
 from tests.support.trace_builder import TraceBuilder
 
 

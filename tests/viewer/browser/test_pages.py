@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer._answers import answer
-from kinetoscope.viewer._report import report
+from kinetoscope.viewer.report import report
+from kinetoscope.viewer.server.answers import answer
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 
 PAGES = {
@@ -112,7 +112,7 @@ def test_a_report_answers_what_the_reader_does(visit, training, tmp_path):
 
 
 def test_a_cut_report_says_so_on_the_page(visit, training, tmp_path):
-    from kinetoscope.viewer._report import report_page
+    from kinetoscope.viewer.report import report_page
 
     path = tmp_path / "report.html"
     path.write_text(report_page(training, "run", most=500), encoding="utf-8")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, FolderNotEmptyError, StateError
+from kinetoscope.formats.suffixes import WHOLE_TRACE
 from kinetoscope.integrations.composer._names import FILE_VARIABLES, FOLDER_VARIABLES, NameTemplate, Ranks
 from kinetoscope.integrations.composer._uploads import PATIENCE_S, Uploads, check_url, is_url
-from kinetoscope.trace import catalog
 
 if TYPE_CHECKING:
     from kinetoscope.collect import _KinetoProfile
@@ -246,7 +246,9 @@ class TraceFiles:
         """Write a memory timeline; what stands in its way costs no trace."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            catalog.resolve("kinetoscope.formats.memory_timeline:write_memory_timeline")(trace, path)
+            from kinetoscope.formats.memory_timeline.write import write_memory_timeline
+
+            write_memory_timeline(trace, path)
         except (ArgumentError, StateError) as error:
             warnings.warn(f"no memory timeline {path}: {error}", stacklevel=3)
             return False
@@ -337,7 +339,7 @@ def check_suffix(what: str, filename: str, *, use_gzip: bool = False) -> None:
         ArgumentError: It does not.
     """
     name = filename.lower()
-    formats = [suffix for suffix in catalog.WRITERS if suffix != ".tables"]
+    formats = [suffix for suffix in WHOLE_TRACE if suffix != ".tables"]
     if not name.endswith(tuple(formats)):
         hint = " (use_gzip appended .gz, and that format is not packed by gzip)" if use_gzip else ""
         raise ArgumentError(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import record_function
-from kinetoscope.collect._sources import ClockReading
-from kinetoscope.collect._system_counters import GatheredSamples
+from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.collect.sources.system_counters import GatheredSamples
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace

@@ -11,16 +11,16 @@ from typing import Any
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.combine.extend import with_more
 from kinetoscope.integrations.composer._files import TraceFiles
 from kinetoscope.integrations.composer._loop import LoopState
 from kinetoscope.integrations.composer._marker import OURS, MarkedCounters, Ranges
 from kinetoscope.integrations.composer._merged import MergedTrace
 from kinetoscope.integrations.composer._names import Ranks
 from kinetoscope.integrations.composer._present import IS_THERE, TraceHandler
+from kinetoscope.model.processes import rank_of
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-from kinetoscope.trace._more import with_more
-from kinetoscope.trace._processes import rank_of
 
 FOLDER = "{run_name}/traces"
 FILENAME = "ep{epoch}-ba{batch}-rank{rank}.json"

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.formats.chrome import write_chrome_events
-from kinetoscope.ranks import merge
-from kinetoscope.trace import Trace, catalog, concatenate
+from kinetoscope.combine.concatenate import concatenate
+from kinetoscope.formats.chrome.write import write_chrome_events
+from kinetoscope.formats.suffixes import WHOLE_TRACE, suffix_of
+from kinetoscope.model.processes import rank_of
+from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-from kinetoscope.trace._processes import rank_of
-from kinetoscope.trace._saving import suffix_of
+from kinetoscope.trace.merging import merge
 
 
 def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.PathLike[str]) -> Path:
@@ -68,7 +69,7 @@ def save_merged(
         OSError: The file cannot be written.
     """
     path = Path(output_file)
-    if catalog.WRITERS.get(suffix_of(path)) == catalog.WRITERS[".json"]:
+    if WHOLE_TRACE.get(suffix_of(path)) == "chrome":
         write_chrome_events(merged, path, ranges)
     else:
         merged.save(path)

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from kinetoscope.collect import ProfilerActivity, _KinetoProfile
-from kinetoscope.collect._seat import SEATS
-from kinetoscope.tables.memory_peak import peak
+from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS
+from kinetoscope.tables.memory.peak import peak
 
 _STATM = Path("/proc/self/statm")
 _STATUS = Path("/proc/self/status")
@@ -80,7 +80,7 @@ class AllocatedPeak:
             session = _KinetoProfile(
                 activities=[ProfilerActivity.CPU],
                 profile_memory=True,
-                engine="kineto" if SEATS.is_taken("native") else "auto",
+                engine="kineto" if ACTIVE_SESSIONS.is_taken("native") else "auto",
                 oom_report=False,
             )
             session.start()

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
-from kinetoscope.collect._install import Installation, copied, namespaces, replace
+from kinetoscope.collect.torch_compat.install import Installation, copied, namespaces, replace
 from kinetoscope.integrations.pyg._benchmark import benchmark
 from kinetoscope.integrations.pyg._memory import (
     byte_to_megabyte,

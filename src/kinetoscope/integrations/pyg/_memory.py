@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect._nvml import NvmlError, nvml
+from kinetoscope.collect.sources.nvml import NvmlError, nvml
 from kinetoscope.integrations.pyg._checks import DeviceError, checked_whole, device_number, need_xpu
 from kinetoscope.integrations.pyg._tensor_bytes import bytes_of
 

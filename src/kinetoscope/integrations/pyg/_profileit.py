@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import torch
 
-from kinetoscope.collect._nvml import NvmlError
+from kinetoscope.collect.sources.nvml import NvmlError
 from kinetoscope.integrations.pyg._accelerator import synchronize
 from kinetoscope.integrations.pyg._checks import DeviceError, checked_function, checked_model, need_xpu
 from kinetoscope.integrations.pyg._host_peaks import AllocatedPeak, ResidentPeak

@@ -4,8 +4,8 @@
 `_registry` keeps those that programs register.
 """
 
-from kinetoscope.tables.costs._call import OperatorCall
-from kinetoscope.tables.costs._registry import register_flops, unregister_flops
+from kinetoscope.tables.costs.call import OperatorCall
 from kinetoscope.tables.costs.peaks import register_peak_flops
+from kinetoscope.tables.costs.registry import register_flops, unregister_flops
 
 __all__ = ["OperatorCall", "register_flops", "register_peak_flops", "unregister_flops"]

@@ -3,28 +3,237 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from kinetoscope import _core
-from kinetoscope.tables.costs import _registry
-from kinetoscope.tables.costs._evaluate import (
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs import registry
+from kinetoscope.tables.costs.evaluate import (
     SAVED_KEY,
     DistinctCalls,
     Standing,
     costs_to_save,
     distinct_calls,
+    parsed_inputs,
 )
-from kinetoscope.tables.costs._once import Counted, Spans, count_once
-from kinetoscope.tables.costs._packed_weights import settle_packed
-from kinetoscope.tables.costs._sparse_products import settle_sparse
-from kinetoscope.trace._schema import SpanKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.trace import Trace
+    from kinetoscope.model.trace_data import TraceData
+
+
+# Counting each operation once, however operators are nested.
+#
+# The outermost operator with a firm formula counts, and what is inside it counts nothing. Three things move the count inwards:
+#
+# - An operator that calls itself with the same operations (autocast, variants with `out`) hands it to the inner call, which has the
+#   element types that were computed with.
+# - An operator inside which twice as much is counted as its own inputs tell, or more, was given stand-ins for larger tensors
+#   (`vmap`, nested tensors): what is inside counts. A formula of the program counts in any case.
+# - An operator with a deferred formula counts only where less than half of its operations were counted inside it.
+
+
+class Counted(NamedTuple):
+    """Where operations are counted.
+
+    Attributes:
+        counts: The spans whose own cost counts.
+        inside: The spans inside one that counts.
+    """
+
+    counts: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+
+
+class Spans(NamedTuple):
+    """What the decision is made from.
+
+    Attributes:
+        parent: The enclosing span of each, -1 without.
+        depth: How many spans enclose each.
+        name: A number for the name of each.
+        standing: A `Standing` for each.
+        flops: The operations of each by its formula, 0 without.
+        by_user: Whether the formula is one that the program registered.
+    """
+
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    name: NDArray[np.int32]
+    standing: NDArray[np.uint8]
+    flops: NDArray[np.int64]
+    by_user: NDArray[np.bool_]
+
+
+def count_once(spans: Spans) -> Counted:
+    """Decide which spans count."""
+    parent, depth, flops = spans.parent, spans.depth, spans.flops
+    firm = spans.standing == Standing.FIRM
+    if not firm.any() and not (spans.standing == Standing.DEFERRED).any():
+        return Counted(firm, np.zeros(len(firm), dtype=bool))
+    again = (
+        firm & (parent >= 0) & firm[parent] & (spans.name == spans.name[parent]) & (flops == flops[parent])
+    )
+    counts = firm.copy()
+    counts[parent[again & ~spans.by_user[parent]]] = False
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    levels = [by_depth[start:end] for start, end in pairwise(edges)]
+    _settle_by_inside(levels, spans, counts)
+    inside = np.zeros(len(parent), dtype=bool)
+    for rows in levels[1:]:
+        above = parent[rows]
+        inside[rows] = (above >= 0) & (inside[above] | counts[above])
+    counts &= ~inside
+    return Counted(counts, inside)
+
+
+def _settle_by_inside(levels: list[NDArray[np.int64]], spans: Spans, counts: NDArray[np.bool_]) -> None:
+    """Decide what depends on how much is counted inside, in place, from the innermost spans outwards."""
+    parent, flops = spans.parent, spans.flops
+    deferred = spans.standing == Standing.DEFERRED
+    # As floats: sums of hostile sizes must not wrap around.
+    total = np.zeros(len(parent), dtype=np.float64)
+    for rows in reversed(levels):
+        lacking = rows[deferred[rows]]
+        counts[lacking] = total[lacking] < flops[lacking] / 2
+        own = rows[counts[rows]]
+        larger = own[(total[own] > 0) & (total[own] >= 2.0 * flops[own]) & ~spans.by_user[own]]
+        counts[larger] = False
+        own = own[counts[own]]
+        total[own] = flops[own]
+        held = rows[parent[rows] >= 0]
+        np.add.at(total, parent[held], total[held])
+
+
+# Layers with packed weights, whose sizes a trace does not show, by the size of the result that they make inside.
+
+_LAYERS = frozenset(
+    f"quantized::linear{kind}" for kind in ("", "_relu", "_dynamic", "_relu_dynamic", "_dynamic_fp16")
+)
+_MAKERS = frozenset({"aten::empty", "aten::_empty_affine_quantized"})
+
+
+def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[np.int64]) -> None:
+    """Fill in, in place, the operations of layers with packed weights: every input meets every output once.
+
+    Args:
+        trace: The trace.
+        standing: The standing of each span.
+        flops: The operations of each span.
+    """
+    strings, spans = trace.strings, trace.columns("spans")
+    layers = np.array([text in _LAYERS for text in strings], dtype=bool)
+    if not layers.any():
+        return
+    makers = np.array([text in _MAKERS for text in strings], dtype=bool)
+    lacking = layers[spans["name"]] & (standing == Standing.NO_INPUTS)
+    parent = spans["parent"]
+    known: dict[tuple[int, int], int | None] = {}
+    for row in np.flatnonzero(makers[spans["name"]] & (parent >= 0) & lacking[parent]).tolist():
+        layer = int(parent[row])
+        key = (int(spans["shapes"][layer]), int(spans["shapes"][row]))
+        if key not in known:
+            known[key] = _products(trace, *key)
+        found = known[key]
+        if found is not None:
+            standing[layer], flops[layer] = Standing.FIRM, found
+
+
+def _products(trace: TraceData, layer: int, made: int) -> int | None:
+    """The operations of a layer with these inputs if the tensor made inside is its result, else None."""
+    inputs, result = parsed_inputs(trace, layer), parsed_inputs(trace, made)
+    if inputs is None or result is None or not inputs.shapes or not result.values:
+        return None
+    given, sizes = inputs.shapes[0], result.values[0]
+    if (
+        not isinstance(given, tuple)
+        or not isinstance(sizes, list)
+        or list(given[:-1]) != sizes[:-1]
+        or not given
+    ):
+        return None
+    flops = 2 * prod(given) * sizes[-1] if type(sizes[-1]) is int else -1
+    return flops if 0 <= flops < 2**63 else None
+
+
+# Finding out which products had sparse operands, and what they cost; see `kinetoscope.tables.costs.sparse`.
+
+_MARKS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_nnz", "_indices", "_values", "values", "indices", "crow_indices", "col_indices", "ccol_indices", "row_indices",
+    )
+)  # fmt: skip
+
+
+def settle_sparse(
+    trace: TraceData,
+    calls: DistinctCalls,
+    standing: NDArray[np.uint8],
+    flops: NDArray[np.int64],
+    bytes_: NDArray[np.int64],
+) -> None:
+    """Correct, in place, the costs of products whose operands turn out to be sparse.
+
+    Args:
+        trace: The trace.
+        calls: Its distinct calls.
+        standing: The standing of each span.
+        flops: The operations of each span.
+        bytes_: The bytes of each span.
+    """
+    strings = trace.strings
+    marks = np.array([text in _MARKS for text in strings], dtype=bool)
+    if not marks.any():
+        return
+    spans = trace.columns("spans")
+    is_product = np.array([family == "matmul" for family in calls.family], dtype=bool)[calls.of_span]
+    is_product &= (standing == Standing.FIRM) | (standing == Standing.DEFERRED)
+    shares = _shares(trace, np.flatnonzero(marks[spans["name"]]))
+    parent = spans["parent"]
+    found: dict[int, set[tuple[int, int] | None]] = {}
+    for row, share in shares.items():
+        above = int(parent[row])
+        while above >= 0:
+            if is_product[above]:
+                found.setdefault(above, set()).add(share)
+            above = int(parent[above])
+    for row, kinds in found.items():
+        known = kinds - {None}
+        bytes_[row] = -1
+        if len(known) == 1 and (share := known.pop()) is not None and share[1] > 0:
+            flops[row] = int(flops[row]) * share[0] // share[1]
+        else:
+            standing[row] = Standing.NO_INPUTS
+            flops[row] = 0
+
+
+def _shares(trace: TraceData, rows: NDArray[np.int64]) -> dict[int, tuple[int, int] | None]:
+    """For each mark how many numbers are stored and how many the matrix would have, or None where that is not shown."""
+    spans = trace.columns("spans")
+    stored: dict[int, int] = {}
+    alias = np.flatnonzero(np.isin(spans["parent"], rows))
+    for row in alias.tolist():
+        if trace.strings[spans["name"][row]] == "aten::alias":
+            inputs = parsed_inputs(trace, int(spans["shapes"][row]))
+            if inputs is not None and isinstance(inputs.shapes[0], tuple):
+                stored[int(spans["parent"][row])] = prod(inputs.shapes[0])
+    found: dict[int, tuple[int, int] | None] = {}
+    for row in rows.tolist():
+        inputs = parsed_inputs(trace, int(spans["shapes"][row]))
+        whole = inputs.shapes[0] if inputs is not None and inputs.shapes else None
+        is_values = trace.strings[spans["name"][row]] == "aten::values"
+        found[row] = (
+            (stored[row], prod(whole)) if is_values and row in stored and isinstance(whole, tuple) else None
+        )
+    return found
+
 
 # A sum that leaves out more of its operators' own time than this is no sum: it is null.
 MOST_UNCOVERED = 0.1
@@ -55,12 +264,12 @@ class Costs:
     unknown: NDArray[np.bool_]
 
 
-def costs_of(trace: Trace) -> Costs:
+def costs_of(trace: TraceData) -> Costs:
     """The costs of a trace, computed once for the formulas known now."""
     return trace.cached("flops and bytes_moved", lambda: _compute(trace))
 
 
-def is_operator(trace: Trace) -> NDArray[np.bool_]:
+def is_operator(trace: TraceData) -> NDArray[np.bool_]:
     """Which spans are operators, those of backward functions included."""
     kind = trace.column("spans", "kind")
     found: NDArray[np.bool_] = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
@@ -101,7 +310,7 @@ def coverage(
     return Coverage(percent, lacking)
 
 
-def group_coverage(trace: Trace, group_of: NDArray[np.int32], groups: int) -> Coverage:
+def group_coverage(trace: TraceData, group_of: NDArray[np.int32], groups: int) -> Coverage:
     """The same for groups of all spans by number; those below 0 are in none."""
     costs, self_ns = costs_of(trace), trace.column("spans", "self_ns")
 
@@ -116,23 +325,23 @@ def group_coverage(trace: Trace, group_of: NDArray[np.int32], groups: int) -> Co
     )
 
 
-def span_costs(trace: Trace) -> dict[str, NDArray[np.int64]]:
+def span_costs(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     """The columns `flops` and `bytes_moved` of `spans`."""
     costs = costs_of(trace)
     return {"flops": costs.flops, "bytes_moved": costs.bytes_moved}
 
 
-def saved_info(trace: Trace) -> dict[str, object]:
+def saved_info(trace: TraceData) -> dict[str, object]:
     """What a file of this trace keeps in its metadata: the costs that formulas of programs gave, where there are any."""
-    if not _registry.any_registered() and SAVED_KEY not in trace.info:
+    if not registry.any_registered() and SAVED_KEY not in trace.info:
         return {}
     return {SAVED_KEY: costs_to_save(trace, costs_of(trace).calls)}
 
 
-def _compute(trace: Trace) -> Costs:
+def _compute(trace: TraceData) -> Costs:
     """Evaluate the distinct calls and count each operation once."""
     spans = trace.columns("spans")
-    _registry.note_computed(trace)
+    registry.note_computed(trace)
     calls = distinct_calls(trace)
     standing = calls.standing[calls.of_span]
     flops, size = calls.flops[calls.of_span], calls.bytes[calls.of_span]
@@ -154,7 +363,9 @@ def _compute(trace: Trace) -> Costs:
     return Costs(calls, counted, standing, flops, size, unknown)
 
 
-def _pass_through_subclasses(trace: Trace, standing: NDArray[np.uint8], by_user: NDArray[np.bool_]) -> None:
+def _pass_through_subclasses(
+    trace: TraceData, standing: NDArray[np.uint8], by_user: NDArray[np.bool_]
+) -> None:
     """Let what Python's dispatch does count instead of the operator that went there, in place.
 
     The inputs of that operator are those of a tensor subclass: the whole of a tensor of which a rank holds a part, or nothing.
@@ -166,7 +377,7 @@ def _pass_through_subclasses(trace: Trace, standing: NDArray[np.uint8], by_user:
         standing[above[~by_user[above]]] = Standing.OTHERS
 
 
-def _once_on_device(trace: Trace, counted: Counted) -> Counted:
+def _once_on_device(trace: TraceData, counted: Counted) -> Counted:
     """Let kernels of a device with a formula of their own count only where no operator counts that launched them."""
     launches = trace.columns("launches")
     if len(launches) == 0 or not counted.counts.any():

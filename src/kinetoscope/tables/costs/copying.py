@@ -8,12 +8,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import FREE, SCALAR_TYPES, Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import moved
+from kinetoscope.tables.costs.call import FREE, SCALAR_TYPES, Cost, Rule, rules
+from kinetoscope.tables.costs.sizes import moved
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
+    from kinetoscope.tables.costs.call import OperatorCall
 
 
 def copy_in(call: OperatorCall) -> Cost:

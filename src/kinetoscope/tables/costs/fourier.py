@@ -8,12 +8,11 @@ from __future__ import annotations
 from math import log2, prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import moved
+from kinetoscope.tables.costs.call import Cost, Rule, rules
+from kinetoscope.tables.costs.sizes import moved
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
+    from kinetoscope.tables.costs.call import OperatorCall
 
 _COMPLEX = {"float32": "complex64", "float64": "complex128", "float16": "complex32"}
 _REAL = {of: name for name, of in _COMPLEX.items()}

@@ -11,15 +11,13 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import moved
+from kinetoscope.tables.costs.call import Cost, Rule, rules
+from kinetoscope.tables.costs.sizes import moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kinetoscope.tables.costs._call import OperatorCall
-    from kinetoscope.tables.costs._rule import Formula
+    from kinetoscope.tables.costs.call import Formula, OperatorCall
 
 
 def _batch(call: OperatorCall, argument: int) -> tuple[int, int, int]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import rules
-from kinetoscope.tables.costs._sizes import broadcast, moved, multiply_add
+from kinetoscope.tables.costs.call import Cost, rules
+from kinetoscope.tables.costs.sizes import broadcast, moved, multiply_add
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall, Shape
+    from kinetoscope.tables.costs.call import OperatorCall, Shape
 
 
 def matmul_sizes(left: Shape, right: Shape) -> tuple[Shape, int]:

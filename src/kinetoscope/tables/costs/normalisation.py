@@ -12,13 +12,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import moved
+from kinetoscope.tables.costs.call import Cost, Rule, rules
+from kinetoscope.tables.costs.sizes import moved
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
-    from kinetoscope.tables.costs._rule import Formula
+    from kinetoscope.tables.costs.call import Formula, OperatorCall
 
 
 def _forward(call: OperatorCall, groups: int, weight: int, bias: int) -> Cost:

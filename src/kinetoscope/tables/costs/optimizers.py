@@ -10,13 +10,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._operator_names import FOREACH
-from kinetoscope.tables.costs._rule import Rule, rules
+from kinetoscope.tables.costs.call import Cost, Rule, rules
+from kinetoscope.tables.costs.operator_names import FOREACH
 from kinetoscope.tables.costs.pointwise import weight_of
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
+    from kinetoscope.tables.costs.call import OperatorCall
 
 
 def _sizes(call: OperatorCall, argument: int = 0) -> list[int]:

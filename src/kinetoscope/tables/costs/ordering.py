@@ -8,12 +8,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import rules
-from kinetoscope.tables.costs._sizes import moved
+from kinetoscope.tables.costs.call import Cost, rules
+from kinetoscope.tables.costs.sizes import moved
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
+    from kinetoscope.tables.costs.call import OperatorCall
 
 
 def log2(count: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetoscope._errors import ArgumentError
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    from kinetoscope.model.trace_data import TraceData
 
 TERA = 10**12
 CPU, CUDA = 0, 1
@@ -137,7 +137,7 @@ def peak_for(peaks: Mapping[str, float], dtype: str, *, shortened: bool) -> floa
     return peaks.get(kind, peaks.get(short, peaks.get("*")))
 
 
-def devices_used(trace: Trace) -> list[str] | None:
+def devices_used(trace: TraceData) -> list[str] | None:
     """The names of the devices that this trace's work ran on, or None where one of them is not known by name."""
     named = trace.info.get("devices")
     names = {
@@ -156,7 +156,7 @@ def devices_used(trace: Trace) -> list[str] | None:
     return [name for name in found if name is not None]
 
 
-def trace_peaks(trace: Trace, given: object = None) -> list[dict[str, float]] | None:
+def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]] | None:
     """The peaks of all devices that a trace's work ran on, or None where one is not known.
 
     Args:

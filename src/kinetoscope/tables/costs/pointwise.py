@@ -14,13 +14,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._operator_names import POINTWISE
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import broadcast, inputs_of, moved, result_dtype
+from kinetoscope.tables.costs.call import Cost, Rule, rules
+from kinetoscope.tables.costs.operator_names import POINTWISE
+from kinetoscope.tables.costs.sizes import broadcast, inputs_of, moved, result_dtype
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
+    from kinetoscope.tables.costs.call import OperatorCall
 
 # Operations for each element, where it is not 1.
 _WEIGHTS = {

@@ -9,13 +9,11 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import moved, per_dimension
+from kinetoscope.tables.costs.call import Cost, Rule, rules
+from kinetoscope.tables.costs.sizes import moved, per_dimension
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
-    from kinetoscope.tables.costs._rule import Formula
+    from kinetoscope.tables.costs.call import Formula, OperatorCall
 
 _INDEX_BYTES = 8
 

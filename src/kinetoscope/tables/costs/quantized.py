@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import UNKNOWN, Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import moved
+from kinetoscope.tables.costs.call import UNKNOWN, Cost, Rule, rules
+from kinetoscope.tables.costs.sizes import moved
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
-    from kinetoscope.tables.costs._rule import Formula
+    from kinetoscope.tables.costs.call import Formula, OperatorCall
 
 
 def _each(flops: int, dtype: str | None = None) -> Formula:

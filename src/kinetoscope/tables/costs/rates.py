@@ -11,14 +11,14 @@ from kinetoscope.tables.costs.peaks import peak_for, trace_peaks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.costs.columns import Costs
-    from kinetoscope.trace import Trace
 
 # Families whose operations count for the use of the matrix units.
 MATRIX = frozenset({"matmul", "convolution", "attention", "recurrent", "registered"})
 
 
-def working_ns(trace: Trace) -> NDArray[np.int64]:
+def working_ns(trace: TraceData) -> NDArray[np.int64]:
     """How long each span worked: on the device where it launched something there, else its duration."""
     spans = trace.columns("spans")
     on_device: NDArray[np.int64] = spans["device_ns"]
@@ -41,7 +41,7 @@ def per_byte(flops: NDArray[np.int64], moved: NDArray[np.int64]) -> NDArray[np.f
     return found
 
 
-def least_seconds(trace: Trace, costs: Costs, given: object = None) -> NDArray[np.float64] | None:
+def least_seconds(trace: TraceData, costs: Costs, given: object = None) -> NDArray[np.float64] | None:
     """For each distinct call how long one takes at the peak of its devices, 0 for what is no work for matrix units.
 
     Args:
@@ -72,7 +72,7 @@ def least_seconds(trace: Trace, costs: Costs, given: object = None) -> NDArray[n
     return seconds * calls.flops
 
 
-def at_peak(trace: Trace, costs: Costs, given: object = None) -> NDArray[np.float64] | None:
+def at_peak(trace: TraceData, costs: Costs, given: object = None) -> NDArray[np.float64] | None:
     """For each span the seconds that what is counted at it takes at the peak, or None where no peak is known."""
     seconds = least_seconds(trace, costs, given)
     if seconds is None:

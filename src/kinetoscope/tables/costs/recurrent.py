@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import rules
-from kinetoscope.tables.costs._sizes import multiply_add
+from kinetoscope.tables.costs.call import Cost, rules
+from kinetoscope.tables.costs.sizes import multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kinetoscope.tables.costs._call import OperatorCall, Shape
+    from kinetoscope.tables.costs.call import OperatorCall, Shape
 
 LSTM_UNIT, GRU_UNIT, PLAIN_UNIT = 22, 17, 2
 # The numbers of the kinds in cuDNN and oneDNN: plain with relu, plain with tanh, LSTM, GRU.

@@ -9,14 +9,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import SCALAR_TYPES, Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import inputs_of, moved
+from kinetoscope.tables.costs.call import SCALAR_TYPES, Cost, Rule, rules
 from kinetoscope.tables.costs.pointwise import pointwise
+from kinetoscope.tables.costs.sizes import inputs_of, moved
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
-    from kinetoscope.tables.costs._rule import Formula
+    from kinetoscope.tables.costs.call import Formula, OperatorCall
 
 _INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8", "bool"})
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import Cost
-from kinetoscope.tables.costs._rule import Rule, rules
-from kinetoscope.tables.costs._sizes import moved
+from kinetoscope.tables.costs.call import Cost, Rule, rules
+from kinetoscope.tables.costs.sizes import moved
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
-    from kinetoscope.tables.costs._rule import Formula
+    from kinetoscope.tables.costs.call import Formula, OperatorCall
 
 _BILINEAR, _NEAREST = 0, 1
 _TAPS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}

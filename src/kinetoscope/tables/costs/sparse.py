@@ -11,11 +11,10 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs._call import UNKNOWN, Cost
-from kinetoscope.tables.costs._rule import Rule, rules
+from kinetoscope.tables.costs.call import UNKNOWN, Cost, Rule, rules
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs._call import OperatorCall
+    from kinetoscope.tables.costs.call import OperatorCall
 
 
 def hidden_sizes(call: OperatorCall) -> Cost:

@@ -1,0 +1,90 @@
+"""Opening a trace with a bar that says how far the reading is, where there is a terminal to show it on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    from kinetoscope.trace import Trace
+
+# Files that are read sooner than this need no bar.
+QUIET_S = 0.4
+
+
+def open_trace(path: str) -> Trace:
+    """Open a trace; a file of JSON that takes its time shows a bar on the terminal, which disappears afterwards.
+
+    `-` is standard input.
+
+    Raises:
+        FormatError: See `kinetoscope.open`.
+        OSError: The file cannot be read.
+    """
+    from kinetoscope.display.terminal import console
+    from kinetoscope.trace import open as open_any
+
+    source: str | IO[bytes] = sys.stdin.buffer if path == "-" else path
+    printer = console(stderr=True)
+    if not printer.is_terminal:
+        return open_any(source)
+    bar = ReadingBar(printer, path)
+    try:
+        return open_any(source, progress=bar)
+    finally:
+        bar.end()
+
+
+class ReadingBar:
+    """A bar for the bytes of a file, beside the number of events that were found."""
+
+    def __init__(self, printer: Console, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Show nothing yet; `clock` counts seconds."""
+        self._printer = printer
+        self._path = path
+        self._clock = clock
+        self._began_s = clock()
+        self._shown: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __call__(self, read_bytes: int, total_bytes: int | None, events: int) -> None:
+        """Bring the bar up to date."""
+        if self._shown is None:
+            if self._clock() - self._began_s < QUIET_S:
+                return
+            self._begin()
+        if self._shown is not None and self._task is not None:
+            # What is read ahead waits to be parsed.
+            self._shown.update(
+                self._task, completed=read_bytes, total=total_bytes, events=f"{events:,} events"
+            )
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
+
+    def _begin(self) -> None:
+        """Show the bar from now on."""
+        from pathlib import PurePath
+
+        from rich.markup import escape
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+        self._shown = Progress(
+            TextColumn("reading {task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[events]}"),
+            console=self._printer,
+            transient=True,
+        )
+        self._task = self._shown.add_task(escape(PurePath(self._path).name), total=None, events="")
+        self._shown.start()

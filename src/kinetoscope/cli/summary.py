@@ -1,0 +1,762 @@
+"""The summary at the end of a run, and of any trace: where the time went, in at most 40 lines."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.cells import cell_len
+from rich.text import Text
+
+from kinetoscope.cli.info import command_line, completeness, peak_text, summed_losses
+from kinetoscope.display import units
+from kinetoscope.display.terminal import UNLIMITED, console
+from kinetoscope.launch.overhead import spacing_of
+from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.tables.costs.flops import Counted, counted_flops
+from kinetoscope.tables.host.breakdown import (
+    HostShares,
+    StepTime,
+    busiest_places,
+    host_shares,
+    part_names,
+    step_time,
+)
+from kinetoscope.tables.host.lines import lines_in
+from kinetoscope.tables.host.loading import in_waits
+from kinetoscope.tables.host.modules import modules_in
+from kinetoscope.tables.host.ops import operators_in, ranges_in
+from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
+from kinetoscope.tables.windows import start_up_steps
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kinetoscope.launch.overhead import Overhead
+    from kinetoscope.launch.recording import Finished
+    from kinetoscope.trace import Trace
+
+
+# The facts of a summary, taken from a trace's tables.
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What ran in the busiest process of those that have no steps while others do, such as a worker of a `DataLoader`.
+
+    Attributes:
+        name: What it is called.
+        whole_ns: How long it was recorded: what shares are of.
+        by_operator: Its first rows of operators.
+        by_line: Its first rows of source lines.
+    """
+
+    name: str
+    whole_ns: int
+    by_operator: tuple[Row, ...]
+    by_line: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Records:
+    """How much was recorded of one process in its steps or, without any, in all.
+
+    Attributes:
+        process: What it is called, empty in a trace of one process.
+        count: How many spans were recorded in them, start-up left out.
+        whole_ns: How long they took.
+        in_steps: Whether they are steps.
+        spacing_ns: How far apart the spans lie, as `spacing_of` says.
+    """
+
+    process: str
+    count: int
+    whole_ns: int
+    in_steps: bool
+    spacing_ns: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a summary tells. Times are those in the steps, start-up left out; without steps, of the whole recording.
+
+    Attributes:
+        operators: How many operators and backward functions ran in the whole trace.
+        threads: How many threads ran anything.
+        whole_ns: The step time of all processes that have steps: the whole of shares.
+        in_steps: Whether there are steps.
+        places: Where the step time of each process and device went.
+        phases_ns: Self time by phase, on all threads: forward and other, backward, optimizer; waits for data left out.
+        steps_ns: The time of each step.
+        start_up: Whether the first step holds what came before the training loop, because its start is not marked.
+        by_operator: The operators with most time.
+        by_range: The ranges with most time, loading of data left out.
+        by_module: The modules with most time.
+        outside_ns: The part of `phases_ns` in no module.
+        by_line: The source lines with most time.
+        work: The operations counted; None where no inputs were recorded to count them from.
+        by_process: The processes of a trace of several, as `process_tree` has them, with `operators` and the `place` in which each
+            worked most, if it did in any.
+        steps_of: Whose steps they are, where the trace is of several processes.
+        elsewhere: What ran in the busiest process without steps, where others have steps.
+        records: How much was recorded of each process, by its share of the process's time; those with steps come first.
+        by_kernel: The first rows of the table `kernels`.
+        devices: The table `devices`, those that ran something.
+        peaks: The peaks of the memory of each device, the largest first; empty when that was not recorded.
+    """
+
+    operators: int
+    threads: int
+    whole_ns: int
+    in_steps: bool
+    places: tuple[StepTime, ...]
+    phases_ns: tuple[int, ...]
+    steps_ns: tuple[int, ...]
+    start_up: bool
+    by_operator: tuple[Row, ...]
+    by_range: tuple[Row, ...]
+    by_module: tuple[Row, ...]
+    outside_ns: tuple[int, ...]
+    by_line: tuple[Row, ...]
+    work: Counted | None
+    peaks: tuple[DevicePeak, ...]
+    by_kernel: tuple[Row, ...] = ()
+    devices: tuple[Row, ...] = ()
+    by_process: tuple[Row, ...] = ()
+    steps_of: str = ""
+    elsewhere: Elsewhere | None = None
+    records: tuple[Records, ...] = ()
+
+    def largest_modules(self, most: int) -> list[Row]:
+        """The largest modules in the order of the tree; none is left out before what it holds."""
+        largest = sorted(
+            range(len(self.by_module)),
+            key=lambda row: (-self.by_module[row]["total_ns"], self.by_module[row]["depth"]),
+        )
+        return [self.by_module[row] for row in sorted(largest[:most]) if self.by_module[row]["total_ns"] > 0]
+
+
+def gather(trace: Trace, rows: int) -> Facts:
+    """Gather the facts of a trace, with at most `rows` operators and lines."""
+    spans, shares = trace.columns("spans"), host_shares(trace)
+    outside = spans["module"] < 0
+    is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
+    phases_ns = np.where(in_waits(trace), 0, shares.own_ns)
+    stepping, of_first = steps_of_one(trace)
+    return Facts(
+        operators=int(is_operator.sum()),
+        threads=len(np.unique(spans["thread"][host_spans(trace)])),
+        whole_ns=shares.whole_ns,
+        in_steps=shares.in_steps,
+        places=tuple(step_time(trace)),
+        phases_ns=_sums(spans["phase"], phases_ns, len(Phase)),
+        steps_ns=tuple(trace.column("steps", "duration_ns")[of_first].tolist()),
+        start_up=bool(start_up_steps(trace)[of_first].any()),
+        by_operator=tuple(operators_in(trace, shares)[:rows]),
+        by_range=tuple(ranges_in(trace, shares)[:rows]),
+        by_module=tuple(modules_in(trace, shares)),
+        outside_ns=_sums(spans["phase"], np.where(outside, phases_ns, 0), len(Phase)),
+        by_line=tuple(lines_in(trace, shares)[:rows]),
+        work=counted_flops(trace) if len(trace.columns("shapes")) else None,
+        peaks=tuple(device_peaks(trace)),
+        by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "calls", "mean_ns"]),
+        devices=tuple(row for row in _first(trace, "devices", None, ["model", "work_ns"]) if row["work_ns"]),
+        by_process=_process_rows(trace, is_operator),
+        steps_of=stepping,
+        records=_records(trace),
+        elsewhere=_other_processes(trace, rows) if shares.in_steps else None,
+    )
+
+
+def _process_rows(trace: Trace, is_operator: Any) -> tuple[Row, ...]:
+    """The processes as a tree, with what each did."""
+    tree = process_tree(trace)
+    if not tree:
+        return ()
+    whose = trace.column("threads", "process_row")[trace.column("spans", "thread")]
+    operators = _sums(whose[is_operator], None, len(tree))
+    places = busiest_places(trace)
+    return tuple(row | {"operators": operators[row["row"]], "place": places.get(row["row"])} for row in tree)
+
+
+def _records(trace: Trace) -> tuple[Records, ...]:
+    """How much was recorded of each process."""
+    table, found = trace.columns("processes"), []
+    rows: list[int | None] = [*range(len(table))]
+    for row in rows or [None]:
+        shares = host_shares(trace, row)
+        name = "" if row is None else table["name"][row]
+        spacing_ns = spacing_of(trace, shares.counts)
+        found.append(Records(name, int(shares.counts.sum()), shares.whole_ns, shares.in_steps, spacing_ns))
+    return tuple(sorted(found, key=lambda one: (not one.in_steps, -one.count / max(1, one.whole_ns))))
+
+
+def _other_processes(trace: Trace, rows: int) -> Elsewhere | None:
+    """The process without steps that worked most."""
+    idle = [
+        place for place in step_time(trace) if place.process >= 0 and place.steps == 0 and place.working_ns
+    ]
+    if not idle:
+        return None
+    process = max(idle, key=lambda place: place.working_ns).process
+    shares: HostShares = host_shares(trace, process)
+    return Elsewhere(
+        trace.columns("processes")["name"][process],
+        shares.whole_ns,
+        tuple(operators_in(trace, shares)[:rows]),
+        tuple(lines_in(trace, shares)[:rows]),
+    )
+
+
+def _first(trace: Trace, name: str, rows: int | None, columns: list[str]) -> tuple[Row, ...]:
+    """The first rows of a table."""
+    table = trace.table(name).select(columns)
+    return tuple((table if rows is None else table.slice(0, rows)).to_pylist())
+
+
+def _sums(keys: Any, values: Any, length: int) -> tuple[int, ...]:
+    """Add up values by key; exact as long as a sum of ns stays below 2 to the 53, which is a hundred days."""
+    return tuple(np.bincount(keys, weights=values, minlength=length).astype(np.int64).tolist())
+
+
+# How the summary is laid out: tables with bars, labelled sentences, texts that fit.
+
+LABEL = 10
+_BAR = 10
+
+
+def table(
+    header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, sizes: list[int], whole: int
+) -> list[Text]:
+    """Lay out rows: a name as wide as there is room, numbers to the right, a bar for the share."""
+    count = len(header)
+    while True:
+        widths = [
+            max([len(header[place]), *(cell_len(row[place]) for row in rows)]) for place in range(1, count)
+        ]
+        bar = _BAR if width >= 72 else 0
+        name_width = width - sum(widths) - 2 * len(widths) - (bar + 2 if bar else 0)
+        if name_width >= 24 or count <= 3:
+            break
+        count -= 1
+    lines = [_row(header[:count], widths, name_width, "bold")]
+    for row, size in zip(rows, sizes, strict=True):
+        line = _row(row[:count], widths, name_width, "")
+        if bar:
+            line.append("  ").append(_bar(size / whole if whole else 0, bar), style="cyan")
+        lines.append(line)
+    return lines
+
+
+def _row(cells: tuple[str, ...], widths: list[int], name_width: int, style: str) -> Text:
+    """Lay out one row."""
+    name = cut(cells[0], name_width)
+    text = name + " " * (name_width - cell_len(name))
+    text += "".join(
+        "  " + " " * (width - cell_len(cell)) + cell for cell, width in zip(cells[1:], widths, strict=True)
+    )
+    return Text(text, style=style)
+
+
+def _bar(share: float, width: int) -> str:
+    """Draw a share as a bar, in eighths of a cell."""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def fold(label: str, text: str, width: int, style: str = "", indent: int | None = None) -> list[Text]:
+    """Fold a sentence under its label."""
+    indent = (LABEL if label else 0) if indent is None else indent
+    lines, line = [], ""
+    for word in text.split():
+        if line and cell_len(line) + 1 + cell_len(word) > width - indent:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    lines.append(line)
+    return [
+        Text.assemble(
+            (label.ljust(indent) if place == 0 else " " * indent, "bold"), (cut(part, width - indent), style)
+        )
+        for place, part in enumerate(lines)
+    ]
+
+
+def cut(text: str, width: int) -> str:
+    """Shorten a text to a width, and keep what would disturb a terminal out of it."""
+    text = "".join(character if character.isprintable() else "·" for character in text)
+    if cell_len(text) <= width:
+        return text
+    while text and cell_len(text) > width - 1:
+        text = text[: max(0, min(len(text) - 1, width - 1))]
+    return text + "…"
+
+
+MOST_LINES = 40
+WIDEST = 100
+NARROWEST = 40
+_MOST_DEVICES = 4
+
+
+def print_summary(finished: Finished, printer: Console | None = None, rows: int = 9) -> None:
+    """Print the summary on standard error, or on `printer`; `rows` of each table at most, and 40 lines in all."""
+    printer = printer or console(stderr=True)
+    width = WIDEST if printer.width >= UNLIMITED else max(NARROWEST, min(WIDEST, printer.width))
+    for line in summary_lines(finished, width, rows):
+        line.truncate(max(1, printer.width), overflow="ellipsis")
+        printer.print(line, soft_wrap=True)
+
+
+def print_trace(trace: Trace, path: str) -> None:
+    """Print the summary of a trace that was recorded at another time, on standard output."""
+    from kinetoscope.launch.options import Wanted
+    from kinetoscope.launch.program import Program
+    from kinetoscope.launch.recording import Finished
+
+    name, info = PurePath(path).name, trace.info
+    program = info.get("program")
+    ended = program.get("ended", "") if isinstance(program, dict) else ""
+    missing = completeness(trace)
+    told = Finished(
+        trace=trace,
+        program=Program(name, is_module=True),
+        ended=str(ended),
+        wanted=Wanted(prefix=Path(name), memory=bool(info.get("profile_memory"))),
+        files=(),
+        engine=str(info.get("engine", "kineto")),
+        notes=(missing,) if trace.info.get("complete") is False else (),
+        here=False,
+    )
+    print_summary(told, console())
+
+
+def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
+    """Make the lines of the summary, none wider than `width` cells."""
+    facts = gather(finished.trace, rows)
+    head = [Text(), _title(finished, width), *_totals(finished, facts, width), *_steps(facts, width)]
+    head += _divided(facts, width)
+    foot = [
+        *_devices(facts, width),
+        *_memory(finished, facts, width),
+        *_lost(finished, width),
+        *_cost(finished, facts, width),
+        *_files(finished, width),
+    ]
+    room = MOST_LINES - len(head) - len(foot) - 1
+    body: list[Text] = []
+    for most in range(rows, -1, -1):
+        tables = [
+            _processes(facts, width, min(6, most)),
+            _kernels(facts, width, min(6, most)),
+            _operators(facts, width, most),
+            _ranges(facts, width, min(4, most)),
+            _modules(facts, width, most),
+            _lines(finished, facts, width, min(5, most)),
+            _elsewhere(finished, facts, width, min(3, most)),
+        ]
+        body = [line for table in tables if len(table) > 1 for line in (Text(), *table)]
+        if len(body) <= room:
+            break
+    return [*head, *body, Text(), *foot][:MOST_LINES]
+
+
+# ------------------------------------------------------------------------------------------------------------- head
+
+
+def _title(finished: Finished, width: int) -> Text:
+    """What ran, between rules."""
+    ran = (
+        command_line(finished.trace.info).removeprefix("python ").partition(" (")[0] or finished.program.name
+    )
+    name = cut(ran, width - 19)
+    rule = "━" * (width - cell_len(name) - 16)
+    return Text.assemble(
+        ("━━ ", "cyan"), ("kinetoscope", "bold cyan"), " ", (name, "bold"), (f" {rule}", "cyan")
+    )
+
+
+def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
+    """How long, how much, how it ended."""
+    recorded_ns = finished.trace.duration_ns
+    told = [
+        f"{units.duration(recorded_ns)} recorded",
+        f"{units.count(facts.operators, 'operator')} on {units.count(facts.threads, 'thread')}"
+        + (f" of {len(facts.by_process)} processes" if facts.by_process else ""),
+        f"{finished.engine} engine",
+        finished.ended,
+    ]
+    lines = fold("", ", ".join(filter(None, told)), width)
+    work = facts.work
+    if work is not None and work.covered_percent is not None:
+        counted = work.why
+        if work.flops is not None:
+            rate = work.flops * 1e9 / recorded_ns if recorded_ns else 0.0
+            counted = f"{units.operations(work.flops)}, {units.operations(rate)}/s; known for "
+            counted += f"{work.covered_percent:.1f} % of the operators' time"
+        lines += fold("", counted, width)
+    for note in finished.notes:
+        lines += fold("", f"note: {note}", width, style="yellow")[:3]
+    return lines
+
+
+def _steps(facts: Facts, width: int) -> list[Text]:
+    """How long the steps took, and how evenly."""
+    steps = facts.steps_ns
+    if not steps:
+        return fold("steps", "none found: no optimizer stepped while recording", width)
+    # What comes before the loop would make all its steps look alike.
+    compared = steps[1:] if facts.start_up else steps
+    told = (
+        f"{units.count(len(steps), 'step')} · min {units.duration(min(compared))}"
+        f" · median {units.duration(median(compared))} · max {units.duration(max(compared))}"
+    )
+    first = f"first, with the start-up: {units.duration(steps[0])}" if facts.start_up else ""
+    told += f" · of {facts.steps_of}" if facts.steps_of else ""
+    lines = fold("", told, width, style="bold")
+    line = lines[-1]
+    if (room := width - line.cell_len - 3) >= 8:
+        line.append("   ").append(units.sparkline(compared, min(room, 32)), style="green")
+    else:
+        line = Text(units.sparkline(compared, min(width, 32)), style="green")
+        lines.append(line)
+    if first and line.cell_len + 3 + cell_len(first) <= width:
+        line.append(f"   {first}", style="dim")
+    elif first:
+        lines += fold("", first, width, style="dim")
+    return lines
+
+
+def _divided(facts: Facts, width: int) -> list[Text]:
+    """Where the step time went: the parts of the table `breakdown`, which add up to it."""
+    lines = []
+    named = [place for place in facts.places if place.steps or not facts.in_steps]
+    for place in named[:_MOST_DEVICES]:
+        on_host = place.device == "cpu"
+        parts = [
+            (f"{name} {units.percent(part_ns, place.duration_ns)}", part_ns)
+            for name, part_ns in zip(part_names(on_host), place.parts_ns, strict=True)
+            if part_ns
+        ]
+        parts.sort(key=lambda part: -part[1])
+        whose = (
+            " of " + _place_name(facts, place) if len(named) > 1 else "" if on_host else f" of {place.device}"
+        )
+        label = f"{'step' if place.steps else 'recorded'} time{whose}"
+        lines += fold("", f"{label}: {', '.join(text for text, _ in parts)}", width) if parts else []
+    if more := len(named) - _MOST_DEVICES:
+        lines += fold("", f"and {more:,} more: see the table `breakdown`", width) if more > 0 else []
+    phases = [
+        f"{name} {units.percent(part_ns, facts.whole_ns)}"
+        for name, part_ns in zip(("forward and other", "backward", "optimizer"), facts.phases_ns, strict=True)
+        if part_ns
+    ]
+    if sum(facts.phases_ns[1:]):
+        lines += fold("", f"by phase, of {_whole(facts)}: {', '.join(phases)}", width)
+    return lines
+
+
+def _place_name(facts: Facts, place: StepTime) -> str:
+    """Whose step time it is."""
+    names = {row["row"]: row["name"] for row in facts.by_process}
+    whose = f"rank {place.rank}" if place.rank >= 0 else names.get(place.process, "")
+    return " ".join(filter(None, (whose, "" if place.device == "cpu" and whose else place.device)))
+
+
+def _whole(facts: Facts) -> str:
+    """What shares are of, in words."""
+    return "step time" if facts.in_steps else "the recorded time"
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def _processes(facts: Facts, width: int, most: int) -> list[Text]:
+    """The processes as a tree, where there are many the first and those that worked most; each with the share of its own time."""
+
+    def worked_ns(row: Row) -> int:
+        return row["place"].working_ns if row["place"] else 0
+
+    # The program itself, and then those that worked most.
+    largest = sorted(
+        range(len(facts.by_process)), key=lambda row: (row > 0, -worked_ns(facts.by_process[row]), row)
+    )
+    rows = [facts.by_process[row] for row in sorted(largest[:most])]
+    if not rows:
+        return []
+    cells = [
+        (
+            f"{'  ' * row['depth']}{row['name']} ({row['pid']})",
+            units.duration(worked_ns(row)),
+            units.percent(worked_ns(row), place.duration_ns) if (place := row["place"]) else "–",
+            f"{units.duration(place.duration_ns)} {'of steps' if place.steps else 'recorded'}"
+            if place
+            else "",
+            f"{row['operators']:,}",
+        )
+        for row in rows
+    ]
+    left_out = len(facts.by_process) - len(rows)
+    label = f"processes (the {len(rows)} largest of {len(facts.by_process)})" if left_out else "processes"
+    on_host = all(place.device == "cpu" for place in facts.places)
+    header = (label, "in operators" if on_host else "busy", "share", "of its", "operators")
+    sizes = [round(1000 * worked_ns(row) / row["place"].duration_ns) if worked_ns(row) else 0 for row in rows]
+    return table(header, cells, width, sizes, 1000)
+
+
+def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
+    """The kernels that took most, as shares of all time in kernels."""
+    rows = facts.by_kernel[:most]
+    cells = [
+        (
+            row["name"],
+            units.duration(row["total_ns"]),
+            # No share where all kernels together took no time.
+            units.percent(row["kernel_percent"] or 0, 0 if row["kernel_percent"] is None else 100),
+            f"{row['calls']:,}",
+            units.duration(row["mean_ns"]),
+        )
+        for row in rows
+    ]
+    header = ("kernels", "time", "of all", "calls", "mean")
+    sizes = [round((row["kernel_percent"] or 0) * 1000) for row in rows]
+    return table(header, cells, width, sizes, 100_000)
+
+
+def _operators(facts: Facts, width: int, most: int) -> list[Text]:
+    """The operators that took most themselves, as shares of step time."""
+    return _operator_rows("operators", facts.by_operator[:most], facts.whole_ns, width)
+
+
+def _operator_rows(label: str, rows: Sequence[Row], whole_ns: int, width: int) -> list[Text]:
+    """A table of operators."""
+    rows = [row for row in rows if row["self_ns"]]
+    cells = [
+        (
+            row["name"],
+            units.duration(row["self_ns"]),
+            units.percent(row["self_ns"], whole_ns),
+            f"{row['count']:,}",
+            units.duration(row["self_ns"] / row["count"]),
+        )
+        for row in rows
+    ]
+    return table(
+        (label, "self", "share", "calls", "mean"), cells, width, [row["self_ns"] for row in rows], whole_ns
+    )
+
+
+def _ranges(facts: Facts, width: int, most: int) -> list[Text]:
+    """The ranges that took most, with all that ran in them."""
+    rows = facts.by_range[:most]
+    cells = [
+        (
+            row["name"],
+            units.duration(row["total_ns"]),
+            units.percent(row["total_ns"], facts.whole_ns),
+            f"{row['count']:,}",
+            units.duration(row["total_ns"] / row["count"]),
+        )
+        for row in rows
+    ]
+    header = ("ranges", "total", "share", "calls", "mean")
+    return table(header, cells, width, [row["total_ns"] for row in rows], facts.whole_ns)
+
+
+def _elsewhere(finished: Finished, facts: Facts, width: int, most: int) -> list[Text]:
+    """What the busiest process without steps did: its source lines or, without any, its operators."""
+    other = facts.elsewhere
+    if other is None:
+        return []
+    if other.by_line:
+        return _line_rows(
+            f"source lines of {other.name}", other.by_line[:most], other.whole_ns, finished, width
+        )
+    return _operator_rows(f"operators of {other.name}", other.by_operator[:most], other.whole_ns, width)
+
+
+def _modules(facts: Facts, width: int, most: int) -> list[Text]:
+    """The tree of the modules that took most, with all inside them, and what ran in none."""
+    optimizer_ns = facts.outside_ns[Phase.OPTIMIZER]
+    forward_ns, backward_ns = facts.outside_ns[Phase.FORWARD], facts.outside_ns[Phase.BACKWARD]
+    outside = [
+        ("(optimizer)", optimizer_ns, 0, 0),
+        ("(in no module)", forward_ns + backward_ns, forward_ns, backward_ns),
+    ]
+    outside = [row for row in outside if row[1]]
+    inside = [
+        (_module_name(row), row["total_ns"], row["forward_ns"], row["backward_ns"])
+        for row in facts.largest_modules(most)
+    ]
+    if not inside:
+        return []
+    rows = [*inside, *outside]
+    cells = [
+        (
+            name,
+            units.duration(total_ns),
+            units.percent(total_ns, facts.whole_ns),
+            *(units.duration(part_ns) if part_ns else "–" for part_ns in (forward_ns, backward_ns)),
+        )
+        for name, total_ns, forward_ns, backward_ns in rows
+    ]
+    header = ("modules", "total", "share", "forward", "backward")
+    return table(header, cells, width, [row[1] for row in rows], facts.whole_ns)
+
+
+def _module_name(row: Row) -> str:
+    """A module's path and class, indented by its place in the tree."""
+    name = f"{'  ' * row['depth']}{row['path']}"
+    return name if row["class"] in ("", row["path"]) else f"{name}  {row['class']}"
+
+
+def _lines(finished: Finished, facts: Facts, width: int, most: int) -> list[Text]:
+    """The lines of the program that took most."""
+    return _line_rows("source lines", facts.by_line[:most], facts.whole_ns, finished, width)
+
+
+def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finished, width: int) -> list[Text]:
+    """A table of lines, with their text where there is room for it."""
+    rows = [row for row in rows if row["self_ns"] > 0]
+    cells = [
+        (
+            f"{_short_path(row['file'], finished)}:{row['line']}  {_source(row, finished) or row['function']}",
+            units.duration(row["self_ns"]),
+            units.percent(row["self_ns"], whole_ns),
+        )
+        for row in rows
+    ]
+    return table((label, "self", "share"), cells, width, [row["self_ns"] for row in rows], whole_ns)
+
+
+# -------------------------------------------------------------------------------------------------------------- foot
+
+
+def _devices(facts: Facts, width: int) -> list[Text]:
+    """How busy each device was."""
+    places = [place for place in facts.places if place.device != "cpu"]
+    models = [row["model"] for row in facts.devices]
+    models = models if len(models) == len(places) else [""] * len(places)
+    told = [
+        f"{_place_name(facts, place)} busy {units.percent(place.working_ns, place.duration_ns)} of"
+        f" {'step time' if place.steps else 'the recorded time'}{f' ({model})' if model else ''}"
+        for place, model in zip(places[:_MOST_DEVICES], models, strict=False)
+    ]
+    if more := len(places) - len(told):
+        told.append(f"and {more:,} more: see the table `breakdown`")
+    return fold("devices", ", ".join(told), width) if told else []
+
+
+def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
+    """The memory peak of each device or, where that was not recorded, of the process."""
+    process = _process_peak_bytes() if finished.here else 0
+    of_process = f"the process held {units.size(process)} at most" if process else ""
+    if facts.peaks:
+        told = [
+            f"peak {peak_text(peak)}, after {units.duration(peak.time_ns)}"
+            for peak in facts.peaks[:_MOST_DEVICES]
+        ]
+        if more := len(facts.peaks) - len(told):
+            told.append(f"and {more:,} more devices")
+        return fold("memory", "; ".join([*told, *filter(None, [of_process])]), width)
+    if finished.wanted.memory:
+        return fold("memory", "no allocation was seen", width)
+    hint = "--memory records the tensors'" if finished.here else "that of tensors was not recorded"
+    return fold("memory", "; ".join(filter(None, (of_process, hint))), width)
+
+
+def _lost(finished: Finished, width: int) -> list[Text]:
+    """What is missing from the trace."""
+    losses = summed_losses(finished.trace)
+    if not losses:
+        return fold("lost", "nothing", width)
+    told = "; ".join(f"{count:,} {what} ({why.rstrip('.')})" for (what, why), count in losses.items())
+    return fold("lost", told, width, style="yellow")[:4]
+
+
+def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
+    """What recording cost."""
+    overhead = finished.overhead
+    if not finished.here:
+        return []
+    if overhead is None:
+        return fold("overhead", "not measured", width)
+    records, *others = facts.records
+    cost_ns = overhead.record_ns(records.spacing_ns)
+    if cost_ns <= 0:
+        return fold(
+            "overhead", "too small to be measured here, on a machine that is busy with other things", width
+        )
+    told = (
+        f"{_cost_share(overhead, records, of=_whole(facts))}{f' of {records.process}' if records.process else ''}: an estimate "
+        f"from {units.count(records.count, 'record')} in it times {units.duration(cost_ns)}, measured just now on two small "
+        f"training steps{', while the machine was busy: rough' if overhead.is_rough else ''}"
+    )
+    if others := [one for one in others if not one.in_steps and one.count]:
+        told += f"; {_cost_share(overhead, others[0], of='the recorded time')} of {others[0].process}"
+    return fold("overhead", told, width)
+
+
+def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
+    """The share that recording had in the time of a process, without which the rest would have been all, and its bounds."""
+    one, low, high = (
+        units.percent(share, 1.0)
+        for share in overhead.share(records.count, records.spacing_ns, records.whole_ns)
+    )
+    if one == high:
+        return f"{one} of {of}"
+    return f"about {one} of {of} (between {low.removesuffix(' %')} and {high})"
+
+
+def _files(finished: Finished, width: int) -> list[Text]:
+    """What was written, and what to do with it."""
+    lines = []
+    for place, path in enumerate(finished.files):
+        shown = finished.wanted.shown(path)
+        use = (
+            f"kinetoscope info {shown}" if path.suffix == ".ktrace" else "open it in https://ui.perfetto.dev"
+        )
+        told = f"{shown}  {units.size(path.stat().st_size)}"
+        if LABEL + cell_len(told) + cell_len(use) + 3 > width:
+            lines += [
+                *fold("files" if place == 0 else "", told, width, indent=LABEL),
+                *fold("", use, width, style="dim", indent=LABEL),
+            ]
+        else:
+            label = ("files" if place == 0 else "").ljust(LABEL)
+            lines.append(Text.assemble((label, "bold"), told, "   ", (use, "dim")))
+    return lines
+
+
+def _short_path(path: str, finished: Finished) -> str:
+    """A path as short as it can be told apart: from the folder of the command line, else its name."""
+    inside = Path(finished.wanted.shown(Path(path)))
+    return str(inside) if not inside.is_absolute() and len(str(inside)) <= 24 else inside.name
+
+
+def _source(row: Row, finished: Finished) -> str:
+    """The text of a line, where the file is that of the run and can be read."""
+    try:
+        return linecache.getline(row["file"], row["line"]).strip() if finished.here else ""
+    except ValueError:  # a name that no file can have
+        return ""
+
+
+def _process_peak_bytes() -> int:
+    """The most physical memory this process ever held."""
+    try:
+        import resource
+    except ImportError:  # not on every platform
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

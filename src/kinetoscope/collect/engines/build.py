@@ -1,0 +1,256 @@
+"""Compiles the recorder against the torch and the Python that are installed here.
+
+Runs in two ways: as a module of the package, when no built recorder fits the installed torch, and as a stand-alone
+script (``python _build.py --output DIR``) while a wheel is built. It imports nothing of Kinetoscope for that reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+_MACHINES = ("x86_64", "aarch64")
+# pyproject.toml and README.md say the same.
+OLDEST_TORCH = (2, 7)
+
+
+class BuildError(Exception):
+    """Why the recorder could not be compiled, in one sentence."""
+
+
+def why_too_old(torch: Any) -> str:
+    """Why nothing can be recorded with this torch, in one sentence; empty for one that is new enough."""
+    numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST_TORCH:
+        return ""
+    needed = ".".join(map(str, OLDEST_TORCH))
+    return f"recording needs torch {needed} or newer, and torch {torch.__version__} is installed here"
+
+
+def source_root() -> Path:
+    """The folder that holds ``recorder/`` and ``core/``: beside this file in a wheel, ``native/`` in a checkout."""
+    packaged = _HERE / "recorder_source"
+    for root in (packaged, _HERE.parents[3] / "native"):
+        if (root / "recorder" / "recorder.cpp").is_file():
+            return root
+    raise BuildError(f"the recorder's sources are missing (looked in {packaged})")
+
+
+def _sources(root: Path) -> list[Path]:
+    own = [*(root / "recorder").glob("*.cpp"), *(root / "recorder").glob("*.c")]
+    return sorted([*own, root / "core" / "fault_guard.cpp"])
+
+
+def _source_digest(root: Path) -> str:
+    digest = hashlib.sha256()
+    shared = [root / "core" / name for name in ("fault_guard.h", "recording_format.h")]
+    headers = [*(root / "recorder").glob("*.h"), *shared]
+    for path in sorted([*_sources(root), *headers], key=lambda path: path.name):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    # The flags are part of what was built.
+    digest.update(" ".join(_flags()).encode())
+    return digest.hexdigest()[:12]
+
+
+def prebuilt_name(version: str, python: str | None = None) -> str:
+    """File name, in a wheel, of the recorder for all patch releases of a torch, which share their binary interface.
+
+    Args:
+        version: The version of torch.
+        python: The version of Python with one dot; without it of the one that runs.
+    """
+    minor = ".".join(version.partition("+")[0].split(".")[:2])
+    python = python or f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"kinetoscope_recorder-torch{minor}-py{python}-{platform.machine()}-{_source_digest(source_root())}.so"
+
+
+def _flags() -> list[str]:
+    return ["-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+
+
+def library_name(torch: Any) -> str:
+    """File name of the recorder for this torch, Python, C library, machine and source: any change makes another name."""
+    version = str(torch.__version__).replace("+", "-")
+    python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    # Machines that share a home folder may not share the C library, and an older one does not load what a newer one linked.
+    libc = "".join(platform.libc_ver()) or "libc"
+    digest = _source_digest(source_root())
+    return f"kinetoscope_recorder-torch{version}-{python}-{libc}-{platform.machine()}-{digest}.so"
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library has all the bytes that its headers speak of; loading one that was cut short kills the process."""
+    with library.open("rb") as file:
+        header = file.read(64)
+        size = file.seek(0, os.SEEK_END)
+    if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+        return False
+    sections, entry_bytes, entries = struct.unpack_from("<Q", header, 40) + struct.unpack_from(
+        "<HH", header, 58
+    )
+    # The linker writes the table of sections last.
+    return bool(size >= sections + entry_bytes * entries)
+
+
+def cache_directory() -> Path:
+    """Where compiled recorders are kept: ``$KINETOSCOPE_CACHE``, else the user's cache folder."""
+    if chosen := os.environ.get("KINETOSCOPE_CACHE"):
+        return Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "kinetoscope"
+
+
+def compilers() -> tuple[list[str], list[str]]:
+    """The commands that compile C++ and C; the variables may hold more than one word, such as ``ccache g++``.
+
+    Raises:
+        BuildError: There is no C++ compiler.
+    """
+    cxx = shlex.split(os.environ.get("CXX", "")) or _found("g++", "clang++", "c++")
+    if not cxx:
+        raise BuildError("no C++ compiler was found: install g++ or clang++, or set CXX")
+    # A C++ compiler compiles C as well, if one says so.
+    cc = shlex.split(os.environ.get("CC", "")) or _found("gcc", "clang", "cc") or [*cxx, "-x", "c"]
+    return cxx, cc
+
+
+def _found(*names: str) -> list[str]:
+    return next(([path] for path in map(shutil.which, names) if path), [])
+
+
+def _check_platform() -> None:
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        raise BuildError(
+            f"the recorder runs on Linux on {' and '.join(_MACHINES)}, not on {sys.platform} {platform.machine()}"
+        )
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise BuildError("the recorder does not know the free-threaded build of Python yet")
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        raise BuildError("the headers of Python are missing: install its development package (python3-dev)")
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"the compiler {command[0]} does not run: {error.strerror}") from error
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise BuildError(
+            f"{Path(command[0]).name} failed: {lines[0] if lines else f'exit code {done.returncode}'}"
+        )
+
+
+@contextmanager
+def _only_one_builder(folder: Path) -> Iterator[None]:
+    """Lets one process of many (ranks of a job) compile; the others wait and find its result."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / "building.lock", "w")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise BuildError(
+            f"the compiled recorder cannot be kept in {folder} ({error.strerror}): set KINETOSCOPE_CACHE to a folder that "
+            "can be written to"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
+    """Compiles the recorder for ``torch`` into ``folder`` unless it is there already.
+
+    Args:
+        torch: The imported torch module, whose headers and libraries are used.
+        folder: Where the library goes; made if missing.
+        progress: Called with one line of text when a compilation begins.
+
+    Returns:
+        Path of the library.
+
+    Raises:
+        BuildError: There is no compiler, no header, no source or no way to run here; the message says which.
+    """
+    _check_platform()
+    if problem := why_too_old(torch):
+        raise BuildError(problem)
+    target = folder / library_name(torch)
+    if target.is_file() and is_whole(target):
+        return target
+    cxx, cc = compilers()
+    torch_root = Path(torch.__file__).parent
+    root = source_root()
+    include = torch_root / "include"
+    if not (include / "ATen" / "record_function.h").is_file():
+        raise BuildError(f"torch {torch.__version__} has no headers at {include}")
+    headers = [
+        *("-I", sysconfig.get_path("include"), "-I", str(Path(sysconfig.get_path("include"), "internal"))),
+        *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
+    ]
+    abi = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    if torch.distributed.is_available():
+        abi.append("-DKINETOSCOPE_DISTRIBUTED")
+    libraries = [f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-ltorch_python", "-lc10"]
+
+    with _only_one_builder(folder):
+        if target.is_file() and is_whole(target):
+            return target
+        progress(
+            f"compiling the recorder for torch {torch.__version__} (once, about a minute of processor time)"
+        )
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+
+            def compile_one(source: Path) -> str:
+                made = str(Path(scratch, source.name + ".o"))
+                language = [*cxx, "-std=c++20", *abi] if source.suffix == ".cpp" else [*cc, "-std=c11"]
+                _run([*language, *_flags(), *headers, "-c", str(source), "-o", made])
+                return made
+
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                objects = list(pool.map(compile_one, _sources(root)))
+            library = Path(scratch, "recorder.so")
+            _run([*cxx, "-shared", "-pthread", "-o", str(library), *objects, *libraries])
+            # A rename is whole or not at all, so no other process ever loads half a library.
+            library.replace(target)
+    return target
+
+
+def main() -> int:
+    """Builds into ``--output`` and prints the path; on failure prints one line and returns 1."""
+    parser = argparse.ArgumentParser(description="Compile Kinetoscope's recorder for the installed torch.")
+    parser.add_argument("--output", type=Path, required=True)
+    folder = parser.parse_args().output
+    try:
+        import torch
+    except ImportError as error:
+        print(f"torch cannot be imported: {error}", file=sys.stderr)
+        return 1
+    try:
+        print(build(torch, folder, lambda line: print(line, file=sys.stderr)))
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    (folder / "building.lock").unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

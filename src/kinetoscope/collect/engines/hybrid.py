@@ -1,0 +1,189 @@
+"""The joined engine: our recorder sees the host, torch's collector the devices, and one trace has both.
+
+Stacks, modules and shapes cost what they cost in the native engine, and torch's collector, which is not asked for the
+operators, has that much less to write. Calls of a device's runtime lie inside the operators that made them: this is how
+the two are one, and how their clocks are checked; see `kinetoscope.combine.device`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from typing import TYPE_CHECKING
+
+from torch.profiler import ProfilerActivity
+
+from kinetoscope._errors import KinetoscopeError, StateError
+from kinetoscope.collect.engines.experimental import for_torchs_collector
+from kinetoscope.collect.engines.kineto import KinetoEngine
+from kinetoscope.collect.engines.native import NativeEngine
+from kinetoscope.collect.session.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect.engines.engine import Engine, Recording, RecordingRequest
+    from kinetoscope.trace import Trace
+
+_HOST = frozenset({ProfilerActivity.CPU})
+_LOW_BITS = (1 << 32) - 1
+
+
+class JoinedEngine:
+    """Records the host with the native recorder and devices with torch's collector."""
+
+    name = "native"
+    # Settings of torch's collector have an effect.
+    has_torchs_collector = True
+
+    def __init__(self, host: Engine | None = None, devices: Engine | None = None) -> None:
+        """Nothing is loaded before `prepare`.
+
+        Args:
+            host: What records the host; None for the native engine.
+            devices: What records the devices; None for torch's collector.
+        """
+        self._host: Engine = NativeEngine() if host is None else host
+        self._devices: Engine = KinetoEngine() if devices is None else devices
+        self._running = False
+
+    def prepare(self, request: RecordingRequest) -> None:
+        """Prepare both.
+
+        Raises:
+            RecorderError: The native recorder is not available, or cannot record what is asked for.
+            StateError: torch's collector is already in use.
+        """
+        if request.profile_memory:
+            warn_user(
+                "the memory of devices is not recorded: torch reports it to its own collector only. engine='kineto' records "
+                "it."
+            )
+        filters = {
+            activity: kinds for activity, kinds in request.activity_filters.items() if activity not in _HOST
+        }
+        self._host.prepare(
+            dataclasses.replace(request, activities=request.activities & _HOST, activity_filters={})
+        )
+        # Of the devices' side nothing is wanted that belongs to operators, nor its own file.
+        of_devices = dataclasses.replace(
+            request,
+            activities=request.activities - _HOST,
+            activity_filters=filters,
+            path=None,
+            ring_bytes=None,
+            info={},
+            # Its event objects would be of the devices alone; nobody is shown them.
+            experimental_config=for_torchs_collector(request.experimental_config, trace_only=True),
+            record_shapes=False,
+            profile_memory=False,
+            with_stack=False,
+            with_flops=False,
+            with_modules=False,
+            python_calls=False,
+            module_spans=False,
+            record_function_ids=False,
+        )
+        self._devices.prepare(of_devices)
+
+    def start(self) -> None:
+        """Start both, or none: the devices first, so that no operator runs whose kernels nobody sees.
+
+        Raises:
+            StateError: Nothing was prepared, or one of the recorders is in use.
+            RecorderError: The recording's file cannot be made.
+        """
+        # Before both: an interrupt in the middle of it must find something that can be stopped.
+        self._running = True
+        try:
+            self._devices.start()
+            self._host.start()
+        except BaseException:
+            self._running = False
+            with contextlib.suppress(KinetoscopeError):
+                self._devices.stop().discard()
+            raise
+
+    def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Switch activities off or on, each where it is recorded."""
+        if activities & _HOST:
+            self._host.toggle(enable, activities & _HOST)
+        if activities - _HOST:
+            self._devices.toggle(enable, activities - _HOST)
+
+    def stop(self) -> JoinedRecording:
+        """Close the host's books, then wait for the devices and close theirs.
+
+        Raises:
+            StateError: Nothing is being recorded.
+        """
+        if not self._running:
+            raise StateError("nothing is being recorded: call start() first.")
+        # The runtime of a device knows a thread by what is left of pthread's number of it in 32 bits.
+        threads = {
+            (thread.ident or 0) & _LOW_BITS: thread.native_id or -1 for thread in threading.enumerate()
+        }
+        try:
+            host = self._host.stop()
+        finally:
+            # Whatever became of the host's side: torch's collector must not be left running.
+            devices, failure = self._stop_devices()
+            self._running = False
+        return JoinedRecording(host, devices, threads, failure)
+
+    def _stop_devices(self) -> tuple[Recording | None, str]:
+        """The devices' recording, or why there is none: the host's is worth keeping without it."""
+        try:
+            return self._devices.stop(), ""
+        except (KinetoscopeError, RuntimeError) as error:
+            return None, str(error)
+
+
+class JoinedRecording:
+    """Two recordings of the same time."""
+
+    def __init__(
+        self, host: Recording, devices: Recording | None, threads: dict[int, int], failure: str
+    ) -> None:
+        """Keep both; `threads` are the system's numbers of threads by those of the device's runtime."""
+        self._host = host
+        self._devices = devices
+        self._threads = threads
+        self._failure = failure
+        self._trace: Trace | None = None
+        self._lock = threading.Lock()
+
+    def trace(self) -> Trace:
+        """Both as one trace, put together by the first call.
+
+        Raises:
+            StateError: The recording was discarded before it was read.
+        """
+        from kinetoscope.combine.device import join_device
+
+        with self._lock:
+            if self._trace is None:
+                host = self._host.trace()
+                if self._devices is None:
+                    self._trace = _without_devices(host, self._failure)
+                else:
+                    self._trace = join_device(host, self._devices.trace(), self._threads)
+            return self._trace
+
+    def discard(self) -> None:
+        """Forget both."""
+        self._host.discard()
+        if self._devices is not None:
+            self._devices.discard()
+
+
+def _without_devices(host: Trace, why: str) -> Trace:
+    """The host's trace alone, which says what is missing."""
+    from kinetoscope.collect.engines.kineto import delivered
+    from kinetoscope.trace import Trace
+
+    tables = delivered(host)
+    lost = {name: list(host.column("losses", name)) for name in ("what", "count", "where", "why")}
+    for name, value in (("what", "what ran on devices"), ("count", 1), ("where", "spans"), ("why", why)):
+        lost[name].append(value)
+    tables["losses"] = lost
+    return Trace.from_columns(tables, strings=host.strings, info=host.info)

@@ -1,0 +1,1007 @@
+"""The engine of last resort and of every device: torch's own collector.
+
+Collecting and stopping cost what they cost in `torch.profiler`. What comes after is ours: torch writes its recording as
+text, and our reader makes columns of it; see `kinetoscope.collect.engines.kineto`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import functools
+import inspect
+import json
+import os
+import re
+import socket
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import torch
+import torch.profiler
+from torch.autograd import profiler as collector
+from torch.profiler import ProfilerActivity
+
+from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
+from kinetoscope.collect.engines.engine import StillRecordingError
+from kinetoscope.collect.engines.experimental import for_torchs_collector, has_setting
+from kinetoscope.collect.engines.machine import boot, monotonic_of_realtime_ns
+from kinetoscope.collect.engines.pauses import Pauses
+from kinetoscope.collect.session.activities import extensions, name_of
+from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.storages import Living, StorageWatch
+from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
+from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRANSFER_MARKS, SpanKind
+from kinetoscope.trace import Trace
+
+if TYPE_CHECKING:
+    from kinetoscope.collect.engines.engine import RecordingRequest
+
+
+# From what our reader made of torch's text to the columns of a live recording: what the text does not say, or too much.
+
+Tables = dict[str, dict[str, Any]]
+
+_OF_THE_CPU = ("cpu_op", "user_annotation", "python_function")
+# Namespace and name of an operator as schemas spell them, and behind a point what may be an overload.
+_WITH_OVERLOAD = re.compile(r"(\w+::\w+)\.([\w.]+)")
+# What torch writes in place of a name that it does not know how to write.
+UNWRITABLE = "unknown"
+DEVICE_TYPES = {"CUDA": 1, "XPU": 12, "HPU": 15, "MTIA": 19, "PrivateUse1": 20}
+
+# torch's own numbers of threads by those of the system, as far as they are known in this process.
+_numbers: dict[int, int] = {}
+_numbers_lock = threading.Lock()
+
+
+def leave_out(
+    native: dict[str, Any], kinds: frozenset[str] | None, off_ns: Sequence[tuple[int, float]]
+) -> None:
+    """Take out what was not asked for: torch writes all operators, whichever were chosen and while they are switched off.
+
+    Args:
+        native: What `_core.ChromeReader.finish` returned; changed.
+        kinds: The names of the kinds of host events that are wanted; None means all.
+        off_ns: Windows in nanoseconds of the clock on the wall; what began on the host in them goes.
+    """
+    spans = native["spans"]
+    unwanted = np.zeros(len(spans["thread"]), dtype=bool)
+    if kinds is not None:
+        rows = [
+            row
+            for row, category in enumerate(native["categories"])
+            if category in _OF_THE_CPU and category.upper() not in kinds
+        ]
+        unwanted |= np.isin(spans["category"], rows)
+    if off_ns:
+        on_host = native["threads"]["on_device"][spans["thread"]] == 0
+        # Python's numbers, for an open end is infinite.
+        start_ns = spans["start_ns"] + _base_ns(native)
+        for begin_ns, end_ns in off_ns:
+            unwanted |= on_host & (start_ns >= begin_ns) & (start_ns < end_ns)
+    if not unwanted.any():
+        return
+    kept = ~unwanted
+    place = np.where(kept, np.cumsum(kept) - 1, -1)
+    native["spans"] = {name: values[kept] for name, values in spans.items()}
+    for name in ("kernels", "copies"):
+        if (table := native.get(name)) is not None:
+            moved = place[table["span"]]
+            native[name] = {column: values[moved >= 0] for column, values in table.items()}
+            native[name]["span"] = moved[moved >= 0].astype(np.int32)
+
+
+def mark_transfers(native: dict[str, Any]) -> None:
+    """Flag the ranges of backends that carry out calls between ranks: they end on other threads, and torch's text is silent on that."""
+    spans, strings = native["spans"], native["strings"]
+    named = np.array([text.startswith(TRANSFER_MARKS) for text in strings], dtype=bool)
+    if named.any():
+        ranges = (spans["kind"] == SpanKind.USER_ANNOTATION) & named[spans["name"]]
+        spans["flags"][ranges & (native["threads"]["on_device"][spans["thread"]] == 0)] |= FLAG_ASYNC
+
+
+def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
+    """Tell the overload of an operator from its name: torch writes both as one, `aten::add.Tensor`.
+
+    Args:
+        tables: The columns of a trace; changed.
+        strings: Its string table.
+
+    Returns:
+        The string table with the names that it lacked.
+    """
+    texts = list(strings)
+    places = {text: place for place, text in enumerate(texts)}
+    name_of = np.arange(len(strings), dtype=np.int32)
+    overload_of = np.zeros(len(strings), dtype=np.int32)
+    for row, text in enumerate(strings):
+        parts = _WITH_OVERLOAD.fullmatch(text)
+        if parts is not None and parts[2] in _overloads(parts[1]):
+            for target, part in ((name_of, parts[1]), (overload_of, parts[2])):
+                place = places.setdefault(part, len(texts))
+                if place == len(texts):
+                    texts.append(part)
+                target[row] = place
+    spans = tables["spans"]
+    # Ranges may be called anything.
+    operators = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
+    spans["overload"] = np.where(operators, overload_of[spans["name"]], np.int32(0))
+    spans["name"] = np.where(operators, name_of[spans["name"]], spans["name"])
+    return texts
+
+
+def number_threads(tables: Tables) -> None:
+    """Give every thread of the host torch's own number of it.
+
+    torch writes these numbers only where a backward function names the thread of its forward. They are also known of
+    threads that began or ended a recording. What is left has the number that the system gave it. In one process a thread
+    has the same number in every recording, once it has one.
+
+    Args:
+        tables: The columns of a trace; changed.
+    """
+    threads, spans = tables["threads"], tables["spans"]
+    told = threads["torch_tid"].copy()
+    of_host = np.ones(len(told), dtype=bool)
+    if "stream" in spans:
+        of_host[spans["thread"][spans["stream"] >= 0]] = False
+    with _numbers_lock:
+        rows = np.flatnonzero(of_host).tolist()
+        for row in rows:
+            if told[row] > 0:
+                _numbers[int(threads["os_tid"][row])] = int(told[row])
+        for row in rows:
+            os_tid = int(threads["os_tid"][row])
+            told[row] = _numbers.setdefault(os_tid, os_tid)
+    threads["torch_tid"] = told
+
+
+def note_this_thread() -> None:
+    """Keep torch's number of the thread that asks."""
+    ask = _torchs_number()
+    if ask is not None:
+        with _numbers_lock:
+            _numbers[threading.get_native_id()] = int(ask())
+
+
+def device_of(activities: Sequence[str]) -> int | None:
+    """torch's number of the type of device that was asked for, None without or with several."""
+    found = {DEVICE_TYPES[name] for name in activities if name in DEVICE_TYPES}
+    return found.pop() if len(found) == 1 else None
+
+
+def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> None:
+    """Put the metadata that Kineto shows of its event objects into the arguments of their spans.
+
+    Args:
+        tables: The columns of a trace; changed.
+        events: torch's event objects of the same recording.
+        base_ns: The clock on the wall at time 0 of the trace.
+    """
+    told = {
+        (int(event.start_ns()) - base_ns, int(event.correlation_id())): str(event.metadata_json())
+        for event in events
+        if event.metadata_json()
+    }
+    spans = tables.get("spans", {})
+    if not told or "start_ns" not in spans:
+        return
+    none = np.full(len(spans["start_ns"]), -1, dtype=np.int64)
+    correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
+    # Operators are counted by their own number; what a device's runtime calls and runs is, by the runtime's.
+    number: Any = np.where(correlation >= 0, correlation, external_id)
+    texts = list(tables.get("arguments", {}).get("json", ()))
+    rows = {text: row for row, text in enumerate(texts)}
+    column = np.array(spans.get("arguments", none), dtype=np.int32)
+    for span, key in enumerate(zip(spans["start_ns"].tolist(), number.tolist(), strict=True)):
+        if key not in told:
+            continue
+        given = json.loads(texts[column[span]]) if column[span] >= 0 else {}
+        text = json.dumps({**given, EVENT_METADATA_KEY: told[key]})
+        column[span] = rows.setdefault(text, len(texts))
+        if column[span] == len(texts):
+            texts.append(text)
+    spans["arguments"] = column
+    tables["arguments"] = {"json": texts}
+
+
+def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: int) -> list[str]:
+    """Give ranges the double quotes of their names back: torch 2.15 writes single ones, and its event objects have them.
+
+    Args:
+        tables: The columns of a trace; changed.
+        strings: Its string table.
+        results: torch's `_ProfilerResult`, with event objects.
+        base_ns: The clock on the wall at time 0 of the trace.
+
+    Returns:
+        The string table with the names that it lacked.
+    """
+    spans = tables.get("spans", {})
+    doubtful = [place for place, text in enumerate(strings) if "'" in text]
+    if not doubtful or "kind" not in spans:
+        return strings
+    rows = np.flatnonzero(
+        (spans["kind"] == SpanKind.USER_ANNOTATION) & np.isin(spans["name"], doubtful)
+    ).tolist()
+    if not rows:
+        return strings
+    told = {
+        (int(event.start_ns()) - base_ns, event.name().replace('"', "'")): event.name()
+        for event in results.events()
+        if '"' in event.name()
+    }
+    texts = list(strings)
+    places = {text: place for place, text in enumerate(texts)}
+    names = np.array(spans["name"], dtype=np.int32)
+    for row in rows:
+        name = told.get((int(spans["start_ns"][row]), texts[names[row]]))
+        if name is not None:
+            names[row] = places.setdefault(name, len(texts))
+            if names[row] == len(texts):
+                texts.append(name)
+    spans["name"] = names
+    return texts
+
+
+def unwritable_ranges(trace: Trace) -> int:
+    """How many ranges there are whose names torch did not know how to write."""
+    try:
+        name = trace.strings.index(UNWRITABLE)
+    except ValueError:
+        return 0
+    ranges = np.isin(
+        trace.column("spans", "kind"), (SpanKind.USER_ANNOTATION, SpanKind.PYTHON, SpanKind.MODULE)
+    )
+    return int(np.count_nonzero(ranges & (trace.column("spans", "name") == name)))
+
+
+def delivered(trace: Trace) -> Tables:
+    """The columns that a trace was made from."""
+    return {
+        name: {column: trace.column(name, column) for column in trace.columns(name).given}
+        for name in STORED
+        if name != "steps" and trace.columns(name).given
+    }
+
+
+def _overloads(operator: str) -> frozenset[str]:
+    """The overloads of an operator that torch knows here."""
+    return frozenset(schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(operator))
+
+
+def _base_ns(native: Mapping[str, Any]) -> int:
+    """The clock on the wall at time 0 of what was read; torch before 2.4 counts from 1970 without saying so."""
+    since = next((text for key, text in native["header"] if key == "baseTimeNanoseconds"), "0")
+    return int(json.loads(since)) + int(native["base_ns"])
+
+
+@functools.cache
+def _torchs_number() -> Any | None:
+    """`at::RecordFunction::currentThreadId`, which torch shows Python nowhere; None where it is not found."""
+    for library in _libraries():
+        try:
+            found = ctypes.CDLL(str(library))["_ZN2at14RecordFunction15currentThreadIdEv"]
+        except (OSError, AttributeError):
+            continue
+        found.restype, found.argtypes = ctypes.c_uint64, []
+        return found
+    return None
+
+
+def _libraries() -> Iterator[Path]:
+    """Where torch keeps what is loaded already."""
+    return iter(sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")))
+
+
+# The text that torch's collector writes of a recording, read while it is being written.
+#
+# torch hands a recording out as a file of JSON. It writes it only once, tells nobody when that fails, and holds Python's
+# lock all the while. So the file is a named pipe, and our reader takes from it on a thread that needs no lock: no disk is
+# needed, and reading costs no time of its own. Where that cannot be, it is a temporary file.
+
+# As much as Linux lets anybody ask for; the fewer times the two threads wait for each other, the better.
+_PIPE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
+_FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only where the system's own choice cannot be written to)
+_MADE_SINCE_S = 0.0005
+_LONG_MOMENT, _MOMENT = b'"ph":"X","cat":"cpu_instant_event"', b'"ph":"i","cat":"cpu_instant_event"'
+
+
+def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]:
+    """Let torch write what its collector returned, which it does once, and read it.
+
+    Args:
+        results: torch's `_ProfilerResult`.
+        may_start_threads: Whether threads can be had.
+
+    Returns:
+        What `_core.ChromeReader.finish` returned.
+
+    Raises:
+        RecorderError: torch could not write its text, or it cannot be read.
+    """
+    from kinetoscope.formats.chrome.read import new_reader
+
+    reader = new_reader()
+    with _folder() as folder:
+        path = folder / "trace.json"
+        if not (may_start_threads and _follow(results, reader, path)):
+            results.save(str(path))
+            _feed(reader, path)
+    try:
+        finished: dict[str, Any] = reader.finish()
+        return finished
+    except ValueError as error:
+        raise RecorderError(
+            f"torch's collector could not write what it recorded ({error}); torch may have said more on stderr."
+        ) from error
+
+
+def read_objects(results: Any) -> dict[str, Any] | None:
+    """Read what torch can also write from its event objects, slowly, but with every name as it is.
+
+    Returns:
+        What was read; None where this torch cannot, or it fails.
+    """
+    try:
+        from torch.profiler._chrome_trace_export import export_chrome_trace
+    except ImportError:
+        return None
+    from kinetoscope.formats.chrome.read import new_reader
+
+    reader = new_reader()
+    with _folder() as folder:
+        path = folder / "objects.json"
+        try:
+            export_chrome_trace(results, str(path), None)
+            with path.open("rb") as file:
+                for line in file:
+                    # This writer gives moments a length.
+                    reader.feed(line.replace(_LONG_MOMENT, _MOMENT))
+            finished: dict[str, Any] = reader.finish()
+            return finished
+        except Exception:  # noqa: BLE001  (whatever goes wrong in torch: there is the other text)
+            return None
+
+
+def kineto_status() -> str:
+    """How what torch's collector records would reach us here, in a sentence for `kinetoscope doctor`.
+
+    Raises:
+        RecorderError: It could not, since no folder can be written to.
+    """
+    from kinetoscope.collect.engines.experimental import has_setting
+
+    if not torch.profiler.kineto_available():
+        return "not built into this torch: engine='kineto' records operators only"
+    with _folder() as folder:
+        try:
+            os.mkfifo(folder / "pipe", 0o600)
+            way = "read through a pipe while torch writes it"
+        except OSError:
+            way = "read from a temporary file, since no named pipe can be made"
+        objects = (
+            "without torch's event objects"
+            if has_setting("trace_only")
+            else "torch makes its event objects too"
+        )
+        return f"{way}, in {folder.parent}; {objects}"
+
+
+def _follow(results: Any, reader: Any, path: Path) -> bool:
+    """Read from a named pipe while torch writes into it; False, with nothing written yet, where that cannot be."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    try:
+        os.mkfifo(unfinished, 0o600)
+        # Some releases of torch write to another name first. Both names mean the same pipe.
+        os.link(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        return False
+    text = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finished, say = os.pipe()
+    try:
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(text, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        follower = _Follower(reader, text, finished)
+        if not follower.begin():
+            path.unlink()
+            unfinished.unlink()
+            return False
+        try:
+            results.save(str(path))
+        finally:
+            os.write(say, b"\0")
+            follower.join()
+    finally:
+        for one in (text, finished, say):
+            os.close(one)
+    follower.check()
+    return True
+
+
+class _Follower:
+    """The thread on which the reader takes from the pipe."""
+
+    def __init__(self, reader: Any, text: int, finished: int) -> None:
+        self._reader = reader
+        self._arguments = (text, finished)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kinetoscope follows kineto", daemon=True)
+
+    def begin(self) -> bool:
+        """Start; True once it needs Python's lock no more, which torch will hold until the last byte was taken."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            return False
+        while not self._reader.following and self._thread.is_alive():
+            time.sleep(_MADE_SINCE_S)
+        return self._failure is None
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+        if self._failure is not None:
+            raise RecorderError(
+                f"what torch's collector recorded could not be read ({self._failure})."
+            ) from self._failure
+
+    def _run(self) -> None:
+        try:
+            self._reader.follow(*self._arguments)
+        except Exception as error:  # noqa: BLE001  (raised by `check`)
+            self._failure = error
+
+
+def _feed(reader: Any, path: Path) -> None:
+    """Read a file."""
+    # Where torch could not write it made no file, or an empty one; the reader, which then gets nothing, says so.
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            reader.feed(block)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A new folder of our own, gone afterwards."""
+    failures = []
+    for place in (None, *_FOLDERS):
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="kinetoscope-", dir=place, ignore_cleanup_errors=True)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        with folder as name:
+            yield Path(name)
+        return
+    raise RecorderError(
+        "what torch's collector recorded cannot be read, for it writes to a file and no folder can be written to "
+        f"({failures[0]}): set TMPDIR to one that can."
+    )
+
+
+# Work that gives its result only once and must therefore not be cut short by an interrupt.
+
+Result = TypeVar("Result")
+
+
+class Aside(Generic[Result]):
+    """Runs a function once, on a thread of its own; interrupts go to the main thread, which only waits."""
+
+    def __init__(self, work: Callable[[bool], Result]) -> None:
+        """Keep `work`, which is told whether threads can be had."""
+        self._work: Callable[[bool], Result] | None = work
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._done: tuple[Result | None, BaseException | None] | None = None
+
+    def result(self) -> Result:
+        """What the function returned or raised. It is begun by the first call; if that is interrupted, a later one waits on.
+
+        Raises:
+            StateError: The thread is gone, as in a forked child.
+        """
+        with self._lock:
+            work, self._work = self._work, None
+            if work is not None:
+                thread = threading.Thread(
+                    target=self._run, args=(work, True), name="kinetoscope", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # There are no threads to be had, as when the interpreter is ending.
+                    self._run(work, may_start_threads=False)
+                else:
+                    self._thread = thread
+        if self._thread is not None:
+            self._thread.join()
+        if self._done is None:
+            raise StateError(
+                "this recording is being read by the process that forked this one: read it there."
+            )
+        made, failure = self._done
+        if failure is not None:
+            raise failure
+        return made  # type: ignore[return-value]
+
+    def _run(self, work: Callable[[bool], Result], may_start_threads: bool) -> None:
+        try:
+            self._done = work(may_start_threads), None
+        except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
+            self._done = None, error
+
+
+# What torch's collector returned: a trace on demand, and the object that `prof.profiler` shows in its place.
+
+# What the engine writes at its start and the trace does not keep: the monotonic clock less the one on the wall.
+MONOTONIC_KEY = "monotonic_of_realtime_ns"
+_LOSS_COLUMNS = ("what", "count", "where", "why")
+_EVERYTHING = "every event of this recording"
+_WHOLE = "the whole recording"
+_WHY_TAKEN = (
+    "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
+    "use one of them at a time, or the native engine, which can run beside torch.profiler"
+)
+_WHY_UNKNOWN = (
+    "torch writes `unknown` for a name with other characters than those of ASCII, and puts other characters in the place of "
+    "quotes and backslashes. The native engine keeps them."
+)
+
+Loss = tuple[str, int, str, str]
+
+
+class KinetoRecording:
+    """What torch's collector returned, turned into a trace on demand."""
+
+    engine = "kineto"
+
+    def __init__(
+        self,
+        results: Any | None,
+        request: RecordingRequest,
+        pauses: Pauses,
+        window_ns: int = 0,
+        *,
+        has_objects: bool = False,
+    ) -> None:
+        """Keep torch's results; None when somebody else has ended the collection and taken them.
+
+        `has_objects` says whether torch has made its event objects.
+        """
+        self._results = results
+        self._taken = results is None
+        self._request = request
+        self._pauses = pauses
+        self._window_ns = window_ns
+        self._has_objects = has_objects
+        self._process = os.getpid()
+        self._made: Aside[Trace] | None = None
+        self._lock = threading.Lock()
+
+    def trace(self) -> Trace:
+        """The recording as a trace: torch writes, we read, both once. An interrupted call can be made again.
+
+        Raises:
+            StateError: The recording was discarded, or belongs to the process that forked this one.
+        """
+        with self._lock:
+            if self._made is None:
+                if self._results is None and not self._taken:
+                    raise StateError("this recording was discarded: there is no trace of it.")
+                self._made = Aside(functools.partial(self._build, self._results))
+        return self._made.result()
+
+    def face(self) -> ResultsFace | None:
+        """What `prof.profiler` shows as torch's results; None where there are none."""
+        if self._results is None:
+            return None
+        return ResultsFace(self._results, self, has_objects=self._has_objects)
+
+    def discard(self) -> None:
+        """Let go of torch's results; a trace already built stays whole."""
+        self._results = None
+
+    def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
+        """Read torch's text, and say what is missing."""
+        from kinetoscope.collect.engines.experimental import EVENT_METADATA
+        from kinetoscope.model.cycles import one_cycle
+        from kinetoscope.model.losses import loss_rows, pause_losses
+        from kinetoscope.storage.recording import add_storages
+        from kinetoscope.trace import Trace
+
+        texts = {**self._request.info, **self._pauses.as_info()}
+        info: dict[str, Any] = {key: json.loads(text) for key, text in texts.items()}
+        info |= {
+            "engine": self.engine,
+            "torch_version": str(torch.__version__),
+            "host": socket.gethostname(),
+            "process": self._process,
+            "parent_process": os.getppid(),
+            **{key: json.loads(text) for key, text in boot().items()},
+        }
+        monotonic_of_realtime_ns = info.pop(MONOTONIC_KEY, None)
+        tables: Tables = {}
+        strings = [""]
+        lost: list[Loss] = []
+        if results is None:
+            lost.append((_EVERYTHING, 1, _WHOLE, _WHY_TAKEN))
+        else:
+            try:
+                read = self._read(results, may_start_threads)
+            except RecorderError as error:
+                lost.append((_EVERYTHING, 1, _WHOLE, str(error)))
+                info["start_realtime_ns"] = int(results.trace_start_ns())
+            else:
+                tables, strings, told = self._columns(read)
+                info = {**told, **info}
+                lost += _losses(read, tables)
+                if "start_realtime_ns" not in info:
+                    info["start_realtime_ns"] = int(results.trace_start_ns())
+                if self._has_objects:
+                    strings = restore_quotes(tables, strings, results, info["start_realtime_ns"])
+                if self._has_objects and self._setting(EVENT_METADATA):
+                    note_event_metadata(tables, results.events(), info["start_realtime_ns"])
+            strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
+            lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
+        lost += _rows(pause_losses(info.get("pauses")))
+        if isinstance(monotonic_of_realtime_ns, int) and info.get("start_realtime_ns", 0) > 0:
+            info["start_monotonic_ns"] = info["start_realtime_ns"] + monotonic_of_realtime_ns
+        tables["losses"] = {name: [loss[place] for loss in lost] for place, name in enumerate(_LOSS_COLUMNS)}
+        tables["cycles"] = one_cycle(info, max(self._window_ns, info.get("stop_ns", 0)))
+        self._results = None
+        return Trace.from_columns(tables, strings=strings, info=info)
+
+    def _read(self, results: Any, may_start_threads: bool) -> Trace:
+        """The trace as the file has it, without what was not asked for."""
+        text = read_text(results, may_start_threads=may_start_threads)
+        if self._has_objects and UNWRITABLE in text["strings"]:
+            text = read_objects(results) or text
+        leave_out(
+            text,
+            self._request.activity_filters.get(ProfilerActivity.CPU),
+            self._pauses.windows_ns("CPU"),
+        )
+        mark_transfers(text)
+        from kinetoscope.formats.chrome.read import made_trace
+
+        return Trace.of(made_trace(text))
+
+    def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
+        """The columns, the strings and the metadata, with what is known of a live recording beyond its file."""
+        tables = delivered(read)
+        strings = read.strings
+        if self._setting("capture_overload_names"):
+            strings = split_overloads(tables, strings)
+        if "threads" in tables:
+            number_threads(tables)
+        device = device_of([name_of(activity) for activity in self._request.activities])
+        if device is not None and "streams" in tables:
+            tables["streams"]["device_type"][:] = device
+        told = {key: value for key, value in read.info.items() if key in _TOLD}
+        return tables, strings, told
+
+    def _setting(self, name: str) -> bool:
+        """Whether an experimental setting of torch's is on."""
+        from kinetoscope.collect.engines.experimental import changed_settings
+
+        return bool(changed_settings(self._request.experimental_config).get(name))
+
+
+# What torch's file says of the run and the session does not.
+_TOLD = frozenset(
+    {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
+)
+
+
+def _losses(read: Trace, tables: Tables) -> list[Loss]:
+    """What reading has lost, in rows of the table."""
+    lost: list[Loss] = _rows(tables.pop("losses", {}))
+    if unknown := unwritable_ranges(read):
+        lost.append(("ranges whose name torch cannot write", unknown, "strings", _WHY_UNKNOWN))
+    return lost
+
+
+def _rows(columns: dict[str, Any]) -> list[Loss]:
+    """The rows of a table of losses."""
+    if not columns:
+        return []
+    return [
+        (str(what), int(count), str(where), str(why))
+        for what, count, where, why in zip(*(columns[name] for name in _LOSS_COLUMNS), strict=True)
+    ]
+
+
+class ResultsFace:
+    """Stands where torch keeps its collector's `_ProfilerResult`: that one can be saved only once, and was, for the trace."""
+
+    def __init__(self, results: Any, recording: KinetoRecording, *, has_objects: bool) -> None:
+        """Speak for torch's results."""
+        self._results = results
+        self._recording = recording
+        self._has_objects = has_objects
+
+    def trace_start_ns(self) -> int:
+        """When the recording began, in nanoseconds of the clock on the wall."""
+        return int(self._results.trace_start_ns())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording in Chrome's format.
+
+        Raises:
+            StateError: The recording was discarded before it was read.
+        """
+        from kinetoscope.formats.chrome.write import write_chrome_trace
+
+        write_chrome_trace(self._recording.trace(), os.fspath(path))
+
+    def events(self) -> Any:
+        """torch's raw events.
+
+        Raises:
+            StateError: torch was not asked to make them.
+        """
+        return self._objects("events")()
+
+    def experimental_event_tree(self) -> Any:
+        """torch's tree of events.
+
+        Raises:
+            StateError: torch was not asked to make them.
+        """
+        return self._objects("experimental_event_tree")()
+
+    def _objects(self, call: str) -> Any:
+        """A call of torch's results that answers with event objects."""
+        if not self._has_objects:
+            raise StateError(
+                f"prof.profiler.kineto_results.{call}() holds objects that torch was not asked to make, for making them takes "
+                "time at each stop: give the session experimental_config=torch._C._profiler._ExperimentalConfig() to have "
+                "them, or install(engine='kineto') for a program that is not to be changed. prof.events() and "
+                "prof.trace.table('spans') tell the same."
+            )
+        return getattr(self._results, call)
+
+
+_DEVICE_NAMES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
+
+
+class UnknownKindError(ArgumentError, RuntimeError):
+    """An activity has no kind of that name; torch raises a RuntimeError."""
+
+
+class KinetoEngine:
+    """Records with the collector that is built into torch."""
+
+    name = "kineto"
+
+    def __init__(self) -> None:
+        """Begin with nothing prepared; `torch_profiler` is torch's own session object of the present or last cycle."""
+        self.torch_profiler: Any = None
+        self._pauses = Pauses()
+        self._request: RecordingRequest | None = None
+        self._collector: Any = None
+        self._only_thread: int | None = None
+        self._watch: StorageWatch | None = None
+        self._living = Living()
+        self._ended_at_exit: KinetoRecording | None = None
+        _ENGINES.add(self)
+
+    def prepare(self, request: RecordingRequest) -> None:
+        """Let torch load and warm up what its devices need.
+
+        Raises:
+            StateError: torch's collector is already in use, by `torch.profiler` for example.
+        """
+        ignored = [name for name in ("path", "ring_bytes") if getattr(request, name) is not None]
+        if ignored:
+            warn_user(
+                f"{' and '.join(ignored)}: without effect, since torch's own collector keeps its recording in memory"
+            )
+        self._refuse_second_user()
+        self._request = request
+        self._collector = self.torch_profiler = _make_collector(request)
+        self._pauses = Pauses()
+        try:
+            self._collector._prepare_trace()
+        except RuntimeError as error:
+            if not request.activity_filters:
+                raise
+            # torch alone knows the names of kinds, and tells the wrong one only here.
+            self._collector = None
+            raise UnknownKindError(f"activities: {error}") from error
+
+    def start(self) -> None:
+        """Let torch collect.
+
+        Raises:
+            StateError: Nothing was prepared, or torch's collector is already in use.
+        """
+        if self._request is None or self._collector is None:
+            raise StateError("the Kineto engine was started without being prepared: call prepare() first.")
+        try:
+            self._refuse_second_user()
+        except StateError:
+            # Nobody shall stop through us what is another's.
+            self._collector = None
+            raise
+        # torch reports memory to the thread that started only, and that collection can only be stopped by it.
+        self._only_thread = threading.get_ident() if self._request.profile_memory else None
+        if self._request.profile_memory:
+            self._watch = StorageWatch(self._living, lambda tensors: None)
+            self._request = _with_info(self._request, self._watch.start())
+        self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
+        note_this_thread()
+        self._collector._start_trace()
+
+    def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Switch the collection of activities off or on.
+
+        torch can do this for operators only while it watches one thread. Where it watches all, they are collected as
+        before, and those that began in the meantime are left out of the trace.
+
+        Raises:
+            StateError: Nothing is being recorded, or it is recorded for one thread and this is another.
+        """
+        if self._collector is None:
+            raise StateError("the Kineto engine is not recording: there is nothing to switch off or on.")
+        if self._only_thread not in (None, threading.get_ident()):
+            raise StateError(
+                "with profile_memory=True torch's own collector can only be switched by the thread that started it."
+            )
+        if self._pauses.toggle(enable, (activity.name for activity in activities)):
+            by_torch = activities - ({ProfilerActivity.CPU} if self._only_thread is None else frozenset())
+            if by_torch:
+                self._collector.toggle_collection_dynamic(enable, by_torch)
+
+    def stop(self) -> KinetoRecording:
+        """Stop torch's collector and keep what it returns.
+
+        Raises:
+            StateError: Nothing is being recorded.
+            StillRecordingError: Memory is recorded, and another thread started it.
+        """
+        if self._ended_at_exit is not None:
+            recording, self._ended_at_exit = self._ended_at_exit, None
+            return recording
+        if self._request is None or self._collector is None:
+            raise StateError("the Kineto engine was stopped without being started: call start() first.")
+        if self._only_thread not in (None, threading.get_ident()):
+            raise StillRecordingError(
+                "with profile_memory=True torch's own collector can only be stopped by the thread that started it: "
+                "call stop() there."
+            )
+        stopped, watch, self._watch = self._collector, self._watch, None
+        try:
+            if watch is not None:
+                watch.cancel()
+            if not _in_use():
+                return KinetoRecording(None, self._request, self._pauses)
+            stopped.__exit__(None, None, None)
+            if watch is not None:
+                self._request = _with_info(self._request, watch.stop())
+            note_this_thread()
+            recording = KinetoRecording(
+                stopped.kineto_results,
+                self._request,
+                self._pauses,
+                _window_ns(stopped),
+                has_objects=_makes_objects(stopped.experimental_config),
+            )
+            stopped.kineto_results = recording.face()
+            return recording
+        finally:
+            self._collector = None
+            # torch forgets this when an interrupt cuts its own stop short.
+            collector._set_is_profiler_enabled(False)
+
+    def stop_at_exit(self) -> None:
+        """Stop because Python ends; whoever still asks for the recording with `stop` gets it."""
+        if self._collector is not None:
+            self._ended_at_exit = self.stop()
+
+    def _refuse_second_user(self) -> None:
+        """Say so when torch.profiler is running: torch itself would silently end that one."""
+        if _in_use():
+            raise StateError(
+                "torch's own collector is already in use, by torch.profiler or torch.autograd.profiler: stop that one "
+                "first. (The native engine can run beside it.)"
+            )
+
+
+_ENGINES: weakref.WeakSet[KinetoEngine] = weakref.WeakSet()
+
+
+def _objects(request: RecordingRequest) -> dict[str, bool]:
+    """Whether torch shall make its event objects as well, which it does in a third of the time that stopping takes.
+
+    We read its text and need none. They are made for those who look for them in `prof.profiler`: where the program chose
+    settings of torch's own, which then say it, or asked for torch's collector in the place of torch.profiler; where memory
+    is recorded, since tools read it from torch's tree of events; and for stacks, which torch does not have without.
+    """
+    if request.experimental_config is not None:
+        return {}
+    stacks = request.with_stack or request.python_calls or request.module_spans
+    return {"trace_only": not (stacks or request.profile_memory or request.torch_objects)}
+
+
+def _makes_objects(config: Any) -> bool:
+    """Whether torch makes its event objects with these settings; releases that cannot leave it do."""
+    return not (has_setting("trace_only") and config.trace_only)
+
+
+def _with_info(request: RecordingRequest, info: dict[str, str]) -> RecordingRequest:
+    """The request with more metadata."""
+    return dataclasses.replace(request, info={**request.info, **info})
+
+
+def _stop_at_exit() -> None:
+    """Stop what nobody stopped: torch's collector crashes when it outlives the interpreter."""
+    for engine in list(_ENGINES):
+        with contextlib.suppress(KinetoscopeError):
+            engine.stop_at_exit()
+
+
+def _window_ns(stopped: Any) -> int:
+    """For how long torch's collector was on, by its own account."""
+    return max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns))
+
+
+def _in_use() -> bool:
+    """Whether torch's collector is collecting, on any thread."""
+    return TORCH_RANGES.torch_profiles
+
+
+def _make_collector(request: RecordingRequest) -> Any:
+    """A collector of torch, set up but doing nothing yet."""
+    names = {name_of(activity) for activity in request.activities}
+    device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
+    if device is None and "PrivateUse1" in names:
+        device = torch._C._get_privateuse1_backend_name()
+    newer: dict[str, Any] = {
+        "custom_trace_id_callback": lambda: request.trace_id,
+        "post_processing_timeout_s": request.post_processing_timeout_s,
+        "activity_filters": {activity: set(kinds) for activity, kinds in request.activity_filters.items()}
+        or None,
+        "_profiler_extensions": extensions(request.extension_configs),
+    }
+    known = inspect.signature(collector.profile).parameters
+    if request.activity_filters and "activity_filters" not in known:
+        raise ArgumentError(
+            f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
+            "themselves."
+        )
+    made = collector.profile(
+        use_cpu=ProfilerActivity.CPU in request.activities,
+        use_device=device,
+        record_shapes=request.record_shapes,
+        with_flops=request.with_flops,
+        profile_memory=request.profile_memory,
+        # torch puts Python calls and module calls on the timeline together, and only with stacks.
+        with_stack=request.with_stack or request.python_calls or request.module_spans,
+        use_kineto=True,
+        experimental_config=for_torchs_collector(
+            request.experimental_config, profile_all_threads=not request.profile_memory, **_objects(request)
+        ),
+        **{name: value for name, value in newer.items() if name in known},
+    )
+    # Not by its keyword, of which torch 2.14 warns as of something that does nothing: for us it does.
+    made.with_modules = request.with_modules
+    return made
+
+
+atexit.register(_stop_at_exit)

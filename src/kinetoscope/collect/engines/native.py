@@ -1,0 +1,430 @@
+"""The native engine: our own recorder behind the interface that sessions use."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import gc
+import json
+import multiprocessing
+import os
+import platform
+import site
+import socket
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect.engines.engine import EngineStatus, RecordingRequest
+from kinetoscope.collect.engines.experimental import GARBAGE_COLLECTION_SETTING
+from kinetoscope.collect.engines.machine import boot
+from kinetoscope.collect.engines.pauses import Pauses
+from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
+from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
+from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.torch_ranges import begin_range, end_range
+from kinetoscope.model.calls import GARBAGE_COLLECTION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.profiler import ProfilerActivity
+
+    from kinetoscope.collect.sources.storages import Living, StorageWatch
+    from kinetoscope.trace import Trace
+
+
+# Collections of Python's garbage as spans, for the native engine; torch's own collector records them by itself.
+
+
+class GarbageCollections:
+    """Marks every collection while it is open, on whichever thread Python collects."""
+
+    def __init__(self) -> None:
+        """Begin closed."""
+        self._of_thread = threading.local()
+
+    def open(self) -> None:
+        """Mark collections from now on; a second call changes nothing."""
+        if self._collects not in gc.callbacks:
+            gc.callbacks.append(self._collects)
+
+    def close(self) -> None:
+        """Mark none any more."""
+        if self._collects in gc.callbacks:
+            gc.callbacks.remove(self._collects)
+
+    def _collects(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._of_thread.range = begin_range(GARBAGE_COLLECTION)
+            return
+        begun = getattr(self._of_thread, "range", None)
+        if begun is not None:
+            self._of_thread.range = None
+            end_range(begun)
+
+
+# Without these a recording would be wrong; without the others it is only poorer.
+_NEEDED = frozenset({"operators", "nesting", "backward"})
+
+_status: EngineStatus | None = None
+_calls_problem: str | None = None
+_status_lock = threading.Lock()
+
+
+def native_engine_status(progress: Callable[[str], None] | None = None) -> EngineStatus:
+    """Whether the native engine can serve here, found out once per process.
+
+    Loads the recorder, compiling it when no built one fits, and runs its self-test.
+
+    Args:
+        progress: Called with one line when a compilation begins; by default the line goes to stderr.
+    """
+    global _status
+    with _status_lock:
+        if _status is None:
+            _status = _find_status(progress or _say)
+        return _status
+
+
+def _say(line: str) -> None:
+    print(f"kinetoscope: {line}", file=sys.stderr, flush=True)
+
+
+def _find_status(progress: Callable[[str], None]) -> EngineStatus:
+    try:
+        recorder = load_recorder(progress)
+    except RecorderError as error:
+        return EngineStatus(False, str(error), {})
+    results = check_recorder(recorder)
+    if any(results[feature] for feature in FEATURES) and (other := replace_recorder(recorder, progress)):
+        recorder, results = other, check_recorder(other)
+    details: dict[str, Any] = {"library": str(recorder.path), "taken": recorder.taken}
+    details.update({f"self-test: {feature}": results[feature] or "ok" for feature in FEATURES})
+    failed = [feature for feature in FEATURES if results[feature]]
+    if unusable := [feature for feature in failed if feature in _NEEDED]:
+        return EngineStatus(False, f"the recorder's self-test failed: {results[unusable[0]]}", details)
+    if failed:
+        return EngineStatus(
+            True, f"the recorder works, without {', '.join(failed)} (self-test failed)", details
+        )
+    return EngineStatus(True, "the recorder fits this torch and passed its self-test", details)
+
+
+def calls_problem() -> str:
+    """Why Python calls and module calls cannot be recorded here; empty if they can. Found out once per process."""
+    global _calls_problem
+    with _status_lock:
+        if _calls_problem is None:
+            recorder = load_recorder()
+            if recorder.is_recording:
+                # There is no room for a self-test beside it; nor will there be for the recording asked for.
+                return ""
+            _calls_problem = check_calls(recorder)
+        return _calls_problem
+
+
+class NativeEngine:
+    """Records with the native recorder: every thread's operators, with stacks and modules."""
+
+    name = "native"
+
+    def __init__(self) -> None:
+        """Nothing is loaded before `prepare`."""
+        self._request: RecordingRequest | None = None
+        self._recorder: Recorder | None = None
+        self._path: Path | None = None
+        self._kept = False
+        self._process = 0
+        self._pauses = Pauses()
+        self._watch: StorageWatch | None = None
+        self._living: Living | None = None
+        self._collections = GarbageCollections()
+        self._remove: weakref.finalize[..., NativeEngine] | None = None
+
+    def prepare(self, request: RecordingRequest) -> None:
+        """Load the recorder and choose the file.
+
+        Raises:
+            RecorderError: The recorder is not available, or cannot record what is asked for.
+        """
+        status = native_engine_status()
+        if not status.available:
+            raise RecorderError(f"the native engine is not available: {status.reason}")
+        if request.record_shapes and status.details["self-test: shapes"] != "ok":
+            raise RecorderError(
+                f"input shapes cannot be recorded here: {status.details['self-test: shapes']}. Use engine='kineto'."
+            )
+        self._recorder = load_recorder()
+        if (request.python_calls or request.module_spans) and (problem := calls_problem()):
+            warn_user(f"Python calls and module calls are not recorded: {problem}.")
+            request = dataclasses.replace(request, python_calls=False, module_spans=False)
+        self._request = request
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            StateError: `prepare` was not called, or a recording is in progress.
+            RecorderError: The recording's file cannot be made.
+        """
+        request, recorder = self._request, self._recorder
+        if request is None or recorder is None:
+            raise StateError("the native engine was not prepared: call prepare() before start()")
+        self._kept = request.path is not None
+        self._path = request.path if request.path is not None else _temporary_path()
+        # Before the start: an interrupt right after it must find a recording that it can stop.
+        self._process = os.getpid()
+        self._pauses = Pauses()
+        seen = self._watch_storages(recorder) if request.profile_memory else {}
+        facts = {**_facts(), **request.info, **seen}
+        if not self._kept:
+            # For a recording that is never stopped; a stopped one looks after its file itself.
+            self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
+        missing_calls = recorder.start(
+            self._path, _what(request), request.ring_bytes, keep_since_ns=_parent_began_ns()
+        )
+        self._follow_path(recorder)
+        if missing_calls:
+            facts["calls_missing"] = json.dumps(missing_calls)
+        recorder.add_info(facts)
+        if GARBAGE_COLLECTION_SETTING in facts:
+            self._collections.open()
+        if missing_calls:
+            warn_user(f"Python calls or module calls are not recorded as asked for: {missing_calls}.")
+
+    def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Switch recording off or on; the recording knows of it at once, should the process be killed.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        recorder = self._recorder
+        if recorder is None or self._path is None:
+            raise StateError("the native engine is not recording: there is nothing to switch off or on")
+        if self._pauses.toggle(enable, (activity.name for activity in activities)):
+            if enable:
+                recorder.resume()
+            else:
+                recorder.pause()
+            recorder.add_info(self._pauses.as_info())
+
+    def stop(self) -> NativeRecording:
+        """Close the books.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        recorder, path, watch = self._recorder, self._path, self._watch
+        self._watch = None
+        self._collections.close()
+        if watch is not None:
+            watch.cancel()
+        if recorder is None or path is None:
+            raise StateError("the native engine is not recording: call start() first")
+        if self._process != os.getpid():
+            raise StateError(
+                f"this recording belongs to process {self._process}, not to its child {os.getpid()}"
+            )
+        stopped = recorder.stop()
+        # Asked for again: an interrupt may have come right after the start.
+        path = recorder.recording_path() or path
+        if stopped.file_lost:
+            warn_user(
+                f"another program cut {path} short while it was recorded into, so what was recorded is lost: give "
+                "recordings a folder of their own."
+            )
+        try:
+            if stopped.unnamed_modules:
+                recorder.resolve(_living_modules())
+            names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+            late = {"python_threads": json.dumps(names)}
+            if stopped.faults:
+                late["recorder_faults"] = json.dumps(stopped.faults)
+            if watch is not None:
+                late |= watch.stop()
+            if stopped.call_threads_lost:
+                late["call_threads_lost"] = json.dumps(stopped.call_threads_lost)
+            recorder.add_info(late)
+        finally:
+            recorder.close()
+        self._path = None
+        if self._remove is not None:
+            self._remove.detach()
+        return NativeRecording(path, kept=self._kept)
+
+    def _follow_path(self, recorder: Recorder) -> None:
+        """See where the recording is, and say so if that is not where it was wanted."""
+        wanted, self._path = self._path, recorder.recording_path() or self._path
+        if self._path != wanted:
+            warn_user(
+                f"{wanted} is the recording of another process, so this one goes to {self._path}. Give each process a path "
+                "of its own."
+            )
+
+    def _watch_storages(self, recorder: Recorder) -> dict[str, str]:
+        """See which tensors hold which memory, from before the recording begins."""
+        from kinetoscope.collect.sources.storages import Living, StorageWatch
+
+        if self._watch is not None:
+            self._watch.cancel()
+        self._living = self._living or Living()
+        self._watch = StorageWatch(
+            self._living, recorder.watch_tensors, lambda: [module for _, module in recorder.modules()]
+        )
+        return self._watch.start()
+
+
+class NativeRecording:
+    """A finished recording file. A file in a temporary place goes when it was read or nobody can read it any more."""
+
+    def __init__(self, path: Path, *, kept: bool) -> None:
+        """Take charge of the file at ``path``; ``kept`` says that it belongs to the user."""
+        self._path = path
+        self._file = _identity(path)
+        self._trace: Trace | None = None
+        self._lock = threading.Lock()
+        self._remove = weakref.finalize(self, _remove_own, path, os.getpid()) if not kept else None
+
+    def trace(self) -> Trace:
+        """The recording as a trace, read on the first call.
+
+        Raises:
+            StateError: The recording was discarded, or replaced by a later one, before it was read.
+            FormatError: The file was damaged by others.
+        """
+        from kinetoscope.trace import Trace
+
+        with self._lock:
+            if self._trace is None:
+                if self._remove is not None and not self._remove.alive:
+                    raise StateError("this recording was discarded before it was read")
+                if _identity(self._path) not in (self._file, None):
+                    raise StateError(
+                        f"{self._path}: another recording took the place of this one before it was read. Read `prof.trace` "
+                        "before the path is used again, or use another path."
+                    )
+                self._trace = Trace.from_recording(self._path)
+                if self._remove is not None:
+                    self._remove()
+            return self._trace
+
+    def discard(self) -> None:
+        """Remove the file, unless the user chose its place."""
+        if self._remove is not None:
+            self._remove()
+
+
+def _what(request: RecordingRequest) -> Recorded:
+    """The recorder's flags; stacks and modules are always taken, for they cost next to nothing."""
+    what = Recorded(0)
+    details = native_engine_status().details
+    if details["self-test: stacks"] == "ok":
+        what |= Recorded.STACKS
+    if details["self-test: modules"] == "ok":
+        what |= Recorded.MODULES
+    if request.record_shapes:
+        what |= Recorded.SHAPES
+    if request.profile_memory:
+        what |= Recorded.MEMORY
+    if request.record_function_ids:
+        what |= Recorded.FUNCTION_IDS
+    if request.python_calls:
+        what |= Recorded.CALLS
+    if request.module_spans and Recorded.MODULES in what:
+        what |= Recorded.MODULE_SPANS
+    return what
+
+
+def _facts() -> dict[str, str]:
+    """What a reader wants to know of the run, known at its start so that a killed run has it too."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "engine": "native",
+        "torch_version": str(torch.__version__),
+        "python_version": platform.python_version(),
+        "host": socket.gethostname(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "command_line": sys.argv,
+        "import_folders": _import_folders(),
+        "parent_process": os.getppid(),
+    }
+    return {key: json.dumps(value) for key, value in facts.items()} | boot()
+
+
+def _import_folders() -> list[str]:
+    """The folders that torch leaves out of the names of files, the longer of two that begin alike first."""
+    import torch
+
+    of_torch = str(Path(torch.__file__).parent.parent)
+    folders = {*site.getsitepackages(), *sys.path, site.getuserbase(), site.getusersitepackages(), of_torch}
+    return sorted({os.path.abspath(folder) for folder in folders}, reverse=True)
+
+
+def _living_modules() -> list[Any]:
+    """Every `nn.Module` that lives: for instances that were called by other threads while the main one did nothing."""
+    from torch.nn import Module
+
+    # By type: `isinstance` asks objects for their __class__, and some of them answer with code of their own.
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), Module)]
+
+
+def _temporary_path() -> Path:
+    """A file in a new folder that nobody else may enter, under a name that nobody can know before."""
+    return Path(tempfile.mkdtemp(prefix=f"kinetoscope-{os.getpid()}-")) / "live.recording"
+
+
+def _remove_own(path: Path, process: int) -> None:
+    # A forked child inherits the finalizer, but not the file.
+    if os.getpid() == process:
+        path.unlink(missing_ok=True)
+        # Someone may have removed it already, or put something of his own there.
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is there; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _parent_began_ns() -> int:
+    """When the program began that started this process by `multiprocessing`, by the system's clock; 0 in other processes.
+
+    What its other processes have recorded since then belongs to this run, and none of them may replace it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return 0
+    for process in (parent.pid, os.getpid()):
+        with contextlib.suppress(OSError):
+            # The name of the program, in parentheses, may have spaces in it.
+            told = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            up_ns = int(told[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+            return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + up_ns
+    return 0
+
+
+def _stop_at_exit() -> None:
+    """Let nothing be recorded while the interpreter is taken down; whoever still wants the recording can stop it."""
+    if _status is None or not _status.available:
+        return
+    recorder = load_recorder()
+    if recorder.is_recording:
+        recorder.stop()
+    recorder.settle()
+
+
+atexit.register(_stop_at_exit)

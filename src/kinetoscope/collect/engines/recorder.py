@@ -1,0 +1,407 @@
+"""The native recorder as Python sees it: loading the library that fits, and its few calls, through ctypes.
+
+Every call holds the GIL (``ctypes.PyDLL``); the recorder relies on that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sysconfig
+import threading
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect.engines import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
+_FACE_VERSION = 4
+# With a separator at its end: another package's name may begin with ours.
+_OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
+
+
+class Recorded(IntFlag):
+    """What a recording holds beside times and names; the bits of native/recorder/session.h."""
+
+    SHAPES = 1
+    MEMORY = 2
+    STACKS = 4
+    MODULES = 8
+    FUNCTION_IDS = 64
+    CALLS = 0x100
+    MODULE_SPANS = 0x200
+
+
+_CALLS = int(Recorded.CALLS | Recorded.MODULE_SPANS)
+
+
+class _Stopped(ctypes.Structure):
+    """The struct kinetoscope_recorder_stopped."""
+
+    _fields_ = (
+        ("faults", ctypes.c_uint64),
+        ("unnamed_modules", ctypes.c_uint64),
+        ("idle", ctypes.c_uint32),
+        ("call_threads_lost", ctypes.c_uint32),
+        ("file_lost", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What the recorder says when it stops.
+
+    Attributes:
+        faults: Operators that are missing because a callback failed.
+        unnamed_modules: Module instances whose names are not known yet.
+        idle: False when a thread did not leave its callback in time.
+        call_threads_lost: Threads whose Python calls are missing from when another profiler took them over.
+        file_lost: Another program cut the file short while it was recorded into.
+    """
+
+    faults: int
+    unnamed_modules: int
+    idle: bool
+    call_threads_lost: int = 0
+    file_lost: bool = False
+
+
+class _UnloadableError(RecorderError):
+    """The system refuses a library, as one of another machine or with a part that is damaged."""
+
+
+# Where a recorder came from.
+PREBUILT = "prebuilt, from the wheel"
+INSTALLED = "built when the package was installed"
+CACHED = "compiled earlier, from the cache"
+COMPILED = "compiled now"
+
+
+class Recorder:
+    """A loaded recorder library. There is one per process that is used; it is never unloaded.
+
+    Attributes:
+        path: The library.
+        taken: Where it came from, in words.
+    """
+
+    def __init__(self, path: Path, taken: str = COMPILED) -> None:
+        """Load the library at ``path``.
+
+        Raises:
+            RecorderError: It cannot be loaded, is of another version, or does not fit this Python.
+        """
+        self.path, self.taken = path, taken
+        try:
+            library = ctypes.PyDLL(str(path))
+        except OSError as error:
+            raise _UnloadableError(f"{path} cannot be loaded: {error}") from error
+        self._library = library
+        self._message = ctypes.create_string_buffer(1024)
+        library.kinetoscope_recorder_version.restype = ctypes.c_uint32
+        version = library.kinetoscope_recorder_version()
+        if version != _FACE_VERSION:
+            raise RecorderError(
+                f"{path} speaks version {version} of the recorder's interface, not {_FACE_VERSION}"
+            )
+        message = (ctypes.c_char_p, ctypes.c_size_t)
+        library.kinetoscope_recorder_load.argtypes = (ctypes.py_object, *message)
+        library.kinetoscope_recorder_start.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            ctypes.c_int64,
+            *message,
+        )
+        library.kinetoscope_recorder_path.argtypes = message
+        library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
+        library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_watch_tensors.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_watch_tensors.restype = ctypes.c_size_t
+        library.kinetoscope_recorder_resolve.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
+        library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+        library.kinetoscope_recorder_add_info.restype = None
+        library.kinetoscope_recorder_settle.restype = None
+        library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
+        library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
+        library.kinetoscope_recorder_forget_calls.restype = None
+        library.kinetoscope_recorder_fast_range_class.argtypes = (ctypes.py_object,)
+        library.kinetoscope_recorder_fast_range_class.restype = ctypes.py_object
+
+        from torch.nn import Module
+
+        # Kept for ever: the recorder compares its address with the code of running frames.
+        self._module_call: Any = Module._wrapped_call_impl.__code__
+        if library.kinetoscope_recorder_load(self._module_call, self._message, len(self._message)) != 0:
+            raise RecorderError(f"{path}: {self._message.value.decode()}")
+        # The profile function of threads that begin while calls are recorded, on Pythons that need one.
+        self._thread_hook: Any = library.kinetoscope_recorder_prepare_calls(os.fsencode(_OWN_FOLDER))
+        os.register_at_fork(after_in_child=self._forget_calls)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a recording is open in this process."""
+        return bool(self._library.kinetoscope_recorder_is_recording())
+
+    def start(self, path: Path, what: Recorded, ring_bytes: int | None, *, keep_since_ns: int = 0) -> str:
+        """Begin to record into a new file, at ``path`` unless somebody is recording into that; see `recording_path`.
+
+        Args:
+            path: Where; an older file there is replaced once recording has begun.
+            what: What is recorded.
+            ring_bytes: Upper limit of the file; None means no limit.
+            keep_since_ns: A file of another process that was changed at this time of the system's clock or later is not
+                replaced; 0 means that any may be.
+
+        Returns:
+            Which Python calls cannot be recorded although ``what`` asks for them, and why; empty when all can.
+
+        Raises:
+            StateError: A recording is in progress.
+            RecorderError: The file cannot be made; the message says why. What was at ``path`` is still there.
+        """
+        if self.is_recording:
+            raise StateError("the native recorder is recording already; stop that recording first")
+        bits, name = int(what), os.fsencode(path)
+        # Before the start, so that it is not itself among the calls recorded.
+        if bits & _CALLS and self._thread_hook is not None and threading.getprofile() is None:
+            threading.setprofile(self._thread_hook)
+        failed = self._library.kinetoscope_recorder_start(
+            name, bits, ring_bytes or 0, keep_since_ns, self._message, len(self._message)
+        )
+        message = self._message.value.decode(errors="replace")
+        if failed:
+            self._leave_new_threads_alone()
+            raise RecorderError(f"cannot record: {message}")
+        return message
+
+    def recording_path(self) -> Path | None:
+        """Where the recording in progress is; None without one."""
+        path = ctypes.create_string_buffer(1 << 16)
+        if self._library.kinetoscope_recorder_path(path, len(path)) != 0:
+            return None
+        return Path(os.fsdecode(path.value))
+
+    def stop(self) -> Stopped:
+        """End the recording; its dictionary stays open until `close`.
+
+        Raises:
+            StateError: Nothing is being recorded, for instance in a forked child.
+        """
+        stopped = _Stopped()
+        if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
+            raise StateError("the native recorder is not recording in this process")
+        self._leave_new_threads_alone()
+        return Stopped(
+            stopped.faults,
+            stopped.unnamed_modules,
+            bool(stopped.idle),
+            stopped.call_threads_lost,
+            bool(stopped.file_lost),
+        )
+
+    def _forget_calls(self) -> None:
+        """Take back, in the child of a fork, the hooks of the parent's recording."""
+        self._library.kinetoscope_recorder_forget_calls()
+        self._leave_new_threads_alone()
+
+    def _leave_new_threads_alone(self) -> None:
+        if self._thread_hook is not None and threading.getprofile() is self._thread_hook:
+            threading.setprofile(None)
+
+    def pause(self) -> None:
+        """Record nothing that begins from here on; what began before still gets its end.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        if self._library.kinetoscope_recorder_pause() != 0:
+            raise StateError(
+                "the native recorder is not recording in this process: there is nothing to pause"
+            )
+
+    def resume(self) -> None:
+        """Record again after `pause`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        if self._library.kinetoscope_recorder_resume() != 0:
+            raise StateError(
+                "the native recorder is not recording in this process: there is nothing to resume"
+            )
+
+    def modules(self) -> list[tuple[int, Any]]:
+        """The modules that were seen and live, each with its id: its row in the table `modules`, plus 1.
+
+        Returns:
+            Pairs of id and instance; empty once the recording is closed.
+        """
+        living: list[tuple[int, Any]] = []
+        self._library.kinetoscope_recorder_modules(living)
+        return living
+
+    def watch_tensors(self, tensors: Sequence[Any]) -> int:
+        """Have the frees of the tensors' memory recorded, though it is older than the recorder; returns how many are new."""
+        return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
+
+    def fast_range_class(self, theirs: type) -> type:
+        """The class that opens quick ranges for whoever records, in the place of torch's own, `theirs`."""
+        made: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
+        return made
+
+    def resolve(self, modules: Sequence[Any]) -> int:
+        """Name those instances of ``modules`` that were seen; returns how many are still without a name."""
+        return int(self._library.kinetoscope_recorder_resolve(list(modules)))
+
+    def add_info(self, info: Mapping[str, str]) -> None:
+        """Write keys and their JSON texts into the recording."""
+        for key, text in info.items():
+            self._library.kinetoscope_recorder_add_info(
+                key.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
+            )
+
+    def settle(self) -> None:
+        """Wait, though not for long, until the files of earlier recordings have their checksums."""
+        self._library.kinetoscope_recorder_settle()
+
+    def close(self) -> None:
+        """Finish the file and let go of it."""
+        self._library.kinetoscope_recorder_close()
+
+
+_loaded: Recorder | None = None
+_loading = threading.Lock()
+
+
+def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Recorder:
+    """The recorder of this process: found ready-made, or in the cache, or compiled now.
+
+    Args:
+        progress: Called with one line when something has to be compiled, which takes some seconds.
+
+    Returns:
+        The recorder, loaded once and then kept.
+
+    Raises:
+        RecorderError: There is none that fits and none can be compiled; the message says why.
+    """
+    global _loaded
+    with _loading:
+        if _loaded is None:
+            _loaded = _recorder_for_here(progress)
+        return _loaded
+
+
+def replace_recorder(
+    refused: Recorder, progress: Callable[[str], None] = lambda line: None
+) -> Recorder | None:
+    """A recorder in the place of one from the wheel that failed its self-test: compiled for this very torch.
+
+    Args:
+        refused: The recorder that failed.
+        progress: Called with one line when something has to be compiled.
+
+    Returns:
+        The recorder that is used from now on; None where there is no other one to be had.
+    """
+    global _loaded
+    if refused.taken != PREBUILT:
+        return None
+    with _loading:
+        try:
+            _loaded = _recorder_for_here(progress, with_prebuilt=False)
+        except RecorderError:
+            return None
+        return _loaded
+
+
+def ready_recorder() -> Recorder | None:
+    """The recorder of this process if it is loaded, or can be loaded without compiling anything; else None.
+
+    Raises:
+        RecorderError: There is one, and it cannot be loaded, not even after it was compiled anew.
+    """
+    import torch
+
+    global _loaded
+    with _loading:
+        if _loaded is None:
+            try:
+                _loaded = _built_recorder(build.library_name(torch)) or _prebuilt_recorder(torch)
+            except (build.BuildError, OSError):
+                return None
+        return _loaded
+
+
+def _hopeless(name: str) -> Path:
+    """The file that says that compiling a library anew did not help, so that not every process tries again."""
+    return build.cache_directory() / f"{name}.unloadable"
+
+
+def _prebuilt_folder() -> Path:
+    """Where the package has recorders of its own."""
+    return Path(__file__).parent / "prebuilt"
+
+
+def _built_recorder(name: str) -> Recorder | None:
+    """The recorder that was built under this name at some earlier time, if it is whole and can be loaded."""
+    for place, taken in ((_prebuilt_folder() / name, INSTALLED), (build.cache_directory() / name, CACHED)):
+        if place.is_file() and build.is_whole(place):
+            try:
+                return Recorder(place, taken)
+            except _UnloadableError:
+                if _hopeless(name).is_file():
+                    raise
+    return None
+
+
+def _prebuilt_recorder(torch: Any) -> Recorder | None:
+    """The recorder that the wheel has for this minor release of torch, if it has one that can be loaded here."""
+    # As torch is published, and as the recorders of a wheel were compiled.
+    as_published = torch.compiled_with_cxx11_abi() and torch.distributed.is_available()
+    if not as_published or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    place = _prebuilt_folder() / build.prebuilt_name(torch.__version__)
+    if not place.is_file() or not build.is_whole(place):
+        return None
+    try:
+        return Recorder(place, PREBUILT)
+    except RecorderError:
+        # As where the C library is older than the one of the wheel: what is compiled here fits.
+        return None
+
+
+def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool = True) -> Recorder:
+    """The recorder built for the installed torch and Python, compiled if need be."""
+    try:
+        import torch
+    except ImportError as error:
+        raise RecorderError(f"torch cannot be imported: {error}") from error
+    if problem := build.why_too_old(torch):
+        raise RecorderError(problem)
+    cache = build.cache_directory()
+    try:
+        name = build.library_name(torch)
+        if (built := _built_recorder(name)) is not None:
+            return built
+        if with_prebuilt and (prebuilt := _prebuilt_recorder(torch)) is not None:
+            return prebuilt
+        if (cache / name).is_file():
+            (cache / name).unlink()
+        made = build.build(torch, cache, progress)
+        try:
+            return Recorder(made)
+        except _UnloadableError:
+            _hopeless(name).touch()
+            raise
+    except (build.BuildError, OSError) as error:
+        raise RecorderError(str(error)) from error

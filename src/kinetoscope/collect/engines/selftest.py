@@ -1,0 +1,244 @@
+"""Proves, once per process, that the loaded recorder sees this torch as it should: known operators, known answers.
+
+What the recorder reads of torch and of Python is not promised by either. So each feature is tried on a small program
+whose recording is known beforehand, and a feature that gives another answer is not used.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kinetoscope._errors import KinetoscopeError
+from kinetoscope.collect.engines.recorder import Recorded, Recorder
+from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
+
+FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
+
+
+# Longer than the program takes by a factor of a thousand; a recorder that hangs must not hang the job.
+_PATIENCE_SECONDS = 30.0
+
+
+def check_recorder(recorder: Recorder) -> dict[str, str]:
+    """Record a known program and compare.
+
+    Runs in a thread of its own, where no mode, autocast or default device of the caller is in force, and uses no
+    random numbers.
+
+    Returns:
+        For each of `FEATURES` an empty string when it works, else what was seen instead.
+    """
+    import torch
+
+    found: dict[str, str] = {}
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.update(_try_features(recorder))
+        except (KinetoscopeError, OSError, RuntimeError, LookupError, ValueError) as error:
+            failure.append(error)
+
+    if getattr(torch.__spec__, "_initializing", False):
+        # We are inside `import torch`: any import in another thread would wait for this one.
+        run()
+    else:
+        thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_SECONDS)
+        if thread.is_alive():
+            return dict.fromkeys(
+                FEATURES, f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds"
+            )
+    if failure:
+        return dict.fromkeys(FEATURES, f"the self-test failed: {failure[0]}")
+    return found
+
+
+def _try_features(recorder: Recorder) -> dict[str, str]:
+    import torch
+
+    from kinetoscope import _core
+
+    class Inner(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2, 3, device="cpu", dtype=torch.float32))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.mul(x, self.weight)
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.inner(x)
+
+    model = Outer()
+    x = torch.ones(2, 3, device="cpu", dtype=torch.float32)
+
+    def known_program() -> None:
+        with torch.profiler.record_function("kinetoscope self-test"):
+            model(x).sum().backward()
+
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-selftest-") as folder:
+        path = Path(folder) / "selftest.recording"
+        recorder.start(path, Recorded.SHAPES | Recorded.STACKS | Recorded.MODULES, None)
+        try:
+            known_program()
+        finally:
+            recorder.stop()
+            recorder.resolve([model, model.inner])
+            recorder.close()
+        recording = _core.read_recording(str(path))
+    seen = _Seen(recording)
+    checks: dict[str, Callable[[], str]] = {
+        "operators": seen.operators,
+        "nesting": seen.nesting,
+        "backward": seen.backward,
+        "shapes": seen.shapes,
+        "stacks": lambda: seen.stacks(known_program.__code__.co_filename),
+        "modules": seen.modules,
+    }
+    return {feature: checks[feature]() for feature in FEATURES}
+
+
+def check_calls(recorder: Recorder) -> str:
+    """Record the calls of a known function and a known module.
+
+    Not part of `check_recorder`: only sessions that ask for calls pay for it.
+
+    Returns:
+        An empty string when both are seen as they should be, else what was seen instead.
+    """
+    import torch
+
+    from kinetoscope import _core
+
+    class Called(torch.nn.Module):
+        def forward(self) -> None:
+            return None
+
+    model = Called()
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            recorder.start(
+                path, Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS, None
+            )
+            try:
+                # Code of this package is left out of recordings, so a function of torch's has to serve.
+                model()
+            finally:
+                recorder.stop()
+                recorder.close()
+        except (KinetoscopeError, OSError, RuntimeError) as error:
+            failure.append(error)
+
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-selftest-") as folder:
+        path = Path(folder) / "calls.recording"
+        thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_SECONDS)
+        if thread.is_alive():
+            return f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds"
+        if failure:
+            return f"the self-test failed: {failure[0]}"
+        recording = _core.read_recording(str(path))
+    spans, strings = recording["spans"], recording["strings"]
+    seen = [
+        (int(scope), strings[name])
+        for scope, name in zip(spans["scope"], spans["name"], strict=True)
+        if scope == SCOPE_MODULE or strings[name] == "Module._wrapped_call_impl"
+    ]
+    right = seen == [(SCOPE_MODULE, "Called"), (SCOPE_PYTHON, "Module._wrapped_call_impl")]
+    return "" if right else f"the calls of a module read {seen}"
+
+
+class _Seen:
+    """The recording of the known program, with the questions asked of it."""
+
+    def __init__(self, recording: Any) -> None:
+        self._recording = recording
+        self._spans = recording["spans"]
+        self._strings: list[str] = recording["strings"]
+        self._names = [self._strings[name] for name in self._spans["name"]]
+
+    def _row(self, name: str) -> int:
+        return self._names.index(name) if name in self._names else -1
+
+    def operators(self) -> str:
+        missing = [
+            name for name in ("kinetoscope self-test", "aten::mul", "aten::sum") if name not in self._names
+        ]
+        if missing:
+            return f"{missing} were not recorded, but {self._names[:8]}"
+        row = self._row("aten::mul")
+        overload = self._strings[self._spans["overload"][row]]
+        return "" if overload == "Tensor" else f"the overload of aten::mul reads {overload!r}, not 'Tensor'"
+
+    def nesting(self) -> str:
+        start, duration = self._spans["start_ns"], self._spans["duration_ns"]
+        around, within = self._row("kinetoscope self-test"), self._row("aten::mul")
+        if within < 0 or around < 0:
+            return "the spans are missing"
+        end = int(start[around] + duration[around])
+        inside = int(start[around]) <= int(start[within]) and int(start[within] + duration[within]) <= end
+        scopes = (int(self._spans["scope"][around]), int(self._spans["scope"][within]))
+        if not inside:
+            return "aten::mul does not lie inside the range around it"
+        return "" if scopes == (7, 0) else f"the scopes read {scopes}, not (7, 0)"
+
+    def backward(self) -> str:
+        forward, backward = self._row("aten::mul"), self._row("MulBackward0")
+        if backward < 0:
+            return "MulBackward0 was not recorded"
+        sequence = self._spans["sequence"]
+        if int(sequence[forward]) < 0 or int(sequence[forward]) != int(sequence[backward]):
+            return f"the sequence numbers read {int(sequence[forward])} and {int(sequence[backward])}"
+        accumulate = self._row("torch::autograd::AccumulateGrad")
+        if accumulate < 0 or int(self._spans["parameter"][accumulate]) < 0:
+            return "the parameter of AccumulateGrad is unknown"
+        return ""
+
+    def shapes(self) -> str:
+        row = int(self._spans["shapes"][self._row("aten::mul")])
+        if row < 0:
+            return "aten::mul has no shapes"
+        dims = str(self._recording["shapes"]["dims"][row])
+        types = str(self._recording["shapes"]["types"][row])
+        right = dims == "[[2, 3], [2, 3]]" and types == '["float", "float"]'
+        return "" if right else f"the inputs of aten::mul read {dims} {types}"
+
+    def stacks(self, filename: str) -> str:
+        stack = int(self._spans["stack"][self._row("aten::mul")])
+        functions: list[str] = []
+        files: list[str] = []
+        while stack >= 0:
+            frame = int(self._recording["stacks"]["frame"][stack])
+            functions.append(self._strings[self._recording["frames"]["function"][frame]])
+            files.append(self._strings[self._recording["frames"]["file"][frame]])
+            stack = int(self._recording["stacks"]["parent"][stack])
+        right = (
+            functions[:1] == [f"{_try_features.__qualname__}.<locals>.Inner.forward"] and files[0] == filename
+        )
+        return "" if right else f"the innermost frame of aten::mul reads {functions[:1]} {files[:1]}"
+
+    def modules(self) -> str:
+        modules = self._recording["modules"]
+        row = int(self._spans["module"][self._row("aten::mul")])
+        if row < 0:
+            return "aten::mul has no module"
+        name = self._strings[modules["name"][row]]
+        kind = self._strings[modules["class"][row]]
+        parent = int(modules["parent"][row])
+        root = self._strings[modules["class"][parent]] if parent >= 0 else ""
+        right = (name, kind, root) == ("inner", "Inner", "Outer")
+        return "" if right else f"the module of aten::mul reads {name!r} {kind!r} in {root!r}"

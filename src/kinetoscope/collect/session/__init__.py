@@ -1,0 +1,1 @@
+"""Sessions: when something is recorded, and what is read from it."""

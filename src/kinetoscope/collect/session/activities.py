@@ -1,0 +1,211 @@
+"""torch's own profiling vocabulary, re-exported, and the checks of what a session is asked to record."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.profiler
+from torch.profiler import DeviceType, ProfilerAction, ProfilerActivity, kineto_available, record_function
+
+from kinetoscope._errors import ArgumentError, ArgumentTypeError
+from kinetoscope.collect.session.user_warnings import warn_user
+
+__all__ = [
+    "DeviceType",
+    "ProfilerAction",
+    "ProfilerActivity",
+    "kineto_available",
+    "record_function",
+    "supported_activities",
+]
+
+# The torch module whose is_available() tells whether the device behind an activity is there.
+_DEVICE_MODULES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
+
+
+def supported_activities() -> set[ProfilerActivity]:
+    """The activities that can be recorded with this build of torch on this machine.
+
+    Returns:
+        A new set of torch's own `ProfilerActivity` values; the CPU is always among them. A device whose support is
+        compiled into torch but which is not there (a CUDA build on a laptop) is not.
+    """
+    known = torch.autograd._supported_activities()
+    return {activity for activity in known if _is_there(activity)} | {ProfilerActivity.CPU}
+
+
+# torch gives its `PrivateUse1` the name of the accelerator that a program registers, and finds it by both names.
+_TORCHS_NAMES: dict[ProfilerActivity, str] = {
+    activity: name for name, activity in reversed(ProfilerActivity.__members__.items())
+}
+
+
+def name_of(activity: ProfilerActivity) -> str:
+    """torch's own name of an activity, such as `CUDA`; `PrivateUse1` whatever the registered accelerator is called."""
+    return _TORCHS_NAMES[activity]
+
+
+class NothingToRecordError(ArgumentError, AssertionError):
+    """None of the activities can be recorded here; torch asserts that."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of one activity.
+
+    Attributes:
+        kinds: The names of its kinds; None means all.
+        configs: Settings of parts of torch's collector, such as torch's `PerformanceMetricsConfig`.
+    """
+
+    kinds: frozenset[str] | None = None
+    configs: tuple[Any, ...] = ()
+
+
+# What `activities` may hold: an activity, or single kinds of some by the names of Kineto, such as {CUDA: ["KERNEL"]}, or
+# torch's ProfilerActivityConfig in the place of the names.
+ActivityItem: TypeAlias = ProfilerActivity | Mapping[ProfilerActivity, Any]
+Asked: TypeAlias = dict[ProfilerActivity, Wanted]
+
+
+def asked_activities(activities: Iterable[ActivityItem] | None, *, use_cuda: bool | None = None) -> Asked:
+    """The activities a session was asked for, after checks; `use_cuda` adds or removes CUDA."""
+    asked: Asked = (
+        dict.fromkeys(supported_activities(), Wanted()) if activities is None else dict(_checked(activities))
+    )
+    if use_cuda:
+        asked.setdefault(ProfilerActivity.CUDA, Wanted())
+    elif use_cuda is not None:
+        asked.pop(ProfilerActivity.CUDA, None)
+    if not asked:
+        raise NothingToRecordError(
+            f"activities is empty: there is nothing to record. Valid ones: {_valid_names()}."
+        )
+    return asked
+
+
+@functools.cache
+def takes_use_cuda() -> bool:
+    """Whether the installed torch still has the keyword `use_cuda`, which 2.14 removed."""
+    return "use_cuda" in inspect.signature(torch.autograd.profiler.profile).parameters
+
+
+def as_items(asked: Asked) -> list[ActivityItem]:
+    """The same as a user writes it, without settings of parts, which no torch that has `use_cuda` knows."""
+    return [
+        activity if wanted.kinds is None else {activity: wanted.kinds} for activity, wanted in asked.items()
+    ]
+
+
+def extensions(configs: Iterable[Any]) -> dict[str, str]:
+    """Settings of parts of torch's collector as it takes them."""
+    entries: dict[str, str] = {}
+    for config in configs:
+        entries |= config._to_config_entries()
+    if "PERFORMANCE_METRICS" in entries:
+        entries["PERFORMANCE_METRICS_DEVICE_ID"] = str(torch.cuda.current_device())
+    return entries
+
+
+def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
+    """What a user's iterable holds, or an error that names the first thing in it that is no activity."""
+    asked = dict(_checked(activities))
+    for activity, wanted in asked.items():
+        if wanted != Wanted():
+            raise ArgumentError(
+                f"activities contains single kinds of ProfilerActivity.{activity.name}: pass the activities themselves: "
+                f"{_valid_names()}."
+            )
+    return set(asked)
+
+
+def recordable(asked: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
+    """The part of what was asked for that this machine has; a warning names the rest."""
+    supported = supported_activities()
+    missing = sorted(activity.name for activity in asked - supported)
+    if missing:
+        warn_user(f"{', '.join(missing)} is not available, disabling {', '.join(missing)} profiling")
+    return frozenset(asked & supported)
+
+
+def check_that_something_is_recorded(
+    asked: set[ProfilerActivity], recorded: frozenset[ProfilerActivity]
+) -> None:
+    """Raise NothingToRecordError where nothing of what was asked for can be recorded here."""
+    if not recorded:
+        missing = sorted(activity.name for activity in asked)
+        raise NothingToRecordError(
+            f"activities={missing} cannot be recorded: {', '.join(missing)} is not available here. "
+            f"Available: {', '.join(sorted(activity.name for activity in supported_activities()))}."
+        )
+
+
+def _is_there(activity: ProfilerActivity) -> bool:
+    """Whether the device behind an activity can be used now."""
+    module_name = _DEVICE_MODULES.get(name_of(activity))
+    if module_name is None:
+        return True
+    module = getattr(torch, module_name, None)
+    return module is not None and bool(module.is_available())
+
+
+def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, Wanted]]:
+    """Each activity of a user's iterable with what is wanted of it, or an error that names the first item that is none."""
+    if isinstance(activities, (str, bytes, ProfilerActivity)) or not isinstance(activities, Iterable):
+        raise ArgumentTypeError(
+            f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
+        )
+    seen = set()
+    for item in [activities] if isinstance(activities, Mapping) else activities:
+        chosen: Iterable[tuple[object, object]] = (
+            item.items() if isinstance(item, Mapping) else [(item, None)]
+        )
+        for activity, kinds in chosen:
+            if not isinstance(activity, ProfilerActivity):
+                raise ArgumentTypeError(
+                    f"activities contains {activity!r}, which is no activity. Valid ones: {_valid_names()}."
+                )
+            if activity in seen:
+                raise ArgumentError(
+                    f"activities contains ProfilerActivity.{activity.name} more than once: name each one once."
+                )
+            seen.add(activity)
+            yield activity, Wanted() if kinds is None and activity is item else _wanted(activity, kinds)
+
+
+def _wanted(activity: ProfilerActivity, choice: object) -> Wanted:
+    """What a user's choice among the kinds of an activity says."""
+    config_type = getattr(torch.profiler, "ProfilerActivityConfig", None)
+    if config_type is None or not isinstance(choice, config_type):
+        return Wanted(_kinds(activity, choice))
+    chosen: Any = choice
+    kinds = None if chosen.activity_types is None else _kinds(activity, chosen.activity_types)
+    configs = tuple(chosen.profiler_configs)
+    if strange := [config for config in configs if not callable(getattr(config, "_to_config_entries", None))]:
+        raise ArgumentError(
+            f"activities: {strange[0]!r} in the profiler_configs of ProfilerActivity.{activity.name} is not valid: need "
+            "torch.profiler.PerformanceMetricsConfig(...) or torch.profiler.CuspyConfig(...)."
+        )
+    return Wanted(kinds, configs)
+
+
+def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:
+    """The names of an activity's kinds; Kineto checks them, which alone knows all."""
+    names = list(kinds) if isinstance(kinds, Iterable) and not isinstance(kinds, (str, bytes)) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            f"activities: {kinds!r} for ProfilerActivity.{activity.name} is not valid: need a list of the names of kinds, "
+            'such as ["CPU_OP", "USER_ANNOTATION"] or ["GPU_MEMCPY", "CUDA_RUNTIME"], or the activity without a choice '
+            f"of kinds. Activities: {_valid_names()}."
+        )
+    return frozenset(str(name) for name in names)
+
+
+def _valid_names() -> str:
+    """The activities this torch knows, as they are written in a program."""
+    return ", ".join(f"ProfilerActivity.{name}" for name in ProfilerActivity.__members__)

@@ -1,0 +1,684 @@
+"""The low-level session: prepare, start and stop one recording after the other, and read what they left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+import uuid
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+import kinetoscope
+from kinetoscope._errors import ArgumentTypeError, KinetoscopeError, StateError
+from kinetoscope.collect.engines.choose import EngineName, choose_engine
+from kinetoscope.collect.engines.engine import Engine, RecordingRequest, StillRecordingError
+from kinetoscope.collect.engines.experimental import checked_config, name_what_has_no_effect, noted_settings
+from kinetoscope.collect.session import arguments, metadata
+from kinetoscope.collect.session.activities import (
+    ActivityItem,
+    asked_activities,
+    check_that_something_is_recorded,
+    recordable,
+)
+from kinetoscope.collect.session.annotating import TakesMetadata
+from kinetoscope.collect.session.cycle import Cycle, KeptCycles
+from kinetoscope.collect.session.failures import Closed, yielding_to_interrupts
+from kinetoscope.collect.session.observer import ObserverWindow
+from kinetoscope.collect.session.ownership import Owner, by_owner
+from kinetoscope.collect.session.reading import ReadsCycles
+from kinetoscope.collect.session.stats import Stopwatch
+from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources import devices
+from kinetoscope.collect.sources.ranges import ROUTES
+from kinetoscope.collect.sources.source import SourceWindow
+from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
+from kinetoscope.collect.torch_compat.session import TorchFace
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from kinetoscope.trace import Trace
+
+
+# The id of each recorded cycle, by which its trace can be found again elsewhere.
+
+
+def new_trace_id(callback: Callable[[], str] | None) -> str:
+    """Ask the user's callback for an id; without one make a random one, 32 hexadecimal digits, as torch does.
+
+    Raises:
+        ArgumentError: The callback returned something that is no text.
+    """
+    if callback is None:
+        return uuid.uuid4().hex.upper()
+    made = callback()
+    if not isinstance(made, str):
+        raise ArgumentTypeError(
+            f"custom_trace_id_callback returned {made!r}: it must return a string, the id of the trace."
+        )
+    return made
+
+
+# Signals that are held back while a recording is closed.
+#
+# torch's `DataLoader` has a handler for the end of a child process that raises an error when a worker has died, wherever the program
+# happens to be. If that is in the middle of closing a recording, the trace of exactly that failure would be lost. An interrupt
+# from the keyboard there would leave the recorder running.
+
+_NAMES = ("SIGCHLD", "SIGINT")
+
+
+class SignalsHeld:
+    """While this is entered the program's handlers are not called; afterwards each is, once, if its signal has come.
+
+    A second interrupt is not held: whoever sends it does not want to wait. Does nothing outside the main thread, where no
+    handler is called, and for signals that the program does not handle.
+
+    Attributes:
+        error: What a handler raised when it was called afterwards; an interrupt rather than an error.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self.error: BaseException | None = None
+        self._handlers: dict[int, Any] = {}
+        self._holds = False
+        self._came: dict[int, tuple[Any, ...]] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        self._holds = True
+        for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._holds:
+            return
+        for number, handler in self._handlers.items():
+            # Somebody may have put another handler there meanwhile, which may call this one.
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, handler)
+        self._holds = False
+        for number, came in self._came.items():
+            try:
+                self._handlers[number](*came)
+            except BaseException as raised:  # noqa: BLE001  (the caller decides whether it may come out)
+                if self.error is None or not isinstance(raised, Exception):
+                    self.error = raised
+        if error is not None and self.error is not None and not isinstance(self.error, Exception):
+            # The caller will not come to look at it.
+            raise self.error
+
+    def _note(self, number: int, *rest: Any) -> None:
+        """Stand where the handler was."""
+        if self._holds and not (number == signal.SIGINT and number in self._came):
+            self._came[number] = (number, *rest)
+        else:
+            self._handlers[number](number, *rest)
+
+
+# When memory runs out under a session: the report that is written before the exception goes on.
+
+# How torch's allocator of the host says it, on every system.
+_HOST_SAYS = re.compile(r"DefaultCPUAllocator: (not enough memory|can't allocate memory)")
+_HOST_WANTED = re.compile(r"tried to allocate (\d+) bytes")
+_DEVICE_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
+_DEVICE_NUMBER = re.compile(r"\b(?:GPU|device) (\d+)\b")
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_OWN = os.path.dirname(os.path.abspath(kinetoscope.__file__)) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an exception says that memory ran out: torch's of a device or of the host, or Python's own."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and _HOST_SAYS.search(str(error)) is not None
+
+
+def report_out_of_memory(
+    trace: Callable[[], Trace], oom_report: Path | Literal[False] | None, recording: Path | None
+) -> None:
+    """Write the report if an exception that is being handled right now says that memory ran out.
+
+    The exception itself stays what it is, with a note where the report is. A report that cannot be written is a
+    warning, where warnings are errors a note as well.
+
+    Args:
+        trace: Gives the trace that ends with the failure.
+        oom_report: Where the text goes, as `_arguments.checked_report` returns it; the page goes beside it.
+        recording: The file of the recording, beside which a report of our naming goes; else the working directory.
+    """
+    error = sys.exc_info()[1]
+    if error is None or oom_report is False or not is_out_of_memory(error):
+        return
+    try:
+        text_path, page_path = _places(oom_report, recording)
+        from kinetoscope.formats.memory_timeline.report import write_memory_report as write
+
+        write(
+            trace(),
+            text_path,
+            page_path,
+            failure=f"{type(error).__name__}: {error}",
+            where=_where(error),
+            wanted_bytes=_wanted_bytes(str(error)),
+            device=_device(error),
+        )
+        error.add_note(f"kinetoscope: what held the memory is told in {text_path} and {page_path}")
+    except Exception as failure:  # noqa: BLE001  (whatever it is, the program's own exception matters more)
+        told = f"the report on the lack of memory could not be written: {type(failure).__name__}: {failure}"
+        try:
+            warn_user(told)
+        except Warning:
+            error.add_note(f"kinetoscope: {told}")
+
+
+def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path]:
+    """The files of the text and of the page."""
+    if oom_report is not None:
+        text = oom_report if oom_report.suffix else oom_report.with_suffix(".txt")
+    elif recording is not None:
+        text = recording.with_name(f"{recording.stem}.oom.txt")
+    else:
+        text = Path.cwd() / f"kinetoscope-oom-{os.getpid()}-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    page = text.with_name(f"{text.stem}.memory.html")
+    return text.absolute(), page.absolute()
+
+
+def _where(error: BaseException) -> str | None:
+    """The innermost line of the program that the exception came through, else the innermost of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return None
+    own = [frame for frame in frames if not frame.filename.startswith((_OWN, _TORCH, "<frozen"))]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}({frame.lineno}): {frame.name}" + (f"    {frame.line}" if frame.line else "")
+
+
+def _wanted_bytes(message: str) -> int | None:
+    """How much was asked for, as far as the message tells."""
+    if found := _HOST_WANTED.search(message):
+        return int(found[1])
+    if found := _DEVICE_WANTED.search(message):
+        return int(float(found[1]) * _UNITS[found[2]])
+    return None
+
+
+def _device(error: BaseException) -> str | None:
+    """Whose memory ran out, as far as the exception tells."""
+    if not isinstance(error, torch.OutOfMemoryError):
+        return "cpu"
+    number = _DEVICE_NUMBER.search(str(error))
+    kind = next((name for name in ("xpu", "mps", "hpu", "mtia") if name in str(error).lower()), "cuda")
+    return f"{kind}:{number[1]}" if number else kind
+
+
+# Who records in this process: one session with each engine, for two of one kind would mix their records.
+
+
+class ActiveSessions:
+    """Who records in this process now, by the name of the engine."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._lock = threading.RLock()
+        self._taken: dict[str, tuple[weakref.ref[_KinetoProfile], Engine]] = {}
+
+    def take(self, session: _KinetoProfile, engine: Engine) -> None:
+        """Sit down, or raise StateError when somebody else sits there; a session that sits already may stay."""
+        with self._lock:
+            if self.is_taken_by_another(session, engine.name):
+                raise StateError(
+                    "another Kinetoscope session is already recording in this process: stop it before starting a "
+                    "second one."
+                )
+            if self._sits(session, engine.name):
+                return
+            _, abandoned = self._taken.pop(engine.name, (None, None))
+            if abandoned is not None:
+                # Its session was dropped without stop(): nobody can ask for the recording any more.
+                with contextlib.suppress(KinetoscopeError):
+                    abandoned.stop().discard()
+            self._taken[engine.name] = weakref.ref(session), engine
+
+    def leave(self, session: _KinetoProfile) -> None:
+        """Stand up; harmless for a session that does not sit here."""
+        # Looked up before: Python 3.12 keeps a lock whose holder is interrupted in a comprehension with a condition.
+        own = [name for name in list(self._taken) if self._sits(session, name)]
+        with self._lock:
+            for name in own:
+                self._taken.pop(name, None)
+
+    def is_taken_by_another(self, session: _KinetoProfile, name: str) -> bool:
+        """Whether a living session other than this one records with an engine of this name."""
+        taken = self._taken.get(name)
+        return taken is not None and taken[0]() not in (None, session)
+
+    def is_taken(self, name: str) -> bool:
+        """Whether any living session records with an engine of this name."""
+        taken = self._taken.get(name)
+        return taken is not None and taken[0]() is not None
+
+    def taken_by(self) -> _KinetoProfile | None:
+        """The session that records, the first one where there are two; None where there is none."""
+        sitting = (session() for session, _ in list(self._taken.values()))
+        return next((session for session in sitting if session is not None), None)
+
+    def empty_in_child(self) -> None:
+        """Forget the parent's sessions after a fork, with a lock that no thread of the parent can be holding."""
+        self.__init__()  # type: ignore[misc]
+
+    def _sits(self, session: _KinetoProfile, name: str) -> bool:
+        """Whether this session sits on the seat of that name."""
+        return name in self._taken and self._taken[name][0]() is session
+
+
+ACTIVE_SESSIONS = ActiveSessions()
+os.register_at_fork(after_in_child=ACTIVE_SESSIONS.empty_in_child)
+
+
+class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
+    """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
+
+    Args:
+        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
+            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch, or to
+            a `ProfilerActivityConfig` of torch 2.15; only the Kineto engine can choose among kinds.
+        record_shapes: Keep shapes, types and scalars of each operator's inputs.
+        profile_memory: Keep every allocation and free, with sizes in bytes.
+        with_stack: Keep the Python stack of each operator.
+        with_flops: Count the floating-point operations and bytes moved of each operator, from the shapes of its inputs.
+        with_modules: Keep the path of the `nn.Module` each operator ran in.
+        experimental_config: torch's `_ExperimentalConfig`. The Kineto engine hands it to torch's collector; the native
+            one names the settings that it has no use for in one warning.
+        execution_trace_observer: Anything with `start()`, `stop()` and `cleanup()`, such as an
+            `ExecutionTraceObserver`; it runs for the same time as each recording.
+        acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
+        custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
+        post_processing_timeout_s: Handed to torch's collector, for its own objects; our events and traces are always whole.
+        engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
+        path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
+            there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a
+            private temporary place that is removed when its trace is gone.
+        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
+        python_calls: Keep every call of a Python function as a span.
+        module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
+        oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
+
+    Raises:
+        ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
+    """
+
+    # What "auto" means for a class that stands in for torch's.
+    _default_engine: EngineName = "auto"
+
+    def __init__(
+        self,
+        *,
+        activities: Iterable[ActivityItem] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        experimental_config: Any | None = None,
+        execution_trace_observer: arguments.TraceObserver | None = None,
+        acc_events: bool = False,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        post_processing_timeout_s: float | None = None,
+        engine: EngineName | Engine = "auto",
+        path: str | os.PathLike[str] | None = None,
+        ring_bytes: int | None = None,
+        python_calls: bool = False,
+        module_spans: bool = False,
+        oom_report: arguments.ReportPlace = None,
+    ) -> None:
+        asked = asked_activities(activities)
+        self.activities = set(asked)
+        self.activity_filters = {
+            activity: set(wanted.kinds) for activity, wanted in asked.items() if wanted.kinds is not None
+        }
+        self._wanted = asked
+        self._recordable = recordable(self.activities)
+        self._asked_engine = arguments.checked_engine(self._default_engine if engine == "auto" else engine)
+        self.record_shapes = arguments.checked_switch("record_shapes", record_shapes)
+        self.profile_memory = arguments.checked_switch("profile_memory", profile_memory)
+        self.with_stack = arguments.checked_switch("with_stack", with_stack)
+        self.with_flops = arguments.checked_switch("with_flops", with_flops)
+        self.with_modules = arguments.checked_switch("with_modules", with_modules)
+        self.python_calls = arguments.checked_switch("python_calls", python_calls)
+        self.module_spans = arguments.checked_switch("module_spans", module_spans)
+        self.acc_events = arguments.checked_switch("acc_events", acc_events)
+        self.experimental_config = checked_config(experimental_config)
+        self.custom_trace_id_callback = arguments.checked_callable(
+            "custom_trace_id_callback", custom_trace_id_callback
+        )
+        self.post_processing_timeout_s = arguments.checked_seconds(
+            "post_processing_timeout_s", post_processing_timeout_s
+        )
+        self._path = arguments.checked_path(path)
+        self._ring_bytes = arguments.checked_ring_bytes(ring_bytes)
+        self._oom_report = arguments.checked_report(oom_report)
+        self._metadata = metadata.Metadata()
+        self._observer = ObserverWindow(arguments.checked_observer(execution_trace_observer))
+        self._sources = SourceWindow(())
+        # Guards the fields below. Never held while a user's code runs.
+        self._lock = threading.RLock()
+        self._engine: Engine | None = None
+        self._engine_is_for_one_cycle = False
+        self._state = "idle"
+        self._cycles_begun = 0
+        self._cycles = KeptCycles(keep_all=self.acc_events)
+        self._trace_id: str | None = None
+        self._stopwatch = Stopwatch()
+        self._owner = Owner()
+        self._warned_of: set[str] = set()
+
+    # ------------------------------------------------------------------------------------------------- recording
+
+    @by_owner
+    def start(self) -> None:
+        """Prepare and start a recording.
+
+        Raises:
+            StateError: A session, this one or another, is already recording in this process.
+            RecorderError: The engine that was asked for cannot record here.
+        """
+        self.prepare_trace()
+        self.start_trace()
+
+    def stop(self) -> None:
+        """Stop the recording; its trace is built when it is first asked for. A second call does nothing.
+
+        Raises:
+            StateError: `start` was never called.
+        """
+        with yielding_to_interrupts("stop()"):
+            self.stop_trace()
+
+    @by_owner
+    def prepare_trace(self) -> None:
+        """Make ready whatever `start_trace` would otherwise have to wait for, and give the cycle its id.
+
+        Raises:
+            StateError: A session, this one or another, is already recording in this process.
+            RecorderError: The engine that was asked for cannot record here.
+            ArgumentError: `custom_trace_id_callback` returned something that is no string, or none of the activities can
+                be recorded here.
+        """
+        check_that_something_is_recorded(self.activities, self._recordable)
+        trace_id = new_trace_id(self.custom_trace_id_callback)
+        with self._lock:
+            if self._engine is None or (self._engine_is_for_one_cycle and self._state == "idle"):
+                self._engine = self._find_engine()
+            if self._state == "recording":
+                raise already_recording()
+            try:
+                if self._state != "prepared":
+                    ACTIVE_SESSIONS.take(self, self._engine)
+                with self._stopwatch.preparing():
+                    self._engine.prepare(self._request(trace_id))
+                self._trace_id = trace_id
+                self._state = "prepared"
+            except BaseException:
+                self._abandon()
+                raise
+
+    @by_owner
+    def start_trace(self) -> None:
+        """Begin to record; prepares first where `prepare_trace` was not called.
+
+        Raises:
+            StateError: A session, this one or another, is already recording in this process.
+        """
+        if self._state != "prepared":
+            self.prepare_trace()
+        try:
+            # First the observer, then the recording, and the other way round at the end, as in torch.
+            self._observer.open()
+            self._sources.start()
+            with self._lock:
+                self._begin_recording()
+        except BaseException:
+            self._sources.cancel()
+            with self._lock:
+                if self._state == "prepared":
+                    self._abandon()
+            if self._state == "idle":
+                # The failure that led here is on its way to the user; a second one would only hide it.
+                self._observer.close()
+            raise
+
+    def _begin_recording(self) -> None:
+        """Let the engine record."""
+        if self._state == "recording":
+            raise already_recording()
+        if self._state != "prepared":
+            raise StateError("this session was stopped by another thread while it was being started.")
+        try:
+            # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
+            self._state = "recording"
+            with self._stopwatch.starting():
+                self._chosen().start()
+            self._cycles_begun += 1
+            ROUTES.open(self)
+            TORCH_RANGES.open(self)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def stop_trace(self) -> None:
+        """Close the recording. Nothing is computed here, so the cost does not depend on what was recorded.
+
+        Raises:
+            StateError: Nothing was ever started.
+        """
+        closed = self._finish(keep=True)
+        if closed.failure is not None:
+            raise closed.failure
+
+    def _finish(self, *, keep: bool) -> Closed:
+        """Close the recording, whatever the observer does; `keep=False` is for a warm-up that led to nothing."""
+        if self._owner.refuses(self, "stop"):
+            return Closed()
+        with SignalsHeld() as held:
+            try:
+                failure = self._observer.close()
+                self._sources.stop()
+            finally:
+                # Whatever came in between: nothing may be left on.
+                with self._lock:
+                    recorded = self._close_books(keep)
+        if held.error is not None and (failure is None or not isinstance(held.error, Exception)):
+            return Closed(recorded, held.error, "the handler of a signal")
+        return Closed(recorded, failure)
+
+    def _close_books(self, keep: bool) -> bool:
+        """Let the engine stop and keep what it leaves; return whether something was recorded."""
+        if self._state == "idle":
+            # An interrupt may have come between the steps of standing up.
+            self._stand_up()
+            if self._cycles_begun == 0 and keep:
+                raise StateError(
+                    "there is nothing to stop: call start() first, or use the session in a `with` block."
+                )
+            return False
+        if self._state == "prepared":
+            self._abandon()
+            return False
+        try:
+            with self._stopwatch.stopping():
+                stopped = self._chosen().stop()
+                recording = self._sources.beside(stopped, keep_parts=self.acc_events)
+            self._stand_up()
+        except StillRecordingError:
+            raise
+        except BaseException:
+            self._abandon()
+            raise
+        if not keep and self._cycles.last is not None:
+            recording.discard()
+            return True
+        # Groups that were made while it recorded belong to it, too.
+        info = metadata.rank_info() | self._metadata.gathered()
+        self._metadata.end_cycle()
+        cycle = Cycle(
+            recording,
+            info,
+            worth_reading=keep,
+            number=self._cycles.finished,
+            stats=self._stopwatch.stats,
+        )
+        for earlier in self._cycles.add(cycle):
+            self._drop(earlier)
+        if keep:
+            self._cycle_ended(cycle)
+        return True
+
+    def _cycle_ended(self, cycle: Cycle) -> None:
+        """Told of every cycle that is kept; for whoever stands in for torch's sessions."""
+
+    def _stand_up(self) -> None:
+        """Let the next session record."""
+        self._state = "idle"
+        ROUTES.close(self)
+        TORCH_RANGES.close(self)
+        ACTIVE_SESSIONS.leave(self)
+
+    def _request(self, trace_id: str) -> RecordingRequest:
+        """What the engine is asked for in this cycle."""
+        switches = {
+            "record_shapes": self.record_shapes,
+            "profile_memory": self.profile_memory,
+            "with_stack": self.with_stack,
+            "with_modules": self.with_modules,
+            "with_flops": self.with_flops,
+            "python_calls": self.python_calls,
+            "module_spans": self.module_spans,
+        }
+        path = None if self._path is None else metadata.ranked(self._path)
+        if path is not None and self._cycles_begun:
+            path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
+        info = metadata.flags(switches) | metadata.rank_info() | devices.described()
+        info |= metadata.execution_trace(self._observer.observer)
+        info |= noted_settings(self.experimental_config)
+        info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
+        # Operations are counted from shapes.
+        asked = switches | {"record_shapes": self.record_shapes or self.with_flops}
+        return RecordingRequest(
+            activities=self._recordable,
+            activity_filters={
+                activity: frozenset(kinds) for activity, kinds in self.activity_filters.items()
+            },
+            extension_configs=self._extension_configs(),
+            record_function_ids=self._observer.observer is not None,
+            torch_objects=self._default_engine == "kineto",
+            experimental_config=self.experimental_config,
+            post_processing_timeout_s=self.post_processing_timeout_s,
+            trace_id=trace_id,
+            path=path,
+            ring_bytes=self._ring_bytes,
+            info=info | self._metadata.gathered(),
+            **asked,
+        )
+
+    def _extension_configs(self) -> tuple[Any, ...]:
+        """Settings of parts of torch's collector, of all activities."""
+        return tuple(config for wanted in self._wanted.values() for config in wanted.configs)
+
+    def _report_out_of_memory(self, recorded: bool) -> None:
+        """Write a report if this recording of memory ends because there was no more of it."""
+        if recorded and self.profile_memory:
+            recording = None if self._path is None else metadata.ranked(self._path)
+            report_out_of_memory(lambda: self.trace, self._oom_report, recording)
+
+    def _find_engine(self) -> Engine:
+        """The engine that was asked for; where one may be chosen and ours is busy, torch's collector for this cycle."""
+        self._engine_is_for_one_cycle = False
+        engine = choose_engine(
+            self._asked_engine,
+            self._recordable,
+            chooses_kinds=bool(self.activity_filters),
+            profile_memory=self.profile_memory,
+        )
+        if self._asked_engine == "auto" and ACTIVE_SESSIONS.is_taken_by_another(self, engine.name):
+            engine = choose_engine("kineto", self._recordable)
+            self._engine_is_for_one_cycle = True
+            warn_user(
+                "another Kinetoscope session is recording in this process, so this one records with torch's own "
+                "collector (Kineto)."
+            )
+        name_what_has_no_effect(
+            engine, self.experimental_config, self.post_processing_timeout_s, self._extension_configs()
+        )
+        return engine
+
+    def _chosen(self) -> Engine:
+        """The engine, once there is one."""
+        if self._engine is None:
+            raise StateError("no engine is chosen yet: call start() first.")
+        return self._engine
+
+    def _abandon(self) -> None:
+        """Leave an engine that was prepared, or that failed half way, in a state from which it can start again."""
+        was_recording = self._state == "recording"
+        self._stand_up()
+        if was_recording:
+            # The failure that led here is already on its way to the user; a second one would only hide it.
+            with contextlib.suppress(KinetoscopeError):
+                self._chosen().stop().discard()
+
+    def _drop(self, earlier: Cycle) -> None:
+        """Let go of the cycle before; say so once if nobody has looked at it."""
+        if not earlier.worth_reading:
+            return
+        earlier.discard()
+        if "dropped" not in self._warned_of:
+            self._warned_of.add("dropped")
+            warn_user(
+                "a finished recording was dropped because the next one ended before anybody read it: export it, or "
+                "take `prof.trace`, in on_trace_ready; acc_events=True keeps all of them."
+            )
+
+    def _is_under_way(self) -> bool:
+        """Whether something was begun that has not ended."""
+        return self._state != "idle"
+
+    def _begin_anew_in_child(self) -> None:
+        """Take nothing along from the parent that a thread of it may be holding."""
+        self._engine, self._lock = None, threading.RLock()
+        self._observer = ObserverWindow(self._observer.observer)
+        self._sources = self._sources.anew()
+
+    def _why_no_trace(self) -> str:
+        """Which call is missing before there is something to read."""
+        if self._state == "recording":
+            return "the recording is still running; call stop() first."
+        if self._state == "prepared":
+            return "the session is prepared but records nothing; call start_trace(), then stop_trace()."
+        return "call start() and stop() first, or leave the `with` block."
+
+
+def already_recording() -> StateError:
+    """What a session answers to a second start."""
+    return StateError("this session is already recording: call stop() before starting it again.")

@@ -1,0 +1,506 @@
+"""The session people use: `profile`, with its schedule of steps and its handler."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import torch
+
+from kinetoscope._errors import ArgumentError, RecorderError
+from kinetoscope.collect.engines.choose import EngineName
+from kinetoscope.collect.engines.engine import Engine
+from kinetoscope.collect.session import arguments
+from kinetoscope.collect.session.activities import (
+    ActivityItem,
+    ProfilerAction,
+    as_items,
+    asked_activities,
+    record_function,
+    takes_use_cuda,
+)
+from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS, _KinetoProfile, already_recording
+from kinetoscope.collect.session.failures import Failures, yielding_to_interrupts
+from kinetoscope.collect.session.ownership import by_owner
+from kinetoscope.collect.session.schedule import Do, Schedule, ask, record_always, transition
+from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+from kinetoscope.collect.sources.rank_clock import RankClocks
+from kinetoscope.collect.sources.source import Source, SourceWindow, checked_sources
+from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
+
+# A session around every call of a function, whatever kind of function it is.
+
+
+def decorated(session: contextlib.AbstractContextManager[Any], function: Callable[..., Any]) -> Any:
+    """The function with the session around each call, for as long as the call really runs."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            with session:
+                return await function(*args, **kwargs)
+
+        return coroutine
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def async_generator(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            with session:
+                async with contextlib.aclosing(function(*args, **kwargs)) as items:
+                    async for item in items:
+                        yield item
+
+        return async_generator
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with session:
+                return (yield from function(*args, **kwargs))
+
+        return generator
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with session:
+            return function(*args, **kwargs)
+
+    return call
+
+
+_STEP_NAME = "ProfilerStep"
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def running() -> _KinetoProfile | None:
+    """The session that is prepared or recording in this process, or None."""
+    return ACTIVE_SESSIONS.taken_by()
+
+
+class _Run:
+    """One stretch from `start` to `stop`; whoever finds another one in the session has been stopped meanwhile."""
+
+    def __init__(self) -> None:
+        self.recorded = False  # whether the cycle that ended last was
+        self.ever_recorded = False
+        self.changing = False
+
+
+class profile(_KinetoProfile):  # noqa: N801  (torch's name)
+    """A profiling session: a context manager, or a decorator of the function to be profiled.
+
+    Without a schedule everything between `start` and `stop` is recorded. With one, call `step()` after each step of
+    the training loop; at the end of each cycle `on_trace_ready` is called with this session, and each recorded step
+    is a `ProfilerStep#N` range of the trace.
+
+    Args:
+        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
+            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch, or to
+            a `ProfilerActivityConfig` of torch 2.15; only the Kineto engine can choose among kinds.
+        schedule: A callable from a step number to a `ProfilerAction`, such as `schedule(...)` makes.
+        on_trace_ready: Called with this session whenever a trace is ready.
+        record_shapes: Keep shapes, types and scalars of each operator's inputs.
+        profile_memory: Keep every allocation and free, with sizes in bytes.
+        with_stack: Keep the Python stack of each operator.
+        with_flops: Count the floating-point operations and bytes moved of each operator, from the shapes of its inputs.
+        with_modules: Keep the path of the `nn.Module` each operator ran in.
+        experimental_config: torch's `_ExperimentalConfig`. The Kineto engine hands it to torch's collector; the native
+            one names the settings that it has no use for in one warning.
+        execution_trace_observer: Anything with `start()`, `stop()` and `cleanup()`, such as an
+            `ExecutionTraceObserver`; it runs for the same time as each recording, and is cleaned up at the end of the
+            `with` block. Default: one of its own where `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, as in torch.
+        acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
+        custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
+        post_processing_timeout_s: Handed to torch's collector, for its own objects; our events and traces are always whole.
+        use_cuda: Deprecated; adds CUDA to the activities or takes it away. Refused where the installed torch is 2.14 or newer,
+            which removed it.
+        engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
+        path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
+            there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a
+            private temporary place that is removed when its trace is gone.
+        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
+        python_calls: Keep every call of a Python function as a span.
+        module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
+        oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
+        sources: What records beside the engine and adds to each trace: `SystemCounters()`, `DataLoading()`, or anything with
+            `open`, `start`, `stop` and `close`. A failure of theirs is a warning and never that of the program.
+        align_ranks: Let all ranks of the job meet right before each recording and at its end, so that `kinetoscope.merge`
+            can tell their clocks apart; all of them have to record then, and equally often. See `align_clocks`.
+        on_error: What becomes of an exception in `on_trace_ready`, or of the observer's at the end of a recording: `"raise"`
+            lets it out of `step` or `stop` once the session has finished what it was doing, `"warn"` makes it a warning.
+
+    Raises:
+        ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        activities: Iterable[ActivityItem] | None = None,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[..., Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        experimental_config: Any | None = None,
+        execution_trace_observer: arguments.TraceObserver | None = None,
+        acc_events: bool = False,
+        use_cuda: bool | None = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        post_processing_timeout_s: float | None = None,
+        engine: EngineName | Engine = "auto",
+        path: str | os.PathLike[str] | None = None,
+        ring_bytes: int | None = None,
+        python_calls: bool = False,
+        module_spans: bool = False,
+        oom_report: arguments.ReportPlace = None,
+        sources: Iterable[Source] = (),
+        align_ranks: bool = False,
+        on_error: arguments.OnError = "raise",
+    ) -> None:
+        if use_cuda is not None:
+            if not takes_use_cuda():
+                raise arguments.UnknownKeywordError(
+                    f"use_cuda={use_cuda!r}: torch 2.14 removed this keyword, and so did we where that torch is installed. "
+                    "Name ProfilerActivity.CUDA in `activities`, or leave it out there."
+                )
+            warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
+            on = arguments.checked_switch("use_cuda", use_cuda)
+            activities = as_items(asked_activities(activities, use_cuda=on))
+        if execution_trace_observer is None:
+            execution_trace_observer = ExecutionTraceObserver.build_execution_trace_obs_from_env()
+        super().__init__(
+            activities=activities,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
+            with_modules=with_modules,
+            experimental_config=experimental_config,
+            execution_trace_observer=execution_trace_observer,
+            acc_events=acc_events,
+            custom_trace_id_callback=custom_trace_id_callback,
+            post_processing_timeout_s=post_processing_timeout_s,
+            engine=engine,
+            path=path,
+            ring_bytes=ring_bytes,
+            python_calls=python_calls,
+            module_spans=module_spans,
+            oom_report=oom_report,
+        )
+        self.schedule = arguments.checked_callable("schedule", schedule) or record_always
+        self.on_trace_ready = arguments.checked_callable("on_trace_ready", on_trace_ready)
+        self.record_steps = schedule is not None
+        if self.profile_memory and self.record_steps:
+            OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
+        self.step_num = 0
+        self.current_action = self._action(0)
+        self._on_error = arguments.checked_on_error(on_error)
+        aligning = [RankClocks()] if arguments.checked_switch("align_ranks", align_ranks) else []
+        self._sources = SourceWindow((*aligning, *checked_sources(sources)))
+        torch.autograd.profiler.KinetoStepTracker.init_step_count(_STEP_NAME)
+        self._run: _Run | None = None
+        self._ever_started = False
+        self._not_begun = ""  # why the latest cycle that failed to begin did
+        self._step_range: Any = None
+        # Held for a whole step: several threads of a program may call `step`.
+        self._stepping = threading.RLock()
+
+    # ------------------------------------------------------------------------------------------------ life cycle
+
+    @by_owner
+    def start(self) -> None:
+        """Begin: do what the schedule wants for the present step.
+
+        Raises:
+            StateError: A session, this one or another, is already recording in this process.
+            RecorderError: The engine that was asked for cannot record here.
+        """
+        with self._lock:
+            if self._run is not None:
+                raise already_recording()
+            self._run = run = _Run()
+            self._not_begun = ""
+        try:
+            self._sources.open()
+            self._transit(run, ProfilerAction.NONE, self.current_action)
+            self._ever_started = True
+            self._open_step_range(run)
+        except BaseException:
+            with self._lock:
+                if self._run is run:
+                    self._run = None
+                    self._abandon()
+            self._sources.close()
+            raise
+
+    def stop(self) -> None:
+        """End: close the recording and, if there is one, call `on_trace_ready`. A second call does nothing.
+
+        Raises:
+            StateError: `start` was never called.
+        """
+        with yielding_to_interrupts("stop()") as may_raise:
+            self._stop(may_raise=may_raise)
+
+    @by_owner
+    def step(self) -> None:
+        """Say that the next step begins. The first call starts a session that was not started.
+
+        A cycle that cannot be recorded, since the disk is full for example, is a warning here, and the next one is tried
+        again.
+
+        Raises:
+            ArgumentError: The schedule returned something that is no action; the session stays in its present step.
+        """
+        with self._stepping:
+            self._step()
+
+    def _step(self) -> None:
+        """Do what `step` says, one thread at a time."""
+        if self._run is None and not self._ever_started:
+            self.start()
+        self._close_step_range()
+        action = self._action(self.step_num + 1)
+        with self._lock:
+            before, run = self.current_action, self._run
+            self.step_num += 1
+            self.current_action = action
+        if run is None:
+            return
+        try:
+            self._transit(run, before, action, forgiving=True)
+        finally:
+            if os.environ.get("KINETO_USE_DAEMON"):
+                # A daemon that asks for so many steps counts those of the program by this.
+                torch.autograd.profiler.KinetoStepTracker.increment_step(_STEP_NAME)
+            self._open_step_range(run)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # The profiled program's own exception is the one worth seeing: no other must take its place.
+        self._leave(may_raise=error is None)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Profile every call of a function, also of a generator or a coroutine.
+
+        Args:
+            function: What shall be profiled.
+
+        Returns:
+            The function with this session around each of its calls.
+        """
+        if not callable(function):
+            raise ArgumentError(f"a session decorates functions, and {function!r} is none.")
+        profiled: Callable[P, R] = decorated(self, function)
+        return profiled
+
+    # -------------------------------------------------------------------------------------------------- the works
+
+    def _action(self, step: int) -> ProfilerAction:
+        """What the schedule wants for a step."""
+        return ask(self.schedule, step)
+
+    @by_owner
+    def _leave(self, *, may_raise: bool, explain: bool = True) -> None:
+        """End the run, then let the observer finish for good."""
+        try:
+            self._stop(may_raise=may_raise, explain=explain)
+        finally:
+            torch.autograd.profiler.KinetoStepTracker.erase_step_count(_STEP_NAME)
+            self._clean_up(may_raise=may_raise)
+
+    @by_owner
+    def _stop(self, *, may_raise: bool, explain: bool = True) -> None:
+        """End the run, explain an empty one, and let the handler's exception out only where it may."""
+        with self._lock:
+            run, self._run = self._run, None
+        if run is None:
+            if not self._ever_started or self._state != "idle":
+                super().stop()
+            elif (failure := self._observer.close()) is not None:
+                raise failure
+            ACTIVE_SESSIONS.leave(self)
+            return
+        try:
+            self._close_step_range()
+            failures = self._end(run)
+        except BaseException:
+            with self._lock:
+                if self._state != "idle" and self._run is None:
+                    # It could not be stopped, or not from here: it goes on, and stop() can be called again.
+                    self._run = run
+            if self._run is None:
+                self._sources.close()
+            raise
+        self._report_out_of_memory(run.recorded)
+        failures.let_out(may_raise=may_raise)
+        if not run.ever_recorded and explain:
+            warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
+
+    def _end(self, run: _Run) -> Failures:
+        """Leave the last action; return what failed on the way.
+
+        What is left is read from the state, not from the action: an interrupt may have come between the two.
+        """
+        failures = Failures(self._on_error, self.step_num)
+        if run.changing:
+            # A transition is under way, above us or in another thread, and ends where it is.
+            self._closed(failures, keep=False)
+        elif self._state == "recording":
+            run.recorded = self._closed(failures, keep=True)
+            if run.recorded:
+                run.ever_recorded = True
+                self._call_handler(failures)
+        elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
+            self._closed(failures, keep=False)
+        # After an interrupt it may run on although the recording is closed.
+        if (failure := self._observer.close()) is not None:
+            failures.note("the execution trace observer", failure)
+        self._sources.close()
+        return failures
+
+    def _transit(
+        self, run: _Run, before: ProfilerAction, after: ProfilerAction, *, forgiving: bool = False
+    ) -> None:
+        """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out.
+
+        With `forgiving` a recording that cannot begin is a warning.
+        """
+        change = transition(before, after)
+        failures = Failures(self._on_error, self.step_num)
+        run.changing = True
+        try:
+            for do in change.do:
+                if self._run is not run:
+                    break
+                self._do(do, run, before, failures, forgiving=forgiving)
+        finally:
+            run.changing = False
+        if self._run is None:
+            # stop() came in the middle of this: nothing may stay on.
+            self._closed(failures, keep=False)
+        if change.warning is not None:
+            warn_user(change.warning)
+        failures.let_out(may_raise=True)
+
+    def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool) -> None:
+        """Do one thing to the engine; harmless where an interrupt has left the engine in another state than expected."""
+        if do is Do.TRACE_READY:
+            if run.recorded:
+                self._call_handler(failures)
+        elif do is Do.PREPARE:
+            if self._state == "recording":
+                self._closed(failures, keep=True)
+            with self._forgiven(forgiving):
+                self.prepare_trace()
+        elif do is Do.START:
+            if self._state != "recording" and not self._started(forgiving=forgiving):
+                # What the handler would be shown is the cycle before.
+                run.recorded = False
+        elif self._state != "idle" or self._cycles_begun:
+            worth_keeping = before is not ProfilerAction.WARMUP
+            if self._closed(failures, keep=worth_keeping) and worth_keeping:
+                run.recorded = run.ever_recorded = True
+
+    def _started(self, *, forgiving: bool) -> bool:
+        """Begin to record; return whether that worked."""
+        with self._forgiven(forgiving):
+            self.start_trace()
+            return True
+        return False
+
+    @contextmanager
+    def _forgiven(self, forgiving: bool) -> Iterator[None]:
+        """Let a recording that could not begin be a warning: the program goes on without it."""
+        try:
+            yield
+        except (RecorderError, OSError) as error:
+            if not forgiving:
+                raise
+            warn_user(f"this cycle is not recorded (step {self.step_num}): {error}")
+            self._not_begun = f"the cycle of step {self.step_num} could not be recorded: {error}"
+
+    def _closed(self, failures: Failures, *, keep: bool) -> bool:
+        """Close the recording, note what failed beside it, and return whether there was one."""
+        closed = self._finish(keep=keep)
+        if closed.failure is not None:
+            failures.note(closed.whose, closed.failure)
+        return closed.recorded
+
+    def _call_handler(self, failures: Failures) -> None:
+        """Call `on_trace_ready`, and note its failure."""
+        if self.on_trace_ready is None:
+            return
+        try:
+            self.on_trace_ready(self)
+        except BaseException as error:  # noqa: BLE001  (an interrupt too must find the engine in order)
+            failures.note("on_trace_ready", error)
+
+    def _clean_up(self, *, may_raise: bool) -> None:
+        """Let the observer finish for good."""
+        try:
+            self._observer.cleanup()
+        except Exception as error:
+            if may_raise:
+                raise
+            warn_user(f"the execution trace observer's cleanup failed: {type(error).__name__}: {error}")
+
+    def _begin_anew_in_child(self) -> None:
+        """Take no lock along that a thread of the parent may be holding."""
+        super()._begin_anew_in_child()
+        self._stepping = threading.RLock()
+
+    def _is_under_way(self) -> bool:
+        """Whether something was begun that has not ended, be it only a wait."""
+        return self._run is not None or super()._is_under_way()
+
+    def _open_step_range(self, run: _Run) -> None:
+        """Mark the step in the trace, while one is being recorded."""
+        if not self.record_steps:
+            return
+        with self._lock:
+            if self._run is not run or self._state != "recording":
+                return
+            self._step_range = record_function(f"{_STEP_NAME}#{self.step_num}").__enter__()
+
+    def _close_step_range(self) -> None:
+        """End the mark of the present step, whichever thread asks."""
+        with self._lock:
+            step_range, self._step_range = self._step_range, None
+        if step_range is not None:
+            step_range.__exit__(None, None, None)
+
+    def _why_no_trace(self) -> str:
+        """Which call is missing before there is something to read."""
+        if self._run is not None and self._state != "recording":
+            return f"the session waits; {self._not_begun or self._why_nothing()}"
+        if self._run is None and self._ever_started:
+            return f"nothing was recorded; {self._not_begun or self._why_nothing()}"
+        return super()._why_no_trace()
+
+    def _why_nothing(self) -> str:
+        """Why the schedule has led to no recording so far."""
+        called = f"step() was called {self.step_num} time{'' if self.step_num == 1 else 's'}"
+        if not isinstance(self.schedule, Schedule):
+            return f"the schedule never asked for RECORD in the steps it was asked about ({called})."
+        needed = self.schedule.steps_before_recording()
+        if self.step_num >= needed:
+            return f"all cycles of {self.schedule} were over before this run began ({called})."
+        return f"the schedule needs {needed} calls of step() before it records; {called}."

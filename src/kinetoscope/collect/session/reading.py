@@ -1,0 +1,381 @@
+"""What can be read from a session once something was recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler._memory_profiler import Action, Category, TensorKey, _Storage
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect.session.cycle import CycleChoice, Cycles, KeptCycles
+from kinetoscope.collect.session.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect.engines.engine import Engine
+    from kinetoscope.collect.session.stats import Stopwatch
+    from kinetoscope.trace import Trace
+
+
+# Memory over time as objects, in the shape in which `torch.profiler` hands it to programs.
+
+# Above these bits a block's key says which device it is on.
+_ADDRESS = (1 << 48) - 1
+
+
+class MemoryProfile:
+    """What `prof._memory_profile()` returns: torch's own kinds of keys, actions and categories, from our trace.
+
+    A block keeps one category for its whole life; torch's may change it with each version of the content.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        """Look at a trace that has memory."""
+        from kinetoscope.tables.memory.timeline import need_memory
+
+        need_memory(trace)
+        self._trace = trace
+
+    @cached_property
+    def timeline(self) -> tuple[tuple[int, Action, tuple[TensorKey, int], int], ...]:
+        """Everything that happened to the blocks: (time, action, (block, version), bytes), in order.
+
+        Times are nanoseconds since 1970, -1 for what was there before the recording. The version is how often the
+        content had been written over before.
+        """
+        trace, keys = self._trace, self._keys
+        from kinetoscope.tables.memory.timeline import changes_of
+
+        epoch_ns = int(trace.info.get("start_realtime_ns") or 0)
+        events: list[tuple[int, int, int, int]] = []
+        for device in range(len(self._judged.blocks.devices)):
+            changes = changes_of(trace, device)
+            events.extend(
+                zip(
+                    changes.time_ns.tolist(),
+                    changes.action.tolist(),
+                    changes.block.tolist(),
+                    abs(changes.change_bytes).tolist(),
+                    strict=True,
+                )
+            )
+        from kinetoscope.tables.memory.versions import content_changes
+
+        written_ns, written = content_changes(trace)
+        size = self._judged.blocks.bytes
+        events.extend(
+            (time_ns, Action.INCREMENT_VERSION.value, block, int(size[block]))
+            for time_ns, block in zip(written_ns.tolist(), written.tolist(), strict=True)
+        )
+        events.sort(key=lambda event: event[:2])
+        actions = {action.value: action for action in Action}
+        versions: dict[int, int] = {}
+        found = []
+        for time_ns, action, block, size_bytes in events:
+            version = versions.get(block, 0)
+            before = actions[action] is Action.PREEXISTING
+            at = (keys[block], version)
+            found.append((-1 if before else time_ns + epoch_ns, actions[action], at, size_bytes))
+            if actions[action] is Action.INCREMENT_VERSION:
+                versions[block] = version + 1
+        return tuple(found)
+
+    @cached_property
+    def categories(self) -> dict[TensorKey, Category | None]:
+        """The category of each block; None where it is not known."""
+        from kinetoscope.tables.memory.categories import MemoryCategory
+
+        known = {
+            number: getattr(Category, MemoryCategory(number).name, None)
+            for number in set(self._judged.category.tolist())
+        }
+        return {
+            key: known[number] for key, number in zip(self._keys, self._judged.category.tolist(), strict=True)
+        }
+
+    @property
+    def _categories(self) -> _ByVersion:
+        """The categories as torch's own writer of timelines asks for them."""
+        return _ByVersion(self.categories)
+
+    @cached_property
+    def _judged(self) -> Any:
+        """The blocks with their categories."""
+        from kinetoscope.tables.memory.facts import judged_blocks
+
+        return judged_blocks(self._trace)
+
+    @cached_property
+    def _keys(self) -> list[TensorKey]:
+        """A key of torch's for each block."""
+        blocks = self._judged.blocks
+        from kinetoscope.tables.memory.timeline import device_names
+
+        names = device_names(self._trace)
+        devices = [torch.device(name) for name in names]
+        return [
+            TensorKey(devices[device], number, _Storage(address & _ADDRESS, number))
+            for number, (device, address) in enumerate(
+                zip(blocks.device.tolist(), blocks.key.tolist(), strict=True)
+            )
+        ]
+
+
+class _ByVersion:
+    """Answers for any version of a block's content what the block is for."""
+
+    def __init__(self, categories: dict[TensorKey, Category | None]) -> None:
+        self._of = categories
+
+    def get(self, key: TensorKey, version: int) -> Category | None:
+        """The category of a block; None where it is not known."""
+        return self._of.get(key)
+
+
+class ReadsCycles:
+    """The reading half of a session: every call can be repeated, and is about the last finished cycle unless it says otherwise."""
+
+    # Not an abstract base class: those ask their subclasses who is an instance, and the stand-ins of `install` say that
+    # torch's sessions are.
+
+    acc_events: bool
+    record_shapes: bool
+    profile_memory: bool
+    with_stack: bool
+    _engine: Engine | None
+    _cycles: KeptCycles
+    _stopwatch: Stopwatch
+
+    def _why_no_trace(self) -> str:
+        """Which call is missing before there is something to read."""
+        return "nothing was recorded yet"
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the last finished cycle; built on first use, then the same object until a new cycle ends.
+
+        Raises:
+            StateError: Nothing was recorded yet; the message says which call is missing.
+        """
+        return self._trace_of(None)
+
+    @property
+    def cycles(self) -> Cycles:
+        """The traces of the finished cycles, a sequence: all with `acc_events=True`, else the last one.
+
+        `prof.cycles.numbers` are their numbers, counted from 0 over all cycles of the session. `prof.cycles.together()` is
+        one trace of all of them, which `save(path, cycle="all")` and `export_chrome_trace(path, cycle="all")` write.
+        """
+        return self._cycles.shown
+
+    def export_chrome_trace(
+        self,
+        path: str | os.PathLike[str],
+        use_python_export: bool = False,
+        cuda_graph_annotations: Mapping[int, Any] | None = None,
+        graph_lanes: str = "none",
+        default_stream: int = 7,
+        *,
+        cycle: CycleChoice = None,
+    ) -> None:
+        """Write a trace in Chrome's JSON format, as Perfetto and chrome://tracing read it.
+
+        Args:
+            path: The file; a name ending in `.gz` is compressed. It appears under its name only when it is whole.
+            use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
+            cuda_graph_annotations: As torch 2.15 takes it; not written, of which a warning is given.
+            graph_lanes: As torch 2.15 takes it, "none" or "all"; kernels stay in the stream in which they ran.
+            default_stream: Belongs to `graph_lanes`.
+            cycle: None for the last finished cycle, the number of a kept one, or `"all"` for all that are kept
+                (`acc_events=True`), on one time axis.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: No such cycle is kept, the path is none, `graph_lanes` is neither "none" nor "all", or it is
+                "all" without annotations.
+            OSError: The file cannot be written.
+        """
+        checked = _checked_path(path)
+        if graph_lanes not in ("none", "all") or (graph_lanes == "all" and not cuda_graph_annotations):
+            raise ArgumentError(
+                f"graph_lanes={graph_lanes!r} is not valid: choose 'none', or 'all' together with cuda_graph_annotations."
+            )
+        if cuda_graph_annotations:
+            warn_user(
+                "without effect: cuda_graph_annotations. Annotations of CUDA graphs are not written yet; torch.profiler's own "
+                "export_chrome_trace writes them."
+            )
+        trace = self._trace_of(cycle)
+        from kinetoscope.formats.chrome.write import write_chrome_trace
+
+        write_chrome_trace(trace, checked)
+
+    def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
+        """Write how much memory each category held over the last finished trace.
+
+        Args:
+            path: The file. `.html`: a page with a picture. `.json`, `.json.gz`: times in microseconds and the bytes of
+                each category at each of them. `raw.json.gz`: every event as (time in ns, action, bytes, category). The
+                JSON forms come from torch's own objects where its collector recorded memory, shapes and stacks.
+            device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: The session was made without `profile_memory=True`, the suffix is unknown, or no memory of the
+                device was recorded.
+        """
+        checked = _checked_path(path)
+        self._need_memory("export_memory_timeline()")
+        trace = self.trace
+        # The page is drawn from the trace alone.
+        torchs = None if checked.lower().endswith(".html") else self._torchs_timeline()
+        from kinetoscope.formats.memory_timeline.write import write_memory_timeline
+
+        write_memory_timeline(trace, checked, device, torchs=torchs)
+
+    def _memory_profile(self) -> Any:
+        """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
+
+        Where torch's collector recorded memory, shapes and stacks, it is torch's own object.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: The session was made without `profile_memory=True`.
+        """
+        self._need_memory("_memory_profile()")
+        theirs = self._torchs_memory_profile()
+        return MemoryProfile(self.trace) if theirs is None else theirs
+
+    def _torchs_memory_profile(self) -> Any | None:
+        """torch's own object; None where its collector did not record what that needs."""
+        theirs = getattr(self._engine, "torch_profiler", None)
+        results = None if theirs is None else theirs.kineto_results
+        if results is None or not (self.profile_memory and self.record_shapes and self.with_stack):
+            return None
+        from torch.profiler._memory_profiler import MemoryProfile as TorchsMemoryProfile
+
+        return TorchsMemoryProfile(results)
+
+    def _torchs_timeline(self) -> Any | None:
+        """torch's writer of timelines, which knows how contents changed; None where there is none for this recording."""
+        try:
+            profile = self._torchs_memory_profile()
+            if profile is None:
+                return None
+            from torch.profiler._memory_profiler import MemoryProfileTimeline
+
+            return MemoryProfileTimeline(profile)
+        # torch's analysis asserts what not every program keeps to, and the trace has most of what it would say.
+        except Exception as error:  # noqa: BLE001  (whatever fails in there, the rest is still to be written)
+            warn_user(
+                f"the memory timeline lacks the changes of contents: torch's analysis of memory failed with "
+                f"{type(error).__name__}: {error}. The native engine records them by itself."
+            )
+            return None
+
+    def save(self, path: str | os.PathLike[str], *, cycle: CycleChoice = None) -> None:
+        """Save a trace in the format that the suffix MemoryCategory.
+
+        Args:
+            path: The file, such as `run.ktrace`, `run.parquet` or `run.json.gz`.
+            cycle: As for `export_chrome_trace`.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: The suffix is unknown, or no such cycle is kept.
+            OSError: The file cannot be written.
+        """
+        checked = _checked_path(path)
+        self._trace_of(cycle).save(checked)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write the operators' Python stacks with a metric, in the collapsed form that flame graph tools read.
+
+        Each line is a stack, root first, its frames joined by `;`, then a space and the metric in whole microseconds.
+
+        Args:
+            path: The file.
+            metric: `self_cpu_time_total` or `self_cuda_time_total`, for example.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: There is no such metric; the message lists those that there are.
+            OSError: The file cannot be written.
+        """
+        checked = _checked_path(path)
+        self.events().export_stacks(checked, metric)
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool | None = None,
+    ) -> Any:
+        """Sum up the last finished cycle by operator; with `acc_events=True`, all cycles.
+
+        Args:
+            group_by_input_shape: Keep different input shapes apart.
+            group_by_stack_n: Keep different stacks apart, looking at this many innermost frames.
+            group_by_overload_name: Keep overloads apart.
+            include_python_functions: Whether calls of Python functions and modules, which are events with
+                `with_stack=True`, are among them; None does as the installed torch: up to 2.13 they are, from 2.14 on
+                they are not.
+
+        Returns:
+            An `EventList` with one row for each group.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+        """
+        trace = self._trace_of("all" if self.acc_events else None)
+        from kinetoscope.torch_events.event_list import key_averages
+
+        return key_averages(
+            trace,
+            group_by_input_shape=group_by_input_shape,
+            group_by_stack_n=group_by_stack_n,
+            group_by_overload_name=group_by_overload_name,
+            include_python_functions=include_python_functions,
+        )
+
+    def events(self) -> Any:
+        """The operators and ranges of the last finished cycle, each as an event; with `acc_events=True`, of all cycles.
+
+        Returns:
+            An `EventList`: a lazy view over the trace's columns.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+        """
+        trace = self._trace_of("all" if self.acc_events else None)
+        with self._stopwatch.listing():
+            from kinetoscope.torch_events.event_list import events_of
+
+            return events_of(trace)
+
+    def _need_memory(self, call: str) -> None:
+        """Refuse a call about memory where the session was not asked to record it."""
+        if not self.profile_memory:
+            raise ArgumentError(
+                f"{call} needs a session with profile_memory=True, and this one has profile_memory=False."
+            )
+
+    def _trace_of(self, choice: CycleChoice) -> Trace:
+        """The trace of a choice of cycles, or an error that says what is missing."""
+        trace = self._cycles.trace(choice)
+        if trace is None:
+            raise StateError(f"there is no trace yet: {self._why_no_trace()}")
+        return trace
+
+
+def _checked_path(path: str | os.PathLike[str]) -> str:
+    """A path to write to, or an error that says what it should be."""
+    given: object = path
+    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"path={path!r} is not valid: need the name of a file, as a string or a path.")
+    return name

@@ -1,0 +1,191 @@
+"""When a session records: the schedule of steps, and what each change of action makes it do."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kinetoscope._errors import ArgumentError, ArgumentTypeError
+from kinetoscope.collect.session.activities import ProfilerAction
+from kinetoscope.collect.session.user_warnings import warn_user
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule in cycles of wait, warm-up and active steps; call it with a step number to get the action.
+
+    Attributes:
+        wait: Steps of a cycle in which nothing happens.
+        warmup: Steps of a cycle in which the engine is prepared.
+        active: Steps of a cycle that are recorded.
+        repeat: Number of cycles; 0 means no end.
+        skip_first: Steps before the first cycle.
+        skip_first_wait: Non-zero drops the wait of the first cycle.
+    """
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int = 0
+    skip_first: int = 0
+    skip_first_wait: int = 0
+
+    def __call__(self, step: int) -> ProfilerAction:
+        """The action of one step.
+
+        Args:
+            step: Number of the step, from 0.
+
+        Returns:
+            torch's `ProfilerAction` for that step.
+
+        Raises:
+            ArgumentError: `step` is negative.
+        """
+        if step < 0:
+            raise ArgumentError(f"step={step} is negative: steps are counted from 0.")
+        position = step - self.skip_first
+        if position < 0:
+            return ProfilerAction.NONE
+        if self.skip_first_wait:
+            position += self.wait
+        cycle, position = divmod(position, self.wait + self.warmup + self.active)
+        if self.repeat and cycle >= self.repeat:
+            return ProfilerAction.NONE
+        if position < self.wait:
+            return ProfilerAction.NONE
+        if position < self.wait + self.warmup:
+            return ProfilerAction.WARMUP
+        last = self.wait + self.warmup + self.active - 1
+        return ProfilerAction.RECORD_AND_SAVE if position == last else ProfilerAction.RECORD
+
+    def steps_before_recording(self) -> int:
+        """How often `step()` must be called before the first step that is recorded."""
+        return self.skip_first + (0 if self.skip_first_wait else self.wait) + self.warmup
+
+    def steps_until_through(self) -> int | None:
+        """The first step after the last cycle; None where cycles go on for ever."""
+        if not self.repeat:
+            return None
+        dropped = self.wait if self.skip_first_wait else 0
+        return self.skip_first + self.repeat * (self.wait + self.warmup + self.active) - dropped
+
+
+def schedule(
+    *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
+) -> Schedule:
+    """Build the schedule of a `profile` session.
+
+    After `skip_first` steps come cycles of `wait` idle steps, `warmup` steps in which the engine is prepared, and
+    `active` recorded steps. At the end of each cycle the trace is ready.
+
+    Args:
+        wait: Idle steps of each cycle, at least 0.
+        warmup: Warm-up steps of each cycle, at least 0; 0 warns, since the first recorded step then bears the cost.
+        active: Recorded steps of each cycle, at least 1.
+        repeat: Number of cycles; 0 repeats until the session ends.
+        skip_first: Steps before the first cycle, at least 0.
+        skip_first_wait: Non-zero drops the wait of the first cycle only.
+
+    Returns:
+        A callable from a step number to a `ProfilerAction`.
+
+    Raises:
+        ArgumentError: A number is not whole or is too small; the message names it.
+    """
+    whole = {
+        "wait": _whole("wait", wait, 0),
+        "warmup": _whole("warmup", warmup, 0),
+        "active": _whole("active", active, 1),
+        "repeat": _whole("repeat", repeat, 0),
+        "skip_first": _whole("skip_first", skip_first, 0),
+    }
+    if whole["warmup"] == 0:
+        warn_user(
+            "warmup=0: the profiler won't be using warmup, so the first recorded step includes the cost of starting"
+        )
+    return Schedule(**whole, skip_first_wait=int(bool(skip_first_wait)))
+
+
+def record_always(_step: int) -> ProfilerAction:
+    """The schedule of a session that was given none: every step is recorded."""
+    return ProfilerAction.RECORD
+
+
+def ask(asked_schedule: Callable[[int], ProfilerAction], step: int) -> ProfilerAction:
+    """The action a schedule wants for a step, or an error if it is none that a schedule may want."""
+    action = asked_schedule(step)
+    if not isinstance(action, ProfilerAction):
+        raise ArgumentTypeError(
+            f"the schedule returned {action!r} for step {step}: it must return a ProfilerAction "
+            "(NONE, WARMUP, RECORD or RECORD_AND_SAVE)."
+        )
+    if action.name == "DEVICE_STOPPED":
+        raise ArgumentError(
+            f"the schedule returned ProfilerAction.DEVICE_STOPPED for step {step}: that is set by torch when a device "
+            "stops collecting, and a schedule must not ask for it. Return NONE instead."
+        )
+    return action
+
+
+class Do(enum.Enum):
+    """One thing a session does when its action changes."""
+
+    PREPARE = enum.auto()
+    START = enum.auto()
+    STOP = enum.auto()
+    TRACE_READY = enum.auto()
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What a change from one action to another means."""
+
+    do: tuple[Do, ...] = ()
+    warning: str | None = None
+
+
+def transition(before: ProfilerAction, after: ProfilerAction | None) -> Transition:
+    """What to do when the action changes; `after` is None when the session ends."""
+    return _TRANSITIONS.get((before, after), _NOTHING)
+
+
+_NOTHING = Transition()
+_NONE, _WARMUP = ProfilerAction.NONE, ProfilerAction.WARMUP
+_RECORD, _SAVE = ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
+_FINISH = (Do.STOP, Do.TRACE_READY)
+_BEGIN = (Do.PREPARE, Do.START)
+
+_TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
+    (_NONE, _WARMUP): Transition((Do.PREPARE,)),
+    (_NONE, _RECORD): Transition(_BEGIN),
+    (_NONE, _SAVE): Transition(_BEGIN),
+    (_WARMUP, _NONE): Transition((Do.START, Do.STOP), "Incorrect schedule: WARMUP followed by NONE"),
+    (_WARMUP, _RECORD): Transition((Do.START,)),
+    (_WARMUP, _SAVE): Transition((Do.START,)),
+    (_WARMUP, None): Transition((Do.START, Do.STOP)),
+    (_RECORD, _NONE): Transition((Do.STOP,), "Incorrect schedule: RECORD followed by NONE"),
+    (_RECORD, _WARMUP): Transition((Do.STOP,), "Incorrect schedule: RECORD followed by WARMUP"),
+    (_RECORD, None): Transition(_FINISH),
+    (_SAVE, _NONE): Transition(_FINISH),
+    (_SAVE, _WARMUP): Transition((*_FINISH, Do.PREPARE)),
+    (_SAVE, _RECORD): Transition(_FINISH + _BEGIN),
+    (_SAVE, _SAVE): Transition(_FINISH + _BEGIN),
+    (_SAVE, None): Transition(_FINISH),
+}
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    """A whole number that is not too small, or an error that names the argument."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentTypeError(
+            f"schedule: {name}={value!r} is not a whole number (need >= {least})."
+        ) from error
+    if number != value or number < least:
+        given: object = value
+        kind = ArgumentTypeError if isinstance(given, (str, bytes)) else ArgumentError
+        raise kind(f"schedule: {name}={value!r} is not valid: need a whole number >= {least}.")
+    return number

@@ -1,0 +1,199 @@
+"""A plain loop, profiled step by step: one line around what it loops over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from torch.utils.data import IterableDataset
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.collect.session.activities import ProfilerAction
+from kinetoscope.collect.session.arguments import checked_switch
+from kinetoscope.collect.session.metadata import ranked
+from kinetoscope.collect.session.profile import profile
+from kinetoscope.collect.session.schedule import Schedule
+from kinetoscope.collect.sources.data_loading import DataLoading
+from kinetoscope.collect.sources.source import Source, checked_sources
+from kinetoscope.formats.suffixes import suffix_of
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+Item = TypeVar("Item")
+
+DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
+_END: Any = object()
+# Where torch's loader keeps whether it was asked for its length.
+_WAS_ASKED = "_IterableDataset_len_called"
+
+
+class Steps(Generic[Item]):
+    """What `steps` returns: iterate it in place of what it was given. Each iteration continues the count of steps.
+
+    Attributes:
+        session: The session that records: its `trace`, `cycles`, `key_averages()` and so on.
+    """
+
+    def __init__(self, items: Iterable[Item], session: profile, save: Path | None) -> None:
+        """Loop over `items` within `session`, and save each cycle's trace to `save`."""
+        self._items = items
+        self._save = save
+        self._saved = 0
+        self._within_step = False
+        self._cut_short = False
+        self._on_trace_ready = session.on_trace_ready
+        if save is not None:
+            session.on_trace_ready = self._save_trace
+        self.session = session
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the last finished cycle.
+
+        Raises:
+            StateError: Nothing was recorded yet; the message says what is missing.
+        """
+        return self.session.trace
+
+    def __len__(self) -> int:
+        """How many steps one iteration has, where that is known."""
+        return len(self._items)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Item]:
+        """Begin the session and loop; it ends with the loop, however that ends.
+
+        Raises:
+            StateError: This or another session is recording in this process.
+        """
+        if self._is_through():
+            return iter(self._items)
+        return self._steps()
+
+    def _is_through(self) -> bool:
+        """Whether the schedule has no cycle left for a further loop."""
+        session = self.session
+        if not isinstance(session.schedule, Schedule) or session._cycles.finished == 0:
+            return False
+        after = session.schedule.steps_until_through()
+        return after is not None and session.step_num + self._within_step >= after
+
+    def _steps(self) -> Generator[Item, None, None]:
+        session, finished = self.session, False
+        self._go_on_counting()
+        session.start()
+        try:
+            # After the session has begun, for loaders start their workers here.
+            iterator = iter(self._items)
+            length, given = _length(self._items), 0
+            # A list, since a variable would keep a batch alive while the next one is made.
+            held = [next(iterator, _END)]
+            while held[0] is not _END:
+                self._within_step, given = True, given + 1
+                yield held.pop()
+                # The wait for a batch belongs to the step that uses it, and after the last one there is no step.
+                if given != length:
+                    self._next_step()
+                held.append(next(iterator, _END))
+                if given == length and held[0] is not _END:
+                    self._next_step()
+            finished = True
+        finally:
+            try:
+                self._cut_short = session._state == "recording"
+            finally:
+                # That nothing was recorded is worth saying, but not in every epoch after the last cycle.
+                session._leave(may_raise=finished, explain=session._cycles.finished == 0)
+
+    def _go_on_counting(self) -> None:
+        """Begin behind the step that an earlier loop ended in, and behind the cycle that it cut short, whose trace is there."""
+        session = self.session
+        if self._cut_short and isinstance(session.schedule, Schedule):
+            while session.current_action is ProfilerAction.RECORD:
+                session.step()
+            self._within_step = True
+        if self._within_step:
+            self._next_step()
+        self._cut_short = False
+
+    def _next_step(self) -> None:
+        """The next step begins."""
+        self.session.step()
+        self._within_step = False
+
+    def _save_trace(self, session: profile) -> None:
+        """Save the trace of a cycle: the first under the name that was asked for, later ones with a number."""
+        if self._save is not None:
+            path, suffix = ranked(self._save), suffix_of(self._save)
+            if self._saved:
+                path = path.with_name(f"{path.name[: -len(suffix)]}.{self._saved}{path.name[-len(suffix) :]}")
+            self._saved += 1
+            session.trace.save(path)
+        if self._on_trace_ready is not None:
+            self._on_trace_ready(session)
+
+
+def steps(
+    items: Iterable[Item],
+    *,
+    schedule: Callable[[int], ProfilerAction] | None = None,
+    save: str | os.PathLike[str] | None = None,
+    data_loading: bool = True,
+    sources: Iterable[Source] = (),
+    **options: Any,
+) -> Steps[Item]:
+    """Profile a loop: `for batch in kinetoscope.steps(loader): ...`, and each round is a step.
+
+    A session begins with the loop and ends with it: at its end, on `break`, on `return`, and when an exception leaves it. A
+    step is the wait for a batch and what is done with it. Looping again, as in the next epoch, goes on counting steps, behind
+    a cycle that the end of the loop cut short; once the schedule is through, nothing is recorded any more and the loop runs
+    as it would without us.
+
+    Args:
+        items: What to loop over: a `DataLoader`, or anything that can be looped over.
+        schedule: Which steps are recorded, as for `profile`. Default: one step is waited for, one warms up, three are
+            recorded, once.
+        save: Where the trace of each cycle is saved, in the format that the suffix names, such as `run.ktrace` or
+            `run.json`; cycles after the first have a number before the suffix, ranks of a distributed run their rank.
+        data_loading: Record how batches are made, also in worker processes; see `DataLoading`.
+        sources: What else records beside the engine, such as `SystemCounters()`.
+        **options: The other arguments of `profile`.
+
+    Returns:
+        What to loop over instead of `items`. It has the `trace` after the loop, and the `session`.
+
+    Raises:
+        ArgumentError: `items` cannot be looped over, the suffix of `save` names no format, or an argument of `profile`
+            has a value that cannot be used.
+    """
+    if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
+        raise ArgumentError(f"steps: {items!r} cannot be looped over: pass a DataLoader or another iterable.")
+    given: object = save
+    if save is not None and not (isinstance(given, (str, os.PathLike)) and os.fspath(given)):
+        raise ArgumentError(f"steps: save={save!r} is not valid: need the name of a file, or None.")
+    if save is not None:
+        suffix_of(save)
+    own = (DataLoading(),) if checked_switch("data_loading", data_loading) else ()
+    session = profile(
+        schedule=DEFAULT_SCHEDULE if schedule is None else schedule,
+        sources=(*own, *checked_sources(sources)),
+        **options,
+    )
+    return Steps(items, session, None if save is None else Path(save))
+
+
+def _length(items: object) -> int | None:
+    """How many items there will be; None where nobody knows before."""
+    try:
+        if not isinstance(getattr(items, "dataset", None), IterableDataset):
+            return len(items)  # type: ignore[arg-type]
+        # A loader that was asked for the length of such a dataset warns later of each sample beyond it.
+        before = vars(items)[_WAS_ASKED]
+        try:
+            return len(items)  # type: ignore[arg-type]
+        finally:
+            setattr(items, _WAS_ASKED, before)
+    except Exception:  # noqa: BLE001  (whatever an object of somebody's own answers)
+        return None

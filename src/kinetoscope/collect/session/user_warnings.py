@@ -1,0 +1,16 @@
+"""Warnings that point at the line of the user's program, however deep inside this room they are raised."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+_ROOM = "kinetoscope.collect"
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn as if the innermost caller outside this room had called `warnings.warn` itself."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_ROOM):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -1,0 +1,534 @@
+"""The source that tells how a `DataLoader` makes its batches, here and in its workers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS, NotedLoop, timed
+from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.collect.sources.torch_ranges import begin_range, end_range
+from kinetoscope.model.loading_names import COLLATE, FETCH, INFO, NEXT_BATCH, PIN
+from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, SCOPE_USER, SpanKind
+from kinetoscope.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+
+# The files of workers as their parent reads them: which batches were made when, and which files nobody needs any more.
+
+_FIELDS = ("number", "begin_ns", "collate_ns", "collated_ns", "end_ns", "samples", "outcome")
+
+
+@dataclass
+class WorkerBatches:
+    """What one worker did during a recording; times by the steady clock in nanoseconds.
+
+    Attributes:
+        process: Its process id.
+        loader: The number of the loader it works for.
+        worker: Its number among the workers of that loader.
+        begun_ns: When it began.
+        ended_ns: When it ended, 0 if it has not.
+        rows: Of each batch that it made, or was making, what `_FIELDS` names.
+        lost: Batches of the recording that were overwritten by later ones.
+        killed: It ended without being able to say so.
+    """
+
+    process: int
+    loader: int
+    worker: int
+    begun_ns: int
+    ended_ns: int
+    rows: NDArray[np.int64]
+    lost: int
+    killed: bool = False
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """One number of every batch."""
+        column: NDArray[np.int64] = self.rows[:, _FIELDS.index(name)]
+        return column
+
+    def and_later(self, later: WorkerBatches) -> WorkerBatches:
+        """This worker with what it did later; a batch that is in both was being made in between."""
+        again = np.isin(self.rows[:, 0], later.rows[:, 0])
+        rows = np.concatenate([self.rows[~again], later.rows])
+        return replace(later, rows=rows, lost=self.lost + later.lost)
+
+
+def read_worker(data: bytes, begin_ns: int, end_ns: int) -> WorkerBatches | None:
+    """What a worker wrote about a stretch of time; None for what is no file of a worker, or of one that was not there then.
+
+    Args:
+        data: Its file.
+        begin_ns: Where the stretch begins, by the steady clock.
+        end_ns: Where it ends.
+    """
+    if len(data) < HEADER.size:
+        return None
+    magic, process, loader, worker, begun_ns, ended_ns = HEADER.unpack_from(data)
+    if magic != MAGIC or begun_ns >= end_ns or 0 < ended_ns <= begin_ns:
+        return None
+    length = (len(data) - HEADER.size) // ROW.size
+    width = ROW.size // 8
+    rows = np.frombuffer(data, np.int64, length * width, HEADER.size).reshape(length, width)
+    rows = rows[:, : len(_FIELDS)]
+    rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= 0)]
+    rows = rows[np.argsort(rows[:, 0])]
+    oldest_ns = rows[0, 1] if len(rows) else 0
+    # Rows that were overwritten are those before the oldest one there is; how many of them were in time nobody knows.
+    overwritten = int(rows[0, 0]) if len(rows) else 0
+    done = rows[:, 4]
+    rows = rows[(rows[:, 1] < end_ns) & ((done == 0) | (done > begin_ns))]
+    return WorkerBatches(
+        process, loader, worker, begun_ns, ended_ns, rows, overwritten if oldest_ns > begin_ns else 0
+    )
+
+
+def read_all(folder: Path | None, begin_ns: int, end_ns: int) -> list[WorkerBatches]:
+    """What workers wrote about a stretch of time. Before it, `remove_of_the_gone` is to be called: who is killed says no when."""
+    found = []
+    for path in _files(folder):
+        # A worker may be about to begin its file.
+        with suppress(OSError):
+            # Before its file is read: a worker that ends in between has written that it did.
+            runs = _may_go_on(path)
+            worker = read_worker(path.read_bytes(), begin_ns, end_ns)
+            if worker is not None:
+                found.append(replace(worker, killed=not runs and worker.ended_ns == 0))
+    return sorted(found, key=lambda worker: (worker.loader, worker.worker, worker.process))
+
+
+def remove_of_the_gone(folder: Path | None) -> None:
+    """Remove the files of workers that have ended; of what comes later they have nothing to tell."""
+    for path in _files(folder):
+        with suppress(OSError):
+            if not _may_go_on(path):
+                path.unlink()
+
+
+def _files(folder: Path | None) -> list[Path]:
+    return sorted(folder.glob("*.worker")) if folder is not None else []
+
+
+def _may_go_on(path: Path) -> bool:
+    """Whether a worker can still write to its file."""
+    with path.open("rb", buffering=0) as file:
+        header = file.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return True
+    _, process, _, _, _, ended_ns = HEADER.unpack(header)
+    return ended_ns == 0 and _is_running(process)
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process of this number runs; one that has ended and waits to be asked for its exit code does not."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return state.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
+
+
+# Where torch's `DataLoader` tells us what it does: three of its functions, replaced while a session wants to know.
+#
+# `_DatasetKind.create_fetcher` makes what asks a dataset for samples, in the loader's own process or in a worker;
+# `_utils.worker._worker_loop` is what a worker process runs; `_utils.pin_memory.pin_memory` copies a batch to pinned memory.
+# All three are called as before, with what they were given, and draw no random number of ours. They are put back exactly as
+# they were when the last session is over.
+
+# Of how many loops over loaders it is known what loader that was; the oldest is forgotten first.
+_REMEMBERED = 1_000
+
+
+class LoaderHooks:
+    """The replaced functions, for all sessions of the process."""
+
+    def __init__(self) -> None:
+        """Replace nothing."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._sources: set[int] = set()
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._recording = 0
+        self._folder: Path | None = None
+        # The number of the loader that this thread is starting the workers of.
+        self._starting = threading.local()
+        self._numbers = itertools.count()
+        self.loaders: dict[int, dict[str, Any]] = {}
+
+    @property
+    def folder(self) -> Path | None:
+        """Where workers have their files; there are none before a session wanted to know."""
+        return self._folder
+
+    def open(self, source: object) -> None:
+        """A session wants to know what loaders do that begin from now on.
+
+        Raises:
+            AttributeError: This torch has no such functions.
+            OSError: No place for the workers' files can be made.
+        """
+        with self._lock:
+            if not self._sources:
+                if self._folder is None or not self._folder.is_dir():
+                    self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
+                    weakref.finalize(self, _remove_own, self._folder, os.getpid())
+                self._put_back()
+                try:
+                    self._replace()
+                except BaseException:
+                    self._put_back()
+                    raise
+            self._sources.add(id(source))
+
+    def close(self, source: object) -> None:
+        """The session does not want to know any more."""
+        with self._lock:
+            self._sources.discard(id(source))
+            if not self._sources:
+                self._put_back()
+
+    def record(self, change: int) -> None:
+        """One recording more (1) or less (-1) is under way."""
+        with self._lock:
+            if change > 0:
+                self._tidy()
+            self._recording = max(0, self._recording + change)
+
+    def _tidy(self) -> None:
+        """Remove what workers that are gone have left; a recording under way may still want it."""
+        with self._lock:
+            if not self._recording:
+                remove_of_the_gone(self._folder)
+
+    def after_fork(self) -> None:
+        """In a child nothing is recorded for the parent's sessions, except by workers, which see to it themselves."""
+        replaced, starting = self._replaced, self._starting
+        self._begin_anew()
+        # A worker finds out its loader's number by this; the loop that it runs was chosen before the fork.
+        self._starting = starting
+        self._replaced = replaced
+        self._put_back()
+
+    # What is replaced
+
+    def _replace(self) -> None:
+        """Put ours in place of torch's."""
+        from torch.utils.data import _utils, dataloader
+
+        kind, many = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
+        self._put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
+        loop = NotedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
+        self._put(_utils.worker, "_worker_loop", loop)
+        self._put(many, "__init__", self._numbered(many.__init__))
+        self._put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
+
+    def _put(self, owner: Any, name: str, ours: Any) -> None:
+        self._replaced.append((owner, name, vars(owner)[name], ours))
+        setattr(owner, name, ours)
+
+    def _put_back(self) -> None:
+        """Put torch's back, but not over what somebody else has put there meanwhile."""
+        while self._replaced:
+            owner, name, before, ours = self._replaced[-1]
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, before)
+            # Last: what is interrupted in here, as by the handler of a signal, is gone on with by the next call.
+            self._replaced.pop()
+
+    def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        """Fetchers of this process mark ranges."""
+
+        def create_timed(*arguments: Any, **keywords: Any) -> Any:
+            return timed(create(*arguments, **keywords), _RANGES)
+
+        return create_timed
+
+    def _numbered(self, begin: Callable[..., None]) -> Callable[..., None]:
+        """Each iterator with workers has a number, by which its workers are told from those of others."""
+
+        def begin_numbered(iterator: Any, loader: Any, *arguments: Any, **keywords: Any) -> None:
+            number = next(self._numbers)
+            with suppress(Exception):  # whatever a loader of somebody's own answers
+                self._remember(number, loader)
+            outer, self._starting.number = self._number(), number
+            try:
+                begin(iterator, loader, *arguments, **keywords)
+            finally:
+                self._starting.number = outer
+
+        return begin_numbered
+
+    def _remember(self, number: int, loader: Any) -> None:
+        """Keep what is known of a loader; a session may last for many epochs, so not for ever."""
+        self._tidy()
+        self.loaders[number] = _described(loader)
+        while len(self.loaders) > _REMEMBERED:
+            del self.loaders[next(iter(self.loaders))]
+
+    def _number(self) -> int:
+        """The number of the loader whose workers this thread starts, -1 for none."""
+        number: int = getattr(self._starting, "number", -1)
+        return number
+
+    def _pinning(self, pin: Callable[..., Any]) -> Callable[..., Any]:
+        """Pinning a batch is a range; it calls itself for the parts of a batch."""
+        inside = threading.local()
+
+        def pin_timed(*arguments: Any, **keywords: Any) -> Any:
+            if not self._recording or getattr(inside, "yes", False):
+                return pin(*arguments, **keywords)
+            inside.yes, opened = True, begin_range(PIN)
+            try:
+                return pin(*arguments, **keywords)
+            finally:
+                end_range(opened)
+                inside.yes = False
+
+        return pin_timed
+
+
+class _Ranges:
+    """Marks the making of batches in the process that records."""
+
+    def begin(self, samples: int) -> Any:
+        return begin_range(FETCH) if HOOKS._recording else None
+
+    def finish(self, begun: Any, outcome: int) -> None:
+        if begun is not None:
+            end_range(begun)
+
+    def begin_collating(self) -> Any:
+        return begin_range(COLLATE) if HOOKS._recording else None
+
+    def finish_collating(self, begun: Any) -> None:
+        if begun is not None:
+            end_range(begun)
+
+
+def _described(loader: Any) -> dict[str, Any]:
+    """What is worth knowing of a loader; plain values only, for it goes into the trace."""
+    known = {}
+    for name in ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
+        value = getattr(loader, name, None)
+        known[name] = value if isinstance(value, (int, bool)) else None
+    return {"dataset": type(getattr(loader, "dataset", None)).__name__, **known}
+
+
+def _remove_own(folder: Path, process: int) -> None:
+    """Remove the workers' files; a forked child inherits the finalizer, but not the files."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_RANGES = _Ranges()
+HOOKS = LoaderHooks()
+os.register_at_fork(after_in_child=HOOKS.after_fork)
+
+
+# What a worker of a `DataLoader` wrote down, as the trace of its process.
+
+_STRINGS = ["", FETCH, COLLATE]
+_NEVER_NS = np.int64(2**62)
+# What is as true of a worker as of the process that started it.
+_SHARED_FACTS = ("start_realtime_ns", "start_monotonic_ns", "boot_id", "host", "rank", "distributedInfo")
+
+
+def worker_trace(worker: WorkerBatches, begin_ns: int, parent: Trace) -> Trace:
+    """Make a trace that begins and ends with that of the process that started the worker.
+
+    Args:
+        worker: What it wrote.
+        begin_ns: When the trace begins, by the steady clock.
+        parent: The trace of that process.
+
+    Returns:
+        The trace: a range for each batch, with another one for collating inside. What began earlier or went on is cut and
+        flagged.
+    """
+    length_ns = max(parent.duration_ns, 1)
+    name = f"DataLoader {worker.loader}, worker {worker.worker}"
+    info = {key: parent.info[key] for key in _SHARED_FACTS if key in parent.info}
+    info |= {"process": worker.process, "process_name": name, "stop_ns": length_ns}
+    if "process" in parent.info:
+        info["parent_process"] = parent.info["process"]
+    thread: dict[str, Any] = {
+        "index": [0],
+        "os_tid": [worker.process],
+        "torch_tid": [1],
+        "name": [name],
+        "process": [worker.process],
+    }
+    return Trace.from_columns(
+        {"threads": thread, "spans": _spans(worker, begin_ns, length_ns)}, strings=_STRINGS, info=info
+    )
+
+
+def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, NDArray[Any]]:
+    """The ranges of a worker, in the order of spans."""
+    begin, end = worker.column("begin_ns"), _or_never(worker.column("end_ns"))
+    collated = worker.column("collate_ns") > 0
+    collate_end = np.minimum(_or_never(worker.column("collated_ns")), end)[collated]
+    start = np.concatenate([begin, worker.column("collate_ns")[collated]]) - begin_ns
+    stop = np.concatenate([end, collate_end]) - begin_ns
+    name = np.repeat(np.array([1, 2], dtype=np.int32), [len(begin), len(collate_end)])
+    kept = np.flatnonzero((start < length_ns) & (stop > 0))
+    start, stop, name = start[kept], stop[kept], name[kept]
+    flags = np.where(start < 0, FLAG_BEGUN_BEFORE, 0) | np.where(stop > length_ns, FLAG_UNFINISHED, 0)
+    start, stop = np.maximum(start, 0), np.minimum(stop, length_ns)
+    # The enclosing one first where two begin together.
+    order = np.lexsort((name, -stop, start))
+    return {
+        "thread": np.zeros(len(order), dtype=np.int32),
+        "start_ns": start[order],
+        "duration_ns": (stop - start)[order],
+        "name": name[order],
+        "scope": np.full(len(order), SCOPE_USER, dtype=np.uint8),
+        "kind": np.full(len(order), SpanKind.USER_ANNOTATION, dtype=np.uint8),
+        "flags": flags[order].astype(np.uint8),
+    }
+
+
+def _or_never(time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Points in time, those that have not come yet far away."""
+    return np.where(time_ns > 0, time_ns, _NEVER_NS)
+
+
+# How far readings of one clock by two processes can be apart.
+_READING_ERROR_NS = 2_000
+
+
+class DataLoading:
+    """How the batches of every `DataLoader` are made while a session records: for `profile(sources=[DataLoading()])`.
+
+    In the process that records, making a batch is a range `DataLoader.fetch` with `DataLoader.collate` inside, and pinning
+    it `DataLoader.pin`. Worker processes are processes of the trace, with the same ranges, on the same clock: those of every
+    loop over a loader that begins after the session did, forked or spawned. The table `data_loading` adds it all up.
+
+    The batches, their order and all random numbers are what they are without this.
+    """
+
+    def __init__(self) -> None:
+        """Nothing happens before a session begins."""
+        self._begun: ClockReading | None = None
+
+    def open(self) -> None:
+        """See to it that loaders tell; workers that exist already do not.
+
+        Raises:
+            AttributeError: This torch has no such loaders.
+            OSError: There is no place for what workers write.
+        """
+        HOOKS.open(self)
+
+    def start(self) -> None:
+        """Begin to mark ranges."""
+        self._begun = ClockReading.now()
+        HOOKS.record(1)
+
+    def stop(self) -> GatheredLoading:
+        """End, and take what the workers have written until now."""
+        begun, self._begun = self._begun or ClockReading.now(), None
+        HOOKS.record(-1)
+        end_ns = time.monotonic_ns()
+        workers = read_all(HOOKS.folder, begun.monotonic_ns, end_ns)
+        loaders = {worker.loader: HOOKS.loaders.get(worker.loader, {}) for worker in workers}
+        return GatheredLoading(begun, workers, loaders)
+
+    def close(self) -> None:
+        """Let loaders be as they were."""
+        HOOKS.close(self)
+
+
+class GatheredLoading:
+    """What workers did during one recording, or several."""
+
+    def __init__(
+        self,
+        begun: ClockReading,
+        workers: list[WorkerBatches],
+        loaders: dict[int, dict[str, Any]],
+    ) -> None:
+        """Keep what was found, and when the recording began."""
+        self._begun = begun
+        self._workers = workers
+        self._loaders = loaders
+
+    def add_to(self, trace: Trace) -> Trace:
+        """Return the trace with a process for each worker."""
+        from kinetoscope.combine.extend import Loss, with_more
+        from kinetoscope.combine.processes import beside
+        from kinetoscope.model.processes import MONOTONIC, Placement
+
+        begin_ns = self._begun.begin_of(trace)
+        on_the_wall_ns = int(trace.info.get("start_realtime_ns") or 0) - begin_ns
+        losses = []
+        if lost := sum(worker.lost for worker in self._workers):
+            why = f"A worker keeps its last {ROWS} batches; record for a shorter time, by a schedule."
+            losses.append(Loss("batches that DataLoader workers made", lost, "processes", why))
+        if killed := sum(worker.killed for worker in self._workers):
+            why = "It was killed: what it did last is shown until the end of the trace, though it ended before that."
+            losses.append(Loss("the end of a DataLoader worker", killed, "processes", why))
+        if not self._workers and _has_workers(trace):
+            why = "They began before the session did (begin it before the loop over the loader), or are not torch's own."
+            losses.append(Loss("what DataLoader workers did", 1, "processes", why))
+        if not self._workers:
+            return with_more(trace, losses=losses) if losses else trace
+        known = [
+            {
+                "process": worker.process,
+                "loader": worker.loader,
+                "worker": worker.worker,
+                "begun_realtime_ns": worker.begun_ns + on_the_wall_ns,
+                "ended_realtime_ns": worker.ended_ns + on_the_wall_ns if worker.ended_ns else None,
+            }
+            for worker in self._workers
+        ]
+        loaders = {str(number): described for number, described in sorted(self._loaders.items())}
+        own = with_more(trace, info={INFO: {"loaders": loaders, "workers": known}}, losses=losses)
+        others = [worker_trace(worker, begin_ns, own) for worker in self._workers]
+        # All read the same clock of the machine, one after the other.
+        places = [Placement(0, error_ns=0, clock="")]
+        places += [Placement(0, error_ns=_READING_ERROR_NS, clock=MONOTONIC) for _ in others]
+        return beside([own, *others], places)
+
+    def and_later(self, later: GatheredLoading) -> GatheredLoading:
+        """This and what was gathered for a later recording, a worker that is in both once."""
+        workers = {(worker.process, worker.loader): worker for worker in self._workers}
+        for worker in later._workers:
+            key = (worker.process, worker.loader)
+            workers[key] = workers[key].and_later(worker) if key in workers else worker
+        return GatheredLoading(self._begun, list(workers.values()), self._loaders | later._loaders)
+
+    def discard(self) -> None:
+        """Forget it."""
+        self._workers = []
+
+
+def _has_workers(trace: Trace) -> bool:
+    """Whether the loop got batches from workers."""
+    return any(text.startswith(NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings)

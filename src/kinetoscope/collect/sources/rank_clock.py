@@ -1,0 +1,276 @@
+"""Barriers at which the ranks of a job note their clocks, so that `kinetoscope.merge` can say what happened when.
+
+They go through the store that the job was started with, over a connection of their own, and never through the
+communication of the job: nothing of it waits, is reordered or breaks when a rank does not come.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS
+from kinetoscope.collect.session.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+KEY = "clock_marks"
+_PREFIX = "kinetoscope/clock"
+_ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+_GIVEN_UP = "given up"
+_ROUNDS, _TIMEOUT_S = 5, 30.0
+# Whoever waits for less asks again at once.
+_AT_ONCE_S, _LONGEST_PAUSE_S = 2e-3, 0.05
+
+Marks = dict[str, list[int]]
+
+# What calls of `align_clocks` found in this process, and how much of it is kept.
+_noted: Marks = {}
+_MOST_NOTED = 1_000
+
+
+def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> bool:
+    """Let all ranks of the job meet, and note in the recording that is under way when this one came and went.
+
+    Every rank has to call it, and equally often: at the begin and at the end of what they record, so that
+    `kinetoscope.merge` knows how far their clocks were apart, and how they drifted. `profile(align_ranks=True)` does that by
+    itself. A rank that does not come keeps the others waiting for `timeout_s`, once: then there is a warning, no rank of the
+    job waits again, and the clocks are compared by what else is known. A meeting takes some round trips to the store
+    of the job.
+
+    Args:
+        rounds: How many barriers there are; the quickest one counts.
+        timeout_s: For how many seconds this rank waits for the others, in all.
+
+    Returns:
+        Whether all ranks came; True also for a job of one rank, and without a process group, where nothing is noted.
+
+    Raises:
+        ArgumentError: `rounds` or `timeout_s` is no number above 0.
+        StateError: No session records in this process.
+    """
+    _checked(rounds, timeout_s)
+    session = ACTIVE_SESSIONS.taken_by()
+    if session is None:
+        raise StateError(
+            "align_clocks: no session records in this process; call it inside of one, or use profile(align_ranks=True)."
+        )
+    marks, complete = _PLACE.meet(rounds, timeout_s)
+    if marks:
+        # What was noted before is noted again: of a recording both its begin and its end are wanted.
+        _noted.update(marks)
+        for name in list(_noted)[:-_MOST_NOTED]:
+            del _noted[name]
+        session.add_metadata_json(KEY, json.dumps(_noted))
+    return complete
+
+
+class MeetingPlace:
+    """The store of the job over a connection of our own, on which nothing of the job waits.
+
+    Once a rank has not come, or has failed, nobody meets there any more: so a rank that does not record costs the others
+    one wait, however often they would have met.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Nothing is connected yet; `clock_ns` is the clock that is compared."""
+        self._clock_ns = clock_ns
+        self._store: Any = None
+        self._address: tuple[object, ...] = ()
+        self._told = False
+
+    def meet(self, rounds: int, timeout_s: float) -> tuple[Marks, bool]:
+        """Meet the other ranks some times.
+
+        Args:
+            rounds: How often.
+            timeout_s: For how many seconds in all.
+
+        Returns:
+            For each barrier, by a name that no other of any job has, when this rank entered and when it left; and whether all
+            ranks came to all.
+        """
+        if not _in_company():
+            return {}, True
+        marks: Marks = {}
+        try:
+            self._meet(marks, rounds, timeout_s)
+        except Exception as error:  # noqa: BLE001  (whatever the job's store fails at is none of the job's business)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if not isinstance(error, _OthersGaveUpError):
+                self.give_up(reason, timeout_s)
+            if not self._told:
+                self._told = True
+                warn_user(
+                    f"the clocks of the ranks were not aligned: {reason.rstrip('.?')}. Let every rank record with align_ranks=True, and "
+                    "equally often; in this job no rank waits for another one again."
+                )
+            return marks, False
+        return marks, True
+
+    def give_up(self, reason: str, timeout_s: float) -> None:
+        """Tell all ranks that this one will not come any more; those that wait for it go on."""
+        try:
+            if _in_company():
+                self._connected(timeout_s).set(_GIVEN_UP, reason)
+        except Exception:  # noqa: BLE001  (then they hear of it when their time is over)
+            self._store = None
+
+    def _meet(self, marks: Marks, rounds: int, timeout_s: float) -> None:
+        """Meet, and note every barrier that all ranks came to."""
+        until_ns = self._clock_ns() + int(timeout_s * 1e9)
+        store = self._connected(timeout_s)
+        _raise_if_given_up(store)
+        ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+        job = store.compare_set("job", "", uuid.uuid4().hex).decode()
+        # Each rank counts its own; equal numbers are the same one.
+        number = store.add(f"times/{rank}", 1)
+        for place in range(rounds):
+            name = f"{number}/{place}"
+            entered_ns = self._clock_ns()
+            if store.add(f"{name}/came", 1) == ranks:
+                store.set(f"{name}/all", "")
+            if not self._came(store, f"{name}/all", until_ns):
+                raise TimeoutError(f"not all ranks came within {timeout_s:g} s")
+            marks[f"{job}/{name}"] = [entered_ns, self._clock_ns()]
+
+    def _came(self, store: Any, key: str, until_ns: int) -> bool:
+        """Wait for a key, and say whether it came in time.
+
+        Asking again and again can be interrupted and says nothing on the error output, both unlike the store's own `wait`.
+        """
+        began_ns = self._clock_ns()
+        while not store.check([key]):
+            now_ns = self._clock_ns()
+            if now_ns >= until_ns:
+                return False
+            waited_s = (now_ns - began_ns) / 1e9
+            if waited_s > _AT_ONCE_S:
+                _raise_if_given_up(store)
+                # In proportion, so that many ranks that wait long do not keep the store busy.
+                time.sleep(min(waited_s / 20, _LONGEST_PAUSE_S))
+        return True
+
+    def _connected(self, timeout_s: float) -> Any:
+        """The store, with one connection from the first meeting on: where it is gone later, that fails at once."""
+        store = torch.distributed.distributed_c10d._get_default_store()
+        while isinstance(store, torch.distributed.PrefixStore):
+            store = store.underlying_store
+        # The launcher's store is there for all attempts of a job; a forked child must not speak on its parent's connection.
+        attempt = "/".join(os.environ.get(name, "") for name in _ATTEMPT)
+        address = (
+            os.getpid(), attempt, type(store), *(getattr(store, name, None) for name in ("host", "port", "path")),
+        )  # fmt: skip
+        if self._store is None or self._address != address:
+            prefix = f"{_PREFIX}/{attempt}"
+            self._store = torch.distributed.PrefixStore(prefix, _own_connection(store, timeout_s))
+            self._address, self._told = address, False
+        return self._store
+
+
+class _OthersGaveUpError(Exception):
+    """Another rank does not come any more."""
+
+
+def _raise_if_given_up(store: Any) -> None:
+    """Stop waiting for whoever does not come."""
+    if store.check([_GIVEN_UP]):
+        raise _OthersGaveUpError(f"a rank did not come or failed ({store.get(_GIVEN_UP).decode()})")
+
+
+def _in_company() -> bool:
+    """Whether this process is one of several ranks."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return int(distributed.get_world_size()) > 1
+
+
+def _own_connection(store: Any, timeout_s: float) -> Any:
+    """A store over a connection on which nobody else waits, and which fails in time."""
+    distributed, timeout = torch.distributed, timedelta(seconds=timeout_s)
+    if isinstance(store, distributed.TCPStore):
+        # A clone would try for as long as the job itself, half an hour, where the store is gone.
+        return distributed.TCPStore(
+            store.host, store.port, is_master=False, timeout=timeout, wait_for_workers=False
+        )
+    own = store.clone()
+    own.set_timeout(timeout)
+    return own
+
+
+# Where the ranks meet for all sessions of this process.
+_PLACE = MeetingPlace()
+
+
+def _checked(rounds: Any, timeout_s: Any) -> None:
+    """Refuse what no meeting can be made of."""
+    if type(rounds) is not int or rounds < 1:
+        raise ArgumentError(f"rounds={rounds!r} is not valid: need a whole number above 0.")
+    number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
+    if not (number and math.isfinite(timeout_s) and timeout_s > 0):
+        raise ArgumentError(f"timeout_s={timeout_s!r} is not valid: need a number of seconds above 0.")
+
+
+class RankClocks:
+    """A source that lets the ranks meet right before each recording and at its end; what `align_ranks=True` adds."""
+
+    def __init__(self, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> None:
+        """Nobody is met yet."""
+        _checked(rounds, timeout_s)
+        self._rounds = rounds
+        self._timeout_s = timeout_s
+        self._process = os.getpid()
+        self._marks: Marks = {}
+
+    def open(self) -> None:
+        """There is nothing to make ready."""
+
+    def start(self) -> None:
+        """Meet before the recording begins."""
+        self._marks = self._met()
+
+    def stop(self) -> _MarksOfRecording:
+        """Meet at the end of the recording, unless the program is failing: the others may never come then."""
+        marks, self._marks = self._marks, {}
+        failing = sys.exc_info()[1]
+        if failing is None or isinstance(failing, GeneratorExit):
+            marks |= self._met()
+        elif self._process == os.getpid():
+            _PLACE.give_up(f"{type(failing).__name__} ended a recording", self._timeout_s)
+        return _MarksOfRecording(marks)
+
+    def close(self) -> None:
+        """There is nothing to take down."""
+
+    def _met(self) -> Marks:
+        """Meet, if this is the rank and no forked child of it in which its session goes on."""
+        return _PLACE.meet(self._rounds, self._timeout_s)[0] if self._process == os.getpid() else {}
+
+
+class _MarksOfRecording:
+    """The meetings of one recording."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+
+    def add_to(self, trace: Trace) -> Trace:
+        """Note them in the metadata."""
+        known = trace.info.get(KEY)
+        if self._marks:
+            trace.info[KEY] = {**(known if isinstance(known, dict) else {}), **self._marks}
+        return trace
+
+    def discard(self) -> None:
+        """There is nothing to let go of."""

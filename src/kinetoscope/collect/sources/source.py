@@ -1,0 +1,342 @@
+"""What records beside the engine: the seam between a session and anything that adds to its traces.
+
+A source is told when the session begins and ends (`open`, `close`) and when each of its recordings does (`start`, `stop`).
+What `stop` returns belongs to that recording, and is asked to add itself when the trace is built, which may be much later.
+Whatever a source fails at is a warning and a loss in the trace: the job and the engine's own recording go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.collect.session.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect.engines.engine import Recording
+    from kinetoscope.trace import Trace
+
+_CALLS = ("open", "start", "stop", "close")
+
+
+class Gathered(Protocol):
+    """What a source has for one recording.
+
+    It may also have `and_later(later) -> Gathered`: this and what the same source gathered for a later recording as one, for
+    the trace of all cycles together.
+    """
+
+    def add_to(self, trace: Trace) -> Trace:
+        """Return the trace with this in it: a new one, or the same. Called when a trace is built; leaves this as it is."""
+        ...
+
+    def discard(self) -> None:
+        """Forget it: nobody will build the trace."""
+        ...
+
+
+class Source(Protocol):
+    """Something that records beside the engine."""
+
+    def open(self) -> None:
+        """The session begins; recordings may follow at any time."""
+        ...
+
+    def start(self) -> None:
+        """A recording begins right after this."""
+        ...
+
+    def stop(self) -> Gathered:
+        """The recording ends right after this; must be quick, and leaves what takes time to `add_to`."""
+        ...
+
+    def close(self) -> None:
+        """The session is over. It may be opened again."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """The system's steady clock and the one on the wall, read at the same moment, in nanoseconds."""
+
+    monotonic_ns: int
+    realtime_ns: int
+
+    @classmethod
+    def now(cls) -> ClockReading:
+        """Read both."""
+        return cls(time.monotonic_ns(), time.time_ns())
+
+    def begin_of(self, trace: Trace) -> int:
+        """When a trace that was recorded around this reading began, by the steady clock."""
+        known = trace.info.get("start_monotonic_ns")
+        if isinstance(known, int):
+            return known
+        on_the_wall = trace.info.get("start_realtime_ns")
+        return self.monotonic_ns + (
+            on_the_wall - self.realtime_ns if isinstance(on_the_wall, int) and on_the_wall else 0
+        )
+
+
+def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
+    """The sources of a session, or an error that says which is none.
+
+    Raises:
+        ArgumentError: `sources` is no iterable, or something in it lacks one of the four calls.
+    """
+    try:
+        found = tuple(sources)
+    except TypeError:
+        raise ArgumentError(
+            f"sources={sources!r} is not valid: need a list of sources, such as [SystemCounters()]."
+        ) from None
+    for source in found:
+        missing = [call for call in _CALLS if not callable(getattr(source, call, None))]
+        if isinstance(source, type) or missing:
+            hint = f"it has no {missing[0]}()" if missing else "it is a class: make an object of it"
+            raise ArgumentError(
+                f"sources: {source!r} is no source ({hint}); a source has open, start, stop and close."
+            )
+    if len({id(source) for source in found}) < len(found):
+        raise ArgumentError("sources: the same source is given twice; make two of them or give it once.")
+    return found
+
+
+class SourceWindow:
+    """The sources of one session, each started and stopped once for each recording, and none of whose failures come out."""
+
+    def __init__(self, sources: tuple[Source, ...]) -> None:
+        """Keep the sources; nothing is asked of them yet."""
+        self._sources = sources
+        self._opened: list[Source] = []
+        self._running: list[Source] = []
+        self._gathered: list[tuple[Source, Gathered]] = []
+        self._failures: list[tuple[Source, str]] = []
+        # Of sources that are in none of the recordings of this session.
+        self._failed_to_open: list[tuple[Source, str]] = []
+        self._warned: set[int] = set()
+        self._is_open = False
+        self._opened_by_start = False
+        # A session may be stopped by another thread than the one that is starting it.
+        self._lock = threading.RLock()
+
+    def anew(self) -> SourceWindow:
+        """The same sources for a session that goes on in a forked child, where nothing of the parent's runs."""
+        return SourceWindow(self._sources)
+
+    def open(self) -> None:
+        """Tell the sources that the session begins; harmless when it has begun."""
+        with self._lock:
+            if self._is_open or not self._sources:
+                return
+            self._is_open = True
+            self._failures = []
+            for source in self._sources:
+                # Before the call: one that is interrupted may be half open, and is closed like the others.
+                self._opened.append(source)
+                if not self._done(source, "open", source.open):
+                    self._opened.remove(source)
+            self._failed_to_open, self._failures = self._failures, []
+        self._warn()
+
+    def start(self) -> None:
+        """Tell the sources that a recording begins."""
+        with self._lock:
+            if self._running or not self._sources:
+                return
+            self._forget()
+            if not self._is_open:
+                self.open()
+                self._opened_by_start = True
+            for source in self._opened:
+                self._running.append(source)
+                if not self._done(source, "start", source.start):
+                    self._running.remove(source)
+        self._warn()
+
+    def stop(self) -> None:
+        """Tell the sources that the recording ends, and keep what they have for it."""
+        with self._lock:
+            while self._running:
+                source = self._running.pop()
+
+                def gather(source: Source = source) -> None:
+                    self._gathered.insert(0, (source, source.stop()))
+
+                self._done(source, "stop", gather)
+            if self._opened_by_start:
+                self._opened_by_start = False
+                self.close()
+        self._warn()
+
+    def beside(self, recording: Recording, *, keep_parts: bool) -> Recording:
+        """The engine's recording with what the sources have for it; both apart as well if `keep_parts` says so."""
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
+            failures, self._failures = [*self._failed_to_open, *self._failures], []
+        if not gathered and not failures:
+            return recording
+        return SourcedRecording(recording, gathered, failures, keep_parts=keep_parts)
+
+    def cancel(self) -> None:
+        """The recording comes to nothing."""
+        if self._running or self._gathered:
+            self.stop()
+            self._forget()
+
+    def close(self) -> None:
+        """Tell the sources that the session is over; harmless when it is."""
+        with self._lock:
+            if self._running:
+                self.cancel()
+            self._is_open = False
+            while self._opened:
+                source = self._opened.pop()
+                self._done(source, "close", source.close)
+        self._warn()
+
+    def _forget(self) -> None:
+        """Let go of what was gathered for a recording that nobody will read."""
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
+            self._failures = []
+            for source, one in gathered:
+                self._done(source, "discard", one.discard)
+
+    def _done(self, source: Source, call: str, do: Callable[[], None]) -> bool:
+        """Do one thing; a failure is noted, and one whole recording may lack the source."""
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+            self._failures.append((source, f"{call}() failed: {type(error).__name__}: {error}"))
+            return False
+        return True
+
+    def _warn(self) -> None:
+        """Say once of each source that it failed; last, for a warning may be an exception."""
+        for source, why in (*self._failed_to_open, *self._failures):
+            if id(source) not in self._warned:
+                self._warned.add(id(source))
+                warn_user(f"{_named(source)} records nothing here, profiling goes on: {why}")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A recording in parts: the engine's trace, what the sources gathered beside it, and what they failed at."""
+
+    trace: Trace
+    gathered: tuple[tuple[Source, Gathered], ...] = ()
+    failures: tuple[tuple[Source, str], ...] = ()
+
+
+class SourcedRecording:
+    """The recording of an engine with what the sources gathered beside it."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        gathered: list[tuple[Source, Gathered]],
+        failures: list[tuple[Source, str]],
+        *,
+        keep_parts: bool,
+    ) -> None:
+        """Keep all parts; nothing is read. `keep_parts` says that they will be wanted apart as well."""
+        self._recording: Recording | None = recording
+        self._gathered = gathered
+        self._failures = failures
+        self._keep_parts = keep_parts
+        self._trace: Trace | None = None
+        self._lock = threading.Lock()
+
+    def trace(self) -> Trace:
+        """The trace with everything in it, built by the first call.
+
+        Raises:
+            StateError: The recording was discarded before it was read.
+        """
+        with self._lock:
+            if self._trace is not None or self._recording is None:
+                return self._trace  # type: ignore[return-value]
+            self._trace, failed = _added(self._recording.trace(), self._gathered, self._failures)
+            if not self._keep_parts:
+                self._recording, self._gathered = None, []
+        _warn_of(failed)
+        return self._trace
+
+    def parts(self) -> Parts | None:
+        """Everything apart; None where it was not to be kept."""
+        recording = self._recording
+        if not self._keep_parts or recording is None:
+            return None
+        return Parts(recording.trace(), tuple(self._gathered), tuple(self._failures))
+
+    def discard(self) -> None:
+        """Forget all parts."""
+        if self._recording is not None:
+            self._recording.discard()
+        while self._gathered:
+            source, one = self._gathered.pop()
+            try:
+                one.discard()
+            except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+                warn_user(f"{_named(source)} could not be tidied up: {type(error).__name__}: {error}")
+
+
+def together(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
+    """One trace of several recordings of a session, with what the sources have for all of them.
+
+    Args:
+        parts: The recordings, oldest first.
+        plain: Makes one trace of the engine's traces.
+    """
+    failures = {failure: None for part in parts for failure in part.failures}
+    merged: dict[int, list[tuple[Source, Gathered]]] = {}
+    for source, one in (gathered for part in parts for gathered in part.gathered):
+        so_far = merged.setdefault(id(source), [])
+        later = getattr(so_far[-1][1], "and_later", None) if so_far else None
+        if later is None:
+            so_far.append((source, one))
+        else:
+            so_far[-1] = source, later(one)
+    gathered = [one for of_source in merged.values() for one in of_source]
+    trace, failed = _added(plain([part.trace for part in parts]), gathered, list(failures))
+    _warn_of(failed)
+    return trace
+
+
+def _added(
+    trace: Trace, gathered: list[tuple[Source, Gathered]], failures: list[tuple[Source, str]]
+) -> tuple[Trace, list[tuple[Source, str]]]:
+    """A trace with what was gathered, and what failed at that; the engine's own recording is worth having without it."""
+    failed = []
+    for source, one in gathered:
+        try:
+            trace = one.add_to(trace)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+            failed.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
+    return _with_losses(trace, [*failures, *failed]), failed
+
+
+def _warn_of(failed: list[tuple[Source, str]]) -> None:
+    """Say what is not in a trace; last, for a warning may be an exception."""
+    for source, why in failed:
+        warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
+
+
+def _named(source: Source) -> str:
+    """What a source is called in warnings."""
+    return f"the source {type(source).__name__}"
+
+
+def _with_losses(trace: Trace, failed: list[tuple[Source, str]]) -> Trace:
+    """The trace, which says what the sources failed to give it."""
+    if not failed:
+        return trace
+    from kinetoscope.combine.extend import Loss, with_more
+
+    losses = [Loss(f"what {_named(source)} records", 1, "sources", why) for source, why in failed]
+    return with_more(trace, losses=losses)

@@ -1,0 +1,520 @@
+"""Which tensors of the program hold which memory: parameters, buffers, gradients, the state of optimizers, and the rest.
+
+Addresses are all that a recording of allocations knows of a block. While one runs with ``profile_memory``, this watch
+looks at the program's tensors three times: before it begins (every tensor that Python knows or knew, so that memory from
+before has a size), when an optimizer has state that was not there at its step before, and when it ends. Nothing of
+the program is kept alive by it, and no operator that it calls is recorded.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import sysconfig
+import time
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, UntypedStorage
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+
+from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+from kinetoscope.model.schema import StorageRole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+# What fits into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
+_ROWS_IN_A_PART = 2000
+_PREFIX = "storages"
+_LONGEST_NAME = 60
+# How deep lists and mappings are searched for an optimizer's tensors.
+_DEPTH = 4
+# The types whose tensors are looked at without asking them for anything but their storage.
+_PLAIN = frozenset({Tensor, Parameter})
+_STRIDED = torch.strided
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+class _Seen:
+    """Rows of the `storages` table, with the numbers of this process in place of row numbers."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int, str, int, int, int, str]] = []
+        self.skipped = 0
+        # Those looked at before the recording, and only until it begins: nothing of the program is kept alive.
+        self.tensors: list[Tensor] | None = None
+        # The addresses of their storages.
+        self.storages: set[int] = set()
+        self._places: dict[torch.device, tuple[str, int]] = {}
+        self._parts = 0
+
+    def add(
+        self,
+        time_ns: int,
+        role: StorageRole,
+        tensor: Tensor,
+        module: int = 0,
+        parameter: int = 0,
+        name: str = "",
+    ) -> None:
+        """Note where a tensor's data lies. A tensor that cannot say is counted; one without data is not."""
+        try:
+            for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
+                storage = part.untyped_storage()
+                # That it is a tensor is no news of what is known as more.
+                if role is StorageRole.TENSOR and storage._cdata in self.storages:
+                    continue
+                if (
+                    self.add_storage(time_ns, role, storage, module, parameter, name)
+                    and self.tensors is not None
+                ):
+                    self.tensors.append(part)
+        except Exception:  # noqa: BLE001  (tensors may be of any class, and answer with anything)
+            self.skipped += 1
+
+    def add_storage(
+        self,
+        time_ns: int,
+        role: StorageRole,
+        storage: UntypedStorage,
+        module: int = 0,
+        parameter: int = 0,
+        name: str = "",
+    ) -> bool:
+        """Note where a storage lies; return whether it has memory."""
+        size, address = storage.nbytes(), storage.data_ptr()
+        if not (size and address):
+            return False
+        if self.tensors is not None:
+            self.storages.add(storage._cdata)
+        device = storage.device
+        place = self._places.get(device)
+        if place is None:
+            kind = device.type
+            place = kind, -1 if kind == "cpu" or device.index is None else device.index
+            self._places[device] = place
+        self.rows.append((time_ns, role, address, size, *place, module, parameter, name[:_LONGEST_NAME]))
+        return True
+
+    def taken(self) -> dict[str, str]:
+        """The rows since the last call as JSON texts, none longer than the recorder takes."""
+        info: dict[str, str] = {}
+        names = (
+            "time_ns",
+            "role",
+            "address",
+            "bytes",
+            "device",
+            "device_index",
+            "module",
+            "parameter",
+            "name",
+        )
+        rows, self.rows = self.rows, []
+        for first in range(0, len(rows), _ROWS_IN_A_PART):
+            part = list(zip(*rows[first : first + _ROWS_IN_A_PART], strict=True))
+            columns = {name: list(values) for name, values in zip(names, part, strict=True)}
+            info[f"{_PREFIX}.{self._parts}"] = json.dumps(columns, separators=(",", ":"))
+            self._parts += 1
+        if self.skipped:
+            info[f"{_PREFIX}.skipped"] = json.dumps(self.skipped)
+        return info
+
+
+class StorageWatch:
+    """Watches one recording; `start` before it begins, `stop` after it has ended."""
+
+    def __init__(
+        self,
+        living: Living,
+        keep_watch: Callable[[list[Tensor]], object],
+        running: Callable[[], Iterable[Module]] | None = None,
+    ) -> None:
+        """Nothing is looked at before `start`.
+
+        Args:
+            living: What lives; the same for all recordings of a session, so that only the first one has to look at everything.
+            keep_watch: Has the frees of tensors' memory recorded.
+            running: Tells which living modules the recorder has seen; by default all that live.
+        """
+        self._living = living
+        self._running = running or self._all_modules
+        self._keep_watch = keep_watch
+        self._seen = _Seen()
+        # Those that the modules of one look hold; their optimizer has nothing to add.
+        self._held_parameters: set[int] = set()
+        self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
+
+    def start(self) -> dict[str, str]:
+        """Look at every module, optimizer and tensor that lives, and hear of every optimizer's steps from here on.
+
+        Returns:
+            Metadata for the recording, each value a JSON text.
+        """
+        OPTIMIZER_STEPS.before(self._before_step)
+        OPTIMIZER_STEPS.after(self._after_step)
+        older: list[Tensor] = []
+        self._seen.tensors = older
+        now_ns = time.time_ns()
+        self._held_parameters.clear()
+        with self._living.look() as living, _unrecorded():
+            for module in living.modules:
+                self._look_at_module(now_ns, module)
+            for optimizer in living.optimizers:
+                self._remember(optimizer)
+                self._look_at_optimizer(now_ns, optimizer)
+            for tensor in living.tensors:
+                self._seen.add(now_ns, StorageRole.TENSOR, tensor)
+            for storage in living.memory(self._seen.storages):
+                self._seen.add_storage(now_ns, StorageRole.TENSOR, storage)
+        self._seen.tensors = None
+        self._seen.storages.clear()
+        self._keep_watch(older)
+        return self._seen.taken()
+
+    def stop(self) -> dict[str, str]:
+        """Look a last time.
+
+        Returns:
+            More metadata for the recording, each value a JSON text.
+        """
+        self.cancel()
+        now_ns = time.time_ns()
+        self._held_parameters.clear()
+        with _unrecorded():
+            for module in self._running():
+                self._look_at_module(now_ns, module)
+            for reference, _ in list(self._optimizers.values()):
+                optimizer = reference()
+                if optimizer is not None:
+                    self._look_at_optimizer(now_ns, optimizer)
+        return self._seen.taken()
+
+    def cancel(self) -> None:
+        """Hear of no more steps; a second call does nothing."""
+        OPTIMIZER_STEPS.forget(self._before_step, self._after_step)
+
+    def _all_modules(self) -> list[Module]:
+        """Every module that lives."""
+        with self._living.look() as living:
+            return list(living.modules)
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Learn of an optimizer, so that it is known also if its first step fails for want of memory."""
+        # What torch.compile traces must not depend on us; it is enough to have met the optimizer at the start.
+        if torch.compiler.is_compiling():
+            return
+        if id(optimizer) not in self._optimizers:
+            self._remember(optimizer)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Look around where an optimizer's state has grown: after its first step, as a rule.
+
+        The model may not live as long as the recording, so this is the moment to see its buffers, too.
+        """
+        if torch.compiler.is_compiling():
+            return
+        known = self._optimizers.get(id(optimizer))
+        held = _length(optimizer)
+        if known is not None and known[1] != held:
+            self._optimizers[id(optimizer)] = (known[0], held)
+            now_ns = time.time_ns()
+            self._held_parameters.clear()
+            with _unrecorded():
+                for module in self._running():
+                    self._look_at_module(now_ns, module)
+                self._look_at_optimizer(now_ns, optimizer)
+
+    def _remember(self, optimizer: Optimizer) -> None:
+        """Know an optimizer without holding it; its end makes room for another at the same address."""
+        number, optimizers = id(optimizer), self._optimizers
+        gone = weakref.ref(optimizer, lambda _: optimizers.pop(number, None))
+        optimizers[number] = (gone, -1)
+
+    def _look_at_module(self, now_ns: int, module: Module) -> None:
+        """Note a module's own parameters, their gradients, and its buffers."""
+        owner = id(module)
+        for name, parameter in _held(module, "_parameters"):
+            number = _identity(parameter)
+            self._held_parameters.add(number)
+            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, owner, number, name)
+            gradient = _gradient(parameter)
+            if gradient is not None:
+                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, owner, number, name)
+        for name, buffer in _held(module, "_buffers"):
+            self._seen.add(now_ns, StorageRole.BUFFER, buffer, module=owner, name=name)
+
+    def _look_at_optimizer(self, now_ns: int, optimizer: Optimizer) -> None:
+        """Note an optimizer's parameters, their gradients, and its state."""
+        try:
+            groups = list(optimizer.param_groups)
+            parameters = [parameter for group in groups for parameter in group["params"]]
+            state = list(optimizer.state.items())
+        except Exception:  # noqa: BLE001  (an optimizer of any class)
+            self._seen.skipped += 1
+            return
+        for parameter in parameters:
+            number = _identity(parameter)
+            if number in self._held_parameters:
+                continue
+            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, parameter=number)
+            gradient = _gradient(parameter)
+            if gradient is not None:
+                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, parameter=number)
+        add, role = self._seen.add, StorageRole.OPTIMIZER_STATE
+        for parameter, values in state:
+            number = _identity(parameter)
+            flat = type(values) is dict and all(type(value) in _PLAIN for value in values.values())
+            for name, tensor in list(values.items()) if flat else _tensors(values, "", _DEPTH):
+                add(now_ns, role, tensor, 0, number, str(name))
+
+
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """Keep the operators that a sparse tensor runs to show its parts out of every recording."""
+    torch._C._autograd._enable_record_function(False)
+    try:
+        yield
+    finally:
+        torch._C._autograd._enable_record_function(True)
+
+
+def _listed(known: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
+    """The items of a dictionary that `Living` changes when Python's collector runs, which it must not while they are listed."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return list(known.items())
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class Living:
+    """The modules, optimizers and tensors that Python's collector knows, without keeping any of them alive.
+
+    The first look goes through all objects, which takes a tenth of a second where there are some hundred thousands. What comes
+    into being later is met before it gets old: the collector is followed, and whenever it moves its young objects to the old
+    ones, these are looked through. So a later look needs those that were met, and the present young ones.
+
+    Attributes:
+        modules: The modules of the last look.
+        optimizers: Its optimizers.
+        tensors: Its plain tensors that were not met before.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is looked at before `look`."""
+        self.modules: list[Module] = []
+        self.optimizers: list[Optimizer] = []
+        self.tensors: list[Tensor] = []
+        self._owners: dict[int, weakref.ref[Module | Optimizer]] | None = None
+        # Not of the tensors: torch refuses to swap the contents of one that has a weak reference. By the address of the storage,
+        # which is not used again as long as there is such a reference.
+        self._memory: dict[int, StorageWeakRef] = {}
+        self._follows = False
+        # How many objects may be looked through before it is cheaper to look at all of them anew.
+        self._worth = 0
+
+    @contextmanager
+    def look(self) -> Iterator[Living]:
+        """See what lives now; it is held only inside this."""
+        owners = self._owners
+        if owners is None or not _HAS_GENERATIONS:
+            found = gc.get_objects()
+            self._worth = len(found)
+            self._owners = owners = {}
+            self._memory.clear()
+            self._follow()
+        else:
+            found = _young()
+        self.tensors = self._meet(found, owners)
+        del found
+        for number, reference in _listed(owners):
+            owner = reference()
+            if owner is None:
+                owners.pop(number, None)
+            elif isinstance(owner, Module):
+                self.modules.append(owner)
+            else:
+                self.optimizers.append(owner)
+        try:
+            yield self
+        finally:
+            for held in (self.modules, self.optimizers, self.tensors):
+                held.clear()
+
+    def memory(self, seen: set[int]) -> Iterator[UntypedStorage]:
+        """The storages of tensors met before that are still there, without those at the addresses that were `seen`."""
+        for number, reference in _listed(self._memory):
+            if number in seen:
+                continue
+            storage = UntypedStorage._new_with_weak_ptr(reference.cdata)
+            if storage is None:
+                self._memory.pop(number, None)
+            else:
+                yield storage
+
+    def _meet(self, found: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
+        """Remember those of some objects that are wanted; return the tensors among them."""
+        tensors = []
+        # By type: `isinstance` asks objects for their __class__, and some of them answer with code of their own.
+        wanted = {
+            kind for kind in set(map(type, found)) if kind in _PLAIN or issubclass(kind, (Module, Optimizer))
+        }
+        for thing in found:
+            kind = type(thing)
+            if kind not in wanted:
+                continue
+            if kind in _PLAIN:
+                tensors.append(thing)
+                self._remember_memory(thing)
+            else:
+                known = owners.get(id(thing))
+                if known is None or known() is not thing:
+                    owners[id(thing)] = weakref.ref(thing)
+        return tensors
+
+    def _remember_memory(self, tensor: Tensor) -> None:
+        """Know a tensor's storage; one without a storage of its own is met only while it is young."""
+        try:
+            if not _is_simple(tensor):
+                return
+            storage = tensor.untyped_storage()
+            number = storage._cdata
+            if number not in self._memory and storage.device.type != "meta":
+                self._memory[number] = StorageWeakRef(storage)
+        except Exception:  # noqa: BLE001  (as one of a device that has no storages)
+            return
+
+    def _follow(self) -> None:
+        """Be called by Python's collector for as long as this lives."""
+        if self._follows or not _HAS_GENERATIONS:
+            return
+        self._follows = True
+        me = weakref.ref(self)
+
+        def collects(phase: str, info: dict[str, int]) -> None:
+            living = me()
+            if living is not None and phase == "start" and info["generation"] > 0:
+                living._gets_old()
+
+        gc.callbacks.append(collects)
+        weakref.finalize(self, gc.callbacks.remove, collects).atexit = False
+
+    def _gets_old(self) -> None:
+        """Meet the young objects, which are about to become old."""
+        owners = self._owners
+        if owners is None:
+            return
+        found = _young()
+        self._worth -= len(found)
+        if self._worth < 0:
+            # A program that makes so many objects shall not pay for each of them.
+            self._owners = None
+            self._memory.clear()
+        else:
+            self._meet(found, owners)
+
+
+# From Python 3.14 on the collector has other generations, and none where threads run without a lock.
+_HAS_GENERATIONS = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+def _young() -> list[Any]:
+    """The objects that have not yet survived two collections."""
+    youngest, younger = gc.get_objects(generation=0), gc.get_objects(generation=1)
+    # Joined only now: a list that was begun before would be one of the objects in it, and keep all of them alive.
+    return youngest + younger
+
+
+def _is_simple(tensor: Tensor) -> bool:
+    """Whether it has one storage, and nothing to be asked for it; on the device `meta` that is at no address."""
+    return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _is_wrapped(tensor)
+
+
+def _parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
+    """The tensors with storages of their own that a tensor is made of."""
+    if type(tensor) not in _PLAIN and depth and hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            # A DTensor lists its mesh, too.
+            if isinstance(part := getattr(tensor, name), Tensor):
+                yield from _parts(part, depth - 1)
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    elif _is_wrapped(tensor):
+        # It has no memory of its own; the tensor inside it has.
+        return
+    elif tensor.device.type != "meta" and not _is_fake(tensor) and not _is_unmade(tensor):
+        yield tensor
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    """Whether it is a tensor that only torch's compiler computes with."""
+    return type(tensor) not in _PLAIN and type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
+
+
+def _is_unmade(tensor: Tensor) -> bool:
+    """Whether it is the parameter of a lazy module whose first call is still to come."""
+    return type(tensor) not in _PLAIN and isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+
+
+def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
+    """The tensors that a module itself registers; a scripted one keeps them elsewhere."""
+    own = vars(module).get(key)
+    try:
+        if isinstance(own, dict):
+            return [(str(name), tensor) for name, tensor in list(own.items()) if tensor is not None]
+        listed = module.named_parameters if key == "_parameters" else module.named_buffers
+        return list(listed(recurse=False))
+    except Exception:  # noqa: BLE001  (modules may be of any class)
+        return []
+
+
+def _gradient(parameter: Tensor) -> Tensor | None:
+    """The gradient of a parameter; torch warns about asking any other tensor."""
+    try:
+        gradient = parameter.grad if parameter.is_leaf else None
+    except Exception:  # noqa: BLE001  (tensors may be of any class)
+        return None
+    return gradient if isinstance(gradient, Tensor) else None
+
+
+def _identity(parameter: object) -> int:
+    """The address of torch's own tensor object, by which the recorder knows a parameter."""
+    number = getattr(parameter, "_cdata", 0) if isinstance(parameter, Tensor) else 0
+    return number if isinstance(number, int) else 0
+
+
+def _tensors(values: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in an optimizer's state, each with the key it is under."""
+    if isinstance(values, Tensor):
+        yield name, values
+    elif depth and isinstance(values, dict):
+        for key, value in list(values.items()):
+            yield from _tensors(value, name or str(key), depth - 1)
+    elif depth and isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value, name, depth - 1)
+
+
+def _length(optimizer: Optimizer) -> int:
+    """How many parameters an optimizer keeps state for."""
+    try:
+        return len(optimizer.state)
+    except Exception:  # noqa: BLE001  (an optimizer of any class)
+        return -1

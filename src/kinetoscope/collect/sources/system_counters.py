@@ -1,0 +1,349 @@
+"""Counters of the machine and of this process beside a recording, read by a thread of its own."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import ArgumentError, MissingDependencyError
+from kinetoscope.collect.sources.nvml import NvmlDevice, NvmlError, nvml
+from kinetoscope.collect.sources.source import ClockReading
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+
+# What the system says of itself at one moment: numbers that stand, and totals that grow.
+#
+# The share of time that processors were busy is that of /proc/stat as proc(5) describes it: everything but `idle` and `iowait`,
+# with the time of guests, which `user` and `nice` contain, counted once. A process has used what its user and system time
+# say; 100 % is one processor, as in top.
+
+
+@dataclass
+class Reading:
+    """What was read at one moment.
+
+    Attributes:
+        values: Numbers that stand for themselves, by the name of their counter.
+        totals: Numbers that grow; a counter of this name is how much they grow in a second.
+        shares: Pairs of (part, whole) that both grow; a counter of this name is what part of the whole's growth is the
+            part's, in per cent. A whole of None is time.
+    """
+
+    values: dict[str, float] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+
+
+Reader = Callable[[Reading], None]
+
+
+def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> list[Reader]:
+    """Functions that read the machine and this process.
+
+    Raises:
+        MissingDependencyError: psutil is not installed.
+    """
+    if not (cpu or memory or disk or network):
+        return []
+    try:
+        psutil = importlib.import_module("psutil")
+    except ImportError as error:
+        raise MissingDependencyError(
+            'SystemCounters reads the system with psutil: install it with `pip install "kinetoscope[system]"`'
+        ) from error
+    process = psutil.Process()
+    readers: list[Reader] = []
+    if cpu:
+        readers.append(lambda reading: _cpu(psutil, process, reading))
+    if memory:
+        readers.append(lambda reading: _memory(psutil, process, reading))
+    if disk:
+        readers.append(lambda reading: _disk(psutil, reading))
+    if network:
+        readers.append(lambda reading: _network(psutil, reading))
+    return readers
+
+
+def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
+    """How busy the processors are, with all and with this process."""
+    times = psutil.cpu_times()._asdict()
+    whole = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
+    idle = times["idle"] + times.get("iowait", 0.0)
+    reading.shares["cpu_percent"] = whole - idle, whole
+    own = process.cpu_times()
+    reading.shares["process_cpu_percent"] = own.user + own.system, None
+
+
+def _memory(psutil: Any, process: Any, reading: Reading) -> None:
+    """How much memory is in use, and how much of it is this process's."""
+    machine = psutil.virtual_memory()
+    reading.values["memory_used_bytes"] = machine.total - machine.available
+    reading.values["memory_available_bytes"] = machine.available
+    reading.values["process_rss_bytes"] = process.memory_info().rss
+
+
+def _disk(psutil: Any, reading: Reading) -> None:
+    """How much all disks have read and written; nothing where the system does not say."""
+    # nowrap would change what the program's own calls of psutil are told.
+    counts = psutil.disk_io_counters(nowrap=False)
+    if counts is not None:
+        reading.totals["disk_read_bytes_per_s"] = counts.read_bytes
+        reading.totals["disk_written_bytes_per_s"] = counts.write_bytes
+
+
+def _network(psutil: Any, reading: Reading) -> None:
+    """How much all network interfaces have received and sent."""
+    counts = psutil.net_io_counters(nowrap=False)
+    if counts is not None:
+        reading.totals["network_received_bytes_per_s"] = counts.bytes_recv
+        reading.totals["network_sent_bytes_per_s"] = counts.bytes_sent
+
+
+# What devices say of themselves at one moment.
+
+
+def device_readers(gpu: bool | None) -> list[Reader]:
+    """Functions that read the devices of the machine.
+
+    Args:
+        gpu: False for none; True for all that NVML knows; None likewise or, where there is no NVML, for what torch's
+            allocator knows of the memory it holds on devices.
+
+    Raises:
+        MissingDependencyError: `gpu` is True, and nvidia-ml-py is not installed.
+        NvmlError: `gpu` is True, and there is no driver, or it does not answer.
+    """
+    if gpu is False:
+        return []
+    try:
+        devices = nvml().devices()
+    except (MissingDependencyError, NvmlError):
+        if gpu:
+            raise
+        return [_torchs_memory]
+    return [_reader(device) for device in devices]
+
+
+def _reader(device: NvmlDevice) -> Reader:
+    """A function that reads one device of NVIDIA; what it does not tell is left out."""
+    name = f"gpu{device.index}"
+
+    def read(reading: Reading) -> None:
+        if (utilisation := device.utilisation()) is not None:
+            reading.values[f"{name}_percent"] = utilisation.compute_percent
+        if (memory := device.memory()) is not None:
+            reading.values[f"{name}_memory_used_bytes"] = memory.used_bytes
+        if (watts := device.power_watts()) is not None:
+            reading.values[f"{name}_power_watts"] = watts
+
+    return read
+
+
+def _torchs_memory(reading: Reading) -> None:
+    """What torch's allocator holds of each device.
+
+    It asks no device: a call of the runtime from this thread could disturb a graph that another one captures.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    for index in range(torch.cuda.device_count()):
+        if (reserved := torch.cuda.memory_reserved(index)) > 0:
+            reading.values[f"gpu{index}_torch_reserved_bytes"] = reserved
+            reading.values[f"gpu{index}_torch_allocated_bytes"] = torch.cuda.memory_allocated(index)
+
+
+Samples = dict[str, list[tuple[int, float]]]
+
+# Reading takes milliseconds; what takes longer than this hangs in a driver or a file system.
+_PATIENCE_S = 2.0
+
+
+class SystemCounters:
+    """How busy the machine is while a session records: a source for `profile(sources=[SystemCounters()])`.
+
+    The table `counters` has, of the whole machine, `cpu_percent`, `memory_used_bytes`, `memory_available_bytes`,
+    `disk_read_bytes_per_s`, `disk_written_bytes_per_s`, `network_received_bytes_per_s`, `network_sent_bytes_per_s`; of this
+    process `process_cpu_percent` (100 is one processor) and `process_rss_bytes`; of each device of NVIDIA, such as the
+    first, `gpu0_percent`, `gpu0_memory_used_bytes` and `gpu0_power_watts`. Rates are means over the time since the sample
+    before. The exports to Chrome's format and to Perfetto show each as a track.
+
+    Args:
+        cpu: Read how busy the processors are.
+        memory: Read how much memory is in use.
+        disk: Read how much disks read and write.
+        network: Read how much network interfaces receive and send.
+        gpu: Read devices of NVIDIA with `nvidia-ml-py`; None where there are some that can be read.
+        interval_s: Seconds from one sample to the next. There is one at the begin and one at the end of each recording.
+
+    Raises:
+        ArgumentError: `interval_s` is no number above 0, or nothing at all is to be read.
+        MissingDependencyError: psutil, or for `gpu=True` nvidia-ml-py, is not installed.
+        RecorderError: With `gpu=True`: the driver cannot be reached.
+    """
+
+    def __init__(
+        self,
+        *,
+        cpu: bool = True,
+        memory: bool = True,
+        disk: bool = True,
+        network: bool = True,
+        gpu: bool | None = None,
+        interval_s: float = 0.5,
+    ) -> None:
+        given: object = interval_s
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if not (is_number and math.isfinite(interval_s) and interval_s > 0):
+            raise ArgumentError(f"interval_s={interval_s!r} is not valid: need a number of seconds above 0.")
+        self.interval_s = float(interval_s)
+        readers = system_readers(cpu=cpu, memory=memory, disk=disk, network=network)
+        self._readers = readers + device_readers(gpu)
+        if not self._readers and gpu is not None:
+            raise ArgumentError(
+                "SystemCounters: cpu, memory, disk, network and gpu are all off: leave one of them on."
+            )
+        self._sampler: Sampler | None = None
+
+    def open(self) -> None:
+        """Nothing happens before a recording begins."""
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._sampler = Sampler(self._readers, self.interval_s)
+        self._sampler.start()
+
+    def stop(self) -> GatheredSamples:
+        """End, with one last sample."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is None:
+            return GatheredSamples(ClockReading.now(), {}, "")
+        sampler.stop()
+        return GatheredSamples(sampler.begun, sampler.samples(), sampler.failure)
+
+    def close(self) -> None:
+        """Nothing is left after a recording."""
+
+
+class Sampler:
+    """Reads again and again, on a thread of its own, until it is stopped."""
+
+    def __init__(
+        self, readers: Sequence[Reader], interval_s: float, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """Keep what is read, how often, and by which clock in nanoseconds; no thread is started yet."""
+        self._readers = list(readers)
+        self._interval_s = interval_s
+        self._clock = clock
+        self._samples: list[tuple[int, str, float]] = []
+        self._before: tuple[int, Reading] | None = None
+        self._has_rates = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kinetoscope counters", daemon=True)
+        self.begun = ClockReading.now()
+        self.failure = ""
+
+    def start(self) -> None:
+        """Begin; the first sample is taken at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread take one last sample and end; one that hangs is left behind."""
+        self._stopping.set()
+        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive():
+            self.failure = f"reading did not come back within {_PATIENCE_S:g} s"
+
+    def samples(self) -> Samples:
+        """What was read so far: for each counter its times by the clock and its values."""
+        found: Samples = {}
+        for time_ns, name, value in tuple(self._samples):
+            found.setdefault(name, []).append((time_ns, value))
+        return found
+
+    def sample(self) -> None:
+        """Read once. What fails is not read again."""
+        reading = Reading()
+        for reader in tuple(self._readers):
+            try:
+                reader(reading)
+            except Exception as error:  # noqa: BLE001  (whatever the system answers, the job goes on)
+                self._readers.remove(reader)
+                self.failure = f"{type(error).__name__}: {error}"
+        now_ns = self._clock()
+        rates = self._rates(now_ns, reading)
+        self._samples += [(now_ns, name, value) for name, value in (*reading.values.items(), *rates)]
+        self._before = now_ns, reading
+
+    def _rates(self, now_ns: int, reading: Reading) -> list[tuple[str, float]]:
+        """How fast what grows has grown since the reading before; nothing of what was set back."""
+        if self._before is None or now_ns <= self._before[0]:
+            return []
+        before_ns, before = self._before
+        elapsed_s = (now_ns - before_ns) / 1e9
+        if self._has_rates and elapsed_s < self._interval_s / 2:
+            # The last one may come right after another; systems count in hundredths of a second.
+            return []
+        self._has_rates = True
+        rates = [
+            (name, (total - before.totals[name]) / elapsed_s)
+            for name, total in reading.totals.items()
+            if total >= before.totals.get(name, math.inf)
+        ]
+        for name, (part, whole) in reading.shares.items():
+            part_before, whole_before = before.shares.get(name, (math.inf, 0.0))
+            grown = elapsed_s if whole is None else whole - (whole_before or 0.0)
+            if part >= part_before and grown > 0:
+                rates.append((name, 100.0 * (part - part_before) / grown))
+        return rates
+
+    def _run(self) -> None:
+        """Sample until told to stop, and once more then."""
+        self.sample()
+        while not self._stopping.wait(self._interval_s):
+            self.sample()
+        self.sample()
+
+
+class GatheredSamples:
+    """The samples of one recording."""
+
+    def __init__(self, begun: ClockReading, samples: Samples, failure: str) -> None:
+        """Keep the samples, by the steady clock, and why there are no more."""
+        self._begun = begun
+        self._samples = samples
+        self._failure = failure
+
+    def add_to(self, trace: Trace) -> Trace:
+        """Return the trace with the samples as counters; what was read before it began holds when it begins."""
+        from kinetoscope.combine.extend import Loss, with_more
+
+        begin_ns = self._begun.begin_of(trace)
+        counters = {}
+        for name, samples in self._samples.items():
+            in_trace = [(time_ns - begin_ns, value) for time_ns, value in samples]
+            before = [(0, value) for time_ns, value in in_trace if time_ns < 0][-1:]
+            kept = before + [sample for sample in in_trace if sample[0] >= 0]
+            counters[name] = [time_ns for time_ns, _ in kept], [value for _, value in kept]
+        losses = [Loss("samples of counters", 1, "counters", self._failure)] if self._failure else []
+        return with_more(trace, counters=counters, losses=losses)
+
+    def and_later(self, later: GatheredSamples) -> GatheredSamples:
+        """These samples and those of a later recording."""
+        samples = {
+            name: self._samples.get(name, []) + later._samples.get(name, [])
+            for name in dict.fromkeys([*self._samples, *later._samples])
+        }
+        return GatheredSamples(self._begun, samples, self._failure or later._failure)
+
+    def discard(self) -> None:
+        """Forget the samples."""
+        self._samples = {}

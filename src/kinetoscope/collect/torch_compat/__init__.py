@@ -1,0 +1,1 @@
+"""The public names of `torch.profiler`, answered by Kinetoscope."""

@@ -1,0 +1,448 @@
+"""Chakra execution traces: what torch's own observer writes, made valid when it is finished.
+
+torch has one observer for a process. It writes each operator's node to its file when the operator ends; the file is
+strict JSON only if no name holds a quote, nothing was killed and nothing was forked. So the file is read once more
+when it is finished, node by node, and replaced by one that is valid; what was mended or lost is counted in it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import gzip
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self, cast
+
+import torch
+import torch.distributed
+from torch._C import _profiler as torch_observer
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect.session.metadata import rank_filled_in
+from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.storage.whole_file import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+# The sources of kernels that `torch.compile` generated in this process, copied beside an execution trace.
+
+
+def resources_folder(path: str | os.PathLike[str]) -> Path:
+    """Where the resources of the execution trace at `path` are kept: `{stem}_resources` beside it."""
+    place = Path(path)
+    return place.with_name(f"{os.path.splitext(place.name)[0]}_resources")
+
+
+def copy_generated_sources(folder: Path) -> int:
+    """Copy every generated kernel source of this process into a folder.
+
+    These are the Python modules of Inductor, which hold its Triton kernels, and the C++ files that its CPU kernels
+    were compiled from. What cannot be read is left out with a warning.
+
+    Args:
+        folder: Where to; it must exist.
+
+    Returns:
+        How many files were copied.
+    """
+    copied = 0
+    for source in sorted(set(_generated_sources())):
+        try:
+            shutil.copyfile(source, folder / source.name)
+            copied += 1
+        except OSError as error:
+            warn_user(f"execution trace: the generated kernel {os.fspath(source)!r} was not copied ({error})")
+    return copied
+
+
+def _generated_sources() -> Iterator[Path]:
+    """The files of Inductor's modules. Nothing is imported: where Inductor was not used, there are none."""
+    cache: Any = sys.modules.get("torch._inductor.codecache")
+    if cache is None:
+        return
+    for module in list(cache.PyCodeCache.modules):
+        if isinstance(file := getattr(module, "__file__", None), str):
+            yield Path(file)
+    bindings = getattr(cache, "CppPythonBindingsCodeCache", None)
+    keys = set(getattr(bindings, "cache", ()))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) if name.partition(".")[0] in keys else None
+        # `kernel.main.so` was compiled from `kernel.main.cpp`.
+        if isinstance(file, str) and (source := Path(file).with_suffix(".cpp")).is_file():
+            yield source
+
+
+SWITCH = "ENABLE_PYTORCH_EXECUTION_TRACE"
+EXTRAS_SWITCH = "ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS"
+_DESCRIPTORS = Path("/dev/fd")
+GROUPS_NODE = "## process_group:init ##"
+
+
+class ExecutionTraceObserver:
+    """Records a Chakra execution trace: each operator with its inputs, outputs and tensors, and no times.
+
+    Hand it to `profile(execution_trace_observer=...)`, which starts and stops it with each recording, or use it alone::
+
+        observer = ExecutionTraceObserver().register_callback("trace.et.json")
+        observer.start()
+        ...
+        observer.stop()
+        observer.unregister_callback()
+
+    A process can have one registered observer at a time. What was recorded between several pairs of `start` and `stop`
+    stands in one file. The file is strict JSON once the observer is unregistered, which happens at the latest when
+    Python ends; a child made by `fork` neither writes to it nor finishes it.
+    """
+
+    def __init__(self) -> None:
+        """Begin unregistered."""
+        self.extra_resources_collection = False
+        self.resources_dir = ""
+        self.output_file_path = ""
+        self.output_file_path_observer = ""
+        self._registered = False
+        self._execution_trace_running = False
+
+    def __del__(self) -> None:
+        """Finish the file."""
+        # After a failed __init__, or while Python ends and the module is half gone, there is nothing to finish.
+        if getattr(self, "_registered", False):
+            self._finish_quietly()
+
+    @staticmethod
+    def build_execution_trace_obs_from_env() -> ExecutionTraceObserver | None:
+        """Return an observer, registered with a new temporary file, if the environment asks for one.
+
+        `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, and `ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS=1` for the sources
+        of generated kernels too.
+
+        Returns:
+            The observer, or None if the environment does not ask or (with a warning) no file can be made.
+        """
+        if os.environ.get(SWITCH) != "1":
+            return None
+        try:
+            handle, name = tempfile.mkstemp(suffix=".et.json")
+            os.close(handle)
+        except OSError as error:
+            warn_user(
+                f"no execution trace is recorded although {SWITCH}=1: no file for it can be made ({error})"
+            )
+            return None
+        observer = ExecutionTraceObserver().register_callback(name)
+        observer.set_extra_resource_collection(os.environ.get(EXTRAS_SWITCH) == "1")
+        return observer
+
+    def register_callback(self, output_file_path: str | os.PathLike[str]) -> Self:
+        """Add the observer to torch's record functions; a second call adds nothing.
+
+        Args:
+            output_file_path: Where the trace goes, `{rank}` in it being filled in; it is compressed if the name ends in
+                `.gz`. The folder must exist.
+                Until the trace is finished, an uncompressed one is written there as it grows, and a compressed one
+                under a hidden name beside it.
+
+        Returns:
+            The observer itself. If another one is registered in this process it stays unregistered, with a warning.
+
+        Raises:
+            ArgumentError: The path is no path, or nothing can be written there.
+        """
+        with _LOCK:
+            if self._registered:
+                return self
+            try:
+                final = rank_filled_in(Path(output_file_path))
+            except TypeError:
+                raise ArgumentError(
+                    f"output_file_path={output_file_path!r} is not valid: pass a path, such as 'trace.et.json'."
+                ) from None
+            if _REGISTERED.is_taken():
+                warn_user(
+                    "this process already has a registered ExecutionTraceObserver, so this one records nothing: call "
+                    "unregister_callback() on the other one first."
+                )
+                return self
+            growing = _growing_path(final)
+            claim = _claim(growing, final)
+            if not _add_torch_observer(growing):
+                os.close(claim)
+                growing.unlink(missing_ok=True)
+                warn_user(
+                    "torch's own ExecutionTraceObserver is registered in this process, so this one records nothing: "
+                    "call its unregister_callback() first."
+                )
+                return self
+            self.output_file_path = str(final)
+            self.output_file_path_observer = str(growing)
+            self.resources_dir = ""
+            self._registered = True
+            _REGISTERED.take(self, growing, claim)
+            return self
+
+    def unregister_callback(self) -> None:
+        """Take the observer out and finish its file: strict JSON, compressed if its name says so. Else does nothing.
+
+        Raises:
+            OSError: The finished file cannot be written.
+            FormatError: The file was damaged by others while it grew.
+        """
+        with _LOCK:
+            if not self._registered:
+                return
+            self.stop()
+            self._registered = False
+            torch_observer._remove_execution_trace_observer()
+            _REGISTERED.leave()
+            if self.extra_resources_collection and (folder := self.get_resources_dir(can_create=True)):
+                copy_generated_sources(Path(folder))
+            _finish_file(Path(self.output_file_path_observer), Path(self.output_file_path))
+
+    def start(self) -> None:
+        """Begin to record, and note the process groups; does nothing where the observer is not registered."""
+        with _LOCK:
+            if not self._registered or self._execution_trace_running:
+                return
+            torch_observer._enable_execution_trace_observer()
+            self._execution_trace_running = True
+            _record_process_groups()
+
+    def stop(self) -> None:
+        """Record no more until the next `start`."""
+        with _LOCK:
+            if self._execution_trace_running:
+                torch_observer._disable_execution_trace_observer()
+                self._execution_trace_running = False
+
+    def cleanup(self) -> None:
+        """Finish the file, as `unregister_callback` does; sessions call it when they end."""
+        self.unregister_callback()
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether it has a file and can be started."""
+        return self._registered
+
+    def is_running(self) -> bool:
+        """Whether it records now."""
+        return self._execution_trace_running
+
+    def get_output_file_path(self) -> str:
+        """Return where the trace goes, or went.
+
+        Raises:
+            StateError: `register_callback` was never called with success.
+        """
+        if not self.output_file_path:
+            raise StateError("the observer has no file yet: call register_callback(path) first.")
+        return self.output_file_path
+
+    def set_extra_resource_collection(self, val: bool) -> None:
+        """Say whether the sources of generated kernels are copied beside the trace; call it once registered.
+
+        Args:
+            val: True makes the folder `{stem}_resources` now; the files come when the trace is finished.
+        """
+        self.extra_resources_collection = bool(val)
+        if val:
+            self.get_resources_dir(can_create=True)
+
+    def get_resources_dir(self, can_create: bool = False) -> str | None:
+        """Return the folder of resources, or None if there is none, or none is asked for.
+
+        Args:
+            can_create: Make it if it does not exist.
+        """
+        if not self.extra_resources_collection or not self.output_file_path:
+            return None
+        if not self.resources_dir:
+            found = self.get_resources_dir_for_et_path(self.output_file_path, create_dir=can_create)
+            self.resources_dir = found or ""
+        return self.resources_dir or None
+
+    @staticmethod
+    def get_resources_dir_for_et_path(
+        trace_path: str | os.PathLike[str], create_dir: bool = False
+    ) -> str | None:
+        """Return the folder of resources of an execution trace, or None if there is none.
+
+        Args:
+            trace_path: Where the execution trace is.
+            create_dir: Make the folder if it does not exist; a failure is a warning.
+        """
+        folder = resources_folder(trace_path)
+        if create_dir:
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError as error:
+                warn_user(f"execution trace: the folder {os.fspath(folder)!r} cannot be made ({error})")
+        return str(folder) if folder.is_dir() else None
+
+    def _finish_quietly(self) -> None:
+        """Finish the file where nobody could catch an exception."""
+        try:
+            self.unregister_callback()
+        except Exception as error:  # noqa: BLE001  (a finalizer can only warn)
+            warn_user(f"the execution trace {self.output_file_path!r} was not finished: {error}")
+
+    def _disown(self) -> None:
+        """Become an observer that was never registered: in a forked child the file is the parent's."""
+        self._registered = self._execution_trace_running = False
+
+
+class _Registration:
+    """Which observer of this process is registered with torch, and what a forked child has to know of it."""
+
+    def __init__(self) -> None:
+        self._observer: weakref.ref[ExecutionTraceObserver] | None = None
+        self._descriptors: list[int] = []
+        self._claim = -1
+        self._inherited = False
+
+    def is_taken(self) -> bool:
+        """Whether an observer is registered; one inherited by a fork is removed from torch here."""
+        if self._inherited:
+            self._inherited = False
+            torch_observer._remove_execution_trace_observer()
+        return self._observer is not None
+
+    def take(self, observer: ExecutionTraceObserver, file: Path, claim: int) -> None:
+        """Remember the observer, by which descriptors torch writes its file, and the claim to it, to be given up."""
+        self._observer = weakref.ref(observer)
+        self._descriptors = _descriptors_of(file)
+        self._claim = claim
+
+    def leave(self) -> None:
+        """Forget the observer and give up the claim to its file."""
+        self._observer = None
+        self._descriptors = []
+        if self._claim >= 0:
+            os.close(self._claim)
+            self._claim = -1
+
+    def finish(self) -> None:
+        """Finish the file of the registered observer, if there is one."""
+        observer = self._observer() if self._observer is not None else None
+        if observer is not None:
+            observer._finish_quietly()
+
+    def after_fork(self) -> None:
+        """Cut a child off from its parent's file: neither its operators nor what torch had buffered get there."""
+        if self._observer is None:
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in self._descriptors:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+        observer = self._observer()
+        if observer is not None:
+            if observer._execution_trace_running:
+                torch_observer._disable_execution_trace_observer()
+            observer._disown()
+        self.leave()
+        self._inherited = True
+
+
+_LOCK = threading.RLock()
+_REGISTERED = _Registration()
+
+
+def _after_fork() -> None:
+    """Give the child a lock that no other thread of the parent holds, and let go of the parent's file."""
+    global _LOCK
+    _LOCK = threading.RLock()
+    _REGISTERED.after_fork()
+
+
+def _growing_path(final: Path) -> Path:
+    """Where torch writes while it records: at the place itself, or hidden beside a compressed one."""
+    if final.suffix != ".gz":
+        return final
+    return final.with_name(f".{final.name.removesuffix('.gz').removesuffix('.json')}.{os.getpid()}.json")
+
+
+def _claim(growing: Path, final: Path) -> int:
+    """Empty the file that torch will write, and claim it; or say why that cannot be: torch itself would only log it.
+
+    Returns:
+        A descriptor that holds the claim until it is closed.
+    """
+    try:
+        claim = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(claim, 0)
+        except BaseException:
+            os.close(claim)
+            raise
+        return claim
+    except BlockingIOError:
+        raise ArgumentError(
+            f"another process is writing its execution trace to {os.fspath(final)!r}: give each process a path of its "
+            "own; in a distributed job `{rank}` in the path becomes the rank."
+        ) from None
+    except OSError as error:
+        raise ArgumentError(
+            f"the execution trace cannot be written to {os.fspath(final)!r} ({error}): name a file in a folder that "
+            "exists and can be written to."
+        ) from error
+
+
+def _add_torch_observer(file: Path) -> bool:
+    """Register torch's observer with a file; torch says yes also where another one is registered already."""
+    before = len(_descriptors_of(file))
+    added: bool = torch_observer._add_execution_trace_observer(str(file))
+    return added and (not _DESCRIPTORS.is_dir() or len(_descriptors_of(file)) > before)
+
+
+def _descriptors_of(file: Path) -> list[int]:
+    """The descriptors by which this process has a file open."""
+    wanted = file.stat()
+    found = []
+    for name in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else []:
+        # The descriptor of the listing itself is gone by now.
+        with contextlib.suppress(OSError, ValueError):
+            status = os.fstat(int(name))
+            if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
+                found.append(int(name))
+    return found
+
+
+def _finish_file(growing: Path, final: Path) -> None:
+    """Replace what torch wrote by strict JSON under the final name; nothing else is left, not even after an error."""
+    from kinetoscope.formats.execution_trace.mend import write_mended
+
+    try:
+        with growing.open("rb") as source, replaced(final) as target:
+            if final.suffix != ".gz":
+                write_mended(source, target)
+                return
+            with gzip.GzipFile(filename="", fileobj=target, mode="wb", compresslevel=6) as compressed:
+                write_mended(source, cast("IO[bytes]", compressed))
+    finally:
+        if growing != final:
+            growing.unlink(missing_ok=True)
+
+
+def _record_process_groups() -> None:
+    """Let the process groups be a node of the trace, as torch spells it."""
+    distributed: Any = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    groups = json.dumps(distributed.distributed_c10d._world.pg_config_info, default=str)
+    handle = torch.autograd._record_function_with_args_enter(GROUPS_NODE, groups)
+    torch.autograd._record_function_with_args_exit(handle)
+
+
+atexit.register(_REGISTERED.finish)
+os.register_at_fork(after_in_child=_after_fork)

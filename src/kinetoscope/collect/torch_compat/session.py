@@ -1,0 +1,288 @@
+"""What programs written for `torch.profiler` ask of a session beside recording and reading."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.profiler
+
+from kinetoscope._errors import StateError
+from kinetoscope.collect.session.activities import (
+    Asked,
+    ProfilerActivity,
+    Wanted,
+    checked_activities,
+    name_of,
+)
+from kinetoscope.collect.session.arguments import checked_callable, checked_switch
+from kinetoscope.collect.session.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.collect.engines.engine import Engine
+    from kinetoscope.collect.session.arguments import TraceObserver
+    from kinetoscope.collect.session.observer import ObserverWindow
+    from kinetoscope.collect.session.stats import SessionStats, Stopwatch
+
+
+# `prof.profiler` where our own engine recorded: torch's calls, answered from our trace.
+
+
+class ProfilerFace:
+    """Stands where torch keeps its `torch.autograd.profiler.profile`; every answer is about what the session shows."""
+
+    def __init__(self, session: Any) -> None:
+        """Speak for a session."""
+        self._session: Any = session
+
+    @property
+    def kineto_results(self) -> KinetoResultsFace | None:
+        """What the collector returned; None before the first cycle has ended."""
+        return KinetoResultsFace(self._session) if self._session._cycles.last is not None else None
+
+    @property
+    def function_events(self) -> Any:
+        """The events, as `prof.events()` gives them."""
+        return self._session.events()
+
+    def key_averages(self, *arguments: Any, **keywords: Any) -> Any:
+        """The events added up, as `prof.key_averages()` gives them."""
+        return self._session.key_averages(*arguments, **keywords)
+
+    def total_average(self) -> Any:
+        """All events added up to one."""
+        return self.function_events.total_average()
+
+    def table(self, *arguments: Any, **keywords: Any) -> str:
+        """The events as text, as `prof.events().table()` gives them."""
+        text: str = self.function_events.table(*arguments, **keywords)
+        return text
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The time on the CPU of all events, in microseconds."""
+        total: float = self.function_events.self_cpu_time_total
+        return total
+
+    def export_chrome_trace(self, path: str | os.PathLike[str], *_: Any, **__: Any) -> None:
+        """Write the last cycle, as `prof.export_chrome_trace()` does."""
+        self._session.export_chrome_trace(path)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write stacks, as `prof.export_stacks()` does."""
+        self._session.export_stacks(path, metric)
+
+    def toggle_collection_dynamic(self, enabled: bool, activities: Any) -> None:
+        """Switch collection off or on, as `prof.toggle_collection_dynamic()` does."""
+        self._session.toggle_collection_dynamic(enabled, activities)
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the last cycle."""
+        return self._session.get_trace_id() or ""
+
+    @property
+    def _stats(self) -> Any:
+        """What the session cost."""
+        return self._session._stats()
+
+    def __getattr__(self, name: str) -> Any:
+        """The session's own flags and settings, which torch keeps here too; nothing else."""
+        if name in _SETTINGS:
+            return getattr(self._session, name)
+        raise AttributeError(
+            f"prof.profiler has no attribute {name!r} with the native engine; engine='kineto' gives torch's own object."
+        )
+
+
+_SETTINGS = frozenset(
+    {
+        "acc_events",
+        "custom_trace_id_callback",
+        "experimental_config",
+        "post_processing_timeout_s",
+        "profile_memory",
+        "record_shapes",
+        "use_device",
+        "with_flops",
+        "with_modules",
+        "with_stack",
+    }
+)
+
+
+class KinetoResultsFace:
+    """Stands where torch keeps its collector's `_ProfilerResult`."""
+
+    def __init__(self, session: TorchFace) -> None:
+        """Speak for a session."""
+        self._session: Any = session
+
+    def trace_start_ns(self) -> int:
+        """When the recording began, in nanoseconds of the clock on the wall."""
+        return int(self._session.trace.info.get("start_realtime_ns", 0))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the last cycle in Chrome's format."""
+        self._session.export_chrome_trace(path)
+
+    def events(self) -> Any:
+        """torch's raw events, which only its own collector makes.
+
+        Raises:
+            StateError: Always; the message says what serves instead.
+        """
+        raise _only_with_kineto("events()", "prof.events() and prof.trace.table('spans')")
+
+    def experimental_event_tree(self) -> Any:
+        """torch's tree of events, which only its own collector makes.
+
+        Raises:
+            StateError: Always; the message says what serves instead.
+        """
+        raise _only_with_kineto(
+            "experimental_event_tree()", "prof.trace.table('spans'), with its column `parent`,"
+        )
+
+
+def _only_with_kineto(call: str, instead: str) -> StateError:
+    """Why a call has no answer here."""
+    return StateError(
+        f"prof.profiler.kineto_results.{call} holds objects of torch's own collector: give the session engine='kineto' to "
+        f"have them (or install(engine='kineto') for a program that is not to be changed). {instead} tell the same with any engine."
+    )
+
+
+# Its newer calls are ours where the installed torch has them.
+_THEIRS = torch.profiler._KinetoProfile
+_DEVICES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
+
+
+class TorchFace:
+    """The lesser calls and attributes of torch's session."""
+
+    activities: set[ProfilerActivity]
+    record_shapes: bool
+    profile_memory: bool
+    with_stack: bool
+    custom_trace_id_callback: Callable[..., Any] | None
+    _recordable: frozenset[ProfilerActivity]
+    _lock: threading.RLock
+    _state: str
+    _engine: Engine | None
+    _observer: ObserverWindow
+    _stopwatch: Stopwatch
+    _trace_id: str | None
+    _wanted: Asked
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
+        """Switch the collection of some activities off or on while recording.
+
+        What begins while it is off is not recorded; the trace's `losses` and the metadata `pauses` say when it was off.
+        Every recording begins with everything on. Does nothing but warn where nothing is being recorded.
+
+        Args:
+            enable: True for on, False for off.
+            activities: Torch's `ProfilerActivity` values; those that are not being recorded are passed over.
+
+        Raises:
+            ArgumentError: `enable` is neither True nor False, or `activities` holds something that is no activity.
+            StateError: The engine cannot switch collection off.
+        """
+        on = checked_switch("enable", enable)
+        asked = frozenset(checked_activities(activities)) & self._recordable
+        with self._lock:
+            if self._state != "recording" or self._engine is None:
+                warn_user("toggle_collection_dynamic() has no effect: this session is not recording now.")
+                return
+            toggle = getattr(self._engine, "toggle", None)
+            if toggle is None:
+                raise StateError(
+                    f"the engine {self._engine.name!r} cannot switch collection off and on while it records."
+                )
+            if asked:
+                toggle(on, asked)
+
+    def get_trace_id(self) -> str | None:
+        """The id of the cycle that is prepared, records, or ended last.
+
+        Returns:
+            The id, also `trace_id` in the trace's metadata; None before the first cycle.
+        """
+        return self._trace_id
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
+        """Replace what makes the ids of the cycles that begin from now on.
+
+        Args:
+            callback: Called without arguments, returns a string; None for random ids.
+
+        Raises:
+            ArgumentError: It cannot be called.
+        """
+        self.custom_trace_id_callback = checked_callable("callback", callback)
+
+    if hasattr(torch.profiler, "ProfilerActivityConfig"):
+
+        @property
+        def activity_configs(self) -> dict[ProfilerActivity, Any]:
+            """torch's `ProfilerActivityConfig` of each activity of which less, or more, than its usual kinds is wanted."""
+            return {
+                activity: torch.profiler.ProfilerActivityConfig(
+                    None if wanted.kinds is None else sorted(wanted.kinds), list(wanted.configs)
+                )
+                for activity, wanted in self._wanted.items()
+                if wanted != Wanted()
+            }
+
+    if hasattr(_THEIRS, "wait_for_exports"):
+
+        def wait_for_exports(self) -> None:
+            """Do nothing: every export is written when the call that asks for it returns."""
+
+    if hasattr(_THEIRS, "take_pending_cupti_export"):
+
+        def take_pending_cupti_export(self) -> None:
+            """Return None, as torch does for all but a backend of its own that writes later."""
+
+    if hasattr(_THEIRS, "take_pending_cuspy_export"):
+
+        def take_pending_cuspy_export(self) -> None:
+            """Return None, as torch does for all but a backend of its own that writes later."""
+
+    @property
+    def execution_trace_observer(self) -> TraceObserver | None:
+        """The observer that runs with each recording, if any."""
+        return self._observer.observer
+
+    @property
+    def use_device(self) -> str | None:
+        """torch's name of the device among the activities that were asked for, None for the CPU alone."""
+        names = {name_of(activity) for activity in self.activities}
+        if found := next((device for name, device in _DEVICES.items() if name in names), None):
+            return found
+        return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None
+
+    @property
+    def profiler(self) -> Any:
+        """What torch keeps under this name: None before the first cycle, then an object with the last cycle's results.
+
+        With `engine="kineto"` it is torch's own `torch.autograd.profiler.profile`, with all that it has. With the native
+        engine it offers the same calls, answered from our trace; what only torch's collector can answer, such as
+        `kineto_results.experimental_event_tree()`, raises StateError and says so.
+        """
+        if self._stopwatch.stats is None:
+            return None
+        theirs = getattr(self._engine, "torch_profiler", None)
+        return ProfilerFace(self) if theirs is None else theirs
+
+    def _stats(self) -> SessionStats | None:
+        """What the present or last cycle cost, under torch's names; None before the first.
+
+        Returns:
+            Its fields name their units; see `kinetoscope.collect.session.stats.SessionStats`.
+        """
+        return self._stopwatch.stats

@@ -1,0 +1,1 @@
+"""Many traces as one, and one trace as a part of it."""

@@ -1,0 +1,384 @@
+"""Several traces as one, on one clock: the cycles of a session, or the recordings of one process.
+
+What each table needs follows from its definition: a column whose unit is `row of <table>` is led to the new rows of that
+table, a point in time is moved, everything else is kept. Dictionaries (strings, frames, stacks, modules, threads ...)
+have each thing once; the other tables have the rows of all traces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model.processes import Placement
+from kinetoscope.model.schema import STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.schema import Table
+    from kinetoscope.model.trace_data import AnyTrace, TraceData
+
+    Rows = NDArray[np.int64]
+
+
+# What is known about several recordings, and what they lost, told as of one.
+
+_OF_THE_WHOLE = frozenset(
+    {
+        "start_realtime_ns",
+        "start_monotonic_ns",
+        "stop_ns",
+        "complete",
+        "clock_checks",
+        "pauses",
+        "cycle",
+        "cycles",
+    }
+)
+
+
+def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, Any]:
+    """The metadata of several traces.
+
+    What they agree on is told once. Where they differ, the last one's value stands, as in torch's own exports, and
+    `cycles` has every one's.
+
+    Args:
+        parts: Each trace with its place in time in nanoseconds and the numbers of its cycles.
+
+    Returns:
+        The metadata.
+    """
+    infos = [trace.info for trace, _, _ in parts]
+    joined: dict[str, Any] = {}
+    differing: list[str] = []
+    for key in dict.fromkeys(key for info in infos for key in info if key not in _OF_THE_WHOLE):
+        holders = [info for info in infos if key in info]
+        joined[key] = holders[-1][key]
+        if len(holders) < len(infos) or any(info[key] != joined[key] for info in holders):
+            differing.append(key)
+    joined["start_realtime_ns"] = infos[0].get("start_realtime_ns", 0)
+    if "start_monotonic_ns" in infos[0]:
+        joined["start_monotonic_ns"] = infos[0]["start_monotonic_ns"]
+    joined["stop_ns"] = max(offset_ns + trace.duration_ns for trace, offset_ns, _ in parts)
+    joined["complete"] = all(info.get("complete", True) for info in infos)
+    checks = [info["clock_checks"] for info in infos if isinstance(info.get("clock_checks"), dict)]
+    if checks:
+        joined["clock_checks"] = {
+            "readings": sum(check.get("readings", 0) for check in checks),
+            "largest_error_ns": max(check.get("largest_error_ns", 0) for check in checks),
+        }
+        for key in ("device_calls", "device_calls_astride"):
+            if any(key in check for check in checks):
+                joined["clock_checks"][key] = sum(check.get(key, 0) for check in checks)
+    pauses = [pause for info in infos if isinstance(info.get("pauses"), list) for pause in info["pauses"]]
+    if pauses:
+        joined["pauses"] = pauses
+    joined["cycles"] = [
+        cycle
+        for trace, offset_ns, numbers in parts
+        for cycle in _cycles(
+            trace, offset_ns, numbers, {key: trace.info[key] for key in differing if key in trace.info}
+        )
+    ]
+    return joined
+
+
+def _cycles(
+    trace: TraceData, offset_ns: int, numbers: list[int], own: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The entries of one trace: one for each of its cycles."""
+    table = trace.columns("cycles")
+    windows = list(zip(table["start_ns"].tolist(), table["duration_ns"].tolist(), strict=True))
+    if not windows:
+        windows = [(0, trace.duration_ns)]
+    known = trace.info.get("cycles")
+    earlier = known if isinstance(known, list) and len(known) == len(windows) else [{}] * len(windows)
+    return [
+        {**own, **told, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
+        for told, number, (start_ns, duration_ns) in zip(earlier, numbers, windows, strict=True)
+    ]
+
+
+def joined_losses(parts: Sequence[tuple[Columns, list[int]]]) -> dict[str, list[Any]]:
+    """The losses of several traces: each kind once, added up, with the cycles it happened in.
+
+    Args:
+        parts: The `losses` of each trace with the numbers of its cycles.
+
+    Returns:
+        The columns of the table.
+    """
+    counts: dict[tuple[str, str, str], int] = {}
+    cycles: dict[tuple[str, str, str], list[int]] = {}
+    for losses, numbers in parts:
+        rows = zip(losses["what"], losses["where"], losses["why"], losses["count"].tolist(), strict=True)
+        for what, where, why, count in rows:
+            key = (what, where, why)
+            counts[key] = counts.get(key, 0) + count
+            if " (cycle" not in where:
+                cycles.setdefault(key, []).extend(numbers)
+    return {
+        "what": [what for what, _, _ in counts],
+        "count": list(counts.values()),
+        "where": [f"{key[1]}{_named(cycles.get(key, []))}" for key in counts],
+        "why": [why for _, _, why in counts],
+    }
+
+
+def _named(numbers: list[int]) -> str:
+    """Some cycles in words."""
+    if not numbers:
+        return ""
+    return f" (cycle{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
+
+
+# What a thing of a dictionary is known by; of equal things the first one's row is kept. In this order, each can be
+# told by those before it.
+IDENTITY: dict[str, tuple[str, ...]] = {
+    "frames": ("function", "file", "line", "first_line"),
+    "stacks": ("parent", "frame"),
+    "modules": ("address", "path", "class"),
+    "parameters": ("module", "name", "address"),
+    "shapes": ("dims", "types", "concrete", "strides"),
+    "arguments": ("json",),
+    "streams": ("device_type", "device_index", "number"),
+    "threads": ("os_tid", "torch_tid", "stream name"),
+}
+POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
+# What a trace computes from its allocations. A block freed between two traces was seen by neither, so these hold within
+# each of them only and must not be computed over all.
+WITHIN_EACH = {
+    "allocations": ("span", "match", "total_bytes"),
+    "spans": ("bytes", "self_bytes", "device_bytes", "device_self_bytes"),
+}
+REFERENCE = "row of "
+
+
+def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
+    """Put the traces of one process together, in the order in which they were recorded.
+
+    Each keeps its place in time, by the clock on the wall; where that clock was set back in between, a trace begins where
+    the one before ended. Threads, modules, stacks and so on that are the same in several are one. `spans.cycle` and the
+    table `cycles` tell the traces apart.
+
+    Args:
+        traces: The traces, oldest first; of one process, for they share its threads.
+
+    Returns:
+        A new trace; the given ones are as before and share no changeable state with it. With one trace, that one.
+
+    Raises:
+        ArgumentError: There is no trace, or they are of several processes.
+        StateError: One of them was closed.
+    """
+    if not traces:
+        raise ArgumentError("traces is empty: there is nothing to put together.")
+    if len(traces) == 1:
+        return traces[0]
+    processes = {trace.info.get("process") for trace in traces}
+    if len(processes) > 1:
+        named = ", ".join(sorted(str(process) for process in processes))
+        raise ArgumentError(f"the traces are of several processes ({named}); pass those of one.")
+    if any(len(trace.columns("processes")) for trace in traces):
+        raise ArgumentError(
+            "one of the traces is of several processes already; put those of each process together first."
+        )
+    parts = [Part(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)]
+    return cast("AnyTrace", Joining(parts).run())
+
+
+def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
+    """When each trace begins, counted from the beginning of the first."""
+    base_ns = _realtime_ns(traces[0])
+    offsets: list[int] = []
+    end_ns = 0
+    for trace in traces:
+        offset_ns = max(end_ns, _realtime_ns(trace) - base_ns)
+        offsets.append(offset_ns)
+        end_ns = offset_ns + trace.duration_ns
+    return offsets
+
+
+def _realtime_ns(trace: TraceData) -> int:
+    """The clock on the wall when a trace began, 0 if it does not say."""
+    known = trace.info.get("start_realtime_ns")
+    return known if isinstance(known, int) else 0
+
+
+@dataclass
+class Part:
+    """One of the traces, and where the rows of its tables went; the last entry of each map is for the row -1."""
+
+    trace: TraceData
+    offset_ns: int
+    rows: dict[str, Rows] = field(default_factory=dict)
+    placement: Placement | None = None
+
+    @property
+    def place(self) -> Placement:
+        """Where it lies, clock and all."""
+        return self.placement or Placement(self.offset_ns)
+
+
+class Joining:
+    """One concatenation."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+        self._strings: list[str] = []
+        self._tables: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> TraceData:
+        """Join table after table, each after those that it refers to."""
+        self._join_strings()
+        self._join_rows("processes")
+        for name in IDENTITY:
+            self._join_dictionary(name)
+        self._number_cycles()
+        for name in ("cycles", "spans", *STORED):
+            if name not in self._tables and name not in ("losses", "steps"):
+                self._join_rows(name)
+        self._tables["losses"] = joined_losses(
+            [(part.trace.columns("losses"), self._numbers(part)) for part in self._parts]
+        )
+        cycles = [(part.trace, part.offset_ns, self._numbers(part)) for part in self._parts]
+        return self._parts[0].trace.from_columns(
+            self._tables, strings=self._strings, info=joined_info(cycles)
+        )
+
+    def _join_strings(self) -> None:
+        """Have each string once."""
+        known: dict[str, int] = {}
+        for part in self._parts:
+            part.rows["strings"] = row_map(known.setdefault(text, len(known)) for text in part.trace.strings)
+        self._strings = list(known)
+
+    def _join_dictionary(self, name: str) -> None:
+        """Have each thing of a dictionary once."""
+        table = STORED[name]
+        known: dict[Any, int] = {}
+        first: list[tuple[Part, int]] = []
+        for part in self._parts:
+            columns = part.trace.columns(name)
+            part.rows[name] = rows = np.full(len(columns) + 1, -1, dtype=np.int64)
+            keys = [self._key(part, table, key) for key in IDENTITY[name]]
+            own = "parent" in IDENTITY[name]
+            for row in range(len(columns)):
+                key = tuple(values[row] for values in keys)
+                if own:
+                    # The parent is of this very table, and its row is known, for parents come first.
+                    key = (int(rows[key[0]]), *key[1:])
+                rows[row] = known.setdefault(key, len(known))
+                if len(first) < len(known):
+                    first.append((part, row))
+        made: dict[str, Any] = {}
+        for column in self._given(name):
+            values = {id(part): self._moved(part, name, column) for part in self._parts}
+            made[column] = [values[id(part)][row] for part, row in first]
+        if name == "threads":
+            made["index"] = np.arange(len(first))
+        self._tables[name] = made
+
+    def _key(self, part: Part, table: Table, key: str) -> list[Any]:
+        """One column of what a thing is known by, as a list."""
+        columns = part.trace.columns(table.name)
+        if key == "stream name":
+            # Tracks of devices have neither thread id; they are told by their names.
+            pairs = zip(columns["name"], columns["torch_tid"].tolist(), strict=True)
+            return [name if torch_tid < 0 else "" for name, torch_tid in pairs]
+        if key == "parent" or isinstance(columns[key], list):
+            return list(columns[key])
+        return list(self._moved(part, table.name, key).tolist())
+
+    def _number_cycles(self) -> None:
+        """See to it that every trace has a cycle, and each cycle a number of its own."""
+        numbers = [int(number) for part in self._parts for number in part.trace.column("cycles", "number")]
+        counted = all(len(part.trace.columns("cycles")) for part in self._parts)
+        self._renumbered = not counted or len(set(numbers)) < len(numbers)
+        made: dict[str, list[Any]] = {"number": [], "start_ns": [], "duration_ns": []}
+        for part in self._parts:
+            own = part.trace.columns("cycles")
+            begin = len(made["number"])
+            if len(own) == 0:
+                made["number"].append(begin)
+                made["start_ns"].append(part.offset_ns)
+                made["duration_ns"].append(part.trace.duration_ns)
+            else:
+                made["number"] += (
+                    range(begin, begin + len(own)) if self._renumbered else own["number"].tolist()
+                )
+                made["start_ns"] += (own["start_ns"] + part.offset_ns).tolist()
+                made["duration_ns"] += own["duration_ns"].tolist()
+            end = len(made["number"])
+            part.rows["cycles"] = np.append(np.arange(begin, end), -1 if len(own) else begin)
+        self._tables["cycles"] = made
+
+    def _numbers(self, part: Part) -> list[int]:
+        """The numbers that the cycles of a trace have now."""
+        rows = sorted(set(part.rows["cycles"].tolist()) - {-1})
+        return [self._tables["cycles"]["number"][row] for row in rows]
+
+    def _join_rows(self, name: str) -> None:
+        """Have the rows of all traces, in the order in which the table keeps them."""
+        lengths = [len(part.trace.columns(name)) for part in self._parts]
+        given = self._given(name)
+        order = self._order(name)
+        place = np.arange(sum(lengths)) if order is None else np.argsort(order)
+        begins = np.cumsum([0, *lengths])
+        for part, begin, end in zip(self._parts, begins[:-1], begins[1:], strict=True):
+            part.rows[name] = np.append(place[begin:end], -1)
+        made: dict[str, Any] = {}
+        for column in given:
+            values = self._column(name, column)
+            made[column] = values if order is None else values[order]
+        self._tables[name] = made
+
+    def _order(self, name: str) -> Rows | None:
+        """The order of the rows of all traces, one after the other; None where that is the right one."""
+        sorted_by = self._sorted_by(name)
+        # Within a trace the order is right already, and among traces it is that of time: stable is enough.
+        return None if sorted_by is None else np.argsort(self._column(name, sorted_by), kind="stable")
+
+    def _sorted_by(self, name: str) -> str | None:
+        """The column that the rows of a table must be in order of."""
+        return {"spans": "thread", "allocations": "time_ns"}.get(name)
+
+    def _given(self, name: str) -> list[str]:
+        """The columns that must be handed over: what is given in some trace, and what holds within each of them only."""
+        given = {column for part in self._parts for column in part.trace.columns(name).given}
+        if any(len(part.trace.columns("allocations")) for part in self._parts):
+            given.update(WITHIN_EACH.get(name, ()))
+        if name == "spans":
+            given.add("cycle")
+        return [column for column in STORED[name].column_names if column in given]
+
+    def _column(self, name: str, column: str) -> Any:
+        """One column of all traces, one after the other."""
+        values = [self._moved(part, name, column) for part in self._parts]
+        if isinstance(values[0], list):
+            return [text for texts in values for text in texts]
+        return np.concatenate(values)
+
+    def _moved(self, part: Part, name: str, column: str) -> Any:
+        """A column of one trace, its references and points in time as they are in the new one."""
+        definition = STORED[name].column(column)
+        values = part.trace.column(name, column)
+        if definition.unit.startswith(REFERENCE):
+            target = definition.unit.removeprefix(REFERENCE)
+            return part.rows[target][values].astype(definition.type)
+        if column in POINTS_IN_TIME:
+            return values + part.offset_ns
+        return values
+
+
+def row_map(rows: Any) -> Rows:
+    """A map of rows, with an entry for the row -1."""
+    return np.array([*rows, -1], dtype=np.int64)

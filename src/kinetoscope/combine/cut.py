@@ -1,0 +1,578 @@
+"""Part of a trace as a trace: which spans are in it, and what becomes of every other table.
+
+The part is one or more windows of time, each from its start up to but without its end. A span that crosses an edge is
+cut there, and into one piece for each window it touches; so the times of disjoint windows add up to those of all. What
+is not a time (bytes of a copy, operations, arguments) stays with every piece as it was. Whatever follows from spans
+that are no longer there, such as the module of a backward function whose forward operator is outside, is handed over
+as it was; the rest is derived again from what is left.
+
+Memory is a state and not a time: what is live follows only from all that was allocated before. So the allocations
+between the first and the last moment are all kept, and blocks that were live at the start are allocations at
+`BEFORE_NS`, which is where the tables of memory expect what was there before a recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kinetoscope.model.calls import call_mask
+from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
+from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
+from kinetoscope.model.steps import step_at
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.trace_data import AnyTrace, TraceData
+
+    Rows = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+# Leaving out of the dictionaries of a trace what nothing refers to any more.
+
+_REFERENCE = "row of "
+# In this order, so that each comes after all that refer to it.
+_ORDER = ("arguments", "shapes", "parameters", "stacks", "frames", "modules", "streams", "threads", "strings")
+
+
+def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: NDArray[np.bool_]) -> list[str]:
+    """Leave out strings, frames, stacks, modules and the like that no row names, and renumber the references.
+
+    Args:
+        tables: The given columns of every table; they are changed in place. In each table parents come first, and
+            do so afterwards.
+        strings: The string table, whose first entry stays.
+        threads: The threads that stay even if nothing names them.
+
+    Returns:
+        The new string table.
+    """
+    for name in _ORDER:
+        length = len(strings) if name == "strings" else _length(tables[name])
+        used = _used(name, length, tables)
+        if name in ("strings", "shapes", "stacks") and not used[:1].any():
+            # The empty string has to be there; shapes and stacks, so that it still shows that they were recorded.
+            used[: 1 if name == "strings" or not used.any() else 0] = True
+        elif name == "threads":
+            used |= threads
+        elif name == "streams":
+            # Only streams of threads that are gone go with them; an idle stream says something too.
+            used |= bool(threads.all())
+        if used.all():
+            continue
+        rows = np.flatnonzero(used)
+        place = np.full(length + 1, -1, dtype=np.int32)
+        place[rows] = np.arange(len(rows), dtype=np.int32)
+        if name == "strings":
+            strings = [strings[row] for row in rows.tolist()]
+        else:
+            tables[name] = {column: _taken(values, rows) for column, values in tables[name].items()}
+        for table, column in _references(name, tables):
+            tables[table][column] = place[tables[table][column]]
+    return strings
+
+
+def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[np.bool_]:
+    """Mark the rows of a dictionary that are named, by itself too."""
+    used = np.zeros(length + 1, dtype=bool)
+    for table, column in _references(name, tables):
+        if table != name:
+            used[tables[table][column]] = True
+    used = used[:-1]
+    own = [tables[name][column] for table, column in _references(name, tables) if table == name]
+    while True:
+        before = int(used.sum())
+        for values in own:
+            above = values[used]
+            used[above[above >= 0]] = True
+        if int(used.sum()) == before:
+            return used
+
+
+def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """The columns that name rows of a dictionary."""
+    return [
+        (table, column)
+        for table, columns in tables.items()
+        for column in columns
+        if STORED[table].column(column).unit == f"{_REFERENCE}{name}"
+    ]
+
+
+def _length(columns: dict[str, Any]) -> int:
+    """How many rows a table has."""
+    return len(next(iter(columns.values()))) if columns else 0
+
+
+def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
+    """Some rows of a column."""
+    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
+
+
+# Which spans are in a part of a trace, and where they are cut.
+
+BEGINLESS_NS, ENDLESS_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+
+@dataclass
+class Part:
+    """What of a trace is wanted.
+
+    Attributes:
+        base_ns: The moment from which the new trace counts its times.
+        start_ns: Where each window of time starts, rising; `BEGINLESS_NS` for one without a start.
+        end_ns: Where each ends; `ENDLESS_NS` for one without an end. They do not overlap.
+        threads: Which threads are wanted, all if None.
+        steps: Which rows of `steps` are wanted, all that lie in a window if None.
+        by_launch: Whether a device span belongs where it was launched, and is then whole, or where it ran.
+        said: What the new trace says of itself in `info["selections"]`.
+    """
+
+    base_ns: int
+    start_ns: Rows
+    end_ns: Rows
+    threads: Mask | None = None
+    steps: Rows | None = None
+    by_launch: bool = False
+    said: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Pieces:
+    """The spans of a part: for each piece the span it is of, its window, and its times on the new axis."""
+
+    row: Rows
+    window: Rows
+    start_ns: Rows
+    duration_ns: Rows
+    begun_before: Mask
+    unfinished: Mask
+
+    def take(self, order: Rows) -> Pieces:
+        """The same in another order."""
+        return Pieces(*(values[order] for values in vars(self).values()))
+
+
+def pieces_of(trace: TraceData, part: Part) -> Pieces:
+    """Return the pieces of the spans of a trace that are in a part, in the order in which a trace has its spans."""
+    return _sorted_pieces(_unsorted(trace, part), trace.column("spans", "thread"))
+
+
+def _unsorted(trace: TraceData, part: Part) -> Pieces:
+    """The pieces of all spans, in the order of their spans."""
+    spans = trace.columns("spans")
+    whole = _window_of_launch(trace, part) if part.by_launch else None
+    near = _near(trace, part, whole)
+    start = spans["start_ns"][near]
+    end = ends_ns(start, spans["duration_ns"][near])
+    first = np.searchsorted(part.end_ns, start, side="right")
+    # What takes no time belongs to the window that begins with it.
+    last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
+    count = np.maximum(last - first + 1, 0)
+    if whole is not None:
+        first = np.where(whole[near] >= 0, whole[near], first)
+        count[whole[near] >= 0] = 1
+        count[whole[near] == -1] = 0
+    at = np.repeat(np.arange(len(near)), count)
+    before = np.cumsum(count) - count
+    window = first[at] + np.arange(len(at)) - before[at]
+    row, start, end = near[at], start[at], end[at]
+    from_ns, to_ns = part.start_ns[window], part.end_ns[window]
+    if whole is not None:
+        uncut = whole[row] >= 0
+        from_ns, to_ns = np.where(uncut, start, from_ns), np.where(uncut, end, to_ns)
+    begun_before, unfinished = start < from_ns, end > to_ns
+    cut_start = np.maximum(start, from_ns)
+    cut_ns = np.minimum(end, to_ns) - cut_start
+    duration = np.where(begun_before | unfinished, cut_ns, spans["duration_ns"][row])
+    return Pieces(row, window, cut_start - part.base_ns, duration, begun_before, unfinished)
+
+
+def _near(trace: TraceData, part: Part, whole: Rows | None) -> Rows:
+    """The spans between the first and the last moment, on wanted threads; of a long trace these are few."""
+    spans = trace.columns("spans")
+    found: Mask = spans["start_ns"] < part.end_ns[-1]
+    rows = np.flatnonzero(found)
+    start = spans["start_ns"][rows] if len(rows) < len(spans) else spans["start_ns"]
+    durations = spans["duration_ns"][rows] if len(rows) < len(spans) else spans["duration_ns"]
+    rows = rows[(start >= part.start_ns[0]) | (ends_ns(start, durations) > part.start_ns[0])]
+    if part.threads is not None:
+        rows = rows[part.threads[spans["thread"][rows]]]
+    if whole is not None:
+        rows = np.union1d(rows, np.flatnonzero(whole >= 0))
+    return rows
+
+
+def _window_of_launch(trace: TraceData, part: Part) -> Rows:
+    """For each device span of known launch its window, -1 for none; -2 for every other span."""
+    found = np.full(len(trace.columns("spans")), -2, dtype=np.int64)
+    launches = trace.columns("launches")
+    host, device = launches["host"][::-1], launches["device"][::-1]  # the first launch of several decides
+    known = (host >= 0) & (device >= 0)
+    found[device[known]] = window_at(part, trace.column("spans", "start_ns")[host[known]])
+    found[trace.column("spans", "stream") < 0] = -2
+    return found
+
+
+def window_at(part: Part, time_ns: Rows) -> Rows:
+    """The window each moment lies in, -1 for none."""
+    found = np.searchsorted(part.end_ns, time_ns, side="right")
+    inside = (found < len(part.end_ns)) & (np.append(part.start_ns, ENDLESS_NS)[found] <= time_ns)
+    return np.where(inside, found, -1)
+
+
+def ends_ns(start_ns: Rows, duration_ns: Rows) -> Rows:
+    """When each ends, however absurd its times are."""
+    end = start_ns + duration_ns
+    return np.where((end < start_ns) & (duration_ns > 0), ENDLESS_NS, end)
+
+
+def _sorted_pieces(pieces: Pieces, threads: NDArray[np.int32]) -> Pieces:
+    """Order pieces by thread, start, and the longer first, where they are not; what encloses stays before."""
+    thread, start, longest = threads[pieces.row], pieces.start_ns, -pieces.duration_ns
+    same = thread[1:] == thread[:-1]
+    later = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (longest[1:] < longest[:-1]))
+    wrong = np.zeros(int(threads.max(initial=-1)) + 1, dtype=bool)
+    wrong[thread[1:][same & later]] = True
+    rows = np.flatnonzero(wrong[thread]) if wrong.any() else np.zeros(0, dtype=np.int64)
+    if len(rows) == 0:
+        return pieces
+    order = np.arange(len(thread))
+    order[rows] = rows[np.lexsort((longest[rows], start[rows], thread[rows]))]
+    return pieces.take(order)
+
+
+BEFORE_NS = -1
+_DICTIONARIES = ("threads", "streams", "stacks", "frames", "modules", "parameters", "shapes", "arguments")
+_BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
+_OF_SPANS = ("launches", "kernels", "copies", "operands", "collectives")
+
+
+def cut(trace: AnyTrace, part: Part) -> AnyTrace:
+    """Return a part of a trace as a trace of its own, which shares nothing changeable with it."""
+    return cast("AnyTrace", _Cutting(trace, part).run())
+
+
+class _Cutting:
+    """One cut."""
+
+    def __init__(self, trace: TraceData, part: Part) -> None:
+        self._trace = trace
+        self._part = part
+        self._base_ns = part.base_ns
+        self._spans = trace.columns("spans")
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._rows_of: dict[str, Rows] = {}
+        self._rows_of["processes"] = self._wanted_processes()
+        pieces = pieces_of(trace, part)
+        self._pieces_kept = pieces
+        # The first piece of each span; one more entry for the row -1.
+        self._place = np.full(len(self._spans) + 1, -1, dtype=np.int32)
+        self._place[pieces.row[::-1]] = np.arange(len(pieces.row), dtype=np.int32)[::-1]
+        self._rows_of["spans"] = pieces.row
+
+    def run(self) -> TraceData:
+        """Cut table after table."""
+        self._take("processes", self._rows_of["processes"])
+        self._moved("processes", "start_ns")
+        self._steps()
+        self._cut_spans()
+        for name in _OF_SPANS:
+            held = self._trace.columns(name)
+            references = [
+                held[column.name] for column in STORED[name].columns if column.unit == "row of spans"
+            ]
+            kept = np.logical_and.reduce([(rows < 0) | (self._place[rows] >= 0) for rows in references])
+            self._take(name, np.flatnonzero(kept))
+        self._memory()
+        samples = self._trace.column("counters", "time_ns")
+        self._take(
+            "counters", np.flatnonzero((window_at(self._part, samples) >= 0) & self._wanted_of("counters"))
+        )
+        self._moved("counters", "time_ns")
+        self._cycles()
+        for name in (*_DICTIONARIES, "losses"):
+            self._take(name, np.arange(len(self._trace.columns(name))))
+        self._bytes_of_pieces()
+        strings = list(self._trace.strings)
+        if any(len(rows) < len(self._trace.columns(name)) for name, rows in self._rows_of.items()):
+            strings = compacted(self._tables, strings, self._wanted_threads())
+        return self._trace.from_columns(self._tables, strings=strings, info=self._info())
+
+    # Spans
+
+    def _cut_spans(self) -> None:
+        """The columns of the spans."""
+        pieces, spans = self._pieces_kept, self._spans
+        made = self._given("spans", pieces.row)
+        made["start_ns"], made["duration_ns"] = pieces.start_ns, pieces.duration_ns
+        made["flags"] = (
+            spans["flags"][pieces.row]
+            | pieces.begun_before * np.uint8(FLAG_BEGUN_BEFORE)
+            | pieces.unfinished * np.uint8(FLAG_UNFINISHED)
+        )
+        forward = spans["forward"][pieces.row]
+        outside = (forward >= 0) & (self._place[forward] < 0)
+        # The links go by which operator began last, which cut ones no longer show.
+        if outside.any() or (pieces.begun_before & (spans["sequence"][pieces.row] >= 0)).any():
+            made["forward"] = self._place[forward]
+            for name in ("module", "forward_stack"):
+                made[name] = spans[name][pieces.row]
+        if "lane" in made or spans["lane"][pieces.row].any():
+            made |= self._nesting_as_it_was()
+        if "step" in made or pieces.begun_before.any():
+            steps = self._trace.columns("steps")
+            begun_ns = spans["start_ns"][pieces.row]
+            old = made.get("step", step_at(begun_ns, steps["start_ns"], steps["duration_ns"]))
+            made["step"] = self._place_of("steps")[old]
+        self._tables["spans"] = made
+
+    def _nesting_as_it_was(self) -> dict[str, Any]:
+        """Parents, depths and lanes of the pieces where something partly overlapped: a cut may hide that it did."""
+        pieces, spans = self._pieces_kept, self._spans
+        windows = len(self._part.start_ns)
+        key = pieces.row * windows + pieces.window
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+
+        def same_window(rows: Rows) -> NDArray[np.int32]:
+            wanted = rows[pieces.row].astype(np.int64) * windows + pieces.window
+            at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+            return np.where((rows[pieces.row] >= 0) & (key[at] == wanted), order[at], -1).astype(np.int32)
+
+        parent, caller = same_window(spans["parent"]), same_window(spans["caller"])
+        lane, is_call = spans["lane"][pieces.row], call_mask(spans["kind"][pieces.row])
+        self_ns = spans["self_ns"][pieces.row].copy()
+        changed = (pieces.begun_before | pieces.unfinished) & (lane == 0)
+        of_work, of_calls = pieces.duration_ns.copy(), pieces.duration_ns.copy()
+        # Work is inside work; to a call belongs whatever is directly inside it. What encloses comes first, so of two
+        # that enclose the later one is the inner.
+        inside = np.flatnonzero((lane == 0) & ~is_call & (parent >= 0))
+        inside = inside[changed[parent[inside]]]
+        np.subtract.at(of_work, parent[inside], pieces.duration_ns[inside])
+        around = np.maximum(parent, caller)
+        inside = np.flatnonzero((lane == 0) & (around >= 0))
+        inside = inside[changed[around[inside]]]
+        np.subtract.at(of_calls, around[inside], pieces.duration_ns[inside])
+        self_ns[changed] = np.where(is_call, of_calls, of_work)[changed]
+        depth = spans["depth"][pieces.row]
+        return {"parent": parent, "caller": caller, "depth": depth, "lane": lane, "self_ns": self_ns}
+
+    # What is no span
+
+    def _steps(self) -> None:
+        """The steps that lie in the part, cut at its edges."""
+        part, steps = self._part, self._trace.columns("steps")
+        start, end = steps["start_ns"], ends_ns(steps["start_ns"], steps["duration_ns"])
+        first = np.searchsorted(part.end_ns, start, side="right")
+        last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
+        kept = first <= last
+        if part.steps is not None:
+            kept &= np.isin(np.arange(len(kept)), part.steps)
+        if part.threads is not None:
+            kept &= (steps["span"] < 0) | (self._place[steps["span"]] >= 0)
+        rows = np.flatnonzero(kept)
+        self._rows_of["steps"] = rows
+        if len(rows) == 0:
+            # Without any, the new trace would look for some itself.
+            self._tables["steps"] = {name: [] for name in STORED["steps"].column_names}
+            return
+        cut_start = np.maximum(start, np.append(part.start_ns, 0)[first])[rows]
+        cut_end = np.minimum(end, part.end_ns[last])[rows]
+        self._tables["steps"] = {
+            "number": steps["number"][rows],
+            "start_ns": cut_start - self._base_ns,
+            "duration_ns": cut_end - cut_start,
+            "span": self._place[steps["span"][rows]],
+            "source": steps["source"][rows],
+            "process_row": self._place_of("processes")[steps["process_row"][rows]],
+        }
+
+    def _memory(self) -> None:
+        """Allocations, with what was live at the start, and the storages that were seen up to the end."""
+        part, events = self._part, self._trace.columns("allocations")
+        time_ns, end_ns = events["time_ns"], int(part.end_ns[-1])
+        wanted = time_ns < end_ns
+        if part.threads is not None and len(events):
+            wanted &= part.threads[events["thread"]]
+        begin = int(np.searchsorted(time_ns, self._base_ns)) if self._base_ns > 0 else 0
+        wanted[:begin] &= self._live_at(begin)
+        self._take("allocations", np.flatnonzero(wanted))
+        taken, made = self._rows_of["allocations"], self._tables["allocations"]
+        if len(taken):
+            before = taken < begin
+            made["time_ns"] = np.where(before, BEFORE_NS, time_ns[taken] - self._base_ns)
+            # Only traces put together of several hand these over.
+            if "match" in made:
+                made["match"] = self._place_of("allocations")[made["match"]]
+            if "span" in made:
+                made["span"][before] = -1
+            if "total_bytes" in made:
+                made["total_bytes"][before] = self._live_bytes(taken[before])
+        seen = self._trace.column("storages", "time_ns") < end_ns
+        self._take("storages", np.flatnonzero(seen & self._wanted_of("storages")))
+        self._moved("storages", "time_ns")
+
+    def _live_at(self, begin: int) -> Mask:
+        """Which allocations before the row `begin` hold a block then."""
+        events, cycles = self._trace.columns("allocations"), self._trace.columns("cycles")
+        match = events["match"][:begin]
+        live: Mask = (events["bytes"][:begin] != 0) & ((match < 0) | (match >= begin))
+        process = thread_processes(self._trace)[events["thread"][:begin]]
+        if len(cycles) > 1:
+            # What an earlier cycle left was perhaps freed before this one.
+            begun_ns = np.zeros(len(self._trace.columns("processes")) + 1, dtype=np.int64)
+            early = cycles["start_ns"] <= self._base_ns
+            np.maximum.at(begun_ns, cycles["process_row"][early], cycles["start_ns"][early])
+            live &= events["time_ns"][:begin] >= begun_ns[process if len(begun_ns) > 1 else 0]
+        unmatched = np.flatnonzero(live & (match < 0))
+        if len(unmatched):
+            # The free of such a block was not seen; that its address was handed out again shows that it is gone.
+            key = events["address"][:begin] ^ (_devices(events)[:begin] << np.uint64(48))
+            key ^= memory_salts(self._trace)[process]
+            _, last = np.unique(key[::-1], return_index=True)
+            is_last = np.zeros(begin, dtype=bool)
+            is_last[begin - 1 - last] = True
+            live[unmatched] = is_last[unmatched]
+        return live
+
+    def _live_bytes(self, rows: Rows) -> Rows:
+        """The live bytes of its device and process after each of some allocations that nothing was freed between."""
+        events = self._trace.columns("allocations")
+        device, size = _devices(events)[rows], events["bytes"][rows]
+        device += thread_processes(self._trace)[events["thread"][rows]].astype(np.uint64) << np.uint64(32)
+        total = np.zeros(len(rows), dtype=np.int64)
+        for one in np.unique(device).tolist():
+            total[device == one] = np.cumsum(size[device == one])
+        return total
+
+    def _bytes_of_pieces(self) -> None:
+        """Where bytes are handed over, those of cut spans are not what they were: derive them from what is left."""
+        made, pieces = self._tables["spans"], self._pieces_kept
+        handed_over = [name for name in _BYTES if name in made]
+        changed = pieces.begun_before | pieces.unfinished
+        if not handed_over or not changed.any():
+            return
+        spans = {name: values for name, values in made.items() if name not in _BYTES}
+        part = self._trace.from_columns(self._tables | {"spans": spans}, strings=self._trace.strings)
+        for name in handed_over:
+            made[name] = np.where(changed, part.column("spans", name), made[name])
+
+    def _cycles(self) -> None:
+        """The cycles that lie in the part, cut at its edges."""
+        part, cycles = self._part, self._trace.columns("cycles")
+        start, end = cycles["start_ns"], ends_ns(cycles["start_ns"], cycles["duration_ns"])
+        from_ns, to_ns = np.maximum(start, part.start_ns[0]), np.minimum(end, part.end_ns[-1])
+        lasting = (from_ns < to_ns) | ((start == end) & (from_ns == to_ns))
+        kept = np.flatnonzero(lasting & self._wanted_of("cycles"))
+        self._take("cycles", kept)
+        self._tables["cycles"] |= {
+            "start_ns": (from_ns - self._base_ns)[kept],
+            "duration_ns": (to_ns - from_ns)[kept],
+        }
+        if "cycle" in self._tables["spans"]:
+            self._tables["spans"]["cycle"] = self._place_of("cycles")[self._tables["spans"]["cycle"]]
+
+    def _wanted_threads(self) -> Mask:
+        """The threads that stay, whether anything is left on them or not."""
+        if self._part.threads is not None:
+            return self._part.threads
+        return np.ones(len(self._trace.columns("threads")), dtype=bool)
+
+    def _wanted_processes(self) -> Rows:
+        """The processes that stay: those of the wanted threads."""
+        count, threads = len(self._trace.columns("processes")), self._part.threads
+        if threads is None or count == 0:
+            return np.arange(count)
+        of_threads = self._trace.column("threads", "process_row")
+        return np.flatnonzero(np.isin(np.arange(count), of_threads[threads]))
+
+    def _wanted_of(self, name: str) -> Mask:
+        """Which rows of a table are of a process that stays, or of none."""
+        of_rows = self._trace.column(name, "process_row")
+        wanted: Mask = (of_rows < 0) | (self._place_of("processes")[of_rows] >= 0)
+        return wanted
+
+    def _info(self) -> dict[str, Any]:
+        """What is known about the run, and what was done to it."""
+        known, pieces = self._trace.info, self._pieces_kept
+        info = dict(known)
+        for key in ("start_realtime_ns", "start_monotonic_ns"):
+            if isinstance(begun_ns := known.get(key), int) and begun_ns:
+                info[key] = begun_ns + self._base_ns
+        if len(self._trace.columns("processes")):
+            entries = process_entries(self._trace)
+            info["processes"] = [entries[row] for row in self._rows_of["processes"].tolist()]
+        if isinstance(known.get("stop_ns"), int) or self._part.end_ns[-1] < ENDLESS_NS:
+            info["stop_ns"] = max(0, min(self._trace.duration_ns, int(self._part.end_ns[-1])) - self._base_ns)
+        if len(self._trace.columns("allocations")) and len(self._rows_of["allocations"]) == 0:
+            # No row of memory shows any more that it was recorded.
+            info.setdefault("profile_memory", True)
+        if isinstance(cycles := known.get("cycles"), list):
+            made = self._tables["cycles"]
+            windows = {
+                int(number): (int(start), int(lasted))
+                for number, start, lasted in zip(
+                    made.get("number", []), made["start_ns"], made["duration_ns"], strict=False
+                )
+            }
+            info["cycles"] = [
+                cycle | dict(zip(("start_ns", "duration_ns"), windows[cycle["number"]], strict=True))
+                for cycle in cycles
+                if isinstance(cycle, dict) and cycle.get("number") in windows
+            ]
+        earlier = known.get("selections")
+        cut_spans = int((pieces.begun_before | pieces.unfinished).sum())
+        told = {
+            **self._part.said,
+            "cut_spans": cut_spans,
+            "spans_left_out": int((self._place[:-1] < 0).sum()),
+        }
+        info["selections"] = [*(earlier if isinstance(earlier, list) else []), told]
+        return info
+
+    # Tables
+
+    def _take(self, name: str, rows: Rows) -> None:
+        """Keep some rows of a table, as they are but for references to spans."""
+        self._rows_of[name] = rows
+        self._tables[name] = self._given(name, rows)
+
+    def _given(self, name: str, rows: Rows) -> dict[str, Any]:
+        """The columns that a new trace needs of a table, at some rows of it."""
+        columns = self._trace.columns(name)
+        made: dict[str, Any] = {}
+        for column in columns.given:
+            values = columns[column]
+            if isinstance(values, list):
+                made[column] = [values[row] for row in rows.tolist()]
+                continue
+            made[column] = values[rows]
+            unit = STORED[name].column(column).unit
+            if unit == f"{_REFERENCE}spans":
+                made[column] = self._place[made[column]]
+            elif unit == f"{_REFERENCE}processes":
+                made[column] = self._place_of("processes")[made[column]]
+        return made
+
+    def _moved(self, name: str, column: str) -> None:
+        """Bring a column of moments onto the new axis."""
+        if self._base_ns and column in self._tables[name]:
+            self._tables[name][column] = self._tables[name][column] - self._base_ns
+
+    def _place_of(self, name: str) -> NDArray[np.int32]:
+        """For each old row of a table its new one, and an entry for the row -1."""
+        place = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32)
+        place[self._rows_of[name]] = np.arange(len(self._rows_of[name]), dtype=np.int32)
+        return place
+
+
+def _devices(events: Columns) -> NDArray[np.uint64]:
+    """A number for the device of each allocation; 0 is the host."""
+    kind, index = (events[name].astype(np.uint64) for name in ("device_type", "device_index"))
+    return np.where(kind == 0, np.uint64(0), (kind << np.uint64(8)) + (index & np.uint64(255)))

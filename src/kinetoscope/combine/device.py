@@ -1,0 +1,488 @@
+"""One trace of two: what one recorder saw of the host, and what another saw of the devices at the same time.
+
+The host's trace has the operators, stacks, modules and memory; the device's has the calls of its runtime, on the threads
+that made them, and what ran on its streams. A call lies inside the operator that made it, so that with both on one clock
+the device's work is the operator's. Dictionaries of the device's trace are put behind those of the host's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kinetoscope.model.schema import FLAG_ASYNC, STORED, SpanKind
+from kinetoscope.model.trace_data import AnyTrace, TraceData
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+    Rows = NDArray[np.int64]
+
+
+# Whether the times of a device's runtime calls fit those of the operators that made them, which another recorder took.
+#
+# An operator begins or ends while no call of a runtime is under way on its thread: a call is made by the code between two
+# such moments, and that is mostly an operator's. A call with one of them inside it shows that the two clocks disagree, by how
+# much at least; the calls without one show by how much they can disagree at most.
+
+# Above this share of calls that do not fit, the clocks are said to disagree.
+MOST_ASTRIDE = 0.01
+# A better shift is taken if it leaves at most this share of those calls.
+_LEFT_BY_A_SHIFT = 0.25
+_LARGEST_SHIFT_NS = 10_000_000
+_CANDIDATES, _ROUNDS = 200, 3
+_CALLS_TRIED = 20_000
+
+
+@dataclass(frozen=True)
+class ThreadTimes:
+    """What one thread did, by both clocks.
+
+    Attributes:
+        moments_ns: When its operators began and ended, in order.
+        running: How many operators were under way after each of these moments.
+        starts_ns: When its calls of the runtime began.
+        ends_ns: When these ended.
+    """
+
+    moments_ns: Times
+    running: Times
+    starts_ns: Times
+    ends_ns: Times
+
+    @classmethod
+    def of(cls, begins_ns: Times, finishes_ns: Times, starts_ns: Times, ends_ns: Times) -> ThreadTimes:
+        """Of when operators began and ended, and when calls did."""
+        moments_ns = np.concatenate((finishes_ns, begins_ns))
+        change = np.repeat(np.array([-1, 1], np.int64), (len(finishes_ns), len(begins_ns)))
+        # At the same moment one ends before the next begins.
+        order = np.argsort(moments_ns, kind="stable")
+        return cls(moments_ns[order], np.cumsum(change[order]), starts_ns, ends_ns)
+
+    def moved(self, shift_ns: int) -> ThreadTimes:
+        """The same with the calls later."""
+        return replace(self, starts_ns=self.starts_ns + shift_ns, ends_ns=self.ends_ns + shift_ns)
+
+    def sampled(self, stride: int) -> ThreadTimes:
+        """The same with every so many-th call."""
+        return replace(self, starts_ns=self.starts_ns[::stride], ends_ns=self.ends_ns[::stride])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the two clocks fit.
+
+    Attributes:
+        calls: How many calls lay on threads that had operators.
+        astride: How many of them have a begin or end of an operator inside them.
+        shift_ns: What was added to the device's times to make them fit.
+        largest_astride_ns: By how much the worst of those would have to move.
+        earliest_ns: By how much the device's times could be earlier at most (below 0) without any call that fits now
+            ceasing to; None without such calls.
+        latest_ns: The same for later.
+    """
+
+    calls: int
+    astride: int
+    shift_ns: int
+    largest_astride_ns: int
+    earliest_ns: int | None
+    latest_ns: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether so few calls lie astride that the clocks may be called one."""
+        return self.astride <= MOST_ASTRIDE * self.calls
+
+    def as_info(self) -> dict[str, int | None]:
+        """The facts for the metadata of a trace."""
+        return {
+            "device_calls": self.calls,
+            "device_calls_astride": self.astride,
+            "device_shift_ns": self.shift_ns,
+            "device_largest_astride_ns": self.largest_astride_ns,
+            "device_earliest_ns": self.earliest_ns,
+            "device_latest_ns": self.latest_ns,
+        }
+
+
+def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
+    """See how a device's calls fit the operators of their threads, and find the shift that mends it where they do not."""
+    threads = [one for one in threads if len(one.moments_ns) and len(one.starts_ns)]
+    calls = sum(len(one.starts_ns) for one in threads)
+    shift_ns = 0
+    if calls and _astride(threads) > MOST_ASTRIDE * calls:
+        shift_ns = _best_shift(threads, calls)
+        threads = [one.moved(shift_ns) for one in threads]
+    earliest, latest, needed = [], [], [np.zeros(1, np.int64)]
+    for one in threads:
+        low, high = _inside(one)
+        fitting, astride = high <= low, high > low
+        # Where nothing lies before the first moment, or behind the last, there is no limit.
+        before, behind = fitting & (low > 0), fitting & (low < len(one.moments_ns))
+        earliest.append(one.moments_ns[low[before] - 1] - one.starts_ns[before])
+        latest.append(one.moments_ns[low[behind]] - one.ends_ns[behind])
+        needed.append(
+            np.minimum(
+                one.moments_ns[high[astride] - 1] - one.starts_ns[astride],
+                one.ends_ns[astride] - one.moments_ns[low[astride]],
+            )
+        )
+    known_earliest = np.concatenate(earliest) if earliest else np.zeros(0, np.int64)
+    known_latest = np.concatenate(latest) if latest else np.zeros(0, np.int64)
+    return Fit(
+        calls=calls,
+        astride=_astride(threads),
+        shift_ns=shift_ns,
+        largest_astride_ns=int(np.concatenate(needed).max()),
+        earliest_ns=int(known_earliest.max()) if len(known_earliest) else None,
+        latest_ns=int(known_latest.min()) if len(known_latest) else None,
+    )
+
+
+def _inside(one: ThreadTimes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each call the first moment after its start, and the first that is not before its end."""
+    low = np.searchsorted(one.moments_ns, one.starts_ns, side="right")
+    return low, np.searchsorted(one.moments_ns, one.ends_ns, side="left")
+
+
+def _astride(threads: Sequence[ThreadTimes]) -> int:
+    """How many calls have a moment inside them."""
+    total = 0
+    for one in threads:
+        low, high = _inside(one)
+        total += int(np.count_nonzero(high > low))
+    return total
+
+
+def _best_shift(threads: Sequence[ThreadTimes], calls: int) -> int:
+    """What must be added to the calls' times for the most to lie inside operators; 0 where nothing helps much."""
+    tried = [one.sampled(-(-calls // _CALLS_TRIED)) for one in threads]
+    best_ns = 0
+    for _ in range(_ROUNDS):
+        moved = [one.moved(best_ns) for one in tried]
+        asked = np.concatenate([_needed(one) for one in moved]) + best_ns
+        asked = asked[np.abs(asked) <= _LARGEST_SHIFT_NS]
+        if len(asked) == 0:
+            break
+        candidates = np.unique(np.quantile(asked, np.linspace(0, 1, _CANDIDATES), method="nearest")).tolist()
+        counted = {shift_ns: _misplaced(tried, shift_ns) for shift_ns in (best_ns, *candidates)}
+        best_ns = int(min(counted, key=lambda shift_ns: (counted[shift_ns], abs(shift_ns))))
+    left = _astride([one.moved(best_ns) for one in tried])
+    return best_ns if left <= _LEFT_BY_A_SHIFT * _astride(tried) else 0
+
+
+def _needed(one: ThreadTimes) -> Times:
+    """How far the calls would have to go that lie astride or outside of operators, to either side."""
+    low, high = _inside(one)
+    wrong = (high > low) | (_around(one, low) == 0)
+    low, high, starts_ns, ends_ns = low[wrong], high[wrong], one.starts_ns[wrong], one.ends_ns[wrong]
+    astride, last = high > low, len(one.moments_ns) - 1
+    # A call that lies astride has to begin behind the last moment in it, or to end before the first; another has to begin
+    # where the next operator does, or to end with the one before.
+    later = one.moments_ns[np.minimum(np.where(astride, high - 1, low), last)] - starts_ns
+    earlier = one.moments_ns[np.clip(np.where(astride, low, low - 1), 0, last)] - ends_ns
+    return np.concatenate((later, earlier))
+
+
+def _misplaced(threads: Sequence[ThreadTimes], shift_ns: int) -> int:
+    """How many calls, so much later, would lie astride or outside of operators."""
+    total = 0
+    for one in threads:
+        moved = one.moved(shift_ns)
+        low, high = _inside(moved)
+        total += int(np.count_nonzero((high > low) | (_around(moved, low) == 0)))
+    return total
+
+
+def _around(one: ThreadTimes, low: Times) -> Times:
+    """How many operators are under way at the moment before each call."""
+    return np.where(low > 0, one.running[np.maximum(low, 1) - 1], 0)
+
+
+_POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
+_REFERENCE = "row of "
+_OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD)
+_CALLS = (SpanKind.RUNTIME, SpanKind.DRIVER)
+# A thread whose number the host does not know is another's if so many of its calls lie inside that one's operators.
+_FEWEST_CALLS, _SHARE_INSIDE = 3, 0.8
+_LOW_BITS = (1 << 32) - 1
+_OF_THE_DEVICE = ("deviceProperties", "distributedInfo")
+
+
+def join_device(host: AnyTrace, device: AnyTrace, tid_of: Mapping[int, int] | None = None) -> AnyTrace:
+    """Put what was recorded of the devices into the trace of the host.
+
+    Threads are the same that have the same number. One of the device's trace with another number is the host's thread in
+    whose operators its calls lie; without such it is one more thread.
+
+    Args:
+        host: The host's side; its metadata, cycles and threads stay.
+        device: The devices' side: spans on streams, and calls of runtimes on threads; both traces of one process.
+        tid_of: The system's numbers of threads by other numbers, of 32 bits, under which the device's side may know them.
+
+    Returns:
+        A new trace. `info["clock_checks"]` has what `Fit.as_info` says; where the clocks do not fit, or one side does not
+        say when it began, `losses` has a row.
+    """
+    return cast("AnyTrace", _Join(host, device, tid_of or {}).run())
+
+
+class _Join:
+    """One joining. Maps of rows have one entry more at the end, which is for the row -1."""
+
+    def __init__(self, host: TraceData, device: TraceData, tid_of: Mapping[int, int]) -> None:
+        self._host = host
+        self._device = device
+        self._tid_of = tid_of
+        begins = [trace.info.get("start_realtime_ns") for trace in (host, device)]
+        known = [begin for begin in begins if isinstance(begin, int) and begin > 0]
+        self._clocks_known = len(known) == len(begins)
+        self._host_ns = 0
+        self._device_ns = known[1] - known[0] if self._clocks_known else 0
+        self._rows: dict[str, Rows] = {}
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._strings: list[str] = []
+
+    def run(self) -> TraceData:
+        """Strings, threads, the clocks, and then every table."""
+        self._join_strings()
+        thread_rows = self._match_threads()
+        fit = fit_clocks(self._thread_times(thread_rows))
+        self._device_ns += fit.shift_ns
+        self._begin_at_zero()
+        self._rows["threads"] = np.append(thread_rows, -1)
+        for name in STORED:
+            if name not in ("threads", "spans", "steps", "cycles", "losses"):
+                count, more = len(self._host.columns(name)), len(self._device.columns(name))
+                self._rows[name] = np.append(np.arange(count, count + more), -1)
+        order = self._order_spans()
+        for name in STORED:
+            if name == "threads":
+                self._join_threads(thread_rows)
+            elif name == "spans":
+                self._put_together(name, order)
+            elif name not in ("steps", "cycles", "losses"):
+                self._put_together(name, self._order_in_time(name))
+        self._tables["cycles"] = self._moved_cycles()
+        self._tables["losses"] = self._losses(fit)
+        return self._host.from_columns(self._tables, strings=self._strings, info=self._info(fit))
+
+    def _join_strings(self) -> None:
+        """Have each string once."""
+        strings = list(self._host.strings)
+        known = {text: row for row, text in enumerate(strings)}
+        rows = []
+        for text in self._device.strings:
+            row = known.setdefault(text, len(strings))
+            if row == len(strings):
+                strings.append(text)
+            rows.append(row)
+        self._strings = strings
+        self._rows["strings"] = np.array([*rows, -1], np.int64)
+
+    # ------------------------------------------------------------------------------------------------------ threads
+
+    def _match_threads(self) -> Rows:
+        """The new row of each thread of the device's trace: the host's own, or one behind them."""
+        host_tids = self._host.column("threads", "os_tid").tolist()
+        row_of = {tid: row for row, tid in reversed(list(enumerate(host_tids)))}
+        device_tids = self._device.column("threads", "os_tid").tolist()
+        tracks = set(self._thread_of_streams())
+        found: dict[int, int] = {}
+        for row, tid in enumerate(device_tids):
+            # Runtimes know 32 bits of a number, which Kineto writes with a sign.
+            known = row_of.get(tid, row_of.get(self._tid_of.get(tid & _LOW_BITS, -1)))
+            if row not in tracks and known is not None:
+                found[row] = known
+        unknown = [row for row in range(len(device_tids)) if row not in found and row not in tracks]
+        if unknown:
+            found |= self._match_by_place(unknown, set(found.values()))
+        rows = np.empty(len(device_tids), np.int64)
+        following = len(host_tids)
+        for row in range(len(device_tids)):
+            rows[row] = found.get(row, following)
+            following += row not in found
+        return rows
+
+    def _thread_of_streams(self) -> list[int]:
+        """The threads of the device's trace that are streams."""
+        columns = self._device.columns("spans")
+        on_stream: list[int] = np.unique(columns["thread"][columns["stream"] >= 0]).tolist()
+        return on_stream
+
+    def _match_by_place(self, unknown: list[int], taken: set[int]) -> dict[int, int]:
+        """The host's threads in whose operators the calls of other threads lie, the clearest first."""
+        votes: list[tuple[int, int, int, int]] = []
+        for row in unknown:
+            starts_ns, ends_ns = self._calls_of(row)
+            if len(starts_ns) < _FEWEST_CALLS:
+                continue
+            for own in range(len(self._host.columns("threads"))):
+                begins_ns, outer_ends_ns = self._operators_of(own)
+                if own in taken or len(begins_ns) == 0:
+                    continue
+                place = np.searchsorted(begins_ns, starts_ns, side="right") - 1
+                inside = (place >= 0) & (ends_ns <= outer_ends_ns[place])
+                count = int(np.count_nonzero(inside))
+                if count >= _SHARE_INSIDE * len(starts_ns):
+                    # All calls of a thread can lie inside one operator of another that was preempted meanwhile.
+                    votes.append((len(np.unique(place[inside])), count, row, own))
+        matched: dict[int, int] = {}
+        for _, _, row, own in sorted(votes, key=lambda vote: (-vote[0], -vote[1], vote[2], vote[3])):
+            if row not in matched and own not in matched.values():
+                matched[row] = own
+        return matched
+
+    def _calls_of(self, thread: int) -> tuple[Rows, Rows]:
+        """When the calls of a thread of the device's trace began and ended, on the host's axis."""
+        spans = self._device.columns("spans")
+        chosen = (spans["thread"] == thread) & np.isin(spans["kind"], _CALLS) & (spans["stream"] < 0)
+        starts_ns = spans["start_ns"][chosen] + self._device_ns
+        return starts_ns, starts_ns + spans["duration_ns"][chosen]
+
+    def _operators_of(self, thread: int, *, outer_only: bool = True) -> tuple[Rows, Rows]:
+        """When the operators of a thread of the host began and ended; the outermost ones, or all."""
+        spans = self._host.columns("spans")
+        low, high = np.searchsorted(spans["thread"], (thread, thread + 1))
+        starts_ns = spans["start_ns"][low:high]
+        ends_ns = starts_ns + spans["duration_ns"][low:high]
+        chosen = np.isin(spans["kind"][low:high], _OPERATORS) & (spans["flags"][low:high] & FLAG_ASYNC == 0)
+        starts_ns, ends_ns = starts_ns[chosen], ends_ns[chosen]
+        if outer_only and len(starts_ns):
+            # An operator is outermost that begins when all before it have ended.
+            ended_ns = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends_ns)[:-1]))
+            outer = starts_ns >= ended_ns
+            starts_ns, ends_ns = starts_ns[outer], ends_ns[outer]
+        return starts_ns, ends_ns
+
+    def _thread_times(self, thread_rows: Rows) -> list[ThreadTimes]:
+        """What is to be compared of each thread that both sides know."""
+        times = []
+        for row in np.flatnonzero(thread_rows < len(self._host.columns("threads"))).tolist():
+            starts_ns, ends_ns = self._operators_of(int(thread_rows[row]), outer_only=False)
+            times.append(ThreadTimes.of(starts_ns, ends_ns, *self._calls_of(row)))
+        return times
+
+    def _join_threads(self, thread_rows: Rows) -> None:
+        """The host's threads and, behind them, those that only the device's trace has."""
+        count = len(self._host.columns("threads"))
+        new = np.flatnonzero(thread_rows >= count)
+        made: dict[str, Any] = {}
+        for column in self._given("threads"):
+            own, more = self._values("threads", column)
+            made[column] = [*own, *(more[row] for row in new.tolist())]
+        made["index"] = np.arange(count + len(new))
+        self._tables["threads"] = made
+
+    # -------------------------------------------------------------------------------------------------------- tables
+
+    def _begin_at_zero(self) -> None:
+        """Let the trace begin where the side that saw more begins: no time may lie before it."""
+        first_ns = int(self._device.column("spans", "start_ns").min(initial=0)) + self._device_ns
+        if first_ns < 0:
+            self._host_ns = -first_ns
+            self._device_ns -= first_ns
+
+    def _order_spans(self) -> Rows:
+        """The order of the spans of both, and where they went."""
+        count = len(self._host.columns("spans"))
+        thread, start_ns, duration_ns = (
+            np.concatenate(self._values("spans", column)) for column in ("thread", "start_ns", "duration_ns")
+        )
+        # Of equal ones the host's come first: an operator is around its calls.
+        order = np.lexsort((-duration_ns, start_ns, thread))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        self._host_rows = np.append(place[:count], -1)
+        self._rows["spans"] = np.append(place[count:], -1)
+        return order
+
+    def _order_in_time(self, name: str) -> Rows | None:
+        """The order of the allocations of both; None for tables that have no order of their own."""
+        if name != "allocations" or not (len(self._host.columns(name)) and len(self._device.columns(name))):
+            return None
+        return np.argsort(np.concatenate(self._values(name, "time_ns")), kind="stable")
+
+    def _put_together(self, name: str, order: Rows | None) -> None:
+        """The rows of both in one table."""
+        made: dict[str, Any] = {}
+        for column in self._given(name):
+            own, more = self._values(name, column)
+            if isinstance(own, list):
+                made[column] = own + more
+            else:
+                both = np.concatenate((own, more)).astype(STORED[name].column(column).type, copy=False)
+                made[column] = both if order is None else both[order]
+        self._tables[name] = made
+
+    def _given(self, name: str) -> list[str]:
+        """The columns that one of them was given: the other's may follow from its others, or be the default."""
+        given = {*self._host.columns(name).given, *self._device.columns(name).given}
+        return [column for column in STORED[name].column_names if column in given]
+
+    def _values(self, name: str, column: str) -> tuple[Any, Any]:
+        """A column of both, with references and times as they are in the new trace."""
+        unit = STORED[name].column(column).unit
+        own, more = self._host.column(name, column), self._device.column(name, column)
+        if unit == "row of spans":
+            return self._host_rows[own], self._rows["spans"][more]
+        if unit.startswith(_REFERENCE):
+            target = unit.removeprefix(_REFERENCE)
+            return own, self._rows[target][more]
+        if column in _POINTS_IN_TIME:
+            return own + self._host_ns, more + self._device_ns
+        return own, more
+
+    def _moved_cycles(self) -> dict[str, Any]:
+        """The cycles of the host's trace."""
+        cycles = self._host.columns("cycles")
+        return {
+            "number": cycles["number"],
+            "start_ns": cycles["start_ns"] + self._host_ns,
+            "duration_ns": cycles["duration_ns"],
+        }
+
+    # -------------------------------------------------------------------------------------------- what is known of it
+
+    def _losses(self, fit: Fit) -> dict[str, list[Any]]:
+        """What both lost, and whether their clocks disagree."""
+        names = ("what", "count", "where", "why")
+        rows = [
+            row
+            for trace in (self._host, self._device)
+            for row in zip(*(list(trace.column("losses", name)) for name in names), strict=True)
+        ]
+        if not self._clocks_known:
+            why = (
+                "One of the two recorders does not say when it began: both were taken to have begun together."
+            )
+            rows.append(("one clock for host and devices", 1, "spans", why))
+        elif not fit.fits:
+            why = (
+                f"{fit.astride} of {fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
+                f"by up to {fit.largest_astride_ns} ns: times of devices are off by as much, and their work may be counted for "
+                "a neighbour of the operator that launched it."
+            )
+            rows.append(("device times that do not fit the host's", fit.astride, "spans", why))
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+    def _info(self, fit: Fit) -> dict[str, Any]:
+        """What the host's side says, and what only the device's can."""
+        info = dict(self._host.info)
+        for key in _OF_THE_DEVICE:
+            if key in self._device.info:
+                info.setdefault(key, self._device.info[key])
+        checks = info.get("clock_checks")
+        info["clock_checks"] = {**(checks if isinstance(checks, dict) else {}), **fit.as_info()}
+        for key in ("start_realtime_ns", "start_monotonic_ns"):
+            if isinstance(info.get(key), int):
+                info[key] -= self._host_ns
+        if isinstance(info.get("stop_ns"), int):
+            info["stop_ns"] += self._host_ns
+        return info

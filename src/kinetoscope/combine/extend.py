@@ -1,0 +1,93 @@
+"""A trace with more in it than its recording had: samples of counters, facts, losses."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.schema import STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import ArrayLike
+
+    from kinetoscope.model.trace_data import AnyTrace, TraceData
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One row of `losses`."""
+
+    what: str
+    count: int
+    where: str
+    why: str
+
+
+def with_more(
+    trace: AnyTrace,
+    *,
+    counters: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    info: Mapping[str, Any] | None = None,
+    losses: Sequence[Loss] = (),
+    without_losses: Sequence[str] = (),
+) -> AnyTrace:
+    """Return a trace like the given one with more in it.
+
+    Args:
+        trace: The trace; it stays as it is, and shares its columns with the new one.
+        counters: For each name its points in time in nanoseconds from the start of the trace, and its values.
+        info: Facts that join those of the trace, and replace those of the same name.
+        losses: What is missing beside what the trace says itself.
+        without_losses: Of what the trace says to be missing, what is not, by the words in `what`.
+
+    Returns:
+        The new trace. Closing it closes the given one.
+
+    Raises:
+        ArgumentError: The times and values of a counter are not equally many.
+        StateError: The trace was closed.
+    """
+    tables: dict[str, dict[str, Any]] = {
+        name: {column: trace.column(name, column) for column in given}
+        for name in STORED
+        if (given := trace.columns(name).given)
+    }
+    strings = list(trace.strings)
+    if counters:
+        _add_counters(trace, tables, strings, counters)
+    if losses or without_losses:
+        own, added = trace.columns("losses"), [asdict(loss) for loss in losses]
+        kept = [row for row, what in enumerate(own["what"]) if what not in without_losses]
+        tables["losses"] = {
+            name: [*(own[name][row] for row in kept), *(loss[name] for loss in added)] for name in own
+        }
+    made = trace.from_columns(tables, strings=strings, info={**trace.info, **(info or {})}, path=trace.path)
+    made.on_close(trace.close)
+    return made
+
+
+def _add_counters(
+    trace: TraceData,
+    tables: dict[str, dict[str, Any]],
+    strings: list[str],
+    counters: Mapping[str, tuple[ArrayLike, ArrayLike]],
+) -> None:
+    """Put samples behind those that the trace has, all in order of time."""
+    rows = {text: row for row, text in enumerate(strings)}
+    own = trace.columns("counters")
+    parts = [(own["time_ns"], own["name"], own["value"])]
+    for name, (times, values) in counters.items():
+        row = rows.setdefault(name, len(strings))
+        if row == len(strings):
+            strings.append(name)
+        time_ns = np.asarray(times, dtype=np.int64)
+        parts.append(
+            (time_ns, np.full(len(time_ns), row, dtype=np.int32), np.asarray(values, dtype=np.float64))
+        )
+    time_ns, names, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(time_ns, kind="stable")
+    tables["counters"] = {"time_ns": time_ns[order], "name": names[order], "value": values[order]}

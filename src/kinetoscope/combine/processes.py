@@ -1,0 +1,251 @@
+"""Traces of several processes as one, side by side on one axis of time.
+
+What a number means only within its process (thread ids, addresses, streams, modules, sequence and correlation numbers,
+steps, cycles) stays apart: these rows are never made one, and name their row of `processes`. What is the same everywhere
+(strings, frames, stacks, shapes, arguments) is there once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.combine.concatenate import IDENTITY, POINTS_IN_TIME, WITHIN_EACH, Joining, Part
+from kinetoscope.model.processes import (
+    Placement,
+    by_wall_clock,
+    checked_drift,
+    described,
+    one_machine,
+    process_facts,
+)
+from kinetoscope.model.schema import STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kinetoscope.model.trace_data import AnyTrace, TraceData
+
+# What belongs to a process and has columns that say so.
+_OWNED = ("threads", "streams", "modules", "storages", "counters", "cycles", "steps")
+# What is there once however many processes have it.
+_SHARED = ("frames", "stacks", "shapes", "arguments")
+# What is known of a process alone and would be taken for the whole's.
+_OF_EACH = frozenset({"processes", "complete", "stop_ns", "cycle", "cycles", "pauses", "clock_checks"})
+
+
+def beside(traces: Sequence[AnyTrace], offsets_ns: Sequence[int | Placement] | None = None) -> AnyTrace:
+    """Put traces of different processes into one trace.
+
+    Every row of every trace is in it, with the times of one axis that begins with the earliest trace. All that is counted
+    within a process (steps, cycles, live memory, modules, links between forward and backward) is what it was in the trace
+    of that process alone. The table `processes` has a row for each; `info` is that of the first trace, and
+    `info["processes"]` has for each, in the order of that table, what is known of it alone.
+
+    Args:
+        traces: The traces, each of one process or itself made by this function. Recordings of one process belong
+            together first, with `concatenate`.
+        offsets_ns: Where the time 0 of each lies on a common axis, in nanoseconds or as a `Placement`. If None: where all
+            were recorded on one machine since it was started, by its monotonic clock, to within microseconds
+            (`processes.error_ns`); else by the clocks on the wall, whose error nobody knows, and a row of `losses` says so.
+
+    Returns:
+        A new trace; the given ones are as before and share no changeable state with it.
+
+    Raises:
+        ArgumentError: There is no trace, a trace is given twice, or there is not one offset for each.
+        StateError: One of them was closed.
+    """
+    places = _placements(traces, offsets_ns)
+    base_ns = min(place.offset_ns for place in places)
+    parts = []
+    for trace, place in zip(traces, places, strict=True):
+        moved = Placement(place.offset_ns - base_ns, place.drift, place.error_ns, place.clock, place.facts)
+        parts.append(Part(trace, moved.offset_ns, placement=moved))
+    return cast("AnyTrace", _Beside(parts, places[0].offset_ns - base_ns).run())
+
+
+def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placement] | None) -> list[Placement]:
+    """A place for every trace."""
+    if not traces:
+        raise ArgumentError("traces is empty: there is nothing to put together.")
+    if len({id(trace) for trace in traces}) < len(traces):
+        raise ArgumentError("a trace is given twice; pass each process once.")
+    if offsets_ns is None:
+        return one_machine(traces) or by_wall_clock(traces)
+    if len(offsets_ns) != len(traces):
+        raise ArgumentError(
+            f"there are {len(traces)} traces and {len(offsets_ns)} offsets; pass one offset for each trace."
+        )
+    places = [one if isinstance(one, Placement) else Placement(int(one)) for one in offsets_ns]
+    for place in places:
+        if not checked_drift(place.drift):
+            raise ArgumentError(f"a drift of {place.drift} is none of a clock; pass one near 0.")
+    return places
+
+
+class _Beside(Joining):
+    """One joining of processes."""
+
+    def __init__(self, parts: list[Part], first_began_ns: int) -> None:
+        super().__init__(parts)
+        self._first_began_ns = first_began_ns
+
+    def run(self) -> TraceData:
+        """Join table after table, each after those that it refers to."""
+        self._join_strings()
+        self._join_processes()
+        for name in ("threads", "streams"):
+            self._join_rows(name)
+        for name in IDENTITY:
+            if name in _SHARED:
+                self._join_dictionary(name)
+            elif name not in self._tables:
+                self._join_rows(name)
+        self._join_rows("cycles")
+        # Spans and steps refer to each other, so both need their rows before either is moved.
+        self._number_rows("spans", "steps")
+        for name in ("spans", "steps", *STORED):
+            if name not in self._tables and name != "losses":
+                self._join_rows(name)
+        self._tables["losses"] = self._losses()
+        return self._parts[0].trace.from_columns(self._tables, strings=self._strings, info=self._info())
+
+    # Processes
+
+    def _join_processes(self) -> None:
+        """A row for each process, those of traces that were put together before among them."""
+        made: dict[str, list[Any]] = {column: [] for column in STORED["processes"].column_names}
+        for part in self._parts:
+            own, begin = part.trace.columns("processes"), len(made["pid"])
+            if len(own):
+                for name, values in made.items():
+                    values.extend(self._process_column(part, name))
+            else:
+                for name, value in process_facts(part.trace, part.place).items():
+                    made[name].append(value)
+            part.rows["processes"] = np.append(np.arange(begin, len(made["pid"])), -1 if len(own) else begin)
+        self._tables["processes"] = made
+
+    def _process_column(self, part: Part, name: str) -> list[Any]:
+        """A column of the processes of a trace that has several, as they are now."""
+        own = part.trace.columns("processes")
+        if name == "error_ns":
+            known = np.array([part.place.error_ns >= 0]) & (own[name] >= 0)
+            return np.where(known, own[name] + part.place.error_ns, -1).tolist()  # type: ignore[no-any-return]
+        if name == "clock":
+            return [
+                clock if part.place.error_ns == 0 else f"{clock}, {part.place.clock}" for clock in own[name]
+            ]
+        return list(self._moved(part, "processes", name))
+
+    # Tables
+
+    def _number_rows(self, *names: str) -> None:
+        """Say where the rows of tables go before these are joined."""
+        for name in names:
+            lengths = [len(part.trace.columns(name)) for part in self._parts]
+            order = self._order(name)
+            place = np.arange(sum(lengths)) if order is None else np.argsort(order)
+            begins = np.cumsum([0, *lengths])
+            for part, begin, end in zip(self._parts, begins[:-1], begins[1:], strict=True):
+                part.rows[name] = np.append(place[begin:end], -1)
+
+    def _sorted_by(self, name: str) -> str | None:
+        """The column that the rows of a table must be in order of; spans are, as their threads are not mixed."""
+        return {"allocations": "time_ns", "steps": "start_ns"}.get(name)
+
+    def _given(self, name: str) -> list[str]:
+        """The columns that must be handed over: what is given in some trace, and what would not come out again."""
+        given = {column for part in self._parts for column in part.trace.columns(name).given}
+        if name in _OWNED:
+            given.add("process_row")
+        if name == "threads":
+            given.update(("process", "rank"))
+        if name == "modules":
+            # Paths tell the modules of one process apart.
+            given.update(("path", "depth", "holder"))
+        if name == "spans":
+            given.update(("step", "cycle"))
+        if name == "steps":
+            given.update(STORED["steps"].column_names)
+        if any(
+            WITHIN_EACH[name][0] in part.trace.columns(name).given
+            for part in self._parts
+            if name in WITHIN_EACH
+        ):
+            given.update(WITHIN_EACH[name])
+        return [column for column in STORED[name].column_names if column in given]
+
+    def _moved(self, part: Part, name: str, column: str) -> Any:
+        """A column of one trace, its references and points in time as they are in the new one."""
+        if name == "threads" and column in ("process", "rank"):
+            rows = part.rows["processes"][part.trace.column("threads", "process_row")]
+            of_process = np.array([*self._tables["processes"]["pid" if column == "process" else "rank"], -1])
+            own = part.trace.column("threads", column)
+            return np.where(own >= 0, own, of_process[rows])
+        if column == "duration_ns" and part.place.drift:
+            columns = part.trace.columns(name)
+            return part.place.lasting(columns["start_ns"], columns["duration_ns"])
+        if column in POINTS_IN_TIME:
+            return part.place.at(part.trace.column(name, column))
+        return super()._moved(part, name, column)
+
+    # What is known
+
+    def _losses(self) -> dict[str, list[Any]]:
+        """The losses of every process, which are named, and what is not known of the clocks."""
+        several = len(self._tables["processes"]["pid"]) > 1
+        made: dict[str, list[Any]] = {name: [] for name in STORED["losses"].column_names}
+        for part in self._parts:
+            losses, whose = part.trace.columns("losses"), self._named(part) if several else ""
+            for name, values in made.items():
+                values += list(losses[name])
+            if whose:
+                count = len(losses)
+                made["where"][len(made["where"]) - count :] = [f"{where}{whose}" for where in losses["where"]]
+        unsure = sum(part.place.error_ns < 0 for part in self._parts)
+        if unsure:
+            made["what"].append("clocks of processes that were not compared")
+            made["count"].append(unsure)
+            made["where"].append("times")
+            made["why"].append(
+                "They were put on one axis by what their clocks showed, or by what was asked for: how far these were apart is "
+                "not known. Record them on one machine, or let the ranks align their clocks."
+            )
+        for part in self._parts:
+            if violated_ns := part.place.facts.get("violated_ns"):
+                made["what"].append("moments that no straight clock fits")
+                made["count"].append(1)
+                made["where"].append(f"times{self._named(part)}")
+                made["why"].append(
+                    f"What is known of its clock contradicts itself by {violated_ns} ns, so its error may be larger than told: the clock "
+                    "was set or bent while it recorded, or calls of ranks were taken for each other."
+                )
+        return made
+
+    def _named(self, part: Part) -> str:
+        """Whose a part is, in words."""
+        row = int(part.rows["processes"][-1])
+        return "" if row < 0 else f" (process {self._tables['processes']['pid'][row]})"
+
+    def _info(self) -> dict[str, Any]:
+        """What is known of the first trace, and of each process what is its own."""
+        traces = [part.trace for part in self._parts]
+        first = traces[0].info
+        info = {key: value for key, value in first.items() if key not in _OF_EACH}
+        for key in ("start_realtime_ns", "start_monotonic_ns"):
+            if type(first.get(key)) is int and first[key] > 0:
+                info[key] = first[key] - self._first_began_ns
+        info["stop_ns"] = max(
+            int(part.place.at(np.array([part.trace.duration_ns], np.int64))[0]) for part in self._parts
+        )
+        info["complete"] = all(trace.info.get("complete", True) for trace in traces)
+        if any(trace.info.get("profile_memory") in (1, True) for trace in traces):
+            info["profile_memory"] = 1
+        info["processes"] = [
+            entry for part in self._parts for entry in described(part.trace, part.place, self._first_began_ns)
+        ]
+        return info

@@ -1,0 +1,204 @@
+"""Arrow tables on a terminal and as CSV."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.display import units as units_module
+
+WIDEST_TEXT = 60
+_GAP = 2
+# Whole numbers that are neither ids nor sizes are easier to read in groups of three digits.
+_COUNTS = frozenset({"blocks", "calls", "count", "operators", "spans", "total_operators"})
+# What a reader looks for first, where the order of a table is another.
+_LEADING = {
+    "modules": (
+        "path",
+        "class",
+        "total_ns",
+        "total_percent",
+        "forward_ns",
+        "backward_ns",
+        "bytes",
+        "self_ns",
+    ),
+    "spans": ("id", "name", "module", "start_ns", "duration_ns", "self_ns", "step", "kind", "bytes"),
+    "lines": ("file", "line", "function", "self_ns", "self_percent", "total_ns", "count"),
+    "ops": ("name", "self_ns", "self_percent", "count", "mean_ns", "total_ns", "self_bytes"),
+    "allocations": ("id", "time_ns", "bytes", "lifetime_ns", "total_bytes", "operator", "module"),
+}
+
+
+def choose_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Keep the named columns, in that order.
+
+    Raises:
+        ArgumentError: There is no such column.
+    """
+    return table.select([_column(table, name) for name in names])
+
+
+def put_first(table: pa.Table, name: str) -> pa.Table:
+    """Bring the columns that matter most in the table of this name to the front, and leave out those without a value."""
+    filled = [column for column in table.column_names if table.column(column).null_count < table.num_rows]
+    leading = [column for column in _LEADING.get(name, ()) if column in filled]
+    ordered = [*leading, *(column for column in filled if column not in leading)]
+    return table.select(ordered or table.column_names)
+
+
+def sort_rows(table: pa.Table, name: str) -> pa.Table:
+    """Sort by one column: numbers from the largest down, text from A up, rows without a value last.
+
+    Raises:
+        ArgumentError: There is no such column.
+    """
+    name = _column(table, name)
+    column = table.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    order = "ascending" if _is_text(column.type) else "descending"
+    return table.take(pc.array_sort_indices(column, order=order))
+
+
+def print_csv(table: pa.Table) -> None:
+    """Write all rows on standard output as CSV, numbers as they are."""
+    names = table.column_names
+    if len(set(names)) < len(names):
+        names = [f"{name}_{place}" for place, name in enumerate(names)]
+    plain = pa.Table.from_arrays(
+        [_flat(table.column(place)) for place in range(table.num_columns)], names=names
+    )
+    sys.stdout.flush()
+    pyarrow.csv.write_csv(plain, sys.stdout.buffer)
+
+
+def print_table(console: Console, table: pa.Table, limit: int, how_to_see_all: str) -> None:
+    """Print as many columns as there is room for, with units, and say what is not shown.
+
+    Args:
+        console: Where to.
+        table: What.
+        limit: The most rows to print; 0 for all.
+        how_to_see_all: What to do to see the other columns.
+    """
+    rows = table.slice(0, limit) if limit else table
+    columns = [_cells(field.name, rows.column(place)) for place, field in enumerate(rows.schema)]
+    numeric = [_is_number(field.type) for field in rows.schema]
+    widths = [
+        min(WIDEST_TEXT, max([len(name), *(Text(cell).cell_len for cell in cells)]))
+        for name, cells in zip(rows.column_names, columns, strict=True)
+    ]
+    shown = _fitting(widths, console.width)
+    grid = Grid(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for place in shown:
+        grid.add_column(
+            Text(rows.column_names[place]),
+            justify="right" if numeric[place] else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=min(widths[place], console.width),
+        )
+    for row in zip(*(columns[place] for place in shown), strict=True):
+        grid.add_row(*(Text(cell) for cell in row))
+    if rows.num_columns:
+        console.print(grid)
+    notes = []
+    if rows.num_rows < table.num_rows:
+        notes.append(f"{units_module.count(table.num_rows - rows.num_rows, 'more row')} (--limit 0 for all)")
+    if table.num_rows == 0:
+        notes.append("no rows")
+    hidden = [name for place, name in enumerate(rows.column_names) if place not in shown]
+    if hidden:
+        notes.append(f"not shown for want of room: {', '.join(hidden)} ({how_to_see_all})")
+    for note in notes:
+        console.print(Text(note, style="dim"))
+
+
+def _fitting(widths: list[int], room: int) -> list[int]:
+    """Return the leading columns that fit, the first in any case."""
+    shown: list[int] = []
+    for place, width in enumerate(widths):
+        room -= width + (_GAP if shown else 0)
+        if room < 0 and shown:
+            break
+        shown.append(place)
+    return shown
+
+
+def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
+    """Write a column's values for people."""
+    values = column.to_pylist()
+    if _is_number(column.type):
+        values = [
+            int(value) if isinstance(value, Decimal) and value == int(value) else value for value in values
+        ]
+        if name.endswith("_ns"):
+            return ["" if value is None else units_module.duration(value) for value in values]
+        if name == "bytes" or name.endswith("_bytes"):
+            return ["" if value is None else units_module.size(value) for value in values]
+        if name.endswith("_percent"):
+            return ["" if value is None else f"{value:.1f} %" for value in values]
+        if name in _COUNTS:
+            return ["" if value is None else f"{value:,}" for value in values]
+    return [_cell(value) for value in values]
+
+
+def _cell(value: object) -> str:
+    """Write one value."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | Decimal):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    # Control characters would move the cursor, and half a surrogate pair cannot be written.
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "replace").decode("ascii")
+        for character in text
+    )
+
+
+def _column(table: pa.Table, name: str) -> str:
+    """Find a column by its name, with or without the unit."""
+    for candidate in (name, f"{name}_ns", f"{name}_bytes"):
+        if candidate in table.column_names:
+            return candidate
+    raise ArgumentError(f"there is no column {name!r}; choose one of: {', '.join(table.column_names)}.")
+
+
+def _flat(column: pa.ChunkedArray) -> Any:
+    """Make a column one that CSV can hold."""
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    if pa.types.is_nested(column.type):
+        return pa.array(
+            [None if value is None else json.dumps(value, default=str) for value in column.to_pylist()]
+        )
+    return column
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Whether values of this type are numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

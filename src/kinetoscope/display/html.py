@@ -1,0 +1,128 @@
+"""HTML for notebooks: tables whose cells are text, whatever a name holds, in the colours of the page around them.
+
+Notebooks are light or dark, and their pages say so in ways of their own. So nothing here has a colour of its own: text is
+that of the page, lines and bars are half transparent and show on either.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kinetoscope.model.strings import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LONGEST = 80
+_LONGEST_TITLE = 2000
+
+STYLE = (
+    "<style>"
+    ".kinetoscope{font-size:13px;line-height:1.4;margin:4px 0}.kinetoscope .s{overflow-x:auto}"
+    ".kinetoscope table{border-collapse:collapse;margin:6px 0;border:0;background:transparent;color:inherit;font-size:inherit}"
+    ".kinetoscope caption{text-align:left;font-weight:600;padding:2px 8px 4px 0;color:inherit;caption-side:top}"
+    ".kinetoscope th,.kinetoscope td{padding:2px 8px;border:0;border-bottom:1px solid rgba(128,128,128,.3);white-space:pre;"
+    "text-align:right;vertical-align:top;color:inherit;font-variant-numeric:tabular-nums}"
+    ".kinetoscope th{font-weight:600;opacity:.75}"
+    ".kinetoscope th.l,.kinetoscope td.l{text-align:left}"
+    ".kinetoscope .m{opacity:.7}.kinetoscope .w{font-weight:600;border-left:3px solid rgba(230,140,0,.9);padding-left:6px}"
+    ".kinetoscope svg{vertical-align:middle}"
+    "</style>"
+)
+_BAR = "rgba(66,133,244,.35)"
+# Pages typeset what stands between dollar signs as a formula, unless a class says that it is text.
+_TEXT_ONLY = "tex2jax_ignore mathjax_ignore"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+        text: What it says.
+        title: What it says when it is pointed at; the whole text where that had to be cut.
+        share: How far the bar behind it reaches, from 0 to 1.
+    """
+
+    text: str
+    title: str = ""
+    share: float = 0.0
+
+    def html(self, *, left: bool) -> str:
+        """Write the cell."""
+        title = self.title or (self.text if len(self.text) > LONGEST else "")
+        attributes = ' class="l"' if left else ""
+        if title:
+            attributes += f' title="{safe(title, _LONGEST_TITLE)}"'
+        if self.share > 0:
+            end = f"{100 * min(1.0, self.share):.1f}%"
+            attributes += f' style="background:linear-gradient(to right,{_BAR} {end},transparent {end})"'
+        return f"<td{attributes}>{safe(self.text)}</td>"
+
+
+def safe(text: str, longest: int = LONGEST) -> str:
+    """Write any text so that a page shows it as text: cut, without control characters, nothing in it taken for HTML."""
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    return html.escape(printable(text))
+
+
+def page(*parts: str) -> str:
+    """Put parts together as one output of a notebook."""
+    return f'<div class="kinetoscope {_TEXT_ONLY}">{STYLE}{"".join(parts)}</div>'
+
+
+def note(text: str, *, warns: bool = False) -> str:
+    """Write a line of text."""
+    return f'<div class="{"w" if warns else "m"}">{safe(text, 1000)}</div>'
+
+
+def table(
+    headings: Sequence[Cell | str],
+    rows: Iterable[Sequence[Cell | str]],
+    *,
+    left: Sequence[int] = (0,),
+    caption: str = "",
+) -> str:
+    """Write a table.
+
+    Args:
+        headings: The headings; the title of one explains its column.
+        rows: The rows.
+        left: The columns that are aligned to the left.
+        caption: What stands above it.
+
+    Returns:
+        HTML.
+    """
+    out = ['<div class="s"><table>', f"<caption>{safe(caption)}</caption>" if caption else "", "<thead><tr>"]
+    for place, heading in enumerate(headings):
+        cell = heading if isinstance(heading, Cell) else Cell(heading)
+        out.append(cell.html(left=place in left).replace("<td", "<th", 1).replace("</td>", "</th>"))
+    out.append("</tr></thead><tbody>")
+    for row in rows:
+        cells = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row)
+        out += ["<tr>", *(cell.html(left=place in left) for place, cell in enumerate(cells)), "</tr>"]
+    out.append("</tbody></table></div>")
+    return "".join(out)
+
+
+def columns_chart(values: Sequence[float], title: str, *, most: int = 120, height: int = 28) -> str:
+    """Draw numbers as columns beside each other, in the colour of the text; of more than `most` the largest of each few."""
+    top = max(values, default=0)
+    if top <= 0:
+        return ""
+    each = -(-len(values) // most)
+    shown = [max(values[start : start + each]) for start in range(0, len(values), each)]
+    width = max(2, min(8, 480 // len(shown)))
+    bars = "".join(
+        f'<rect x="{place * width}" y="{height - size:.1f}" width="{width - 1}" height="{size:.1f}"/>'
+        for place, value in enumerate(shown)
+        if (size := max(0.5, height * value / top))
+    )
+    return (
+        f'<svg width="{width * len(shown)}" height="{height}" fill="currentColor" fill-opacity="0.6" role="img">'
+        f"<title>{safe(title)}</title>{bars}</svg>"
+    )

@@ -1,0 +1,303 @@
+"""How a trace shows itself in a notebook: what it holds, and where the time went."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from pathlib import PurePath
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.display.html import Cell, columns_chart, note, page, table
+from kinetoscope.display.repr import duration_text, facts
+from kinetoscope.display.torch_units import size_text
+from kinetoscope.tables.host.breakdown import HostShares, StepTime, busiest_places, host_shares
+from kinetoscope.tables.host.lines import lines_in
+from kinetoscope.tables.host.modules import modules_in
+from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
+from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.memory.peak import device_peaks, memory_peak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetoscope.model.trace_data import TraceData
+
+ROWS = 10
+# Adding up more spans than this takes seconds, and a value that is shown in a notebook should show at once.
+MOST_SPANS = 5_000_000
+
+# Where a session keeps its recording when nobody says where; that file goes with the trace.
+_TEMPORARY = re.compile(r"kinetoscope-\d+-[^/]+/live\.recording$")
+_SAID = ("spans", "threads", "steps", "allocations and frees")
+
+
+def trace_page(
+    trace: TraceData,
+    *,
+    rows: int = ROWS,
+    whole: bool = False,
+    title: str = "Trace",
+    place_of: Callable[[str], str] | None = None,
+) -> str:
+    """Return HTML about a trace.
+
+    Args:
+        trace: The trace.
+        rows: At most this many rows of each table.
+        whole: Show modules, source lines and the memory peak as well, and operators however many spans there are.
+        title: What stands above it all.
+        place_of: Returns what a person calls a source file; None: its name.
+
+    Returns:
+        The HTML; names in it are text, whatever they hold.
+    """
+    parts = [_facts(trace, title), _steps(trace), _processes(trace, rows)]
+    if whole or len(trace.columns("spans")) <= MOST_SPANS:
+        parts += [_operators(trace, rows), _ranges(trace, rows)]
+    else:
+        parts.append(note('A long trace: table("ops") adds it up.'))
+    if whole:
+        parts += [
+            _modules(trace, rows),
+            _lines(trace, rows, place_of or _file_name),
+            _memory(trace, rows, place_of or _file_name),
+        ]
+    return page(*parts)
+
+
+def _facts(trace: TraceData, title: str) -> str:
+    """What the trace holds, and what is missing in it."""
+    known = facts(trace)
+    said = [known["duration"], *(_many(known[name], name) for name in _SAID if name in known)]
+    if processes := len(trace.columns("processes")):
+        said.insert(1, "1 process" if processes == 1 else f"{processes:,} processes")
+    if "file" in known and not _TEMPORARY.search(known["file"]):
+        said.append(known["file"])
+    line = f"{title}: {', '.join(said)}"
+    lost = (
+        ""
+        if known["complete"] == "yes"
+        else note(f"not complete: {known['complete'].removeprefix('no: ')}", warns=True)
+    )
+    return note(line) + lost
+
+
+def _many(number: str, noun: str) -> str:
+    """Say how many there are of something."""
+    return f"1 {noun[:-1]}" if number == "1" and " " not in noun else f"{number} {noun}"
+
+
+def _steps(trace: TraceData) -> str:
+    """How long each step took, as a picture."""
+    whose, of_first = steps_of_one(trace)
+    steps = trace.column("steps", "duration_ns")[of_first].tolist()
+    if len(steps) < 2:
+        return ""
+    said = f"{len(steps):,} steps: {duration_text(min(steps))} to {duration_text(max(steps))}, median {duration_text(round(median(steps)))}"
+    said += f" (of {whose})" if whose else ""
+    return f"<div>{columns_chart(steps, said)}</div>{note(said)}"
+
+
+def _processes(trace: TraceData, rows: int) -> str:
+    """The processes of a trace of several, each below the one that started it: the first, and those that computed most."""
+    tree = process_tree(trace)
+    if not tree:
+        return ""
+    places = busiest_places(trace)
+    worked = [places[row["row"]].working_ns if row["row"] in places else 0 for row in tree]
+    largest = sorted(range(len(tree)), key=lambda at: (at > 0, -worked[at], at))
+    body: list[list[Cell | str]] = [
+        [
+            f"{'  ' * tree[at]['depth']}{tree[at]['name']}",
+            str(tree[at]["pid"]),
+            str(tree[at]["rank"]) if tree[at]["rank"] >= 0 else "–",
+            _time(worked[at], _whole_ns(places, tree[at])),
+            _percent(worked[at], _whole_ns(places, tree[at])),
+            _time(_whole_ns(places, tree[at])),
+        ]
+        for at in sorted(largest[:rows])
+    ]
+    headings = ["process", "number", "rank", "busy", "share", "of its time"]
+    return table(headings, body, caption="Processes") + _rest(len(tree), rows, "processes")
+
+
+def _whole_ns(places: dict[int, StepTime], row: dict[str, Any]) -> int:
+    """The step time of a process or, without steps, all that was recorded of it."""
+    place = places.get(row["row"])
+    return row["duration_ns"] if place is None else place.duration_ns
+
+
+def _operators(trace: TraceData, rows: int) -> str:
+    """The operators that took most themselves, as shares of step time."""
+    shares = host_shares(trace)
+    found = operators_in(trace, shares)
+    columns = ["name", "kind", "device_self_ns", "self_bytes"]
+    beside = {(row["name"], row["kind"]): row for row in ops(trace).select(columns).to_pylist()}
+    on_device = any(row["device_self_ns"] for row in beside.values())
+    with_memory = any(row["self_bytes"] is not None for row in beside.values())
+    headings = ["operator", "self", "share", "calls", "mean"]
+    headings += ["device self"] * on_device + ["memory self"] * with_memory
+    body: list[list[Cell | str]] = [
+        [
+            Cell(row["name"], row["kind"]),
+            _time(row["self_ns"], shares.whole_ns),
+            _percent(row["self_ns"], shares.whole_ns),
+            f"{row['count']:,}",
+            _time(round(row["self_ns"] / row["count"])),
+            *([_time(beside[row["name"], row["kind"]]["device_self_ns"])] if on_device else []),
+            *([_bytes(beside[row["name"], row["kind"]]["self_bytes"])] if with_memory else []),
+        ]
+        for row in found[:rows]
+    ]
+    caption = f"Operators, {_of(shares)}"
+    return table(headings, body, caption=caption) + _rest(len(found), rows, "ops") if body else ""
+
+
+def _ranges(trace: TraceData, rows: int) -> str:
+    """The ranges that took most, with all that ran in them."""
+    shares = host_shares(trace)
+    found = ranges_in(trace, shares)
+    body: list[list[Cell | str]] = [
+        [
+            row["name"],
+            _time(row["total_ns"], shares.whole_ns),
+            _percent(row["total_ns"], shares.whole_ns),
+            _time(row["self_ns"]),
+            f"{row['count']:,}",
+        ]
+        for row in found[:rows]
+    ]
+    headings = ["range", "total", "share", "self", "count"]
+    return table(headings, body, caption="Ranges") + _rest(len(found), rows, "ops") if body else ""
+
+
+def _of(shares: HostShares) -> str:
+    """What shares are of."""
+    return "in shares of step time" if shares.in_steps else "in shares of the recorded time"
+
+
+def _modules(trace: TraceData, rows: int) -> str:
+    """The modules that took most, in the order of the tree."""
+    shares = host_shares(trace)
+    found = modules_in(trace, shares)
+    largest = sorted(range(len(found)), key=lambda place: (-found[place]["total_ns"], found[place]["depth"]))[
+        :rows
+    ]
+    body: list[list[Cell | str]] = [
+        [
+            f"{'  ' * row['depth']}{row['path']}",
+            row["class"] or "",
+            _time(row["total_ns"], shares.whole_ns),
+            _percent(row["total_ns"], shares.whole_ns),
+            _time(row["forward_ns"]),
+            _time(row["backward_ns"]),
+        ]
+        for row in (found[place] for place in sorted(largest))
+        if row["total_ns"] > 0
+    ]
+    headings = ["module", "class", "total", "share", "forward", "backward"]
+    return (
+        table(headings, body, left=(0, 1), caption="Modules") + _rest(len(found), rows, "modules")
+        if body
+        else ""
+    )
+
+
+def _lines(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
+    """The source lines that took most, with their text where it can be read."""
+    shares = host_shares(trace)
+    # Lines that only called others are not where the time went.
+    found = [row for row in lines_in(trace, shares) if row["self_ns"] > 0]
+    body = [
+        [
+            Cell(f"{place_of(row['file'])}:{row['line']}", row["file"]),
+            _source(row["file"], row["line"]) or row["function"] or "",
+            _time(row["self_ns"], shares.whole_ns),
+            _percent(row["self_ns"], shares.whole_ns),
+        ]
+        for row in found[:rows]
+    ]
+    headings = ["line", "", "self", "share"]
+    return (
+        table(headings, body, left=(0, 1), caption="Source lines") + _rest(len(found), rows, "lines")
+        if body
+        else ""
+    )
+
+
+def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
+    """Who held the memory when most of it was in use."""
+    peaks = device_peaks(trace)
+    if not peaks:
+        return ""
+    top = peaks[0]
+    found = memory_peak(trace, device=top.device)
+    body = [
+        [
+            row["operator"] or "(before)",
+            row["category"] or "",
+            row["module"] or "",
+            Cell(_short(row["line"], place_of), row["line"] or ""),
+            Cell(
+                size_text(row["bytes"]),
+                f"{row['bytes']:,} bytes",
+                row["bytes"] / top.attributed_bytes if top.attributed_bytes else 0.0,
+            ),
+            f"{row['blocks']:,}",
+        ]
+        for row in found.slice(0, rows).to_pylist()
+    ]
+    caption = f"Memory at its peak on {top.device}: {size_text(top.bytes)} after {duration_text(top.time_ns)}"
+    if top.attributed_bytes < top.bytes:
+        caption += f", of which at most {size_text(top.attributed_bytes)} is attributed"
+    headings = ["operator", "category", "module", "line", "bytes", "blocks"]
+    return table(headings, body, left=(0, 1, 2, 3), caption=caption) + _rest(
+        found.num_rows, rows, "memory_peak"
+    )
+
+
+def _short(line: str | None, place_of: Callable[[str], str]) -> str:
+    """A source line of `memory_peak` with what a person calls its file."""
+    file, bracket, rest = (line or "").rpartition("(")
+    number, closed, _ = rest.partition(")")
+    return f"{place_of(file)}:{number}" if bracket and closed else line or ""
+
+
+def _source(path: str, line: int) -> str:
+    """The text of a line, where the file can be read; one that is named by a part of its path may be another's of that name."""
+    if not os.path.isabs(path) and path not in linecache.cache:
+        return ""
+    try:
+        return linecache.getline(path, line).strip()
+    except ValueError:  # a name that no file can have
+        return ""
+
+
+def _file_name(path: str) -> str:
+    """The last part of a path."""
+    return PurePath(path.replace("\\", "/")).name
+
+
+def _time(time_ns: int | None, whole_ns: int = 0) -> Cell:
+    """A time, exact when pointed at, with a bar for its share of a whole."""
+    if time_ns is None:
+        return Cell("–")
+    share = time_ns / whole_ns if whole_ns > 0 else 0.0
+    return Cell(duration_text(time_ns), f"{time_ns:,} ns", share) if time_ns else Cell("–")
+
+
+def _bytes(size: int | None) -> Cell:
+    """A size, exact when pointed at."""
+    return Cell(size_text(size), f"{size:,} bytes") if size else Cell("–")
+
+
+def _percent(part: Any, whole: int) -> str:
+    """A share."""
+    return f"{100 * part / whole:.1f} %" if whole > 0 else "–"
+
+
+def _rest(have: int, shown: int, name: str) -> str:
+    """Where the rows are that are not shown."""
+    return note(f'table("{name}") has {have - shown:,} more') if have > shown else ""

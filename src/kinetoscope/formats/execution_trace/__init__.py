@@ -1,0 +1,1 @@
+"""Chakra execution traces: reading them, and joining them to the trace of the same run."""

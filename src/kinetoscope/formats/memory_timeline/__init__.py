@@ -1,0 +1,1 @@
+"""Memory over time as files and as a page."""

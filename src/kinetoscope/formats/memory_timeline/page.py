@@ -1,0 +1,598 @@
+"""The page that shows memory over time: one file with its picture, its numbers and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+from math import log2
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.tables.memory.blocks import blocks_of
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
+from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.peak import live_at, memory_peak, peak
+from kinetoscope.tables.memory.timeline import (
+    CREATE,
+    allocator_peak,
+    changes_of,
+    device_names,
+    live_by_category,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.memory.peak import Peak
+    from kinetoscope.tables.memory.timeline import Changes
+
+
+# How the page of memory over time looks, and what it says under the pointer.
+
+STYLE = """
+:root { color-scheme: light dark; --back: #fff; --text: #1c1f24; --soft: #646b76; --line: #e3e6ea; --card: #f6f7f9;
+  --mark: #1c1f24; }
+@media (prefers-color-scheme: dark) { :root { --back: #14171b; --text: #e6e8eb; --soft: #9aa2ad; --line: #2b3037;
+  --card: #1c2026; --mark: #fff; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--back); color: var(--text); font: 14px/1.45 system-ui, sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 24px 28px 60px; }
+h1 { font-size: 22px; margin: 0; } h2 { font-size: 16px; margin: 30px 0 8px; }
+.about { color: var(--soft); margin: 2px 0 14px; overflow-wrap: anywhere; }
+.failure { background: var(--card); border-left: 4px solid #d33b3b; padding: 10px 14px; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
+.facts { display: flex; flex-wrap: wrap; gap: 10px; margin-bottom: 14px; }
+.facts div { background: var(--card); border-radius: 8px; padding: 10px 16px; }
+.facts b { display: block; font-size: 19px; font-variant-numeric: tabular-nums; } .facts span { color: var(--soft); }
+figure { margin: 0; position: relative; }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; color: var(--soft); margin-bottom: 4px; }
+.legend i, .category i, #tip i { display: inline-block; width: 11px; height: 11px; border-radius: 2px;
+  margin-right: 6px; }
+svg { width: 100%; height: auto; display: block; }
+svg .grid { stroke: var(--line); } svg .axis { fill: var(--soft); font-size: 12px; }
+svg line.peak { stroke: var(--mark); stroke-dasharray: 3 3; } svg circle.peak { fill: var(--mark); }
+svg text.peak { fill: var(--text); font-size: 13px; font-weight: 600; }
+#cursor { stroke: var(--mark); opacity: .6; } #choice { fill: var(--mark); opacity: .15; }
+svg { user-select: none; cursor: crosshair; }
+#tip { position: absolute; pointer-events: none; background: var(--back); border: 1px solid var(--line);
+  border-radius: 8px; padding: 8px 12px; box-shadow: 0 4px 16px rgb(0 0 0 / 18%); font-size: 13px; white-space: nowrap; }
+#tip div { display: flex; justify-content: space-between; gap: 18px; }
+#tip .total { font-weight: 600; border-bottom: 1px solid var(--line); margin-bottom: 4px; padding-bottom: 3px; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; } table.narrow { width: auto; min-width: 520px; }
+th { text-align: left; color: var(--soft); font-weight: 500; }
+th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+th.number, .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.category, .share { white-space: nowrap; } .share { width: 110px; }
+.share span { font-variant-numeric: tabular-nums; }
+.share i { display: block; height: 4px; border-radius: 2px; min-width: 1px; }
+"""
+
+SCRIPT = """
+(function () {
+  var data = JSON.parse(document.getElementById("data").textContent);
+  var figure = document.getElementById("chart"), svg = figure.querySelector("svg");
+  var tip = document.getElementById("tip"), cursor = document.getElementById("cursor");
+  var choice = document.getElementById("choice"), peak = document.getElementById("peak");
+  var areas = document.getElementById("areas"), ticks = document.getElementById("ticks");
+  var left = +svg.dataset.left, right = +svg.dataset.right, bottom = +svg.dataset.bottom, top = +svg.dataset.top;
+  var whole = [areas.innerHTML, ticks.innerHTML], from = 0, until = data.end_ns, pressed = null;
+  function size(bytes) {
+    var units = ["GiB", "MiB", "KiB"];
+    for (var i = 0; i < 3; i++) {
+      var unit = Math.pow(1024, 3 - i);
+      if (bytes >= unit) return (bytes / unit).toFixed(2) + " " + units[i];
+    }
+    return bytes + " B";
+  }
+  function time(ns) {
+    if (ns >= 1e9) return (ns / 1e9).toFixed(4) + " s";
+    return ns >= 1e6 ? (ns / 1e6).toFixed(3) + " ms" : (ns / 1e3).toFixed(1) + " us";
+  }
+  function after(ns) {
+    var low = 0, high = data.time_ns.length;
+    while (low < high) { var middle = (low + high) >> 1; if (data.time_ns[middle] <= ns) low = middle + 1; else high = middle; }
+    return low;
+  }
+  function x_of(ns) { return left + (ns - from) / (until - from) * (right - left); }
+  function y_of(bytes) { return bottom - bytes / +svg.dataset.topBytes * (bottom - top); }
+  function make(name, attributes, parent) {
+    var made = document.createElementNS(svg.namespaceURI, name);
+    for (var key in attributes) made.setAttribute(key, attributes[key]);
+    parent.append(made);
+    return made;
+  }
+  function draw() {
+    var first = Math.max(after(from) - 1, 0), last = after(until), below = [];
+    areas.textContent = ticks.textContent = "";
+    for (var at = first; at < last; at++) below.push(0);
+    for (var part = 0; part < data.names.length; part++) {
+      var out = "", back = "", seen = false;
+      for (var i = 0; i < below.length; i++) {
+        var x = Math.max(x_of(data.time_ns[first + i]), left).toFixed(1);
+        var next = (i + 1 < below.length ? x_of(data.time_ns[first + i + 1]) : right).toFixed(1);
+        var above = below[i] + data.bytes[first + i][part];
+        seen = seen || above > below[i];
+        out += (i ? "" : "M" + x + "," + y_of(below[0]).toFixed(1)) + "V" + y_of(above).toFixed(1) + "H" + next;
+        back = "V" + y_of(below[i]).toFixed(1) + "H" + x + back;
+        below[i] = above;
+      }
+      if (seen) make("path", {fill: data.colours[part], d: out + back + "Z"}, areas);
+    }
+    for (var place = 0; place < 5; place++) {
+      var text = make("text", {"class": "axis", x: left + (right - left) * place / 5, y: bottom + 20, "text-anchor": "middle"}, ticks);
+      text.textContent = time(from + (until - from) * place / 5);
+    }
+    mark();
+  }
+  function mark() {
+    if (!peak) return;
+    var ns = +peak.dataset.ns, x = x_of(ns), text = peak.querySelector("text"), far = x > (left + right) / 2;
+    peak.setAttribute("visibility", x < left || x > right ? "hidden" : "visible");
+    peak.querySelector("line").setAttribute("x1", x); peak.querySelector("line").setAttribute("x2", x);
+    peak.querySelector("circle").setAttribute("cx", x);
+    text.setAttribute("x", far ? x - 8 : x + 8); text.setAttribute("text-anchor", far ? "end" : "start");
+  }
+  function line(name, value, colour, kind) {
+    var row = document.createElement("div"), first = document.createElement("span");
+    if (colour) { var chip = document.createElement("i"); chip.style.background = colour; first.append(chip); }
+    var last = document.createElement("span");
+    first.append(name); last.textContent = value; row.append(first, last); row.className = kind || "";
+    tip.append(row);
+  }
+  function hide() { tip.hidden = true; cursor.setAttribute("visibility", "hidden"); }
+  function place_of(event) {
+    var box = svg.getBoundingClientRect();
+    return (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
+  }
+  function ns_of(x) { return from + (Math.min(Math.max(x, left), right) - left) / (right - left) * (until - from); }
+  function show(event) {
+    var x = place_of(event);
+    if (pressed !== null) {
+      var a = Math.max(Math.min(pressed, x), left), b = Math.min(Math.max(pressed, x), right);
+      choice.setAttribute("x", a); choice.setAttribute("width", Math.max(b - a, 0));
+      choice.setAttribute("visibility", "visible");
+    }
+    if (x < left || x > right || !data.time_ns.length) { hide(); return; }
+    var at = ns_of(x), low = after(at);
+    var held = low ? data.bytes[low - 1] : data.names.map(function () { return 0; });
+    tip.textContent = "";
+    line(time(at), size(held.reduce(function (sum, part) { return sum + part; }, 0)), "", "total");
+    for (var i = data.names.length - 1; i >= 0; i--) if (held[i]) line(data.names[i], size(held[i]), data.colours[i]);
+    cursor.setAttribute("x1", x); cursor.setAttribute("x2", x); cursor.setAttribute("visibility", "visible");
+    tip.hidden = false;
+    var frame = figure.getBoundingClientRect(), place = event.clientX - frame.left;
+    tip.style.left = (place + 16 + tip.offsetWidth > frame.width ? place - 16 - tip.offsetWidth : place + 16) + "px";
+    tip.style.top = Math.max(0, event.clientY - frame.top - tip.offsetHeight / 2) + "px";
+  }
+  function release(event) {
+    if (pressed === null) return;
+    var a = Math.min(pressed, place_of(event)), b = Math.max(pressed, place_of(event)), start = ns_of(a), end = ns_of(b);
+    pressed = null;
+    choice.setAttribute("visibility", "hidden");
+    if (b - a > 6 && end - start >= 1000) { from = start; until = end; draw(); }
+  }
+  svg.addEventListener("mousemove", show);
+  svg.addEventListener("mouseleave", hide);
+  svg.addEventListener("mousedown", function (event) { pressed = place_of(event); event.preventDefault(); });
+  window.addEventListener("mouseup", release);
+  svg.addEventListener("dblclick", function () {
+    from = 0; until = data.end_ns; areas.innerHTML = whole[0]; ticks.innerHTML = whole[1]; mark();
+  });
+})();
+"""
+
+
+# The picture of memory over time: areas by category, one on the other, as SVG.
+
+# From below: what stays comes first, what comes and goes lies on it.
+STACKED = (
+    MemoryCategory.PARAMETER,
+    MemoryCategory.OPTIMIZER_STATE,
+    MemoryCategory.GRADIENT,
+    MemoryCategory.INPUT,
+    MemoryCategory.ACTIVATION,
+    MemoryCategory.AUTOGRAD_DETAIL,
+    MemoryCategory.TEMPORARY,
+    MemoryCategory.UNKNOWN,
+)
+COLOURS = {
+    MemoryCategory.PARAMETER: "#3f76d6",
+    MemoryCategory.OPTIMIZER_STATE: "#8a63d2",
+    MemoryCategory.GRADIENT: "#e08a2c",
+    MemoryCategory.INPUT: "#3fb3c8",
+    MemoryCategory.ACTIVATION: "#2fa36b",
+    MemoryCategory.AUTOGRAD_DETAIL: "#d4537e",
+    MemoryCategory.TEMPORARY: "#c3a52c",
+    MemoryCategory.UNKNOWN: "#8b9099",
+}
+WIDTH, HEIGHT = 1120, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 26, 34
+_COLUMNS = WIDTH - _LEFT - _RIGHT
+_FINE = 6000
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What the picture shows: at most one point for each of its columns.
+
+    Attributes:
+        time_ns: When, rising.
+        held: The bytes of each category from then on: a row a time, a column a category.
+        fine_ns: More moments, as many where much happens, for a closer look.
+        fine_held: What was held from then on.
+        before_bytes: What was there before the recording.
+        end_bytes: What was live at the end.
+        duration_ns: How long the recording was.
+    """
+
+    time_ns: NDArray[np.int64]
+    held: NDArray[np.int64]
+    fine_ns: NDArray[np.int64]
+    fine_held: NDArray[np.int64]
+    before_bytes: int
+    end_bytes: int
+    duration_ns: int
+
+
+def _highest(
+    rows: NDArray[np.int64], group: NDArray[np.int64], total: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of each group of rows the one with the highest total, and the last row of all."""
+    order = np.lexsort((-total[rows], group))
+    _, first = np.unique(group[order], return_index=True)
+    return np.union1d(rows[order[first]], rows[-1:])
+
+
+def amount(size_bytes: int) -> str:
+    """Return a number of bytes in the largest binary unit that leaves at least 1."""
+    for power, unit in ((6, "EiB"), (5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes >= 1024**power:
+            return f"{size_bytes / 1024**power:.2f} {unit}"
+    return f"{size_bytes} B"
+
+
+def curve_of(changes: Changes, category: NDArray[np.uint8], duration_ns: int) -> Curve:
+    """Choose what to show: of all that happens within a column of the picture the moment of its highest total.
+
+    Args:
+        changes: What happened on the device.
+        category: The category of each block.
+        duration_ns: How long the recording was.
+    """
+    held = live_by_category(changes, category)
+    before = changes.time_ns < 0
+    times = np.maximum(changes.time_ns, 0)
+    duration = max(duration_ns, int(times.max(initial=0)), 1)
+    column = np.minimum(times * _COLUMNS // duration, _COLUMNS - 1)
+    start = int(before.sum())
+    # What was there before has all come before the first moment.
+    rows = np.arange(max(start - 1, 0), len(times))
+    chosen = _highest(rows, column[rows], changes.total_bytes)
+    fine = _highest(rows, np.arange(len(rows)) * _FINE // max(len(rows), _FINE), changes.total_bytes)
+    return Curve(
+        time_ns=times[chosen],
+        held=held[chosen],
+        fine_ns=times[fine],
+        fine_held=held[fine],
+        before_bytes=int(held[start - 1].sum()) if start else 0,
+        end_bytes=int(held[-1].sum()) if len(held) else 0,
+        duration_ns=duration,
+    )
+
+
+def chart(curve: Curve, peak_ns: int | None) -> str:
+    """Draw the areas, the axes and the peak.
+
+    Args:
+        curve: What to show.
+        peak_ns: When the peak was, None without.
+
+    Returns:
+        An `svg` element.
+    """
+    total = curve.held.sum(axis=1)
+    highest = max(int(total.max(initial=0)), 1)
+    ticks = _ticks(highest)
+    top = ticks[-1]
+    frame = f'data-left="{_LEFT}" data-right="{WIDTH - _RIGHT}" data-top="{_TOP}" data-bottom="{HEIGHT - _BOTTOM}"'
+    parts = [
+        f'<svg data-top-bytes="{top}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Memory over time" {frame}>'
+    ]
+    for tick in ticks:
+        y = _y(tick, top)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(
+            f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{amount(tick)}</text>'
+        )
+    x = _LEFT + curve.time_ns / curve.duration_ns * _COLUMNS
+    below = np.zeros(len(total))
+    parts.append('<g id="areas">')
+    for category in STACKED:
+        above = below + curve.held[:, category]
+        if len(x) and curve.held[:, category].any():
+            parts.append(
+                f'<path fill="{COLOURS[category]}" data-name="{CATEGORY_NAMES[category]}" d="{_area(x, below, above, top)}">'
+                f"<title>{CATEGORY_NAMES[category]}</title></path>"
+            )
+        below = above
+    parts.append('</g><g id="ticks">')
+    parts.extend(
+        f'<text class="axis" x="{_LEFT + at / curve.duration_ns * _COLUMNS:.1f}" y="{HEIGHT - _BOTTOM + 20}" '
+        f'text-anchor="middle">{_axis_time(at, curve.duration_ns)}</text>'
+        for at in _time_ticks(curve.duration_ns)
+    )
+    parts.append("</g>")
+    if peak_ns is not None:
+        parts.append(_mark(peak_ns, highest, top, curve.duration_ns))
+    parts.append(
+        f'<rect id="choice" y="{_TOP}" height="{HEIGHT - _BOTTOM - _TOP}" x="0" width="0" visibility="hidden"/>'
+    )
+    parts.append(f'<line id="cursor" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" x1="0" x2="0" visibility="hidden"/>')
+    parts.append("</svg>")
+    return "\n".join(parts)
+
+
+def _area(x: NDArray[np.float64], below: NDArray[np.float64], above: NDArray[np.float64], top: int) -> str:
+    """The outline of one category: a step at each time, out along its top and back along its bottom."""
+    right = float(WIDTH - _RIGHT)
+    out = [f"M{x[0]:.1f},{_y(below[0], top):.1f}"]
+    for place in range(len(x)):
+        following = float(x[place + 1]) if place + 1 < len(x) else right
+        out.append(f"V{_y(above[place], top):.1f}H{following:.1f}")
+    out.extend(f"V{_y(below[place], top):.1f}H{x[place]:.1f}" for place in range(len(x) - 1, -1, -1))
+    return "".join(out) + "Z"
+
+
+def _mark(peak_ns: int, highest: int, top: int, duration_ns: int) -> str:
+    """The peak: a dashed line with its size."""
+    x, y = _LEFT + peak_ns / duration_ns * _COLUMNS, _y(highest, top)
+    right = x > WIDTH / 2
+    return (
+        f'<g id="peak" data-ns="{peak_ns}"><line class="peak" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{HEIGHT - _BOTTOM}"/>'
+        f'<circle class="peak" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+        f'<text class="peak" x="{x - 8 if right else x + 8:.1f}" y="{_TOP - 12}" '
+        f'text-anchor="{"end" if right else "start"}">peak {amount(highest)}</text></g>'
+    )
+
+
+def _y(value: float, top: int) -> float:
+    """How far down a number of bytes is."""
+    return HEIGHT - _BOTTOM - float(value) / top * (HEIGHT - _BOTTOM - _TOP)
+
+
+def _ticks(highest: int) -> list[int]:
+    """Round numbers of bytes from 0 to not less than the highest, at most eight."""
+    power = max(int(log2(highest)) - 3, 0)
+    for step in (1 << power, 1 << (power + 1), 1 << (power + 2)):
+        if -(-highest // step) <= 6:
+            return [step * place for place in range(-(-highest // step) + 1)]
+    return [0, highest]
+
+
+def _time_ticks(duration_ns: int) -> list[int]:
+    """Round times from 0, at most eleven, none so late that its text would not fit."""
+    step = next(
+        factor * 10**power
+        for power in range(19)
+        for factor in (1, 2, 5)
+        if duration_ns <= 10 * factor * 10**power
+    )
+    return list(range(0, int(duration_ns * 0.98) + 1, step))
+
+
+def _axis_time(time_ns: int, duration_ns: int) -> str:
+    """A time in the unit that suits the whole axis."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if duration_ns >= 5 * size:
+            return f"{time_ns / size:g} {unit}" if time_ns else "0"
+    return f"{time_ns} ns" if time_ns else "0"
+
+
+_HOLDERS = 40
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>$style</style>
+</head>
+<body>
+<main>
+<h1>$title</h1>
+<p class="about">$about</p>
+$failure
+<div class="facts">$facts</div>
+<figure id="chart">$legend$svg<div id="tip" hidden></div></figure>
+<p class="about">Drag over a part of the picture to look closer; a double click shows all again.</p>
+<h2>At the peak, by category</h2>
+<table class="narrow">$categories</table>
+<h2>Who held it</h2>
+<p class="about">$holders_about</p>
+<table>$holders</table>
+</main>
+<script type="application/json" id="data">$data</script>
+<script>$script</script>
+</body>
+</html>
+""")
+
+
+def page(trace: TraceData, device: int, *, failure: str = "") -> str:
+    """Return the page for a device.
+
+    Args:
+        trace: A trace recorded with `profile_memory`.
+        device: The place of the device in `Blocks.devices`.
+        failure: What went wrong, where the page is about an allocation that failed; empty without.
+
+    Returns:
+        HTML that loads nothing.
+    """
+    name = device_names(trace)[device]
+    at = peak(trace, device=name)
+    curve = curve_of(changes_of(trace, device), judged_blocks(trace).category, trace.duration_ns)
+    command = trace.info.get("command_line")
+    shown = " ".join(str(part) for part in command) if isinstance(command, list) else ""
+    return _PAGE.substitute(
+        title=f"Memory of {escape(name)}",
+        style=STYLE,
+        about=escape(shown),
+        failure=f'<pre class="failure">{escape(failure)}</pre>' if failure else "",
+        facts=_facts(trace, device, at, curve),
+        legend=_legend(),
+        svg=chart(curve, at.time_ns if at is not None else None),
+        categories=_categories(trace, at),
+        holders_about=_holders_about(trace, at),
+        holders=_holders(trace, name, at),
+        # So that no text in it can end the element.
+        data=json.dumps(_data(curve), separators=(",", ":")).replace("</", "<\\/"),
+        script=SCRIPT,
+    )
+
+
+def _facts(trace: TraceData, device: int, at: Peak | None, curve: Curve) -> str:
+    """The few numbers that come first."""
+    if at is None:
+        return _fact("nothing", "No memory of this device was allocated while recording.")
+    steps = trace.column("steps", "number")
+    where = f"after {_time_text(at.time_ns)}" + (f", in step {int(steps[at.step])}" if at.step >= 0 else "")
+    before, end = int(curve.before_bytes), int(curve.end_bytes)
+    allocations = int((changes_of(trace, device).action == CREATE).sum())
+    told = allocator_peak(trace, *blocks_of(trace).devices[device])
+    counted = [
+        _fact(amount(size), f"{what} at most, as the allocator counted")
+        for size, what in ((told.allocated_bytes, "allocated"), (told.reserved_bytes, "reserved"))
+        if size >= max(at.bytes, 1)
+    ]
+    return "".join([
+        *counted,
+        _fact(amount(at.bytes), f"{'attributed at the peak' if counted else 'peak'}, {where}"),
+        _fact(amount(before), "there before the recording"),
+        _fact(amount(end), "live at the end"),
+        _fact(f"{allocations:,}", "allocations"),
+    ])  # fmt: skip
+
+
+def _fact(value: str, meaning: str) -> str:
+    """One number with its meaning."""
+    return f"<div><b>{escape(value)}</b><span>{escape(meaning)}</span></div>"
+
+
+def _legend() -> str:
+    """The categories with their colours, in the order in which they are stacked, uppermost first."""
+    items = "".join(
+        f'<span><i style="background:{COLOURS[category]}"></i>{CATEGORY_NAMES[category]}</span>'
+        for category in reversed(STACKED)
+    )
+    return f'<figcaption class="legend">{items}</figcaption>'
+
+
+def _categories(trace: TraceData, at: Peak | None) -> str:
+    """What each category held at the peak."""
+    judged, live = judged_blocks(trace), live_at(trace, at)
+    sums = np.zeros(len(MemoryCategory), dtype=np.int64)
+    np.add.at(sums, judged.category[live], judged.blocks.bytes[live])
+    counts = np.bincount(judged.category[live], minlength=len(MemoryCategory))
+    total = int(sums.sum())
+    rows = [_head(["category", "bytes", "share", "blocks"])]
+    for category in sorted(MemoryCategory, key=lambda category: -int(sums[category])):
+        if counts[category]:
+            cells = [
+                _category_cell(CATEGORY_NAMES[category], category),
+                _number(amount(int(sums[category]))),
+                _bar(int(sums[category]), total, category),
+                _number(f"{int(counts[category]):,}"),
+            ]
+            rows.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join(rows)
+
+
+def _holders_about(trace: TraceData, at: Peak | None) -> str:
+    """How much of the peak has a category and a module."""
+    if at is None:
+        return ""
+    judged, live = judged_blocks(trace), live_at(trace, at)
+    size = judged.blocks.bytes[live]
+    known = int(size[judged.category[live] != MemoryCategory.UNKNOWN].sum())
+    placed = int(size[judged.module[live] >= 0].sum())
+    return (
+        f"Blocks that were live at the peak, by what they are for, module, operator and line. {100 * known / at.bytes:.1f} % "
+        f"of the bytes have a category, {100 * placed / at.bytes:.1f} % a module."
+    )
+
+
+def _holders(trace: TraceData, device: str, at: Peak | None) -> str:
+    """The largest holders at the peak."""
+    table = memory_peak(trace, device=device, rows=_HOLDERS)
+    total = at.bytes if at is not None else 0
+    numbers = {name: MemoryCategory(place) for place, name in enumerate(CATEGORY_NAMES)}
+    rows = [_head(["bytes", "share", "category", "module", "operator", "line", "blocks"])]
+    for row in table.to_pylist():
+        category = numbers[row["category"]]
+        stack = "\n".join(reversed((row["stack"] or "").split(";")))
+        cells = [
+            _number(amount(row["bytes"])),
+            _bar(row["bytes"], total, category),
+            _category_cell(row["category"], category),
+            f"<td>{escape(row['module'] or '')}</td>",
+            f"<td>{escape(row['operator'] or '')}</td>",
+            f'<td title="{escape(stack, quote=True)}">{escape(_short(row["line"] or ""))}</td>',
+            _number(f"{row['blocks']:,}"),
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join(rows)
+
+
+def _data(curve: Curve) -> dict[str, Any]:
+    """What the picture shows, for the script that says it under the pointer."""
+    return {
+        "names": [CATEGORY_NAMES[category] for category in STACKED],
+        "colours": [COLOURS[category] for category in STACKED],
+        "end_ns": curve.duration_ns,
+        "time_ns": curve.fine_ns.tolist(),
+        "bytes": curve.fine_held[:, list(STACKED)].tolist(),
+    }
+
+
+def _head(names: list[str]) -> str:
+    """The names of the columns, those of numbers on the right."""
+    cells = (f"<th{' class=number' if name in ('bytes', 'blocks') else ''}>{name}</th>" for name in names)
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _number(text: str) -> str:
+    """A cell with a number."""
+    return f'<td class="number">{escape(text)}</td>'
+
+
+def _category_cell(name: str, category: MemoryCategory) -> str:
+    """A cell with a category and its colour."""
+    return f'<td class="category"><i style="background:{COLOURS[category]}"></i>{escape(name)}</td>'
+
+
+def _bar(part: int, whole: int, category: MemoryCategory) -> str:
+    """A cell with a share as a number and as a bar."""
+    share = 100 * part / whole if whole else 0.0
+    return (
+        f'<td class="share"><span>{share:.1f} %</span>'
+        f'<i style="width:{share:.2f}%;background:{COLOURS[category]}"></i></td>'
+    )
+
+
+def _short(line: str) -> str:
+    """A source line without the folders of its file."""
+    place, colon, function = line.partition("): ")
+    return place.replace("\\", "/").rsplit("/", 1)[-1] + colon + function
+
+
+def _time_text(time_ns: int) -> str:
+    """A time with its unit."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if time_ns >= size:
+            return f"{time_ns / size:.2f} {unit}"
+    return f"{max(time_ns, 0)} ns"

@@ -1,0 +1,130 @@
+"""What held the memory when there was no more: a text to read, and the page of the memory timeline beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.formats.memory_timeline.page import amount, page
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.strings import printable
+from kinetoscope.storage.whole_file import replaced
+from kinetoscope.tables.host.visible import HIDDEN_NAMES
+from kinetoscope.tables.memory.blocks import blocks_of
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
+from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.peak import live_at, memory_peak, peak
+from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kinetoscope.model.trace_data import TraceData
+
+_HOLDERS = 30
+
+
+def write_memory_report(
+    trace: TraceData,
+    text_path: Path,
+    page_path: Path,
+    *,
+    failure: str,
+    where: str | None,
+    wanted_bytes: int | None,
+    device: str | None,
+) -> None:
+    """Write what is known of an allocation that failed.
+
+    Args:
+        trace: The trace that ends with the failure, recorded with `profile_memory`.
+        text_path: The text.
+        page_path: The page.
+        failure: The error in words.
+        where: The source line that failed, None where it is not known.
+        wanted_bytes: How much was asked for, None where it is not known.
+        device: Whose memory it was, None where it is not known.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    try:
+        place = find_device(trace, device)
+    except ArgumentError:
+        # Memory ran out on a device whose allocations nobody recorded.
+        place = find_device(trace, None)
+    lines = [f"Out of memory: {failure.strip()}", ""]
+    if wanted_bytes is not None:
+        lines.append(f"asked for    {amount(wanted_bytes)}")
+    if where is not None:
+        lines.append(f"at           {where}")
+    lines += _last_operator(trace)
+    text = "\n".join([*lines, "", *_memory(trace, place)]) + "\n"
+    with replaced(text_path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+    with replaced(page_path) as file:
+        shown = "\n".join(line for line in lines if line)
+        file.write(page(trace, place, failure=shown).encode("utf-8", "backslashreplace"))
+
+
+def _last_operator(trace: TraceData) -> list[str]:
+    """The operator that began last, with what it ran in: nothing begins after the one that failed."""
+    spans = trace.columns("spans")
+    hidden = np.array([text in HIDDEN_NAMES for text in trace.strings], dtype=bool)
+    rows = np.flatnonzero(
+        np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD)) & ~hidden[spans["name"]]
+    )
+    if len(rows) == 0:
+        return []
+    row = int(rows[np.argmax(spans["start_ns"][rows])])
+    told: list[str] = []
+    module, step = int(spans["module"][row]), int(spans["step"][row])
+    names: list[str] = []
+    at = row
+    while at >= 0 and len(names) < 50:
+        names.append(printable(trace.strings[spans["name"][at]]))
+        at = int(spans["parent"][at])
+    told.append(f"operator     {' < '.join(names)}  (the last that began)")
+    if module >= 0:
+        told.append(f"module       {printable(trace.column('modules', 'path')[module])}")
+    if step >= 0:
+        told.append(f"step         {int(trace.column('steps', 'number')[step])}")
+    return told
+
+
+def _memory(trace: TraceData, place: int) -> list[str]:
+    """The peak of a device, and who held it."""
+    name = device_names(trace)[place]
+    at = peak(trace, device=name)
+    if at is None:
+        return [f"No tensor memory of {name} was allocated while recording."]
+    judged, live = judged_blocks(trace), live_at(trace, at)
+    end_bytes = int(changes_of(trace, place).total_bytes[-1])
+    when = f"{at.time_ns / 1e6:.1f} ms after the start"
+    allocated = allocator_peak(trace, *blocks_of(trace).devices[place]).allocated_bytes
+    lines = []
+    if allocated > at.bytes:
+        lines.append(f"Allocated on {name}: {amount(allocated)} at the peak. The trace can attribute:")
+    lines += [
+        f"Tensors on {name}: {amount(at.bytes)} at the peak, {when}; {amount(end_bytes)} at the end.",
+        "",
+        "At the peak, by category",
+    ]
+    sums = np.zeros(len(MemoryCategory), dtype=np.int64)
+    np.add.at(sums, judged.category[live], judged.blocks.bytes[live])
+    lines += [
+        f"  {amount(int(sums[category])):>12}  {100 * int(sums[category]) / at.bytes:5.1f} %  {CATEGORY_NAMES[category]}"
+        for category in np.argsort(-sums, kind="stable")
+        if sums[category]
+    ]
+    lines += ["", "At the peak, largest holders", f"  {'bytes':>12}  {'share':>7}  {'category':<15}  where"]
+    for row in memory_peak(trace, device=name, rows=_HOLDERS).to_pylist():
+        parts = [row["module"], row["operator"], row["line"]]
+        told = printable(", ".join(part for part in parts if part)) or "-"
+        lines.append(
+            f"  {amount(row['bytes']):>12}  {row['peak_percent']:5.1f} %  {row['category']:<15}  {told}"
+            + (f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else "")
+        )
+    return lines

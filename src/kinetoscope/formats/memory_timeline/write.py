@@ -1,0 +1,179 @@
+"""Memory over time as files: the two JSON forms that torch.profiler writes, and a page with a picture.
+
+- `.json`, `.json.gz`: ``[times, sizes]``. Times are microseconds since 1970, each once (what was there before the
+  recording has the first time, so that one may come twice); for each of them `sizes` has a list of nine numbers of
+  bytes: a zero, then parameters, optimizer state, inputs, temporaries, activations, gradients, autograd details, and
+  what is unknown.
+- `raw.json.gz`: a list of ``[time, action, bytes, category]``. Times are nanoseconds since 1970, -1 for what was
+  there before; actions are 1 preexisting, 2 create, 3 increment version (two rows: the bytes leave one version of the
+  content and join the next), 4 destroy; categories are the places of the list above, without its zero.
+- `.html`: a page that needs nothing but itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.formats.memory_timeline.page import page
+from kinetoscope.storage.whole_file import replaced
+from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.timeline import (
+    INCREMENT_VERSION,
+    PREEXISTING,
+    changes_of,
+    device_names,
+    find_device,
+    live_by_category,
+    need_memory,
+)
+from kinetoscope.tables.memory.versions import content_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+SUFFIXES = (".html", ".json", ".json.gz", "raw.json.gz")
+# So many rows become Python numbers at a time.
+_ROWS_AT_ONCE = 16384
+_CHARACTERS_AT_ONCE = 1 << 20
+
+
+class TorchsTimeline(Protocol):
+    """The two calls of torch's `MemoryProfileTimeline` that write JSON."""
+
+    def export_memory_timeline(self, path: str, device_str: str) -> None:
+        """Write the bytes of each category at each time."""
+
+    def export_memory_timeline_raw(self, path: str, device_str: str) -> None:
+        """Write everything that happened to the blocks."""
+
+
+def write_memory_timeline(
+    trace: TraceData,
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    *,
+    torchs: TorchsTimeline | None = None,
+) -> None:
+    """Write the memory of a device over time, in the form that the name of the file asks for.
+
+    Args:
+        trace: A trace recorded with `profile_memory`.
+        path: The file; its name ends in `.html`, `.json`, `.json.gz` or `raw.json.gz`.
+        device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
+        torchs: torch's timeline of the same recording; the JSON forms then hold what it says. torch's collector, unlike
+            its text, which the trace was read from, knows when contents changed.
+
+    Raises:
+        StateError: Memory was not recorded.
+        ArgumentError: The name ends in something else, or no memory of the device was recorded.
+        OSError: The file cannot be written.
+    """
+    target = Path(path)
+    name = target.name.lower()
+    if not name.endswith(SUFFIXES):
+        raise ArgumentError(
+            f"{path}: the suffix names no form of a memory timeline; use one of: {', '.join(SUFFIXES)}"
+        )
+    need_memory(trace)
+    place = find_device(trace, device)
+    if name.endswith(".html"):
+        pieces: Iterator[str] = iter([page(trace, place)])
+    elif torchs is not None:
+        write = (
+            torchs.export_memory_timeline_raw
+            if name.endswith("raw.json.gz")
+            else torchs.export_memory_timeline
+        )
+        pieces = _written_by(write, device_names(trace)[place])
+    elif name.endswith("raw.json.gz"):
+        pieces = _raw(trace, place)
+    else:
+        pieces = _by_category(trace, place)
+    with replaced(target) as file:
+        if name.endswith(".gz"):
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
+                _write(packed, pieces)
+        else:
+            _write(file, pieces)
+
+
+def _write(file: IO[bytes] | gzip.GzipFile, pieces: Iterator[str]) -> None:
+    """Write texts one after the other."""
+    for piece in pieces:
+        file.write(piece.encode("utf-8", "backslashreplace"))
+
+
+def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]:
+    """What torch writes of a device into a file."""
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-memory-") as folder:
+        path = os.path.join(folder, "timeline.json")
+        write(path, device)
+        with open(path, encoding="utf-8") as file:
+            while text := file.read(_CHARACTERS_AT_ONCE):
+                yield text
+
+
+def _by_category(trace: TraceData, device: int) -> Iterator[str]:
+    """The bytes of each category at each time at which something happened."""
+    changes = changes_of(trace, device)
+    held = live_by_category(changes, judged_blocks(trace).category)
+    times = np.where(changes.time_ns < 0, -1, (changes.time_ns + _epoch_ns(trace)) // 1000)
+    # What happens within a microsecond is one point: the last of it.
+    last = np.flatnonzero(np.append(times[1:] != times[:-1], True)) if len(times) else np.zeros(0, np.intp)
+    times, held = times[last], held[last]
+    recorded = times[times >= 0]
+    shown = np.where(times < 0, recorded[0] if len(recorded) else -1, times)
+    sizes = np.concatenate([np.zeros((len(held), 1), dtype=np.int64), held], axis=1)
+    yield f"[{_numbers(shown.tolist())}, ["
+    yield from _rows(sizes)
+    yield "]]"
+
+
+def _raw(trace: TraceData, device: int) -> Iterator[str]:
+    """Everything that happened to the blocks, one after the other."""
+    changes, judged = changes_of(trace, device), judged_blocks(trace)
+    written_ns, written = content_changes(trace)
+    mine = judged.blocks.device[written] == device
+    written_ns, written = written_ns[mine], written[mine]
+    size = judged.blocks.bytes[written]
+    time_ns = np.concatenate([changes.time_ns, np.repeat(written_ns, 2)])
+    block = np.concatenate([changes.block, np.repeat(written, 2)])
+    action = np.concatenate([
+        changes.action.astype(np.int64), np.full(2 * len(written), INCREMENT_VERSION, dtype=np.int64)
+    ])  # fmt: skip
+    change = np.concatenate([changes.change_bytes, np.stack([-size, size], axis=1).ravel()])
+    order = np.argsort(time_ns, kind="stable")
+    absolute = np.where(action == PREEXISTING, -1, time_ns + _epoch_ns(trace))
+    rows = np.stack([absolute, action, change, judged.category[block].astype(np.int64)], axis=1)[order]
+    yield "["
+    yield from _rows(rows)
+    yield "]"
+
+
+def _rows(values: NDArray[np.int64]) -> Iterator[str]:
+    """Rows of numbers as JSON, separated by commas."""
+    for first in range(0, len(values), _ROWS_AT_ONCE):
+        rows = values[first : first + _ROWS_AT_ONCE].tolist()
+        yield (", " if first else "") + ", ".join(_numbers(row) for row in rows)
+
+
+def _numbers(values: list[Any]) -> str:
+    """Integers as a JSON list, which is how Python writes them."""
+    return str(values)
+
+
+def _epoch_ns(trace: TraceData) -> int:
+    """When the trace began, in nanoseconds since 1970; 0 where that is not known."""
+    began = trace.info.get("start_realtime_ns")
+    return began if isinstance(began, int) else 0

@@ -1,0 +1,1 @@
+"""A program under the recorder, with the processes that it starts."""

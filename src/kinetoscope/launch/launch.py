@@ -1,0 +1,49 @@
+"""The frames of this command at the bottom of every recorded stack: not the program's, and taken out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import numpy as np
+
+from kinetoscope.model.schema import STORED
+from kinetoscope.trace import Trace
+
+_OURS = (
+    str(Path(__file__).parent) + os.sep,
+    str(Path(__file__).parents[1] / "cli") + os.sep,
+    str(Path(__file__).parents[1] / "__main__.py"),
+    os.path.dirname(click.__file__) + os.sep,
+    "<frozen runpy>",
+)
+_SCRIPT_NAMES = ("kinetoscope", "__main__.py")
+
+
+def without_launcher(trace: Trace) -> Trace:
+    """Return the trace with stacks that begin where the program begins, as if Python had been started on it.
+
+    The given trace stays as it is; it is returned itself where there is nothing to take out.
+    """
+    strings = trace.strings
+    is_ours = np.array(
+        [text.startswith(_OURS) or os.path.basename(text) in _SCRIPT_NAMES for text in strings],
+        dtype=bool,
+    )
+    stacks = trace.columns("stacks")
+    parents, frames = stacks["parent"].copy(), stacks["frame"]
+    ours = np.append(is_ours[trace.column("frames", "file")], False)[frames]
+    # A frame is the launcher's only when all below it are: the program may well use click itself.
+    while True:
+        below = (parents < 0) | np.append(ours, False)[parents]
+        if not (ours & ~below).any():
+            break
+        ours &= below
+    first = (parents >= 0) & np.append(ours, False)[parents] & ~ours
+    if not first.any():
+        return trace
+    parents[first] = -1
+    tables = {name: {one: trace.columns(name)[one] for one in trace.columns(name).given} for name in STORED}
+    tables["stacks"]["parent"] = parents
+    return Trace.from_columns(tables, strings=trace.strings, info=trace.info, path=trace.path)

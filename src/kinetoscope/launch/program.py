@@ -1,0 +1,183 @@
+"""Another program, run in this process as if Python had been started on it."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import io
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from kinetoscope._errors import ArgumentError
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+# The frames below a program that is run.
+_OUR_FOLDERS = tuple(os.path.join(_PACKAGE, room, "") for room in ("launch", "cli"))
+
+
+class CannotRun(ArgumentError):
+    """There is no such program; `exit_code` is what Python itself exits with then."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script, a folder or archive with a `__main__.py`, or a module.
+
+    Attributes:
+        target: The path or, for a module, its dotted name.
+        arguments: The program's own arguments.
+        is_module: Whether `target` is what follows `python -m`.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    @property
+    def name(self) -> str:
+        """A short name for files and headings: `train` for `train.py`, `package.train` for a module."""
+        return self.target if self.is_module else Path(os.path.abspath(self.target)).stem
+
+    @property
+    def command_line(self) -> list[str]:
+        """What follows `python` on an ordinary command line."""
+        return [*(["-m"] if self.is_module else []), self.target, *self.arguments]
+
+    def run(self) -> None:
+        """Run it as `__main__`, to its end; whatever it raises comes out, `SystemExit` too.
+
+        Raises:
+            CannotRun: There is no such program.
+        """
+        _take_the_name_of_python()
+        main = ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        # Stays there for good: what runs after the end (atexit, unpickling, spawned workers) looks it up.
+        sys.modules["__main__"] = main
+        code = self._find_module(main) if self.is_module else self._find_script(main)
+        exec(code, main.__dict__)  # noqa: S102
+
+    def _find_script(self, main: ModuleType) -> CodeType:
+        """Compile a script, and set up the interpreter as Python does for it."""
+        sys.argv[:] = [self.target, *self.arguments]
+        # Python keeps a link in the name, and follows it for the folder that modules are imported from.
+        path = os.path.abspath(self.target)
+        if not os.path.exists(path):
+            raise CannotRun(f"there is no script {self.target!r}.", 2)
+        spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
+        if spec is not None and spec.loader is not None:
+            _put_first(path, even_if_safe=True)
+            return self._adopt(main, spec)
+        if os.path.isdir(path):
+            raise CannotRun(f"there is no __main__.py in the folder {self.target!r}.", 1)
+        _put_first(os.path.dirname(os.path.realpath(path)))
+        main.__file__ = path
+        if path.endswith(".pyc"):
+            compiled = importlib.machinery.SourcelessFileLoader("__main__", path)
+            main.__loader__ = compiled
+            code = compiled.get_code("__main__")
+            if code is None:
+                raise CannotRun(f"{self.target!r} holds no code.", 1)
+            return code
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+        try:
+            with io.open_code(path) as source:
+                text = source.read()
+        except OSError as error:
+            raise CannotRun(f"cannot open {self.target!r}: {error.strerror}.", 2) from error
+        return compile(text, path, "exec", dont_inherit=True)
+
+    def _find_module(self, main: ModuleType) -> CodeType:
+        """Find a module or the `__main__` of a package, and set up the interpreter as `python -m` does."""
+        _put_first(os.getcwd())
+        sys.argv[:] = ["-m", *self.arguments]
+        name = self.target
+        try:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations is not None:
+                name = f"{name}.__main__"
+                spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            spec = None
+        if spec is None or spec.loader is None:
+            raise CannotRun(f"there is no module named {name!r}.", 1)
+        code = self._adopt(main, spec)
+        sys.argv[0] = spec.origin or sys.argv[0]
+        return code
+
+    def _adopt(self, main: ModuleType, spec: importlib.machinery.ModuleSpec) -> CodeType:
+        """Give `__main__` the attributes of a module that has a spec, and return the module's code."""
+        main.__spec__ = spec
+        main.__loader__ = spec.loader
+        main.__package__ = spec.parent
+        main.__file__ = spec.origin
+        main.__dict__["__cached__"] = spec.cached
+        get_code = getattr(spec.loader, "get_code", None)
+        code = get_code(spec.name) if get_code is not None else None
+        if not isinstance(code, CodeType):
+            raise CannotRun(f"{spec.name!r} is not made of Python code that could be run.", 1)
+        return code
+
+
+def show_exception(error: BaseException) -> None:
+    """Report an exception that ended the program, as Python would: through the program's own hook, without our frames."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = _without_ours(link.__traceback__)
+            chain += [link.__cause__, link.__context__]
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    sys.last_exc = error  # type: ignore[attr-defined,unused-ignore]  # from Python 3.12 on
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """Take the frames of this command, and of the import machinery right below them, out of a traceback."""
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    last = trace
+    while last is not None:
+        following = last.tb_next
+        while following is not None and following.tb_frame.f_code.co_filename.startswith(_OUR_FOLDERS):
+            following = following.tb_next
+        last.tb_next = following
+        last = following
+    return trace
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    """Whether an outermost frame belongs to this command and not to the program."""
+    return trace.tb_frame.f_code.co_filename.startswith((*_OUR_FOLDERS, "<frozen importlib", "<frozen runpy"))
+
+
+def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
+    """Make a folder the first place of imports, where Python has put our own or none (`-P`, `PYTHONSAFEPATH`)."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+    elif even_if_safe:
+        sys.path.insert(0, folder)
+
+
+def _take_the_name_of_python() -> None:
+    """Have the system call this process as it would call Python.
+
+    Linux names a process that a script starts after the script, which is `kinetoscope` here, and every thread after the one that
+    starts it: unnamed threads of the program would bear that name, in its trace and in `top`.
+    """
+    try:
+        Path("/proc/self/comm").write_text(os.path.basename(sys.executable)[:15], encoding="utf-8")
+    except OSError:
+        return  # There is no such file on other systems, and nothing depends on it.

@@ -1,0 +1,1 @@
+"""What a trace is made of: its schema, columns, strings, processes and losses."""

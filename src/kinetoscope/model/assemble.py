@@ -1,0 +1,508 @@
+"""From what a source delivers to the columns of a trace: what is derived, and from what.
+
+Nothing here runs until a column is asked for, and then it runs once, over whole columns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model import cycles as cycles_module
+from kinetoscope.model import steps as steps_module
+from kinetoscope.model.calls import attribute_beside_calls, call_mask, nest_beside_calls
+from kinetoscope.model.columns import Columns
+from kinetoscope.model.device_time import calls_runtime, device_self_ns
+from kinetoscope.model.schema import (
+    SCOPE_BACKWARD,
+    SCOPE_MODULE,
+    SCOPE_PYTHON,
+    SCOPE_USER,
+    STORED,
+    TRANSFER_MARKS,
+    Phase,
+    SpanKind,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+    Strings = list[str] | Callable[[], list[str]]
+
+
+# Which operators run a forward pass again, because activation checkpointing kept nothing of the first one.
+#
+# The Python stack tells: below the function that calls the checkpointed one again, as far as no backward pass is started
+# from there (reentrant checkpointing runs the backward of its segment in the same function). DeepSpeed, Megatron and
+# FairScale have functions of the same name for this.
+
+# The functions that call the checkpointed one again. The first stands in other libraries too; the function around the
+# second is called differently in each few releases of torch, so only its end and its file tell it.
+_REENTRANT, _NON_REENTRANT = "CheckpointFunction.backward", ".<locals>.recompute_fn"
+_CHECKPOINT, _AUTOGRAD, _RANDOM = "torch/utils/checkpoint.py", "torch/autograd/__init__.py", "torch/random.py"
+# What such a function runs beside it: backward, the state of random generators, and the keeping of what was computed.
+_OTHERS = {
+    "backward": _AUTOGRAD,
+    "grad": _AUTOGRAD,
+    "detach_variable": _CHECKPOINT,
+    "set_device_states": _CHECKPOINT,
+    "_recomputation_hook.__init__.<locals>.pack_hook": _CHECKPOINT,
+    "_checkpoint_hook.__init__.<locals>.pack_hook": _CHECKPOINT,
+    "_checkpoint_hook.__init__.<locals>.unpack_hook": _CHECKPOINT,
+    "fork_rng": _RANDOM,
+    "get_rng_state": _RANDOM,
+    "set_rng_state": _RANDOM,
+}
+
+
+def recomputing_stacks(stacks: Columns, frames: Columns, strings: list[str]) -> NDArray[np.bool_] | None:
+    """Mark the stacks below a function that runs a forward pass again; None without any."""
+    functions, files = frames["function"].tolist(), frames["file"].tolist()
+    names = {row: strings[row] for row in set(functions)}
+    entry = [
+        names[function] == _REENTRANT
+        or (names[function].endswith(_NON_REENTRANT) and strings[file].endswith(_CHECKPOINT))
+        for function, file in zip(functions, files, strict=True)
+    ]
+    if not any(entry):
+        return None
+    other = [
+        names[function] in _OTHERS and strings[file].endswith(_OTHERS[names[function]])
+        for function, file in zip(functions, files, strict=True)
+    ]
+    # The last entry stands for the row -1; callers come first.
+    marked = [False] * (len(stacks) + 1)
+    for row, (parent, frame) in enumerate(
+        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    ):
+        inherited = marked[parent] if parent < row else False
+        marked[row] = frame >= 0 and (entry[frame] or (inherited and not other[frame]))
+    return np.array(marked, dtype=bool)
+
+
+# Dotted module paths, from which instance holds which.
+
+
+def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
+    """Return `path`, `depth` and `holder` of every module.
+
+    Below a root the path is the one `root.named_modules()` gives; a root's own is its class name. Where two roots
+    would share paths, all paths of these roots begin with the root's name; roots of one class are numbered.
+
+    Args:
+        modules: The modules, with parent, caller, name and class.
+        strings: The string table.
+
+    Returns:
+        The three columns.
+    """
+    parents, callers = modules["parent"].tolist(), modules["caller"].tolist()
+    names = [strings[name] for name in modules["name"].tolist()]
+    classes = [strings[name] or "Module" for name in modules["class"].tolist()]
+    # A module that no other one registers (kept in a plain list, say) is shown below the one that called it.
+    holders = [parent if parent >= 0 else caller for parent, caller in zip(parents, callers, strict=True)]
+    order = _holders_first(holders)
+    depth = [0] * len(holders)
+    root = list(range(len(holders)))
+    below = [""] * len(holders)
+    for row in order:
+        holder = holders[row]
+        if holder >= 0:
+            depth[row] = depth[holder] + 1
+            root[row] = root[holder]
+            part = names[row] or classes[row]
+            below[row] = f"{below[holder]}.{part}" if below[holder] else part
+    roots = _root_names(classes, [row for row in order if holders[row] < 0])
+    mixed = _sharing_roots(below, root)
+    path = [
+        roots[row]
+        if holders[row] < 0
+        else f"{roots[root[row]]}.{below[row]}"
+        if root[row] in mixed
+        else below[row]
+        for row in range(len(holders))
+    ]
+    return {
+        "path": path,
+        "depth": np.array(depth, dtype=np.int32),
+        "holder": np.array(holders, dtype=np.int32),
+    }
+
+
+def _holders_first(holders: list[int]) -> list[int]:
+    """Order rows so that a holder comes before what it holds; cut any circle where it is found."""
+    state = [0] * len(holders)
+    order: list[int] = []
+    for start in range(len(holders)):
+        chain: list[int] = []
+        row = start
+        while row >= 0 and state[row] == 0:
+            state[row] = 1
+            chain.append(row)
+            row = holders[row]
+        if row >= 0 and state[row] == 1:
+            holders[chain[-1]] = -1
+        for done in reversed(chain):
+            state[done] = 2
+            order.append(done)
+    return order
+
+
+def _root_names(classes: list[str], roots: list[int]) -> dict[int, str]:
+    """Name each root by its class, with a number from the second of a class on."""
+    count: Counter[str] = Counter()
+    named: dict[int, str] = {}
+    for row in sorted(roots):
+        count[classes[row]] += 1
+        number = count[classes[row]]
+        named[row] = classes[row] if number == 1 else f"{classes[row]}#{number}"
+    return named
+
+
+def _sharing_roots(below: list[str], root: list[int]) -> set[int]:
+    """Find the roots that have a path in common with another root."""
+    owner: dict[str, int] = {}
+    mixed: set[int] = set()
+    for path, at in zip(below, root, strict=True):
+        if path and owner.setdefault(path, at) != at:
+            mixed.update((owner[path], at))
+    return mixed
+
+
+# The operator that autograd's engine wraps around each backward function it runs.
+ENGINE_WRAPPER = "autograd::engine::evaluate_function: "
+OPTIMIZER_STEP = "Optimizer.step#"
+
+
+def assemble(
+    tables: Mapping[str, Mapping[str, Any]],
+    strings: Strings,
+    rows: Mapping[str, int | Callable[[], int]] | None = None,
+) -> dict[str, Columns]:
+    """Make the columns of every table from those delivered, and tell each derived column how to compute itself.
+
+    Args:
+        tables: For each table name the delivered columns by name. Spans must be sorted by thread, then start, with
+            an enclosing span before what it encloses; allocations by time. A column may be a function that loads it.
+        strings: The string table that name columns point into; entry 0 is the empty string. It may be a
+            function that loads it.
+        rows: The number of rows of tables whose first column is a function, or a function that finds it.
+
+    Returns:
+        The columns of every table that a trace has.
+    """
+    lock = threading.RLock()
+    made: dict[str, Columns] = {}
+    for name, table in STORED.items():
+        delivered = tables.get(name, {})
+        if name == "steps":
+            continue
+        first = next(iter(delivered.values()), ())
+        length = (rows or {}).get(name, 0 if callable(first) else len(first))
+        made[name] = Columns(table, length, delivered, lock)
+    derivation = _Derivation(made, strings)
+    spans = made["spans"]
+    spans.source(("kind",), derivation.kind)
+    spans.source(("parent", "depth", "lane", "self_ns"), derivation.nesting)
+    spans.source(("caller",), derivation.caller)
+    spans.source(("forward",), derivation.forward)
+    spans.source(("module", "forward_stack"), derivation.inheritance)
+    spans.source(("stack",), derivation.stack)
+    spans.source(("phase",), derivation.phase)
+    spans.source(("recompute",), derivation.recompute)
+    spans.source(("step",), derivation.step)
+    spans.source(("cycle",), derivation.cycle)
+    spans.source(("bytes", "self_bytes"), derivation.host_bytes)
+    spans.source(("device_bytes", "device_self_bytes"), derivation.device_bytes)
+    spans.source(("device_ns", "device_self_ns"), derivation.device_time)
+    made["allocations"].source(("span", "match", "total_bytes"), derivation.allocations)
+    made["modules"].source(("path", "depth", "holder"), derivation.module_paths)
+    # A part of a trace hands its steps over: they were found in the whole.
+    given = tables.get("steps", {})
+    known = rows.get("steps", 0) if rows is not None else len(next(iter(given.values()), ()))
+    found = known if given else lambda: len(derivation.steps()["number"])
+    made["steps"] = Columns(STORED["steps"], found, given, lock)
+    if not given:
+        made["steps"].source(STORED["steps"].column_names, derivation.steps)
+    return made
+
+
+def sums_below(
+    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Add to each row the values of all rows below it, level by level from the deepest."""
+    total = own.astype(np.int64)
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(len(edges) - 2, 0, -1):
+        rows = by_depth[edges[level] : edges[level + 1]]
+        held = rows[parent[rows] >= 0]
+        np.add.at(total, parent[held], total[held])
+    return total
+
+
+def spread_down(
+    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int
+) -> NDArray[Any]:
+    """Give each row that has the value `none` the value of its nearest ancestor that has another."""
+    spread = own.copy()
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(1, len(edges) - 1):
+        rows = by_depth[edges[level] : edges[level + 1]]
+        bare = rows[(spread[rows] == none) & (parent[rows] >= 0)]
+        spread[bare] = spread[parent[bare]]
+    return spread
+
+
+class _Derivation:
+    """How each derived column follows from the others."""
+
+    def __init__(self, tables: dict[str, Columns], strings: Strings) -> None:
+        self._tables = tables
+        self._spans = tables["spans"]
+        self._given_strings = strings
+        self._steps: Arrays | None = None
+        self._memory: dict[bool, Arrays] = {}
+        self._caller: NDArray[np.int32] | None = None
+        self._work: tuple[NDArray[np.int64] | None] | None = None
+
+    @property
+    def _strings(self) -> list[str]:
+        """The string table."""
+        strings = self._given_strings
+        return strings if isinstance(strings, list) else strings()
+
+    def names_starting(
+        self, prefix: str | tuple[str, ...], rows: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
+        """Mark the spans (among `rows`) whose name starts with `prefix`; each distinct name is looked at once."""
+        names = self._spans["name"]
+        found = np.zeros(len(names), dtype=bool)
+        looked_at = names if rows is None else names[rows]
+        strings = self._strings
+        seen = np.zeros(len(strings), dtype=bool)
+        seen[looked_at] = True
+        starts = np.zeros(len(strings), dtype=bool)
+        for string in np.flatnonzero(seen).tolist():
+            starts[string] = strings[string].startswith(prefix)
+        if starts.any():
+            found[slice(None) if rows is None else rows] = starts[looked_at]
+        return found
+
+    def kind(self) -> Arrays:
+        """Kinds follow from the record scope, and for steps and transfers between ranks from the name."""
+        scope = self._spans["scope"]
+        # Comparing whole columns is several times cheaper than looking up each scope in a table.
+        kind = (scope == SCOPE_BACKWARD).view(np.uint8) * np.uint8(SpanKind.BACKWARD)
+        kind[scope == SCOPE_PYTHON] = SpanKind.PYTHON
+        kind[scope == SCOPE_MODULE] = SpanKind.MODULE
+        users = np.flatnonzero(scope == SCOPE_USER)
+        if len(users):
+            kind[users] = SpanKind.USER_ANNOTATION
+            kind[self.names_starting(steps_module.MARK, users)] = SpanKind.STEP
+            kind[self.names_starting(TRANSFER_MARKS, users)] = SpanKind.COLLECTIVE
+        return {"kind": kind}
+
+    def work(self) -> NDArray[np.int64] | None:
+        """The spans that are no calls; None when all are."""
+        if self._work is None:
+            calls = call_mask(self._spans["kind"])
+            self._work = (np.flatnonzero(~calls) if calls.any() else None,)
+        return self._work[0]
+
+    def nesting(self) -> Arrays:
+        """Parents, depths, lanes and self times, natively."""
+        spans = self._spans
+        if (work := self.work()) is None:
+            return dict(_core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"]))  # type: ignore[arg-type]
+        made = nest_beside_calls(spans, work)
+        self._caller = made.pop("caller")
+        return made
+
+    def caller(self) -> Arrays:
+        """The innermost call around each span, which falls out of the nesting."""
+        self._spans["parent"]
+        if self._caller is None:
+            self._caller = np.full(len(self._spans), -1, dtype=np.int32)
+        return {"caller": self._caller}
+
+    def forward(self) -> Arrays:
+        """Each backward function's forward operator, through autograd's sequence numbers."""
+        spans = self._spans
+        made = _core.link_backward(
+            spans["thread"], spans["start_ns"], spans["scope"], spans["sequence"], spans["forward_thread"]
+        )
+        return {"forward": made}
+
+    def inheritance(self) -> Arrays:
+        """Modules and forward stacks that backward spans take over from their forward operators."""
+        spans, work = self._spans, self.work()
+        names = ("parent", "own_module", "own_stack", "forward", "parameter", "scope")
+        parent, module, stack, forward, parameter, scope = (spans[name] for name in names)
+        if work is not None:
+            moved = np.full(len(spans) + 1, -1, dtype=np.int32)
+            moved[work] = np.arange(len(work))
+            parent, forward = moved[parent[work]], moved[forward[work]]
+            module, stack, parameter, scope = module[work], stack[work], parameter[work], scope[work]
+        made = _core.inherit_modules(
+            parent, module, stack, forward, parameter, self._tables["parameters"]["module"], scope
+        )
+        if work is None:
+            return {"module": made["module"], "forward_stack": made["forward_stack"]}
+        forward_stack = np.full(len(spans), -1, dtype=np.int32)
+        forward_stack[work] = made["forward_stack"]
+        own = spans["own_module"].copy()
+        own[work] = made["module"]
+        return {
+            "module": spread_down(spans["parent"], spans["depth"], own, -1),
+            "forward_stack": forward_stack,
+        }
+
+    def stack(self) -> Arrays:
+        """The stack a person wants to see: in backward the line of the forward pass that caused the work."""
+        spans = self._spans
+        forward, own = spans["forward_stack"], spans["own_stack"]
+        # torch 1.8 to 1.13 told the stacks of operators alone, not of the calls of the runtime in them.
+        bare = calls_runtime(spans["kind"]) & (own < 0) & (spans["parent"] >= 0)
+        if bare.any():
+            own = np.where(bare, spread_down(spans["parent"], spans["depth"], own, -1), own)
+        return {"stack": np.where(forward >= 0, forward, own)}
+
+    def phase(self) -> Arrays:
+        """Backward is what runs in or below a backward function; optimizer what runs inside an optimizer's step."""
+        spans = self._spans
+        none = len(Phase)
+        own = np.full(len(spans), none, dtype=np.uint8)
+        own[self.names_starting(OPTIMIZER_STEP)] = Phase.OPTIMIZER
+        own[spans["scope"] == SCOPE_BACKWARD] = Phase.BACKWARD
+        own[self.names_starting(ENGINE_WRAPPER)] = Phase.BACKWARD
+        spread = spread_down(spans["parent"], spans["depth"], own, none)
+        spread[spread == none] = Phase.FORWARD
+        return {"phase": spread}
+
+    def recompute(self) -> Arrays:
+        """Forward operators that run again, by the Python stack that started them."""
+        spans, again = self._spans, np.zeros(len(self._spans), dtype=np.uint8)
+        marked = recomputing_stacks(self._tables["stacks"], self._tables["frames"], self._strings)
+        if marked is not None:
+            again[marked[spans["own_stack"]]] = 1
+            again[spans["scope"] == SCOPE_BACKWARD] = 0
+            again[call_mask(spans["kind"])] = 0
+        return {"recompute": again}
+
+    def steps(self) -> Arrays:
+        """The steps of the training loop, marked or found from the optimizer."""
+        if self._steps is None:
+            spans = self._spans
+            # A range is repeated on the streams that what ran in it was launched on.
+            optimizer = self.names_starting(OPTIMIZER_STEP) & (spans["stream"] < 0)
+            cycles = self._tables["cycles"]
+            begun = cycles["start_ns"][spans["cycle"]] if len(cycles) > 1 else None
+            self._steps = steps_module.find_steps(spans, optimizer, self._strings, begun)
+        return self._steps
+
+    def step(self) -> Arrays:
+        """The step in which each span begins."""
+        steps = self._tables["steps"]
+        return {
+            "step": steps_module.step_at(self._spans["start_ns"], steps["start_ns"], steps["duration_ns"])
+        }
+
+    def cycle(self) -> Arrays:
+        """The cycle of the session in which each span was recorded."""
+        return {"cycle": cycles_module.cycle_of_spans(self._spans["start_ns"], self._tables["cycles"])}
+
+    def _attributed(self, device: bool) -> Arrays:
+        """Attribute the allocations of the host, or of all devices, to spans."""
+        if device not in self._memory:
+            allocations = self._tables["allocations"]
+            kind = allocations["device_type"]
+            rows = np.flatnonzero((kind != 0) == device).astype(np.int32)
+            made: Arrays = {
+                "rows": rows,
+                "span": np.full(len(rows), -1, dtype=np.int32),
+                "match": np.full(len(rows), -1, dtype=np.int32),
+                "total_bytes": np.zeros(len(rows), dtype=np.int64),
+                "span_bytes": np.zeros(len(self._spans), dtype=np.int64),
+                "span_self_bytes": np.zeros(len(self._spans), dtype=np.int64),
+            }
+            # Each device hands out addresses of its own, and to each process.
+            number = kind[rows] * np.int64(256) + (allocations["device_index"][rows] if device else 0)
+            if len(self._tables["processes"]):
+                of_thread = self._tables["threads"]["process_row"].astype(np.int64)
+                number += (np.append(of_thread, -1)[allocations["thread"][rows]] + 1) << 32
+            for one in np.unique(number).tolist():
+                mine = np.flatnonzero(number == one)
+                part = self._attributed_blocks(rows[mine])
+                for name in ("span", "match", "total_bytes"):
+                    made[name][mine] = part[name]
+                for name in ("span_bytes", "span_self_bytes"):
+                    made[name] += part[name]
+            self._memory[device] = made
+        return self._memory[device]
+
+    def _attributed_blocks(self, rows: NDArray[np.int32]) -> Arrays:
+        """Attribute the allocations of one device, given by their rows."""
+        spans, allocations, work = self._spans, self._tables["allocations"], self.work()
+        of_spans = tuple(spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
+        of_blocks = tuple(
+            allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
+        )
+        if work is None:
+            made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
+        else:
+            made = attribute_beside_calls(of_spans, of_blocks, work)
+        match = made["match"]
+        made["match"] = np.where(match >= 0, rows[match], -1)
+        return made
+
+    def allocations(self) -> Arrays:
+        """For each allocation its span, its free, and the live bytes after it."""
+        length = len(self._tables["allocations"])
+        made: Arrays = {
+            "span": np.full(length, -1, dtype=np.int32),
+            "match": np.full(length, -1, dtype=np.int32),
+            "total_bytes": np.zeros(length, dtype=np.int64),
+        }
+        for device in (False, True):
+            part = self._attributed(device)
+            for name, values in made.items():
+                values[part["rows"]] = part[name]
+        return made
+
+    def host_bytes(self) -> Arrays:
+        """Net host bytes of each span."""
+        part = self._attributed(device=False)
+        return {"bytes": part["span_bytes"], "self_bytes": part["span_self_bytes"]}
+
+    def device_bytes(self) -> Arrays:
+        """Net device bytes of each span."""
+        part = self._attributed(device=True)
+        return {"device_bytes": part["span_bytes"], "device_self_bytes": part["span_self_bytes"]}
+
+    def device_time(self) -> Arrays:
+        """Device time of each host span: that of what it launched, and of what the spans inside it launched."""
+        spans, launches = self._spans, self._tables["launches"]
+        if len(launches) == 0:
+            own = np.zeros(len(spans), dtype=np.int64)
+            return {"device_ns": own, "device_self_ns": own}
+        own = device_self_ns(spans, launches)
+        total = sums_below(spans["parent"], spans["depth"], own)
+        if (work := self.work()) is not None:
+            nested = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
+            of_calls = sums_below(nested["parent"], nested["depth"], own)
+            of_calls[work] = total[work]
+            total = of_calls
+        return {"device_ns": total, "device_self_ns": own}
+
+    def module_paths(self) -> dict[str, Any]:
+        """Dotted paths, depths and holders of the modules."""
+        return module_paths(self._tables["modules"], self._strings)

@@ -1,0 +1,128 @@
+"""Which operator started what ran on a device, and how long that ran.
+
+A device's work is its kernels, copies and fillings. Ranges and waits that a source draws on a device's tracks only
+describe time in which such work may run, and are never counted as work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.calls import call_mask
+from kinetoscope.model.schema import SpanKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+
+
+def works_on_device(kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Mark kernels, copies and fillings among kinds."""
+    # One comparison for the three: their numbers follow each other.
+    marked: NDArray[np.bool_] = kind - np.uint8(SpanKind.KERNEL) <= SpanKind.MEMSET - SpanKind.KERNEL
+    return marked
+
+
+def calls_runtime(kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Mark calls of a device's runtime or driver among kinds."""
+    marked: NDArray[np.bool_] = (kind == SpanKind.RUNTIME) | (kind == SpanKind.DRIVER)
+    return marked
+
+
+def counted_launches(spans: Columns, launches: Columns) -> NDArray[np.int64]:
+    """The launches by which device time is counted: of work that a host span started, the first one of each device span."""
+    host, device = launches["host"], launches["device"]
+    rows = np.flatnonzero(device >= 0)
+    rows = rows[works_on_device(spans["kind"][device[rows]])]
+    # The last write wins: each device span remembers its first launch.
+    first = np.full(len(spans), -1, dtype=np.int32)
+    first[device[rows][::-1]] = rows[::-1]
+    counted: NDArray[np.int64] = rows[(first[device[rows]] == rows) & (host[rows] >= 0)]
+    return counted
+
+
+def operators_around(
+    spans: Mapping[str, Any] | Columns,
+    calls: NDArray[np.int32],
+    parent: NDArray[np.int32],
+    nests: NDArray[np.bool_],
+) -> NDArray[np.int32]:
+    """For each call of a runtime the innermost operator or backward function around it.
+
+    Where none is, the innermost range, and without that the call itself. A call that begins in an operator and ends
+    after it, as clocks of microseconds make them, nests in nothing; it belongs to what ran when it began.
+
+    Args:
+        spans: The columns `kind`, `thread`, `start_ns` and `duration_ns`.
+        calls: Rows of spans; those of other kinds, and -1, are returned as they are.
+        parent: For every span the one around it.
+        nests: Which spans may be around others.
+    """
+    kind = spans["kind"]
+    is_call = calls_runtime(kind)
+    found = calls.copy()
+    rows = np.flatnonzero(calls >= 0)
+    rows = rows[is_call[calls[rows]]]
+    distinct, place = np.unique(calls[rows], return_inverse=True)
+    around = _climbed(distinct, parent, is_call)
+    alone = np.flatnonzero(is_call[around])
+    if len(alone):
+        running = _running_at_start(spans, distinct[alone], parent, nests & ~is_call)
+        around[alone] = np.where(running >= 0, running, around[alone])
+    operator = _climbed(around, parent, kind > SpanKind.BACKWARD)
+    found[rows] = np.where(kind[operator] <= SpanKind.BACKWARD, operator, around)[place]
+    return found
+
+
+def _climbed(
+    rows: NDArray[np.int32], parent: NDArray[np.int32], passed: NDArray[np.bool_]
+) -> NDArray[np.int32]:
+    """Climb from each row until a span that is not passed, or one without a parent."""
+    at = rows.copy()
+    waiting = np.flatnonzero(passed[at] & (parent[at] >= 0))
+    while len(waiting):
+        at[waiting] = parent[at[waiting]]
+        still = at[waiting]
+        waiting = waiting[passed[still] & (parent[still] >= 0)]
+    return at
+
+
+def _running_at_start(
+    spans: Mapping[str, Any] | Columns,
+    rows: NDArray[np.int32],
+    parent: NDArray[np.int32],
+    may: NDArray[np.bool_],
+) -> NDArray[np.int32]:
+    """The innermost of the spans that `may` be around others that runs when each row begins, -1 without."""
+    thread, start_ns, duration_ns = (spans[name] for name in ("thread", "start_ns", "duration_ns"))
+    latest = np.maximum.accumulate(np.where(may, np.arange(len(may), dtype=np.int32), np.int32(-1)))
+    at, begins = latest[rows], start_ns[rows]
+    waiting = np.flatnonzero(at >= 0)
+    while len(waiting):
+        still = at[waiting]
+        over = (start_ns[still] + duration_ns[still] <= begins[waiting]) | ~may[still]
+        at[waiting[over]] = parent[still[over]]
+        waiting = waiting[over]
+        waiting = waiting[at[waiting] >= 0]
+    at[(at >= 0) & (thread[at] != thread[rows])] = -1
+    return at
+
+
+def started_by(spans: Columns, launches: Columns) -> NDArray[np.int32]:
+    """For each launch the span that its time counts for: the operator around the call of the runtime."""
+    nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~call_mask(spans["kind"])
+    return operators_around(spans, launches["host"], spans["parent"], nests)
+
+
+def device_self_ns(spans: Columns, launches: Columns) -> NDArray[np.int64]:
+    """For each span of the host the time of the work it started on devices, spans inside it left out."""
+    counted = counted_launches(spans, launches)
+    owner = started_by(spans, launches)[counted]
+    duration: NDArray[np.int64] = spans["duration_ns"][launches["device"][counted]]
+    return _core.group_sums(owner, len(spans), duration)

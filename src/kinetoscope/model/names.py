@@ -1,0 +1,59 @@
+"""Frames, stacks and modules in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinetoscope.model.trace_data import TraceData
+
+STACK_SEPARATOR = ";"
+
+
+def frame_texts(trace: TraceData) -> list[str]:
+    """Return `file(line): function` for every frame."""
+
+    def make() -> list[str]:
+        frames, strings = trace.columns("frames"), trace.strings
+        files, functions, lines = (frames[name].tolist() for name in ("file", "function", "line"))
+        return [
+            f"{strings[file]}({line}): {strings[function]}"
+            for file, line, function in zip(files, lines, functions, strict=True)
+        ]
+
+    return trace.cached("frame_texts", make)
+
+
+def stack_frames(trace: TraceData, stack: int, limit: int | None = None) -> list[int]:
+    """Return the frame rows of a stack, innermost first, at most `limit`; none for stack -1."""
+    stacks = trace.columns("stacks")
+    parents, frames = stacks["parent"], stacks["frame"]
+    found: list[int] = []
+    while stack >= 0 and (limit is None or len(found) < limit):
+        found.append(int(frames[stack]))
+        above = int(parents[stack])
+        # Parents come first in every honest file; anything else would be a circle.
+        stack = above if above < stack else -1
+    return [frame for frame in found if frame >= 0]
+
+
+def stack_texts(trace: TraceData) -> list[str]:
+    """Return every stack as one string, root first, the frames joined by `;`."""
+
+    def make() -> list[str]:
+        stacks, frames = trace.columns("stacks"), frame_texts(trace)
+        texts: list[str] = []
+        for row, (parent, frame) in enumerate(
+            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+        ):
+            text = frames[frame] if 0 <= frame < len(frames) else ""
+            texts.append(f"{texts[parent]}{STACK_SEPARATOR}{text}" if 0 <= parent < row else text)
+        return texts
+
+    return trace.cached("stack_texts", make)
+
+
+def module_classes(trace: TraceData) -> list[str]:
+    """Return the class name of every module."""
+    strings = trace.strings
+    return [strings[name] for name in trace.column("modules", "class").tolist()]

@@ -1,0 +1,303 @@
+"""The processes of a trace: the one it was recorded in, or those that were put side by side."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.schema import STORED, Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+# Where a trace lies on the axis of time of another one, and how surely.
+#
+# A clock of another machine runs faster or slower than ours, by some parts in a million: so a moment of a trace is moved, and
+# stretched from the trace's own beginning.
+
+ONE_TRACE, MONOTONIC, WALL, UNKNOWN = "", "monotonic", "wall", "unknown"
+# Two readings of clocks that are taken one after the other are not closer than this.
+_LEAST_READING_ERROR_NS = 1_000
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a moment `t` of a trace is told on the common axis: `offset_ns + t + round(t * drift)`.
+
+    Attributes:
+        offset_ns: Where its time 0 lies, in nanoseconds.
+        drift: How much longer its nanoseconds are there, as a part of them; between -0.5 and 0.5.
+        error_ns: By how many nanoseconds any of its moments may be off from those of the first trace; -1 where nobody knows.
+        clock: By what it was found: `monotonic` (the clock of one machine), `wall`, `barriers`, `collectives`, `given`, or
+            `unknown` where the traces were taken to have begun together.
+        facts: What else is to be told of how it was found.
+    """
+
+    offset_ns: int
+    drift: float = 0.0
+    error_ns: int = -1
+    clock: str = "given"
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def at(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Moments of the trace on the common axis; a later moment never comes to lie before an earlier one."""
+        if self.drift == 0.0:
+            return np.asarray(time_ns + np.int64(self.offset_ns))
+        return np.asarray(time_ns + np.rint(time_ns * self.drift).astype(np.int64) + np.int64(self.offset_ns))
+
+    def lasting(self, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How long spans take there, so that what ended together, or one inside the other, still does."""
+        if self.drift == 0.0:
+            return duration_ns
+        return self.at(start_ns + duration_ns) - self.at(start_ns)
+
+
+def one_machine(traces: Sequence[TraceData]) -> list[Placement] | None:
+    """Place traces by the monotonic clock of the machine that all were recorded on.
+
+    Args:
+        traces: The traces; recordings say what is needed in `info["start_monotonic_ns"]` and `info["boot_id"]`.
+
+    Returns:
+        A place for each, the first at 0; None if they are not known to be of one machine and one start of it. The error is that
+        of reading the clock: twice the largest deviation of the readings that the recordings themselves have, and 2
+        microseconds at least.
+    """
+    boots = {trace.info.get("boot_id") for trace in traces}
+    begins = [trace.info.get("start_monotonic_ns") for trace in traces]
+    known = [begin for begin in begins if type(begin) is int and begin >= 0]
+    if len(boots) > 1 or not isinstance(next(iter(boots), None), str) or len(known) < len(begins):
+        return None
+    errors = [_reading_error_ns(trace) for trace in traces]
+    return [
+        Placement(begin - known[0], error_ns=0 if place == 0 else errors[0] + error, clock=MONOTONIC)
+        for place, (begin, error) in enumerate(zip(known, errors, strict=True))
+    ]
+
+
+def by_wall_clock(traces: Sequence[TraceData]) -> list[Placement]:
+    """Place traces by the clocks on the wall of their machines, which may differ by any time.
+
+    Returns:
+        A place for each, the first at 0, with an unknown error. A trace that does not say when it began is taken to have begun
+        with the first.
+    """
+    begins = [_realtime_ns(trace) for trace in traces]
+    made: list[Placement] = []
+    for place, begin in enumerate(begins):
+        known = begin > 0 and begins[0] > 0
+        error_ns = -1 if place else 0
+        made.append(
+            Placement(begin - begins[0] if known else 0, error_ns=error_ns, clock=WALL if known else UNKNOWN)
+        )
+    return made
+
+
+def checked_drift(drift: float) -> bool:
+    """Whether a drift is one that a clock can have."""
+    return math.isfinite(drift) and -0.5 < drift < 0.5
+
+
+def _realtime_ns(trace: TraceData) -> int:
+    """The clock on the wall when a trace began, 0 where it does not say."""
+    known = trace.info.get("start_realtime_ns")
+    return known if type(known) is int else 0
+
+
+def _reading_error_ns(trace: TraceData) -> int:
+    """How far a recording's own clock readings are apart."""
+    checks = trace.info.get("clock_checks")
+    largest = checks.get("largest_error_ns") if isinstance(checks, dict) else 0
+    return max(_LEAST_READING_ERROR_NS, largest if type(largest) is int else 0)
+
+
+_STORED = STORED["processes"]
+PROCESSES_SCHEMA = Table(
+    "processes",
+    "A process that was recorded.",
+    (
+        Column("process", "int64", "", "Its number in the operating system of its machine."),
+        _STORED.column("rank"),
+        Column("parent", "int64", "", "The number of the process that started it."),
+        *(_STORED.column(name) for name in ("host", "name", "command", "start_ns", "duration_ns", "clock", "error_ns")),
+        Column("threads", "int64", "", "How many of its threads are in the trace.", 0),
+        Column("spans", "int64", "", "How many of its spans are.", 0),
+    ),
+)  # fmt: skip
+PROCESS_COLUMNS = (
+    Column("process", "int64", "", "The process id."),
+    Column("rank", "int32", "", "The rank of the process in a distributed run."),
+)
+_SHOWN_AS = {"process": "pid", "rank": "rank"}
+# What a joined trace says of the whole, or its table `processes` of each.
+_OF_THE_WHOLE = frozenset({"processes", "start_realtime_ns", "start_monotonic_ns", "stop_ns", "complete"})
+
+
+def rank_of(info: Mapping[str, Any]) -> int | None:
+    """The rank of a process by its metadata, where it took part in a distributed run."""
+    known = info.get("distributedInfo")
+    number = known.get("rank") if isinstance(known, dict) else info.get("rank")
+    return number if type(number) is int and 0 <= number < 2**31 else None
+
+
+def process_facts(trace: TraceData, place: Placement) -> dict[str, Any]:
+    """The row of `processes` for a trace of one process."""
+    info = trace.info
+    rank = rank_of(info)
+    return {
+        "pid": _number(info.get("process")),
+        "rank": -1 if rank is None else rank,
+        "parent_pid": _number(info.get("parent_process")),
+        "host": _text(info.get("host")) or _text(info.get("host_name")),
+        "name": _name(info),
+        "command": _command(info),
+        "start_ns": place.offset_ns,
+        "duration_ns": int(place.lasting(np.zeros(1, np.int64), np.array([trace.duration_ns], np.int64))[0]),
+        "clock": place.clock,
+        "error_ns": place.error_ns,
+    }
+
+
+def described(trace: TraceData, place: Placement, first_began_ns: int) -> list[dict[str, Any]]:
+    """The entries of `info["processes"]` for a trace that is put beside others.
+
+    Each has what the trace says of itself, and `process`, `rank`, `name`, `parent_process`, `offset_ns` (from the beginning
+    of the first trace), `drift`, `error_ns`, `clock` and the facts of how the clock was found.
+    """
+    clock = {
+        "offset_ns": place.offset_ns - first_began_ns,
+        "drift": place.drift,
+        "error_ns": place.error_ns,
+        "clock": place.clock,
+        **place.facts,
+    }
+    if len(trace.columns("processes")):
+        return [_placed_again(entry, clock) for entry in process_entries(trace)]
+    own = {key: value for key, value in trace.info.items() if key not in _OF_THE_WHOLE}
+    rank = rank_of(trace.info)
+    return [own | {"rank": rank, "name": _name(trace.info)} | clock]
+
+
+def process_entries(trace: TraceData) -> list[dict[str, Any]]:
+    """What is known of each row of `processes` alone, as `info["processes"]` says it; empty for what it does not say."""
+    told = trace.info.get("processes")
+    entries = (
+        [dict(entry) if isinstance(entry, dict) else {} for entry in told] if isinstance(told, list) else []
+    )
+    count = len(trace.columns("processes"))
+    return (entries + [{}] * count)[:count]
+
+
+def infos(trace: TraceData) -> list[Mapping[str, Any]]:
+    """The metadata of each process, in the order of `processes`: one mapping for a trace of one process."""
+    return list(process_entries(trace)) if len(trace.columns("processes")) else [trace.info]
+
+
+def thread_processes(trace: TraceData) -> NDArray[np.int32]:
+    """For each row of `threads`, and for -1, the row in `infos`: 0 where the whole trace is of one process."""
+    if len(trace.columns("processes")) == 0:
+        return np.zeros(len(trace.columns("threads")) + 1, np.int32)
+    return np.append(trace.column("threads", "process_row"), np.int32(-1))
+
+
+def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray[np.int64]]:
+    """The columns `process` and `rank` of a table for people, from its column `process_row`.
+
+    Args:
+        trace: The trace.
+        rows: Rows of `processes`; -1 for what is of the one process of the trace, or of nobody known.
+    """
+    table = trace.columns("processes")
+    if len(table):
+        return {name: np.append(table[column], -1)[rows] for name, column in _SHOWN_AS.items()}
+    rank = rank_of(trace.info)
+    whole = {"process": _number(trace.info.get("process")), "rank": -1 if rank is None else rank}
+    return {name: np.full(len(rows), number, np.int64) for name, number in whole.items()}
+
+
+def processes(trace: TraceData) -> pyarrow.Table:
+    """Return the `processes` table: one row for each process, also for the only one of a trace."""
+    own = trace.columns("processes")
+    columns: dict[str, Any] = {name: own[name] for name in own}
+    if len(own) == 0:
+        facts = process_facts(trace, Placement(0, error_ns=0, clock=ONE_TRACE))
+        columns = {name: [value] for name, value in facts.items()}
+    count = len(columns["pid"])
+    of_thread = thread_processes(trace)
+    spans = trace.column("spans", "thread")
+    columns |= {
+        "process": columns["pid"],
+        "parent": columns["parent_pid"],
+        "threads": _counted(of_thread[:-1], count),
+        "spans": _counted(of_thread[spans], count),
+    }
+    return to_arrow(PROCESSES_SCHEMA, columns)
+
+
+def _counted(rows: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """How often each row of a table of some length is named."""
+    return np.bincount(rows[rows >= 0], minlength=count).astype(np.int64)
+
+
+def memory_salts(trace: TraceData) -> NDArray[np.uint64]:
+    """For each row of `processes`, and for -1, a number that keeps its addresses from those of others when combined by xor.
+
+    Addresses of two processes then differ unless they differ by the very same 64 bits as the numbers do: the chance is
+    1 in 2**64 for any two. The first process, and any trace of one, has 0.
+    """
+    row = np.arange(len(trace.columns("processes")) + 1, dtype=np.uint64)
+    row[-1] = 0
+    # The finaliser of splitmix64 (Steele, Lea, Flood 2014), which leaves 0 as it is.
+    mixed = row * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _placed_again(entry: dict[str, Any], clock: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a process whose trace, of several, is moved as a whole."""
+    moved = dict(entry)
+    before = entry.get("offset_ns")
+    moved["offset_ns"] = (before if type(before) is int else 0) + clock["offset_ns"]
+    error = entry.get("error_ns")
+    known = type(error) is int and error >= 0 and clock["error_ns"] >= 0
+    moved["error_ns"] = error + clock["error_ns"] if known else -1
+    return moved
+
+
+def _name(info: Mapping[str, Any]) -> str:
+    """What a process is called: by itself, else by its program."""
+    if name := _text(info.get("process_name")):
+        return name
+    command = info.get("command_line")
+    if isinstance(command, list) and command and isinstance(command[0], str) and command[0]:
+        return os.path.basename(command[0])
+    return "python"
+
+
+def _command(info: Mapping[str, Any]) -> str:
+    """The command line as one would type it."""
+    command = info.get("command_line")
+    return shlex.join(str(part) for part in command) if isinstance(command, list) else _text(command)
+
+
+def _text(value: Any) -> str:
+    """A text, empty for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int:
+    """A number of the system, -1 for anything else."""
+    return value if type(value) is int and 0 <= value < 2**63 else -1

@@ -1,0 +1,473 @@
+"""What a trace holds: every table it keeps, every column with its type, unit and meaning, and the kinds of spans.
+
+These definitions are the documentation (``docs/tables.md`` is generated from them) and the check: a trace refuses a
+column that is not named here. The tables that people see are built from these; see `kinetoscope.tables.stored` and
+the rooms named in `kinetoscope.trace.tables`.
+
+Ids are row numbers of the table named as the unit; -1 means none. Times are integer nanoseconds from the start of the
+trace. Rows of `spans` are ordered by thread, then start, then the longer one first, so an enclosing span comes
+before what it encloses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class SpanKind(IntEnum):
+    """What a span is. The numbers are those of the `kind` column and never change."""
+
+    OPERATOR = 0
+    BACKWARD = 1
+    USER_ANNOTATION = 2
+    STEP = 3
+    PYTHON = 4
+    MODULE = 5
+    KERNEL = 6
+    MEMCPY = 7
+    MEMSET = 8
+    RUNTIME = 9
+    DRIVER = 10
+    SYNC = 11
+    OVERHEAD = 12
+    COLLECTIVE = 13
+
+
+class Phase(IntEnum):
+    """Which part of a training step a span belongs to. The numbers are those of the `phase` column."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+
+
+class StorageRole(IntEnum):
+    """What a tensor was that held a block of memory. The numbers are those of the `role` column and never change."""
+
+    TENSOR = 0
+    PARAMETER = 1
+    BUFFER = 2
+    GRADIENT = 3
+    OPTIMIZER_STATE = 4
+
+
+KIND_NAMES: tuple[str, ...] = tuple(kind.name.lower() for kind in SpanKind)
+PHASE_NAMES: tuple[str, ...] = tuple(phase.name.lower() for phase in Phase)
+
+# at::RecordScope, as the recorder writes it.
+SCOPE_BACKWARD = 1
+SCOPE_USER = 7
+# And of calls, which have no scope of torch.
+SCOPE_PYTHON = 100
+SCOPE_MODULE = 101
+
+# What the ranges begin with in which a backend carries out calls between ranks.
+TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "hccl:", "ucc:", "mpi:")
+
+# Under this name the arguments of a span have what Kineto shows of an event beside its columns, as a text.
+EVENT_METADATA_KEY = "metadata_json"
+
+FLAG_ASYNC = 1
+FLAG_UNFINISHED = 2
+FLAG_BEGUN_BEFORE = 4
+FLAG_INSTANT = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: Its name, with the unit where it has one (`start_ns`, `bytes`).
+        type: A numpy type name, `text` (strings kept as a list), or for tables people see also `string` and `category`.
+        unit: `ns`, `bytes`, `row of <table>`, or empty.
+        meaning: One sentence for the reader of the table.
+        default: The value of every row where a source does not know the column; also what is shown as null.
+        derived: True when it is computed from other columns on first use and not kept in files.
+    """
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+    default: int = -1
+    derived: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: its name, what a row is, and its columns in order."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+
+    def column(self, name: str) -> Column:
+        """Return the definition of one column, or raise `KeyError`."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the columns in order."""
+        return tuple(column.name for column in self.columns)
+
+
+def _c(name: str, kind: str, unit: str, meaning: str, default: int = -1) -> Column:
+    """Shorten the definition of a column that a source delivers."""
+    return Column(name, kind, unit, meaning, default)
+
+
+def _d(name: str, kind: str, unit: str, meaning: str, default: int = -1) -> Column:
+    """Shorten the definition of a column that is computed on first use."""
+    return Column(name, kind, unit, meaning, default, derived=True)
+
+
+_OF_PROCESS = _c("process_row", "int32", "row of processes", "Whose it is, in a trace of several processes.")
+
+_SPANS = (
+    _c("thread", "int32", "row of threads", "The thread the span began on.", 0),
+    _c("start_ns", "int64", "ns", "When it began, from the start of the trace.", 0),
+    _c("duration_ns", "int64", "ns", "How long it ran; a span still open at the end is cut there.", 0),
+    _c("name", "int32", "row of strings", "Its name.", 0),
+    _c("overload", "int32", "row of strings", "The overload of the operator's schema, empty without.", 0),
+    _c("scope", "uint8", "", "torch's: 0 function, 1 backward, 7 range; 100 Python call, 101 module's.", 0),
+    _c("sequence", "int64", "", "Autograd's sequence number, -1 without."),
+    _c("forward_thread", "int32", "row of threads", "For a backward function, the thread its forward ran on."),
+    _c("kept", "uint16", "", "How many calls on its stack, from the outermost, are those around its thread's previous span, plus 1; 0 unknown. From bit 10: how many of them, the innermost, may be new calls.", 0),
+    _c("own_stack", "int32", "row of stacks", "The Python stack at its start, as recorded."),
+    _c("own_module", "int32", "row of modules", "The module it ran in, as recorded."),
+    _c("shapes", "int32", "row of shapes", "Shapes, types and scalars of its inputs."),
+    _c("parameter", "int32", "row of parameters", "For AccumulateGrad, the parameter it feeds."),
+    _c("flags", "uint8", "", "Bit 0: asynchronous, may end on another thread. 1: cut at the end. 2: cut at the start. 3: a moment, not a time.", 0),
+    _c("stream", "int32", "row of streams", "The device stream it ran on; -1 for the host."),
+    _c("record_function", "int64", "", "torch's number of the call, `rf_id` in execution traces; -1 without."),
+    _c("correlation", "int64", "", "The number by which a device's runtime ties its calls to device work; -1 without."),
+    _c("external_id", "int64", "", "Kineto's number of the operator, at what it launched too; -1 without."),
+    _c("arguments", "int32", "row of arguments", "What else the source said of it."),
+    _c("category", "int32", "row of strings", "What a file of Kineto's or another tool called such spans; empty without.", 0),
+    _d("kind", "uint8", "", "What it is: a `SpanKind`.", 0),
+    _d("parent", "int32", "row of spans", "The innermost span of its thread around it; calls only of calls."),
+    _d("caller", "int32", "row of spans", "The innermost Python or module call around it, where these were recorded."),
+    _d("depth", "int32", "", "How many spans enclose it.", 0),
+    _d("lane", "int32", "", "0, or more for a span that partly overlaps others of its thread and nests with none.", 0),
+    _d("self_ns", "int64", "ns", "Its duration without that of the spans inside it; 0 in lanes above 0.", 0),
+    _d("forward", "int32", "row of spans", "For a backward function, the forward operator that made it."),
+    _d("module", "int32", "row of modules", "The module it ran in or, in backward, the module of its forward operator."),
+    _d("forward_stack", "int32", "row of stacks", "In backward, the Python stack of its forward operator."),
+    _d("stack", "int32", "row of stacks", "The forward stack where there is one, else its own."),
+    _d("phase", "uint8", "", "Forward, backward or optimizer: a `Phase`.", 0),
+    _d("recompute", "uint8", "", "1 for a forward operator that activation checkpointing runs again in backward.", 0),
+    _d("step", "int32", "row of steps", "The step it began in."),
+    _d("cycle", "int32", "row of cycles", "The cycle of its session it was recorded in."),
+    _d("bytes", "int64", "bytes", "Host memory allocated minus freed within it, inner spans included.", 0),
+    _d("self_bytes", "int64", "bytes", "The same without inner spans.", 0),
+    _d("device_bytes", "int64", "bytes", "Device memory allocated minus freed within it, inner spans included.", 0),
+    _d("device_self_bytes", "int64", "bytes", "The same without inner spans.", 0),
+    _d("device_ns", "int64", "ns", "Time on the device of what it and inner spans launched.", 0),
+    _d("device_self_ns", "int64", "ns", "Time on the device of what it launched itself.", 0),
+    _d("flops", "int64", "", "Floating-point operations counted here; 0 where an enclosing or inner span counts them, -1 where unknown."),
+    _d("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; -1 where unknown."),
+)  # fmt: skip
+
+_ALLOCATIONS = (
+    _c("time_ns", "int64", "ns", "When, from the start of the trace.", 0),
+    _c("thread", "int32", "row of threads", "The thread that asked.", 0),
+    _c("address", "uint64", "", "The address of the block.", 0),
+    _c("bytes", "int64", "bytes", "The size of the block; 0 for a free.", 0),
+    _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
+    _c("device_index", "int8", "", "The index of the device, -1 without."),
+    _c("stack", "int32", "row of stacks", "The Python stack, where it was recorded."),
+    _c("freed_bytes", "int64", "bytes", "For a free, the size of the block where the source says it.", 0),
+    _c("allocated_bytes", "int64", "bytes", "What the allocator counted as in use after it; -1 without."),
+    _c("reserved_bytes", "int64", "bytes", "What the allocator held of the device after it; -1 without."),
+    _d("span", "int32", "row of spans", "The innermost span running there and then."),
+    _d(
+        "match",
+        "int32",
+        "row of allocations",
+        "For an allocation the row of its free, and the other way round.",
+    ),
+    _d(
+        "total_bytes",
+        "int64",
+        "bytes",
+        "Live bytes of that device in that process known to the trace, after this row.",
+        0,
+    ),
+)
+
+STORED: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table(
+            "spans", "Something that ran: an operator, a backward function, a marked range, a kernel.", _SPANS
+        ),
+        Table(
+            "processes",
+            "A process of a trace that was put together of several; without rows where the whole trace is of one.",
+            (
+                _c("pid", "int64", "", "Its number in the operating system of its machine."),
+                _c("rank", "int32", "", "Its rank in the distributed job."),
+                _c("parent_pid", "int64", "", "The number of the process that started it."),
+                _c("host", "text", "", "The name of its machine."),
+                _c("name", "text", "", "What it is called."),
+                _c("command", "text", "", "Its command line."),
+                _c("start_ns", "int64", "ns", "When its recording began, from the start of the trace.", 0),
+                _c("duration_ns", "int64", "ns", "How long it was recorded.", 0),
+                _c("clock", "text", "", "How its clock was brought to that of the others."),
+                _c(
+                    "error_ns",
+                    "int64",
+                    "ns",
+                    "By how much its times may be off from those of the first process.",
+                ),
+            ),
+        ),
+        Table(
+            "threads",
+            "A thread of the recorded process.",
+            (
+                _c("index", "int32", "", "The recorder's own number of the thread.", 0),
+                _c("os_tid", "int64", "", "The operating system's thread id.", 0),
+                _c("torch_tid", "int64", "", "torch's logical thread id, the `thread` of torch's events.", 0),
+                _c("name", "text", "", "The thread's name."),
+                _c("process", "int64", "", "The process id; -1 where it is the one of the whole trace."),
+                _c(
+                    "rank", "int32", "", "The rank of its process; -1 where it is the one of the whole trace."
+                ),
+                _OF_PROCESS,
+            ),
+        ),
+        Table(
+            "streams",
+            "A queue of a device.",
+            (
+                _c("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
+                _c("device_index", "int32", "", "The index of the device.", 0),
+                _c("number", "int64", "", "The number of the stream on its device.", 0),
+                _c("name", "text", "", "What the source calls it, empty without."),
+                _OF_PROCESS,
+            ),
+        ),
+        Table(
+            "launches",
+            "A host span that started a device span.",
+            (
+                _c("host", "int32", "row of spans", "The host span, innermost."),
+                _c("device", "int32", "row of spans", "The device span."),
+            ),
+        ),
+        Table(
+            "kernels",
+            "How a kernel was launched, as far as its source says.",
+            (
+                _c("span", "int32", "row of spans", "The kernel."),
+                _c("grid_x", "int32", "", "Blocks of the grid in x."),
+                _c("grid_y", "int32", "", "Blocks of the grid in y."),
+                _c("grid_z", "int32", "", "Blocks of the grid in z."),
+                _c("block_x", "int32", "", "Threads of a block in x."),
+                _c("block_y", "int32", "", "Threads of a block in y."),
+                _c("block_z", "int32", "", "Threads of a block in z."),
+                _c("registers", "int32", "", "Registers of a thread."),
+                _c("shared_bytes", "int64", "bytes", "Shared memory of a block."),
+                _c(
+                    "blocks_per_sm",
+                    "float64",
+                    "",
+                    "Blocks of the grid for each multiprocessor of the device.",
+                ),
+                _c("warps_per_sm", "float64", "", "Warps of the grid for each multiprocessor."),
+                _c("occupancy_percent", "float64", "%", "Estimated achieved occupancy."),
+                _c("context", "int64", "", "The context it ran in."),
+                _c("graph", "int64", "", "The captured graph that launched it."),
+                _c("graph_node", "int64", "", "Which node of the graph it is."),
+            ),
+        ),
+        Table(
+            "copies",
+            "What a copy between memories, or the filling of one, moved.",
+            (
+                _c("span", "int32", "row of spans", "The copy or the filling."),
+                _c("bytes", "int64", "bytes", "How much was written."),
+                _c("context", "int64", "", "The context it ran in."),
+                _c("graph", "int64", "", "The captured graph that launched it."),
+                _c("graph_node", "int64", "", "Which node of the graph it is."),
+            ),
+        ),
+        Table(
+            "arguments",
+            "What a source said of its spans beyond what has columns here, each distinct text once.",
+            (_c("json", "text", "", "One JSON object."),),
+        ),
+        Table("allocations", "A block of memory allocated or freed.", _ALLOCATIONS),
+        Table(
+            "operands",
+            "A tensor that an outermost operator was given, by the block its data lies in.",
+            (
+                _c("span", "int32", "row of spans", "The span that was given it."),
+                _c(
+                    "argument",
+                    "int32",
+                    "",
+                    "Which argument of the operator; -1 for a gradient to accumulate.",
+                ),
+                _c("address", "uint64", "", "Where the tensor's storage begins.", 0),
+                _c("bytes", "int64", "bytes", "The size of the storage.", 0),
+                _c("parameter", "int32", "row of parameters", "For a gradient, whose it is."),
+                _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
+                _c("device_index", "int8", "", "The index of the device, -1 without."),
+            ),
+        ),
+        Table(
+            "storages",
+            "A block of memory that a tensor of the program was seen to hold, and what the tensor was for.",
+            (
+                _c("time_ns", "int64", "ns", "When it was seen; below 0 before the recording began.", 0),
+                _c("role", "uint8", "", "What the tensor was: a `StorageRole`.", 0),
+                _c("address", "uint64", "", "Where the storage begins.", 0),
+                _c("bytes", "int64", "bytes", "The size of the storage.", 0),
+                _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
+                _c("device_index", "int8", "", "The index of the device, -1 without."),
+                _c("module", "int32", "row of modules", "The module that holds the tensor or its parameter."),
+                _c("name", "int32", "row of strings", "Its name in the module or in the optimizer.", 0),
+                _OF_PROCESS,
+            ),
+        ),
+        Table(
+            "stacks",
+            "A Python call stack: one more frame on top of its parent. Parents come first.",
+            (
+                _c("parent", "int32", "row of stacks", "The stack of the caller, -1 at the root."),
+                _c("frame", "int32", "row of frames", "The innermost frame."),
+            ),
+        ),
+        Table(
+            "frames",
+            "A line of Python code being executed.",
+            (
+                _c("function", "int32", "row of strings", "The qualified name of the function.", 0),
+                _c("file", "int32", "row of strings", "The file as the interpreter knows it.", 0),
+                _c("line", "int32", "", "The line being executed, from 1.", 0),
+                _c(
+                    "first_line",
+                    "int32",
+                    "",
+                    "The line the function begins in; 0 where it was not recorded.",
+                    0,
+                ),
+            ),
+        ),
+        Table(
+            "modules",
+            "An `nn.Module` instance that was seen running.",
+            (
+                _c("parent", "int32", "row of modules", "The module that holds it, -1 for a root."),
+                _c(
+                    "name",
+                    "int32",
+                    "row of strings",
+                    "Its attribute name in the parent, empty if not known.",
+                    0,
+                ),
+                _c("class", "int32", "row of strings", "Its class.", 0),
+                _c("caller", "int32", "row of modules", "The module that called it when it was first seen."),
+                _c("address", "uint64", "", "Its identity in the process.", 0),
+                _OF_PROCESS,
+                _d(
+                    "path",
+                    "text",
+                    "",
+                    "Its dotted path as `named_modules()` spells it; a root's is its class.",
+                ),
+                _d("depth", "int32", "", "How many modules hold it.", 0),
+                _d("holder", "int32", "row of modules", "The parent or, where none is known, the caller."),
+            ),
+        ),
+        Table(
+            "parameters",
+            "A parameter whose gradient was accumulated.",
+            (
+                _c("module", "int32", "row of modules", "The module that owns it."),
+                _c("name", "int32", "row of strings", "Its attribute name.", 0),
+                _c("address", "uint64", "", "Its identity in the process.", 0),
+            ),
+        ),
+        Table(
+            "shapes",
+            "The inputs of an operator call, each distinct combination once.",
+            (
+                _c("dims", "text", "", "The sizes, as JSON."),
+                _c("types", "text", "", "The types, as JSON."),
+                _c("concrete", "text", "", "Scalar arguments, as JSON."),
+                _c("strides", "text", "", "The strides, as JSON; empty where they were not recorded."),
+            ),
+        ),
+        Table(
+            "counters",
+            "A value sampled over time.",
+            (
+                _c("time_ns", "int64", "ns", "When, from the start of the trace.", 0),
+                _c("name", "int32", "row of strings", "What was measured.", 0),
+                _c("value", "float64", "", "The value.", 0),
+                _OF_PROCESS,
+            ),
+        ),
+        Table(
+            "collectives",
+            "What torch knew of a call between ranks.",
+            (
+                _c("span", "int32", "row of spans", "The span that called for it, or carried it out."),
+                _c("facts", "int32", "row of strings", "What torch knew of it, as JSON.", 0),
+            ),
+        ),
+        Table(
+            "steps",
+            "One step of the training loop.",
+            (
+                _d("number", "int64", "", "The number in `ProfilerStep#N`, or counted from 0.", 0),
+                _d("start_ns", "int64", "ns", "When it began.", 0),
+                _d("duration_ns", "int64", "ns", "How long it took.", 0),
+                _d(
+                    "span",
+                    "int32",
+                    "row of spans",
+                    "The span that marks it, or the optimizer range that ends it.",
+                ),
+                _d("source", "uint8", "", "0: marked by `step()`. 1: found from the optimizer's calls.", 0),
+                _d(
+                    "process_row",
+                    "int32",
+                    "row of processes",
+                    "Whose step it is, in a trace of several processes.",
+                ),
+            ),
+        ),
+        Table(
+            "cycles",
+            "A window in which a session recorded, such as its schedule makes them.",
+            (
+                _c("number", "int64", "", "Its number, from 0, over all cycles of the session.", 0),
+                _c("start_ns", "int64", "ns", "When it began.", 0),
+                _c("duration_ns", "int64", "ns", "How long was recorded.", 0),
+                _OF_PROCESS,
+            ),
+        ),
+        Table(
+            "losses",
+            "Something the trace should hold and does not. Empty means complete.",
+            (
+                _c("what", "text", "", "What is missing or damaged."),
+                _c("count", "int64", "", "How many, at least.", 0),
+                _c("where", "text", "", "In which part of the recording."),
+                _c("why", "text", "", "Why, and what helps."),
+            ),
+        ),
+    )
+}
+"""Every table a trace keeps, by name. `strings` (a list) and `info` (a mapping) stand beside them."""
+
+STEP_SOURCES = ("marked", "optimizer")

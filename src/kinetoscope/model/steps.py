@@ -1,0 +1,91 @@
+"""Which steps a trace has: those the program marked or, failing that, those its optimizer ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.schema import SpanKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+
+MARK = "ProfilerStep#"
+MARKED, OPTIMIZER = 0, 1
+
+
+def find_steps(
+    spans: Columns,
+    optimizer: NDArray[np.bool_],
+    strings: list[str],
+    cycle_start_ns: NDArray[np.int64] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Return the columns of the `steps` table in order of time.
+
+    Spans of the host of kind `step` are the steps; devices only show these again. Without any, a step runs from the end of the most frequent optimizer range to
+    the next one's end, the first from the start of the trace, and the first of a further cycle from the start of that.
+
+    Args:
+        spans: The spans.
+        optimizer: Which of them are optimizer ranges.
+        strings: The string table.
+        cycle_start_ns: When the cycle of each span began, where there are several cycles.
+
+    Returns:
+        `number`, `start_ns`, `duration_ns`, `span`, `source` and `process_row`, which is nobody's.
+    """
+    marked = np.flatnonzero((spans["kind"] == SpanKind.STEP) & (spans["stream"] < 0))
+    if len(marked):
+        marked = marked[np.argsort(spans["start_ns"][marked], kind="stable")]
+        numbers = [_number(strings[name], place) for place, name in enumerate(spans["name"][marked].tolist())]
+        return _columns(numbers, spans["start_ns"][marked], spans["duration_ns"][marked], marked, MARKED)
+    rows = np.flatnonzero(optimizer)
+    if len(rows) == 0:
+        empty = np.zeros(0, dtype=np.int64)
+        return _columns([], empty, empty, empty, OPTIMIZER)
+    names, first, counts = np.unique(spans["name"][rows], return_index=True, return_counts=True)
+    most = np.lexsort((first, -counts))[0]
+    rows = rows[spans["name"][rows] == names[most]]
+    ends = spans["start_ns"][rows] + spans["duration_ns"][rows]
+    order = np.argsort(ends, kind="stable")
+    rows, ends = rows[order], ends[order]
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    starts[0] = min(0, int(spans["start_ns"].min()))
+    if cycle_start_ns is not None:
+        # Between two cycles nothing was recorded, and that time belongs to no step.
+        starts[1:] = np.maximum(starts[1:], cycle_start_ns[rows][1:])
+    return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
+
+
+def step_at(
+    time_ns: NDArray[np.int64], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Return for each time the row of the step it falls in, the latest where steps overlap; -1 outside all."""
+    if len(start_ns) == 0:
+        return np.full(len(time_ns), -1, dtype=np.int32)
+    row = np.searchsorted(start_ns, time_ns, side="right") - 1
+    inside = (row >= 0) & (time_ns < (start_ns + duration_ns)[row])
+    return np.where(inside, row, -1).astype(np.int32)
+
+
+def _number(name: str, place: int) -> int:
+    """Read the number of a step mark; a mark without one is numbered by its place."""
+    digits = name[len(MARK) :]
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else place
+
+
+def _columns(
+    numbers: list[int], start_ns: NDArray[Any], duration_ns: NDArray[Any], span: NDArray[Any], source: int
+) -> dict[str, NDArray[Any]]:
+    """Put the columns of the table together."""
+    return {
+        "number": np.array(numbers, dtype=np.int64),
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+        "span": span,
+        "source": np.full(len(numbers), source, dtype=np.uint8),
+        "process_row": np.full(len(numbers), -1, dtype=np.int32),
+    }

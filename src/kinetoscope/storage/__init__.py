@@ -1,0 +1,1 @@
+"""Our own files, recordings, and tables as Parquet and Arrow files; bytes from any place."""

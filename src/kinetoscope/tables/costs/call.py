@@ -1,0 +1,304 @@
+"""What a formula is to the tables: who it belongs to, and how firmly it counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+# One distinct call of an operator, as formulas see it: sizes, element types and scalar arguments.
+
+Shape = tuple[int, ...]
+
+# How the recorder spells an element type: the C++ name, which differs between compilers for the 64-bit integers.
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
+    "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
+    "c10::Float8_e8m0fnu": "float8_e8m0fnu",
+    "c10::Float4_e2m1fn_x2": "float4_e2m1fn_x2",
+    "c10::complex<c10::Half>": "complex32",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "long int": "int64",
+    "long": "int64",
+    "long long": "int64",
+    "long long int": "int64",
+    "int64_t": "int64",
+    "int": "int32",
+    "short int": "int16",
+    "short": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "short unsigned int": "uint16",
+    "unsigned short": "uint16",
+    "unsigned int": "uint32",
+    "long unsigned int": "uint64",
+    "unsigned long": "uint64",
+    "unsigned long long": "uint64",
+    "bool": "bool",
+    "c10::qint8": "qint8",
+    "c10::quint8": "quint8",
+    "c10::qint32": "qint32",
+}
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex32": 4, "complex64": 8, "complex128": 16,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "uint16": 2, "uint32": 4,
+    "uint64": 8, "bool": 1, "qint8": 1, "quint8": 1, "qint32": 4,
+}  # fmt: skip
+# The numbers of torch's scalar types, as they stand where a call was given a `dtype`.
+SCALAR_TYPES = {
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
+    8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 12: "qint8", 13: "quint8", 14: "qint32",
+    15: "bfloat16", 23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz",
+}  # fmt: skip
+_BARE_POINT = re.compile(r"(?<=\d)\.(?!\d)")
+_NO_TENSOR = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "OptionalTensorList")
+
+
+class Cost(NamedTuple):
+    """What one call costs.
+
+    Attributes:
+        flops: Floating-point operations; None where they cannot be known.
+        bytes: Bytes read and written; None where they cannot be known.
+    """
+
+    flops: int | None
+    bytes: int | None
+
+
+FREE = Cost(0, 0)
+UNKNOWN = Cost(None, None)
+
+
+class OperatorCall:
+    """One call of an operator, by its arguments in the order of its schema.
+
+    This is what a formula given to `kinetoscope.register_flops` receives.
+
+    Attributes:
+        name: The operator's name, such as `mylib::attention`.
+        overload: The overload of its schema, empty where it has none or the trace does not say.
+        shapes: For each argument a tuple of sizes for a tensor, a list of such tuples for a list of tensors, and
+            None for anything else. A tensor without dimensions has `()`.
+        dtypes: For each argument the element type as torch spells it (`float32`, `bfloat16`, `int64` ...), None for
+            what is no tensor and for lists of tensors.
+        values: For each argument the number, truth value, string or list that was passed where it is none of these
+            tensors, and None where the trace does not say.
+    """
+
+    __slots__ = ("dtypes", "name", "overload", "shapes", "values")
+
+    def __init__(
+        self,
+        name: str,
+        shapes: list[Shape | list[Shape] | None],
+        dtypes: list[str | None],
+        values: list[Any],
+        overload: str = "",
+    ) -> None:
+        """Hold the parts; a trace makes these."""
+        self.name = name
+        self.overload = overload
+        self.shapes = shapes
+        self.dtypes = dtypes
+        self.values = values
+
+    def __repr__(self) -> str:
+        """Show the call as it would be written."""
+        return f"OperatorCall({self.name!r}, {self.shapes!r}, {self.dtypes!r}, {self.values!r})"
+
+    def without(self, argument: int) -> OperatorCall:
+        """The same call as if one argument had not been there."""
+        parts: list[list[Any]] = [list(part) for part in (self.shapes, self.dtypes, self.values)]
+        for part in parts:
+            del part[argument]
+        return OperatorCall(self.name, parts[0], parts[1], parts[2], self.overload)
+
+    def shape(self, argument: int) -> Shape:
+        """The sizes of a tensor argument.
+
+        Raises:
+            IndexError: There is no such argument.
+            TypeError: It is no tensor.
+        """
+        found = self.shapes[argument]
+        if not isinstance(found, tuple):
+            raise TypeError(f"argument {argument} of {self.name} is no tensor")
+        return found
+
+    def shape_list(self, argument: int) -> list[Shape]:
+        """The sizes of each tensor of a list argument.
+
+        Raises:
+            IndexError: There is no such argument.
+            TypeError: It is no list of tensors.
+        """
+        found = self.shapes[argument]
+        if not isinstance(found, list):
+            raise TypeError(f"argument {argument} of {self.name} is no list of tensors")
+        return found
+
+    def has_tensor(self, argument: int) -> bool:
+        """Whether a tensor was passed as this argument."""
+        return argument < len(self.shapes) and isinstance(self.shapes[argument], tuple)
+
+    def value(self, argument: int, default: Any = None) -> Any:
+        """The scalar, string or list passed as an argument, or `default` where there is none."""
+        if argument >= len(self.values) or self.values[argument] is None:
+            return default
+        return self.values[argument]
+
+    def whole_list(self, argument: int, default: list[int] | None = None) -> list[int]:
+        """The whole numbers passed as an argument, such as sizes or a padding; one number is a list of one.
+
+        Raises:
+            TypeError: It is something else, or nothing and there is no `default`.
+        """
+        found = self.value(argument, default)
+        values = found if isinstance(found, list) else [found]
+        if not all(type(part) is int for part in values):
+            raise TypeError(f"argument {argument} of {self.name} is no list of whole numbers: {found!r}")
+        return values
+
+    def numel(self, argument: int) -> int:
+        """How many elements a tensor argument has."""
+        return prod(self.shape(argument))
+
+    def item_bytes(self, argument: int) -> int | None:
+        """The size of one element of a tensor argument, None where its type is not known."""
+        dtype = self.dtypes[argument]
+        return None if dtype is None else ITEM_BYTES.get(dtype)
+
+    def bytes(self, argument: int) -> int | None:
+        """The size of a tensor argument, None where its element type is not known; 0 for what is no tensor."""
+        if not self.has_tensor(argument):
+            return 0
+        size = self.item_bytes(argument)
+        return None if size is None else size * self.numel(argument)
+
+    def has_sizes(self) -> bool:
+        """Whether the sizes of any tensor were recorded."""
+        return any(isinstance(shape, tuple) or shape for shape in self.shapes)
+
+    def tensors(self) -> list[int]:
+        """The places of the tensor arguments."""
+        return [place for place, shape in enumerate(self.shapes) if isinstance(shape, tuple)]
+
+    def is_complex(self, argument: int) -> bool:
+        """Whether a tensor argument has complex elements."""
+        dtype = self.dtypes[argument] if argument < len(self.dtypes) else None
+        return dtype is not None and dtype.startswith("complex")
+
+
+class Inputs(NamedTuple):
+    """The inputs of a call without the operator's name, parsed once for all operators that were called alike."""
+
+    shapes: list[Shape | list[Shape] | None]
+    dtypes: list[str | None]
+    values: list[Any]
+
+
+NO_INPUTS = Inputs([], [], [])
+
+
+def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
+    """Read the three texts of a row of `shapes`; None where they are not what a recorder writes."""
+    try:
+        sizes, names = json.loads(dims), json.loads(types or "[]")
+        values = json.loads(concrete or "[]")
+    except (ValueError, RecursionError):
+        return None
+    if not (isinstance(sizes, list) and isinstance(names, list) and isinstance(values, list)):
+        return None
+    names = names + [""] * (len(sizes) - len(names))
+    shapes: list[Shape | list[Shape] | None] = []
+    dtypes: list[str | None] = []
+    for size, name in zip(sizes, names, strict=False):
+        if not isinstance(name, str):
+            return None
+        shape = _shape(size, name)
+        if shape is False:
+            return None
+        shapes.append(shape)
+        dtypes.append(_DTYPES.get(name) if isinstance(shape, tuple) else None)
+    return Inputs(shapes, dtypes, [_value(value) for value in values] + [None] * (len(shapes) - len(values)))
+
+
+def _shape(size: Any, type_name: str) -> Any:
+    """The sizes of one argument: a tuple, a list of tuples or None; False where they are no sizes."""
+    if not isinstance(size, list):
+        return False
+    if size and all(isinstance(part, list) for part in size):
+        inner = [tuple(part) for part in size]
+        return inner if all(map(_are_sizes, inner)) else False
+    if not _are_sizes(size):
+        return False
+    if type_name in _NO_TENSOR and not size:
+        return [] if type_name == "TensorList" else None
+    return tuple(size)
+
+
+def _are_sizes(sizes: Any) -> bool:
+    """Whether all are whole numbers that a dimension can have."""
+    return all(type(size) is int and size >= 0 for size in sizes)
+
+
+def _value(text: Any) -> Any:
+    """A scalar argument as Python value; what is no literal stays text, and nothing is None."""
+    if not isinstance(text, str):
+        return text if isinstance(text, (bool, int, float)) else None
+    if text == "":
+        return None
+    # The recorder writes floats as C++ does (`1.`) and truth values as Python does, also inside lists.
+    spelled = _BARE_POINT.sub(".0", text).replace("True", "true").replace("False", "false")
+    try:
+        value = json.loads(spelled)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, list):
+        # Formulas multiply with these: a text or a list among them would be repeated, not multiplied.
+        return value if all(isinstance(part, (bool, int, float)) for part in value) else text
+    return text if isinstance(value, dict) else value
+
+
+Formula = Callable[[OperatorCall], Cost]
+
+
+class Rule(NamedTuple):
+    """How the cost of one operator is found.
+
+    Attributes:
+        formula: Gives the cost of a call; may raise LookupError, TypeError or ValueError where a call is not as it
+            must be.
+        family: The family of operators, such as `matmul`.
+        deferred: True for an operator that is usually made of others that are recorded too: its own formula counts only
+            where those account for less than half of it.
+    """
+
+    formula: Formula
+    family: str
+    deferred: bool = False
+
+
+def free(call: OperatorCall) -> Cost:
+    """The cost of what neither computes nor touches data."""
+    return FREE
+
+
+def rules(family: str, formulas: dict[Formula, str], *, deferred: bool = False) -> dict[str, Rule]:
+    """Make rules of a mapping from formulas to the names, separated by blanks, of the operators they serve."""
+    return {
+        f"aten::{name}" if "::" not in name else name: Rule(formula, family, deferred)
+        for formula, names in formulas.items()
+        for name in names.split()
+    }

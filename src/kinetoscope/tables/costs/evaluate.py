@@ -1,0 +1,287 @@
+"""The cost of each distinct call of a trace: one evaluation for each name and combination of inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs import (
+    attention,
+    convolution,
+    copying,
+    fourier,
+    indexing,
+    linear_algebra,
+    losses,
+    matmul,
+    normalisation,
+    optimizers,
+    ordering,
+    pointwise,
+    pooling,
+    quantized,
+    recurrent,
+    reductions,
+    registry,
+    sampling,
+    sparse,
+)
+from kinetoscope.tables.costs.call import NO_INPUTS, UNKNOWN, Cost, Inputs, OperatorCall, free, parse_inputs
+from kinetoscope.tables.costs.operator_names import MADE_OF_OTHERS, names
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.costs.call import Rule
+
+
+# All built-in formulas by the name of the operator, and the names that need none.
+
+# Those with formulas of their own stand behind the pointwise ones, which cover many names.
+_FAMILIES = (
+    pointwise, reductions, ordering, normalisation, losses, pooling, sampling, indexing, copying, fourier,
+    linear_algebra, optimizers, quantized, recurrent, attention, convolution, matmul, sparse,
+)  # fmt: skip
+
+# What torch makes of other operators on the devices it ships kernels for, or what only tells something about a tensor.
+_ALSO_MADE_OF_OTHERS = names(
+    """
+    _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _cudnn_init_dropout_state _empty_affine_quantized
+    _empty_per_channel_affine_quantized _make_per_channel_quantized_tensor _nested_tensor_from_tensor_list matmul_backward
+    mkldnn_linear_backward normal_functional rrelu_with_noise_functional _scaled_dot_product_attention_math_for_mps
+    _nested_get_jagged_dummy _nested_get_lengths _nested_get_max_seqlen _nested_get_min_seqlen _nested_get_offsets
+    _nested_get_ragged_idx _nested_compute_contiguous_strides_offsets
+    _amp_foreach_non_finite_check_and_unscale _assert_async _assert_scalar _assert_tensor_metadata
+    _coalesce _coalesced _coalesced_ _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
+    _dimI _dimV _efficientzerotensor _embedding_bag_backward _euclidean_dist _functional_assert_async
+    _functional_assert_scalar _functional_sym_constrain_range _functional_sym_constrain_range_for_size
+    _fused_sdp_choice _has_same_storage_numel _linalg_check_errors _local_scalar_dense _make_dep_token
+    _make_per_tensor_quantized_tensor _nested_tensor_from_mask _nested_tensor_size
+    _nested_tensor_storage_offsets _nested_tensor_strides _new_zeros_with_same_feature_meta _nnz _print
+    _resize_output _resize_output_ _safe_softmax _sparse_addmm _sparse_coo_tensor_with_dims
+    _sparse_coo_tensor_with_dims_and_tensors _sparse_compressed_tensor_with_dims _sparse_log_softmax
+    _sparse_softmax _sparse_sum _sparse_sum_backward _spdiags _to_dense _to_sparse _to_sparse_bsc
+    _to_sparse_bsr _to_sparse_csc _to_sparse_csr _transformer_encoder_layer_fwd _unsafe_view
+    _use_cudnn_ctc_loss _use_miopen_ctc_loss _validate_compressed_sparse_indices adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d affine_grid_generator as_strided_ batch_norm_gather_stats
+    batch_norm_gather_stats_with_counts binary_cross_entropy_with_logits cauchy dense_dim detach_
+    embedding_renorm embedding_renorm_ empty empty_like empty_permuted empty_quantized empty_strided
+    exponential fft_fftfreq fft_rfftfreq full full_like geometric index_put_ is_coalesced is_pinned
+    is_same_size is_set_to lift linalg_eigvals linalg_matrix_exp linalg_pinv log_normal log_softmax
+    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like polygamma_ q_per_channel_axis
+    q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qscheme rand rand_like randn
+    randn_like random record_stream resize resize_ resize_as resize_as_ resize_as_sparse
+    resize_as_sparse_ set set_ softmax sparse_compressed_tensor sparse_coo_tensor sparse_dim sparse_mask
+    sparse_resize sparse_resize_ sparse_resize_and_clear sparse_resize_and_clear_ squeeze_ std_mean
+    sym_constrain_range sym_constrain_range_for_size t_ transpose_ unsqueeze_ uniform zeros zeros_like
+    """
+)
+# Ranges, collectives and the marks that torch's own machinery leaves in a trace.
+_MACHINERY = (
+    "autograd::",
+    "torch::autograd::",
+    "c10d::",
+    "_c10d_functional::",
+    "profiler::",
+    "torch_dynamo",
+    "rpc::",
+)
+_MARKS = frozenset({"detach", "record_param_comms", "[memory]", "[OutOfMemory]"})
+# Kernels that Inductor and Triton made, and the calls that run them unrecorded: the names do not say what is computed.
+_GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
+
+
+@cache
+def built_in() -> dict[str, Rule]:
+    """The built-in rules by full name; made on first use."""
+    found: dict[str, Rule] = {}
+    for family in _FAMILIES:
+        found.update(family.RULES)
+    return found
+
+
+def rule_of(name: str) -> Rule | None:
+    """The built-in rule of an operator; a variant in place has that of the plain one."""
+    return built_in().get(name) or built_in().get(name.removesuffix("_"))
+
+
+def is_made_of_others(name: str) -> bool:
+    """Whether an operator computes nothing but by calling operators that are recorded too."""
+    space, _, base = name.rpartition("::")
+    if space == "aten":
+        return base in MADE_OF_OTHERS or base in _ALSO_MADE_OF_OTHERS
+    return name in _MARKS or name.startswith(_MACHINERY)
+
+
+def is_generated(name: str) -> bool:
+    """Whether something runs kernels that a compiler made, of which nothing else is recorded."""
+    return name.startswith(_GENERATED)
+
+
+def is_range(name: str) -> bool:
+    """Whether something that is recorded like an operator only marks a range, such as a function of TorchScript."""
+    return "::" not in name and not is_generated(name)
+
+
+_LARGEST = 2**63 - 1
+# Where the metadata of a file keeps what formulas of programs gave.
+SAVED_KEY = "registered_costs"
+_parse = lru_cache(maxsize=1 << 16)(parse_inputs)
+
+
+class Standing(IntEnum):
+    """What is known about the cost of a call.
+
+    `FIRM`: a formula that counts. `DEFERRED`: a formula that counts where nothing inside accounts for it. `OTHERS`: an
+    operator that is made of others, which are recorded and count themselves. `RANGE`: no operator at all, such as a
+    marked range. `NO_FORMULA`, `NO_INPUTS`: unknown, for want of a formula or of its inputs.
+    """
+
+    FIRM = 0
+    DEFERRED = 1
+    OTHERS = 2
+    RANGE = 3
+    NO_FORMULA = 4
+    NO_INPUTS = 5
+
+
+@dataclass(frozen=True)
+class DistinctCalls:
+    """The distinct calls of a trace.
+
+    Attributes:
+        of_span: For each span its row here.
+        first: For each row its first span.
+        standing: What is known of its cost, a `Standing`.
+        flops: Operations of one call, 0 where not known.
+        bytes: Bytes moved by one call, -1 where not known.
+        family: The family of its formula, empty without.
+        dtype: The element type it computes in, empty where not known.
+        by_user: Whether the formula is one that the program registered.
+    """
+
+    of_span: NDArray[np.int32]
+    first: NDArray[np.int32]
+    standing: NDArray[np.uint8]
+    flops: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    family: list[str]
+    dtype: list[str]
+    by_user: NDArray[np.bool_]
+
+
+def input_texts(trace: TraceData, shapes: int) -> tuple[str, str, str]:
+    """The three texts of a row of `shapes`, empty for none."""
+    dims, types, concrete = (trace.column("shapes", part) for part in ("dims", "types", "concrete"))
+    return (dims[shapes], types[shapes], concrete[shapes]) if 0 <= shapes < len(dims) else ("", "", "")
+
+
+def parsed_inputs(trace: TraceData, shapes: int) -> Inputs | None:
+    """The inputs that a row of `shapes` holds, or None where they cannot be read."""
+    return _parse(*input_texts(trace, shapes))
+
+
+def saved_costs(kept: object) -> dict[tuple[str, str, str, str], Cost]:
+    """What formulas of programs gave when a file was written, by name and inputs; what is not as it must be is left out."""
+    found = {}
+    for entry in kept if isinstance(kept, list) else []:
+        if isinstance(entry, list) and len(entry) == 6 and all(isinstance(text, str) for text in entry[:4]):
+            flops, size = entry[4:]
+            if type(flops) is int and type(size) is int:
+                found[entry[0], entry[1], entry[2], entry[3]] = Cost(flops, None if size < 0 else size)
+    return found
+
+
+def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
+    """What formulas of programs gave for the distinct calls of a trace, in the form that `saved_costs` reads."""
+    spans = trace.columns("spans")
+    found: list[list[object]] = []
+    for row in np.flatnonzero(calls.by_user & (calls.standing == Standing.FIRM)).tolist():
+        first = calls.first[row]
+        texts = input_texts(trace, int(spans["shapes"][first]))
+        found.append(
+            [trace.strings[spans["name"][first]], *texts, int(calls.flops[row]), int(calls.bytes[row])]
+        )
+    return found
+
+
+def distinct_calls(trace: TraceData) -> DistinctCalls:
+    """Evaluate the cost of every distinct call of a trace."""
+    spans = trace.columns("spans")
+    of_span, first = _core.group(
+        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32)]
+    )
+    count = len(first)
+    found = DistinctCalls(
+        of_span,
+        first,
+        np.zeros(count, np.uint8),
+        np.zeros(count, np.int64),
+        np.full(count, -1, np.int64),
+        [""] * count,
+        [""] * count,
+        np.zeros(count, bool),
+    )
+    saved = saved_costs(trace.info.get(SAVED_KEY))
+    keys = (spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind"))
+    for row, (name, shapes, overload, kind) in enumerate(zip(*keys, strict=True)):
+        call = OperatorCall(
+            trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
+        )
+        known = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
+        _evaluate(found, row, call, kind, known)
+    return found
+
+
+def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, saved: Cost | None) -> None:
+    """Fill in one row: by a formula of the program, by what one gave when the file was written, or by a built-in one."""
+    user = registry.registered(call.name) if registry.any_registered() else None
+    if user is not None or saved is not None:
+        found.by_user[row] = True
+        found.family[row] = "registered"
+        _settle(found, row, Standing.FIRM, saved if user is None else user(call), call)  # type: ignore[arg-type]
+        return
+    if kind != SpanKind.OPERATOR:
+        if kind == SpanKind.BACKWARD:
+            found.standing[row] = Standing.NO_FORMULA if is_generated(call.name) else Standing.OTHERS
+        else:
+            found.standing[row] = Standing.RANGE
+        return
+    rule = rule_of(call.name)
+    if rule is None:
+        if is_made_of_others(call.name):
+            found.standing[row] = Standing.OTHERS
+        else:
+            found.standing[row] = Standing.RANGE if is_range(call.name) else Standing.NO_FORMULA
+        return
+    found.family[row] = rule.family
+    standing = Standing.DEFERRED if rule.deferred else Standing.FIRM
+    try:
+        cost = rule.formula(call)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # Inputs that are not as the operator takes them: of another release, damaged, or made by hand.
+        cost = UNKNOWN
+    if not call.has_sizes() and rule.formula is not free:
+        # Formulas add up the tensors there are: of none they make a scalar, or nothing.
+        cost = Cost(0, None) if cost.flops == 0 else UNKNOWN
+    _settle(found, row, standing, cost, call)
+
+
+def _settle(found: DistinctCalls, row: int, standing: Standing, cost: Cost, call: OperatorCall) -> None:
+    """Keep a cost, or that there is none."""
+    flops, size = cost
+    # Scalars of a damaged trace can be of any type, and so can what is made of them.
+    if type(flops) is not int or not 0 <= flops <= _LARGEST:
+        found.standing[row] = Standing.NO_INPUTS
+        return
+    found.standing[row] = standing
+    found.flops[row] = flops
+    found.bytes[row] = size if type(size) is int and 0 <= size <= _LARGEST else -1
+    found.dtype[row] = next((dtype for dtype in call.dtypes if dtype is not None), "")

@@ -1,0 +1,200 @@
+"""Operations by operator and inputs, and the share of time for which none are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, is_operator
+from kinetoscope.tables.costs.evaluate import Standing
+from kinetoscope.tables.costs.rates import at_peak, per_byte, per_second, share_of_peak, working_ns
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+FLOPS_SCHEMA = Table(
+    "flops",
+    "An operator with one combination of inputs. Those with most operations first; `flops` adds up to the program's total.",
+    (
+        Column("name", "category", "", "Its name."),
+        Column("overload", "category", "", "The overload of its schema."),
+        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
+        Column("types", "category", "", "The types of its inputs, as JSON."),
+        Column("inputs", "category", "", "Its scalar arguments, as JSON."),
+        Column("family", "category", "", "The family of its formula, `registered` for one of the program's."),
+        Column("calls", "int64", "", "How often it was called.", 0),
+        Column("counted", "int64", "", "In how many of these calls its own cost counts; else an operator around or inside counts.", 0),
+        Column("flops", "int64", "", "Operations counted; null where they are not known in any call."),
+        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written in the counted calls; null where not known."),
+        Column("time_ns", "int64", "ns", "Time of the counted calls: on the device where they launched work there, else on the host.", 0),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` by `time_ns`."),
+        Column("arithmetic_intensity", "float64", "FLOP/byte", "`flops` by `bytes_moved`."),
+        Column("peak_percent", "float64", "%", "Share of the device's peak, for matrix work; null where the peak is not known."),
+        Column("covered", "bool", "", "Whether its cost is known in all calls."),
+    ),
+)  # fmt: skip
+FLOPS_COVERAGE_SCHEMA = Table(
+    "flops_coverage",
+    "An operator, and how much of its own time is spent where no formula says what is computed. Most such time first.",
+    (
+        Column("name", "string", "", "Its name."),
+        Column("calls", "int64", "", "How often it was called.", 0),
+        Column("covered_calls", "int64", "", "Calls whose cost is known, or is that of the operators inside or around.", 0),
+        Column("self_ns", "int64", "ns", "Time of all its calls without that of spans inside them.", 0),
+        Column("covered_ns", "int64", "ns", "The part of it in covered calls.", 0),
+        Column("uncovered_ns", "int64", "ns", "The other part.", 0),
+        Column("uncovered_device_ns", "int64", "ns", "Device time of what calls that are not covered launched themselves.", 0),
+        Column("uncovered_percent", "float64", "%", "`uncovered_ns` as a share of the self time of all operators."),
+        Column("why", "category", "", "Why it is not covered: `no formula`, or `inputs` where they were not recorded or do not tell."),
+    ),
+)  # fmt: skip
+_REASONS = ("no formula", "inputs")
+_LACKS = {"no formula": "no formula", "inputs": "no shapes"}
+
+
+def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
+    """Return the `flops` table: one row for each operator and combination of inputs.
+
+    Args:
+        trace: The trace.
+        peak_flops: What each device that the work ran on can do at most, in operations a second: a number, or a mapping from
+            element types to numbers. None for the built-in table and what `register_peak_flops` was told.
+
+    Returns:
+        The table; the meaning of its columns is in `FLOPS_SCHEMA`.
+
+    Raises:
+        ArgumentError: `peak_flops` is no number above 0 and no mapping of such.
+    """
+    costs, spans = costs_of(trace), trace.columns("spans")
+    calls, counts = costs.calls, costs.counted.counts
+    asked = is_operator(trace) | calls.by_user[calls.of_span]
+    groups = len(calls.first)
+    time_ns = np.where(counts, working_ns(trace), 0)
+    ideal = at_peak(trace, costs, peak_flops)
+
+    def add(values: NDArray[Any]) -> NDArray[Any]:
+        return np.bincount(calls.of_span, weights=values, minlength=groups) if groups else np.zeros(0)
+
+    count = _core.group_counts(calls.of_span, groups)
+    counted = add(counts).astype(np.int64)
+    total = _core.group_sums(calls.of_span, groups, np.maximum(costs.flops, 0))
+    moved = _core.group_sums(calls.of_span, groups, np.maximum(costs.bytes_moved, 0))
+    time = _core.group_sums(calls.of_span, groups, time_ns)
+    unknown = add(costs.unknown).astype(np.int64)
+    bytes_unknown = add(costs.bytes_moved < 0) > 0
+    rows = np.flatnonzero(asked[calls.first])
+    shapes, texts = spans["shapes"][calls.first], trace.columns("shapes")
+    overload = spans["overload"][calls.first][rows]
+    families = sorted({family for family in calls.family if family})
+    place = {family: number for number, family in enumerate(families)}
+    total[unknown == count] = -1
+    moved[bytes_unknown] = -1
+    columns: dict[str, Any] = {
+        "name": Labels(spans["name"][calls.first][rows], trace.strings),
+        "overload": Labels(np.where(overload > 0, overload, -1), trace.strings),
+        "shapes": Labels(shapes[rows], texts["dims"]),
+        "types": Labels(shapes[rows], texts["types"]),
+        "inputs": Labels(shapes[rows], texts["concrete"]),
+        "family": Labels(
+            np.array([place.get(family, -1) for family in calls.family], np.int64)[rows], families
+        ),
+        "calls": count[rows],
+        "counted": counted[rows],
+        "flops": total[rows],
+        "bytes_moved": moved[rows],
+        "time_ns": time[rows],
+        "flops_per_s": per_second(total, time)[rows],
+        "arithmetic_intensity": per_byte(total, moved)[rows],
+        "peak_percent": None if ideal is None else share_of_peak(add(ideal), time)[rows],
+        "covered": (unknown == 0)[rows],
+    }
+    order = np.lexsort((-time[rows], -total[rows]))
+    return to_arrow(FLOPS_SCHEMA, columns).take(order)
+
+
+def flops_coverage(trace: TraceData) -> pyarrow.Table:
+    """Return the `flops_coverage` table: one row for each operator that has a call of unknown cost, or none such.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `FLOPS_COVERAGE_SCHEMA`.
+    """
+    costs, spans = costs_of(trace), trace.columns("spans")
+    group_of, first = _core.group([spans["name"]], is_operator(trace))
+    groups = len(first)
+    self_ns, unknown = spans["self_ns"], costs.unknown
+    own = _core.group_sums(group_of, groups, self_ns)
+    lacking = _core.group_sums(group_of, groups, np.where(unknown, self_ns, 0))
+    count = _core.group_counts(group_of, groups)
+    calls = _core.group_sums(group_of, groups, unknown.astype(np.int64))
+    no_formula = unknown & (costs.standing == Standing.NO_FORMULA)
+    without = _core.group_sums(group_of, groups, no_formula.astype(np.int64))
+    whole = int(own.sum())
+    columns: dict[str, Any] = {
+        "name": [trace.strings[name] for name in spans["name"][first].tolist()],
+        "calls": count,
+        "covered_calls": count - calls,
+        "self_ns": own,
+        "covered_ns": own - lacking,
+        "uncovered_ns": lacking,
+        "uncovered_device_ns": _core.group_sums(
+            group_of, groups, np.where(unknown, spans["device_self_ns"], 0)
+        ),
+        "uncovered_percent": lacking * np.float64(100.0 / whole) if whole else np.full(groups, np.nan),
+        "why": Labels(np.where(calls == 0, -1, np.where(without > 0, 0, 1)), _REASONS),
+    }
+    return to_arrow(FLOPS_COVERAGE_SCHEMA, columns).take(np.lexsort((-own, -calls, -lacking)))
+
+
+def covered_percent(trace: TraceData) -> float | None:
+    """The share of the operators' own time, in percent, in which it is known what is computed; None without operators."""
+    unknown, operator = costs_of(trace).unknown, is_operator(trace)
+    self_ns = trace.column("spans", "self_ns")
+    whole = int(self_ns[operator].sum())
+    return 100.0 - 100.0 * int(self_ns[operator & unknown].sum()) / whole if whole else None
+
+
+NO_SHAPES = "FLOPs need the shapes of inputs: record with record_shapes=True, or kinetoscope run --shapes"
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The operations of a whole trace.
+
+    Attributes:
+        flops: How many were counted; None where too little is known of what was computed.
+        covered_percent: The share of the operators' own time in which it is known.
+        why: Why `flops` is None, as a sentence; else empty.
+    """
+
+    flops: int | None
+    covered_percent: float | None
+    why: str = ""
+
+
+def counted_flops(trace: TraceData) -> Counted:
+    """The operations of a trace, or why they are not known: a sum that leaves out a tenth of the time is none."""
+    flops = int(trace.column("spans", "flops").clip(0).sum())
+    if len(trace.columns("shapes")) == 0 and flops == 0:
+        return Counted(None, None, NO_SHAPES)
+    percent = covered_percent(trace)
+    if percent is None or percent >= 100.0 * (1.0 - MOST_UNCOVERED):
+        return Counted(flops, percent)
+    table = flops_coverage(trace)
+    table = table.filter(pc.greater(table["uncovered_ns"], 0)).slice(0, _MOST_NAMES)
+    lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in table.select(["name", "why"]).to_pylist()]
+    known = f"FLOPs are known for only {percent:.1f} % of the operators' time"
+    return Counted(None, percent, f"{known}; not for {', '.join(lacking)}: see the table flops_coverage")

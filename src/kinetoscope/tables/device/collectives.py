@@ -1,0 +1,588 @@
+"""Calls between ranks: how much each moves, in which group, and how long it took as far as the host sees."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.names import stack_texts
+from kinetoscope.model.processes import infos, thread_processes
+from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
+from kinetoscope.tables.device.collective_facts import (
+    CALLS,
+    DESCRIBED,
+    Facts,
+    elements_of,
+    facts_of_call,
+    facts_of_description,
+    facts_of_range,
+    merged,
+    type_named,
+)
+from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.device.work import Sort, busy, device_work
+from kinetoscope.tables.stored import processes, ranks, thread_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+# Which transfer belongs to which call between ranks.
+#
+# A backend such as gloo carries a call out on threads of its own and marks each transfer with a range, `gloo:all_reduce`
+# for example. torch ties the two together by nothing, so they are told by what must hold: the transfer begins after its
+# call, has its name and its number of elements, comes in the order of the calls, and a thread works for one group only.
+
+# What carries out a call; gloo has no reduce_scatter of its own.
+_CARRIED_BY = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
+
+
+@dataclass
+class Transfer:
+    """A range of a backend: one movement of data.
+
+    Attributes:
+        span: Its row of spans.
+        name: What it does, without the backend's mark.
+        backend: Whose range it is.
+        thread: The row of the thread it ran on.
+        start_ns: When it began.
+        end_ns: When it ended.
+        elements: How many elements it was given, -1 if not known.
+        type: The type of the elements as torch names it, empty if not known.
+    """
+
+    span: int
+    name: str
+    backend: str
+    thread: int
+    start_ns: int
+    end_ns: int
+    elements: int = -1
+    type: str = ""
+
+
+@dataclass
+class Call:
+    """A call between ranks, as far as it matters here.
+
+    Attributes:
+        name: What was asked for, such as all_reduce.
+        group: The process group, empty if not known.
+        start_ns: When the call began.
+        elements: How many elements one transfer of it moves, -1 if not known.
+        parts: How many transfers carry it out.
+        transfers: Those that were found.
+    """
+
+    name: str
+    group: str
+    start_ns: int
+    elements: int = -1
+    parts: int = 1
+    transfers: list[Transfer] = field(default_factory=list)
+
+
+def pair(calls: Iterable[Call], transfers: Iterable[Transfer]) -> None:
+    """Give each call its transfers; a transfer belongs to one call at most.
+
+    Args:
+        calls: The calls in order of time; their `transfers` are filled.
+        transfers: The transfers of the same process.
+    """
+    waiting: dict[str, list[Transfer]] = defaultdict(list)
+    for transfer in sorted(transfers, key=lambda transfer: transfer.start_ns):
+        waiting[transfer.name].append(transfer)
+    group_of_thread: dict[int, str] = {}
+    for call in calls:
+        for name in _CARRIED_BY.get(call.name, (call.name,)):
+            found = _fitting(call, waiting[name], group_of_thread)
+            if not found:
+                continue
+            call.transfers = found
+            taken = {transfer.span for transfer in found}
+            waiting[name] = [transfer for transfer in waiting[name] if transfer.span not in taken]
+            if call.group:
+                group_of_thread.update((transfer.thread, call.group) for transfer in found)
+            break
+
+
+def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str]) -> list[Transfer]:
+    """The first transfers that can be those of a call; of a thread of its own group where there is a choice."""
+    own: list[Transfer] = []
+    unknown: list[Transfer] = []
+    for transfer in waiting:
+        if transfer.start_ns < call.start_ns or (
+            call.elements >= 0 and transfer.elements >= 0 and call.elements != transfer.elements
+        ):
+            continue
+        group = group_of_thread.get(transfer.thread)
+        if not call.group or group == call.group:
+            own.append(transfer)
+        elif group is None:
+            unknown.append(transfer)
+        if len(own) == call.parts or len(own) + len(unknown) > 8 * call.parts:
+            break
+    # A thread that nobody has claimed yet may be a second one of the same group, and then comes earlier.
+    both = sorted(own + unknown, key=lambda transfer: transfer.start_ns)
+    return both[: call.parts]
+
+
+# Kernels that carry out calls between ranks: which call each belongs to, what its name says, and what ran beside it.
+
+# NCCL's names, as RCCL has them too, those of vLLM's, SGLang's and torch's own all-reduces, and those of DeepEP.
+_NAMES = (
+    (re.compile(r"(?:(?<!\w)|deep_)ep::.*dispatch", re.IGNORECASE), "dispatch"),
+    (re.compile(r"(?:(?<!\w)|deep_)ep::.*combine", re.IGNORECASE), "combine"),
+    (re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE), "all_reduce"),
+    (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
+    (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
+    (re.compile(r"all_?to_?all", re.IGNORECASE), "all_to_all"),
+    (re.compile(r"send_?recv", re.IGNORECASE), "send_recv"),
+    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
+    (re.compile(r"reduce", re.IGNORECASE), "reduce"),
+)
+_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+_REDUCTION = re.compile(r"_(Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)(?=_)")
+_TYPE = re.compile(
+    r"_(f16|f32|f64|bf16|i8|u8|i32|u32|i64|u64|half|float|double|__nv_bfloat16|int8_t|uint8_t|int32_t|int64_t)(?=[_(]|$)"
+)
+_TYPES = {
+    "f16": "Half", "half": "Half", "f32": "Float", "float": "Float", "f64": "Double", "double": "Double", "bf16": "BFloat16",
+    "__nv_bfloat16": "BFloat16", "i8": "Char", "int8_t": "Char", "u8": "Byte", "uint8_t": "Byte", "i32": "Int",
+    "int32_t": "Int", "i64": "Long", "int64_t": "Long", "u32": "uint32", "u64": "uint64",
+}  # fmt: skip
+UNKNOWN_CALL = "unknown"
+"""The name of a call whose kernel does not say what it does, as NCCL's generic one."""
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """How long the kernels of each call ran.
+
+    Attributes:
+        total_ns: Their durations added up.
+        overlapped_ns: The part of it in which the same device computed too.
+        device: The device of the first, as a place in `device_work(trace).devices`; -1 without kernels.
+    """
+
+    total_ns: NDArray[np.int64]
+    overlapped_ns: NDArray[np.int64]
+    device: NDArray[np.int32]
+
+
+def kernels_of_calls(trace: TraceData, calls: Container[int]) -> dict[int, list[int]]:
+    """The kernels that carried out each call, by its row; those that belong to none of the calls under their own rows."""
+    work, started, parent = device_work(trace), starters(trace), trace.column("spans", "parent")
+    rows = work.rows[work.sort == Sort.COMMUNICATION]
+    rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
+    asked = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
+    found: dict[int, list[int]] = {}
+    for row, host in zip(rows.tolist(), asked.tolist(), strict=True):
+        at = host
+        while at >= 0 and at not in calls:
+            at = int(parent[at])
+        found.setdefault(at if at >= 0 else row, []).append(row)
+    return found
+
+
+def facts_of_kernel(name: str) -> Facts:
+    """Say what a kernel does by its name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
+    short = name.replace("(anonymous namespace)::", "").partition("(")[0]
+    call = next((known for pattern, known in _NAMES if pattern.search(short)), UNKNOWN_CALL)
+    facts = Facts(call)
+    if call in _REDUCTIONS:
+        # For others NCCL names a reduction and a type too, of bytes that it only moves.
+        reduction, element = _REDUCTION.search(short), _TYPE.search(short)
+        facts.reduction = reduction[1].upper() if reduction else ""
+        if element:
+            facts.type, facts.item_bytes = type_named(_TYPES[element[1]])
+    return facts
+
+
+def kernel_times(trace: TraceData, kernels: list[list[int]]) -> KernelTimes:
+    """How long the kernels of each of some calls ran, and how much of it beside computing."""
+    work = device_work(trace)
+    of_call = np.repeat(np.arange(len(kernels)), [len(rows) for rows in kernels])
+    rows = np.array([row for rows in kernels for row in rows], dtype=np.int64)
+    place = np.searchsorted(work.rows, rows)
+    device, start, end = work.device[place], work.start_ns[place], work.end_ns[place]
+    beside = np.zeros(len(rows), dtype=np.int64)
+    for number, when in enumerate(busy(trace)):
+        mine = np.flatnonzero(device == number)
+        beside[mine] = when.compute.within(start[mine], end[mine])
+    totals, hidden = np.zeros((2, len(kernels)), dtype=np.int64)
+    np.add.at(totals, of_call, end - start)
+    np.add.at(hidden, of_call, beside)
+    first = np.full(len(kernels), -1, dtype=np.int32)
+    first[of_call[::-1]] = device[::-1]
+    return KernelTimes(totals, hidden, first)
+
+
+COLLECTIVES_SCHEMA = Table(
+    "collectives",
+    "A call between ranks: a collective, a send, a recv or a barrier. In order of time.",
+    (
+        Column("span", "int32", "row of spans", "The span of the call; of its kernel where no call was seen."),
+        Column("name", "category", "", "What was asked for, for example all_reduce."),
+        Column("backend", "category", "", "What carried it out, for example gloo."),
+        Column("group", "category", "", "The name of the process group; null if shapes were not recorded."),
+        Column("group_description", "category", "", "What the program calls the group."),
+        Column("group_size", "int32", "", "How many ranks the group has."),
+        Column("group_ranks", "category", "", "The global ranks of the group, as JSON."),
+        Column("rank", "int32", "", "The global rank of the process."),
+        Column("group_rank", "int32", "", "Its rank in the group."),
+        Column("peer", "int32", "", "The rank that is the root or, for send and recv, the other side."),
+        Column("reduction", "category", "", "How values are put together, for example SUM."),
+        Column("dtype", "category", "", "The type of the elements, as `torch.dtype` names it."),
+        Column("bytes", "int64", "bytes", "The size of the message: the larger of what the caller gives and gets."),
+        Column("input_bytes", "int64", "bytes", "What the caller gives; null if shapes were not recorded."),
+        Column("output_bytes", "int64", "bytes", "What the caller gets; null if shapes were not recorded."),
+        Column("input_elements", "int64", "", "How many elements the caller gives."),
+        Column("output_elements", "int64", "", "How many elements the caller gets."),
+        Column("input_splits", "category", "", "How many elements go to each rank where they differ, as JSON."),
+        Column("output_splits", "category", "", "How many elements come from each rank where they differ, as JSON."),
+        Column("is_async", "bool", "", "Whether the caller goes on at once; null if shapes were not recorded."),
+        Column("start_ns", "int64", "ns", "When the call began, from the start of the trace."),
+        Column("call_ns", "int64", "ns", "How long the call itself took; the transfer goes on after it."),
+        Column("transfers", "int32", "", "How many kernels of a device, or ranges of the backend on the host, carried it out, as far as"
+               " they were seen.", 0),
+        Column("transfer_span", "int32", "row of spans", "The first of them."),
+        Column("transfer_start_ns", "int64", "ns", "When the first of them began."),
+        Column("transfer_ns", "int64", "ns", "From there to the end of the last, the wait for other ranks included; on a "
+               "device the time of its kernels."),
+        Column("overlapped_ns", "int64", "ns", "On a device, the part of `transfer_ns` in which it computed too; null on the host."),
+        Column("exposed_ns", "int64", "ns", "On a device, the rest of `transfer_ns`."),
+        Column("gb_per_s", "float64", "GB/s", "`bytes` by `transfer_ns`, in 10^9 bytes a second."),
+        Column("bus_gb_per_s", "float64", "GB/s", "The same by what each rank has to send: times 2(n-1)/n for an all_reduce and (n-1)/n for an"
+               " all_gather, reduce_scatter or all_to_all of n ranks, as nccl-tests defines it."),
+        Column("device", "category", "", "The device whose kernels carried it out, such as `cuda:0`."),
+        Column("stream", "int64", "", "The number of the stream they ran in."),
+        Column("queued_ns", "int64", "ns", "From the start of the call to the start of the transfer."),
+        Column("waited_ns", "int64", "ns", "Where the caller waits on the host: from the end of the call to the end of the transfer."),
+        Column("thread", "int64", "", "The operating system's id of the thread that called; null where only a kernel was seen."),
+        Column("step", "int64", "", "The number of the step it began in."),
+        Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
+        Column("module", "category", "", "The path of the module it ran in."),
+        Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
+        Column("process", "int64", "", "The process id."),
+    ),
+)  # fmt: skip
+
+# Backends whose ranges on the host only ask a device for the transfer.
+_ON_DEVICE = ("nccl", "xccl", "hccl")
+_WHOLE_MESSAGES = ("broadcast", "reduce", "send", "recv")
+_PARTS_OF_MESSAGES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+
+@dataclass
+class _Row:
+    """One call: its span, what is known of it, its transfers, and the kernels among these."""
+
+    span: int
+    facts: Facts
+    call: Call
+    kernels: list[int] = field(default_factory=list)
+    backend: str = ""
+
+
+def collectives(trace: TraceData) -> pyarrow.Table:
+    """Return the `collectives` table: one row for each call between ranks.
+
+    Sizes, groups and types are known where shapes were recorded (`record_shapes=True`), or where the backend describes
+    its calls itself.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table, without rows if the process called no other; the meaning of its columns is in `COLLECTIVES_SCHEMA`.
+    """
+    spans = trace.columns("spans")
+    rows = trace.cached("collectives", lambda: _rows(trace))
+    at = np.array([row.span for row in rows], dtype=np.int64)
+    groups = [_groups(known) for known in infos(trace)]
+    whose = thread_processes(trace)[spans["thread"][at]].tolist()
+    facts = [row.facts for row in rows]
+    transfers = [row.call.transfers for row in rows]
+    first = np.array([min((t.start_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
+    last = np.array([max((t.end_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
+    start, duration = spans["start_ns"][at], spans["duration_ns"][at]
+    called = spans["stream"][at] < 0
+    seen, on_device = np.array([bool(found) for found in transfers], dtype=bool), _on_device(trace, rows)
+    known = on_device["device"].ids >= 0
+    waits = seen & ~known & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
+    size = _integers(_message_bytes(fact) for fact in facts)
+    transfer_ns = np.where(known, on_device.pop("total_ns"), np.where(seen, last - first, -1))
+    columns: dict[str, Any] = {
+        "span": at.astype(np.int32),
+        "name": [fact.name for fact in facts],
+        "backend": [
+            row.backend or (row.call.transfers[0].backend if row.call.transfers else None) for row in rows
+        ],
+        "group": [fact.group or None for fact in facts],
+        "group_description": [fact.description or None for fact in facts],
+        "group_size": _integers(fact.size for fact in facts),
+        "group_ranks": [
+            groups[process].get(fact.group) or fact.ranks or None
+            for process, fact in zip(whose, facts, strict=True)
+        ],
+        "rank": ranks(trace)[spans["thread"][at]],
+        "group_rank": _integers(fact.rank for fact in facts),
+        "peer": _integers(fact.peer for fact in facts),
+        "reduction": [fact.reduction or None for fact in facts],
+        "dtype": [fact.type or None for fact in facts],
+        "bytes": size,
+        "input_bytes": _integers(fact.bytes_of(fact.in_elements) for fact in facts),
+        "output_bytes": _integers(fact.bytes_of(fact.out_elements) for fact in facts),
+        "input_elements": _integers(fact.in_elements for fact in facts),
+        "output_elements": _integers(fact.out_elements for fact in facts),
+        "input_splits": [fact.in_splits or None for fact in facts],
+        "output_splits": [fact.out_splits or None for fact in facts],
+        "is_async": None,
+        "start_ns": start,
+        "call_ns": np.where(called, duration, -1),
+        "transfers": _integers(len(found) for found in transfers),
+        "transfer_span": _integers(found[0].span if found else -1 for found in transfers),
+        "transfer_start_ns": first,
+        "transfer_ns": transfer_ns,
+        **on_device,
+        **_speeds(facts, size, transfer_ns),
+        "queued_ns": np.where(seen & called, first - start, -1),
+        "waited_ns": np.where(waits, np.maximum(last - start - duration, 0), -1),
+        "thread": np.where(called, thread_ids(trace)[spans["thread"][at]], -1),
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][at]],
+        "phase": Labels(np.where(called, spans["phase"][at].astype(np.int32), -1), PHASE_NAMES),
+        "module": Labels(spans["module"][at], trace.columns("modules")["path"]),
+        "stack": Labels(spans["stack"][at], stack_texts(trace)),
+        "process": processes(trace)[spans["thread"][at]],
+    }
+    made = to_arrow(COLLECTIVES_SCHEMA, columns)
+    return _with_truth(made, "is_async", [fact.asynchronous for fact in facts])
+
+
+def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
+    """What the kernels of calls come to; nothing for calls that no device carried out."""
+    times = kernel_times(trace, [row.kernels for row in rows])
+    known, streams = times.device >= 0, trace.columns("streams")
+    first = np.array([row.kernels[0] if row.kernels else -1 for row in rows], dtype=np.int64)
+    stream = np.append(trace.column("spans", "stream"), -1)[first]
+    return {
+        "total_ns": times.total_ns,
+        "overlapped_ns": np.where(known, times.overlapped_ns, -1),
+        "exposed_ns": np.where(known, times.total_ns - times.overlapped_ns, -1),
+        "device": Labels(times.device, [device.name for device in device_work(trace).devices]),
+        "stream": np.append(streams["number"], -1)[stream],
+    }
+
+
+def _speeds(
+    facts: list[Facts], size: NDArray[np.int64], time_ns: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
+    """How fast calls moved their messages; null where the size or the time is not known."""
+    known = (size > 0) & (time_ns > 0)
+    speed = np.where(known, size, np.nan) / np.where(known, time_ns, 1)
+    factors = np.array([_bus_factor(fact) for fact in facts], dtype=np.float64)
+    return {"gb_per_s": speed, "bus_gb_per_s": speed * factors}
+
+
+def _bus_factor(facts: Facts) -> float:
+    """What a rank has to send of a message, as a part of it; not a number where that is not known.
+
+    See ``doc/PERFORMANCE.md`` of nccl-tests.
+    """
+    if facts.name in _WHOLE_MESSAGES:
+        return 1.0
+    if facts.size < 1 or facts.name not in _PARTS_OF_MESSAGES:
+        return float("nan")
+    return _PARTS_OF_MESSAGES[facts.name] * (facts.size - 1) / facts.size
+
+
+def _rows(trace: TraceData) -> list[_Row]:
+    """Every call of a trace in order of time, with its transfers."""
+    spans, strings = trace.columns("spans"), trace.strings
+    noted = dict(
+        zip(
+            trace.column("collectives", "span").tolist(),
+            trace.column("collectives", "facts").tolist(),
+            strict=True,
+        )
+    )
+    calls, described, marks = (_rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS))
+    world = _world_size(trace)
+    dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
+    made: dict[int, _Row] = {}
+    for row in calls:
+        shapes = int(spans["shapes"][row])
+        known = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
+        facts = facts_of_call(strings[spans["name"][row]], strings[noted.get(row, 0)], *known)
+        made[row] = _Row(
+            row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]], world)
+        )
+    for row in described:
+        told = facts_of_description(strings[noted.get(row, 0)])
+        around = _ancestor(spans["parent"], row, made)
+        if around >= 0:
+            if told is not None:
+                merged(made[around].facts, told)
+        elif told is None or told.name not in ("init", "wait", "coalesced"):
+            told = told or Facts("")
+            made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED, world))
+    _take_ranges(trace, made, marks)
+    _take_kernels(trace, made, noted, world)
+    found = sorted((row for row in made.values() if row.facts.name), key=lambda row: row.call.start_ns)
+    transfers = []
+    enqueues = len(device_work(trace).rows) > 0
+    for row in marks:
+        backend, _, name = strings[spans["name"][row]].partition(":")
+        if enqueues and backend in _ON_DEVICE:
+            continue
+        start, shapes = int(spans["start_ns"][row]), int(spans["shapes"][row])
+        transfer = Transfer(
+            row, name, backend, int(spans["thread"][row]), start, start + int(spans["duration_ns"][row])
+        )
+        if shapes >= 0:
+            kinds = json.loads(types[shapes] or "[]")
+            transfer.elements, transfer.type = elements_of(dims[shapes]), kinds[0] if kinds else ""
+        transfers.append(transfer)
+    process = thread_processes(trace)[spans["thread"]]
+    for one in sorted({int(process[transfer.span]) for transfer in transfers}):
+        pair(
+            (row.call for row in found if not row.kernels and process[row.span] == one),
+            [transfer for transfer in transfers if process[transfer.span] == one],
+        )
+    for made_row in found:
+        facts, carried = made_row.facts, made_row.call.transfers
+        if carried and not facts.type and facts.in_elements > 0:
+            facts.type, facts.item_bytes = type_named(carried[0].type)
+    return found
+
+
+def _take_ranges(trace: TraceData, made: dict[int, _Row], marks: list[int]) -> None:
+    """Let ranges of a device's backend inside calls say which backend it is, and what a call is that does not say it."""
+    spans, strings = trace.columns("spans"), trace.strings
+    types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
+    for row in marks:
+        backend, name = facts_of_range(strings[spans["name"][row]])
+        around = _ancestor(spans["parent"], row, made) if backend in _ON_DEVICE else -1
+        if around < 0:
+            continue
+        call = made[around]
+        call.backend = call.backend or backend
+        call.facts.name = call.facts.name or name
+        shapes = int(spans["shapes"][row])
+        if shapes >= 0 and not call.facts.type:
+            kinds = json.loads(types[shapes] or "[]")
+            call.facts.type, call.facts.item_bytes = type_named(kinds[0] if kinds else "")
+            if call.facts.in_elements < 0:
+                call.facts.in_elements = elements_of(dims[shapes])
+
+
+def _take_kernels(trace: TraceData, made: dict[int, _Row], noted: dict[int, int], world: int) -> None:
+    """Give each call its kernels; a kernel of none is a row of its own."""
+    spans, strings = trace.columns("spans"), trace.strings
+    for row, kernels in kernels_of_calls(trace, made).items():
+        start_ns = int(spans["start_ns"][row])
+        if row not in made:
+            made[row] = _Row(row, Facts(""), _call(Facts(""), start_ns, "", world))
+        call = made[row]
+        call.kernels = kernels
+        for kernel in kernels:
+            text = strings[spans["name"][kernel]]
+            told, named = facts_of_description(strings[noted.get(kernel, 0)]), facts_of_kernel(text)
+            for facts in (named,) if told is None else (told, named):
+                call.facts.name = call.facts.name or facts.name
+                if facts.name in (call.facts.name, UNKNOWN_CALL):
+                    merged(call.facts, facts)
+            if not call.backend:
+                call.backend = "nccl" if "nccl" in text.lower() else ""
+            start, stream = int(spans["start_ns"][kernel]), int(spans["thread"][kernel])
+            end = start + int(spans["duration_ns"][kernel])
+            call.call.transfers.append(Transfer(kernel, call.facts.name, call.backend, stream, start, end))
+
+
+def _call(facts: Facts, start_ns: int, operator: str, world: int) -> Call:
+    """What the search for a call's transfers needs to know of it."""
+    if facts.name == "barrier":
+        return Call(facts.name, facts.group, start_ns)
+    if operator == "c10d::reduce_scatter_":
+        # One reduction for each rank, of what that rank gets.
+        return Call(
+            facts.name, facts.group, start_ns, facts.out_elements, facts.size if facts.size > 0 else world
+        )
+    if facts.name == "recv":
+        return Call(facts.name, facts.group, start_ns, facts.out_elements)
+    # On the root a scatter is given what all get; its range names the output first.
+    return Call(facts.name, facts.group, start_ns, -1 if facts.name == "scatter" else facts.in_elements)
+
+
+def _rows_named(trace: TraceData, wanted: Any) -> list[int]:
+    """The rows of spans whose name is one of these, or begins with one of the marks."""
+    strings = trace.strings
+    numbers = [
+        number
+        for number, text in enumerate(strings)
+        if (text.startswith(TRANSFER_MARKS) if wanted is TRANSFER_MARKS else text in wanted)
+    ]
+    if not numbers:
+        return []
+    # Devices show ranges of the host again.
+    chosen = np.isin(trace.column("spans", "name"), numbers) & (trace.column("spans", "stream") < 0)
+    rows: list[int] = np.flatnonzero(chosen).tolist()
+    return rows
+
+
+def _ancestor(parent: Any, row: int, wanted: dict[int, _Row]) -> int:
+    """The innermost enclosing span that is one of the wanted, -1 without."""
+    at = int(parent[row])
+    while at >= 0 and at not in wanted:
+        at = int(parent[at])
+    return at
+
+
+def _groups(info: Mapping[str, Any]) -> dict[str, str]:
+    """The global ranks of each process group that existed when the recording began, as JSON, by the group's name."""
+    known = info.get("distributedInfo")
+    listed = known.get("pg_config") if isinstance(known, dict) else None
+    groups: dict[str, str] = {}
+    for group in listed if isinstance(listed, list) else []:
+        if isinstance(group, dict) and isinstance(group.get("pg_name"), str) and group.get("ranks"):
+            groups[group["pg_name"]] = json.dumps(group["ranks"])
+    return groups
+
+
+def _world_size(trace: TraceData) -> int:
+    """How many ranks the job has, 1 if not known."""
+    known = trace.info.get("distributedInfo")
+    told = known.get("world_size") if isinstance(known, dict) else None
+    return told if type(told) is int and told > 0 else 1
+
+
+def _message_bytes(facts: Facts) -> int:
+    """The larger of what goes in and what comes out, -1 if neither is known."""
+    return max(facts.bytes_of(facts.in_elements), facts.bytes_of(facts.out_elements))
+
+
+def _integers(values: Any) -> Any:
+    """A column of numbers."""
+    return np.array(list(values), dtype=np.int64)
+
+
+def _with_truth(table: pyarrow.Table, name: str, values: list[int]) -> pyarrow.Table:
+    """Put a column of truth values in, null where the value is -1."""
+    import pyarrow as pa
+
+    place = table.schema.get_field_index(name)
+    truth = pa.array([None if value < 0 else bool(value) for value in values], pa.bool_())
+    return table.set_column(place, table.schema.field(place), truth)

@@ -1,0 +1,219 @@
+"""Copies between memories, and memory that was filled."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.windows import waiting_calls
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+# From where to where a copy goes, by what its source calls it.
+
+# `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)` of CUPTI and roctracer, `Memcpy M2D` of Intel's tracer.
+_SHORT = re.compile(r"(?<![A-Za-z])([HDPAMS])(?:to|2)([HDPAMS])(?![a-z])")
+_BETWEEN = re.compile(r"\(\s*(\w[\w ]*?)\s*->\s*(\w[\w ]*?)\s*\)")
+_FILLED = re.compile(r"\(\s*(\w[\w ]*?)\s*\)")
+# `CopyHostToDevice`, `hipMemcpyDeviceToHost`, `DEVICE_TO_HOST`.
+_LONG = re.compile(r"(host|device|peer)_?to_?(host|device|peer)", re.IGNORECASE)
+# What Intel calls memory is the host's, shared memory is either's, and an array is memory of a device.
+_SIDES = {"H": "H", "M": "H", "D": "D", "A": "D", "S": "S", "P": "P"}
+_DEVICE_MEMORY = frozenset({"device", "array", "device array"})
+
+
+class Direction(NamedTuple):
+    """Between which sides and which kinds of memory a copy goes; empty where that is not known.
+
+    Attributes:
+        name: `HtoD`, `DtoH`, `DtoD`, `HtoH` or `PtoP`; a filling has none.
+        source: The kind of memory that is read, such as `pageable` or `pinned`.
+        target: The kind of memory that is written.
+    """
+
+    name: str = ""
+    source: str = ""
+    target: str = ""
+
+
+def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
+    """Say from where to where something goes.
+
+    Args:
+        name: What the source calls it.
+        arguments: What else the source said of it, as JSON; empty without.
+        fills: Whether it fills memory and reads none.
+    """
+    told = _told(arguments)
+    if fills:
+        found = _FILLED.search(name)
+        return Direction(target=(found[1] if found else told).lower())
+    between = _BETWEEN.search(name)
+    source, target = (between[1].lower(), between[2].lower()) if between else ("", "")
+    for text in (name, told):
+        if short := _SHORT.search(text):
+            return Direction(f"{_SIDES[short[1]]}to{_SIDES[short[2]]}", source, target)
+        if long := _LONG.search(text):
+            return Direction(f"{long[1][0].upper()}to{long[2][0].upper()}", source, target)
+    if source and target:
+        sides = ("D" if memory in _DEVICE_MEMORY else "H" for memory in (source, target))
+        return Direction("to".join(sides), source, target)
+    return Direction()
+
+
+def _told(arguments: str) -> str:
+    """What ROCm calls the kind and MTIA the direction."""
+    try:
+        known = json.loads(arguments) if arguments else None
+    except ValueError:
+        known = None
+    if isinstance(known, dict):
+        for key in ("kind", "direction"):
+            if isinstance(known.get(key), str):
+                return str(known[key])
+    return ""
+
+
+COPIES_SCHEMA = Table(
+    "copies",
+    "A copy between memories, or the filling of one. In order of time.",
+    (
+        Column("span", "int32", "row of spans", "The span on the device."),
+        Column("name", "category", "", "What its source calls it."),
+        Column("kind", "category", "", "`memcpy` or `memset`."),
+        Column("direction", "category", "", "From host (H), device (D) or another device (P) to which: `HtoD`, `DtoH`, `DtoD`, `PtoP` or `HtoH`;"
+               " null for fillings and where it is not known."),
+        Column("source", "category", "", "The kind of memory that is read: `pageable`, `pinned`, `device` and others."),
+        Column("target", "category", "", "The kind of memory that is written."),
+        Column("bytes", "int64", "bytes", "How much was written; null where it is not known."),
+        Column("start_ns", "int64", "ns", "When it began.", 0),
+        Column("duration_ns", "int64", "ns", "How long it took.", 0),
+        Column("gb_per_s", "float64", "GB/s", "`bytes` by `duration_ns`, in 10^9 bytes a second; null where either is not known."),
+        Column("device_index", "int32", "", "The index of the device."),
+        Column("stream", "int64", "", "The number of the stream."),
+        Column("call", "category", "", "What the host called for it, such as `cudaMemcpyAsync`; null where it is not known."),
+        Column("call_ns", "int64", "ns", "How long that call took."),
+        Column("is_async", "bool", "", "Whether the call is one that may return before the copy is done; null where it is not known."),
+        Column("blocked", "bool", "", "Whether the host waited for it: the call returned when the copy was done, or the operator that asked for it"
+               " waited for the device next; null where the call is not known."),
+        Column("operator", "category", "", "The operator or range that asked for it."),
+        Column("module", "category", "", "The path of the module that operator ran in."),
+        Column("step", "int64", "", "The number of the step it began in."),
+    ),
+)  # fmt: skip
+
+
+def copies(trace: TraceData) -> pyarrow.Table:
+    """Return the `copies` table: one row for each copy between memories and each filling of one.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `COPIES_SCHEMA`.
+    """
+    import pyarrow as pa
+
+    spans, texts, streams = trace.columns("spans"), trace.strings, trace.columns("streams")
+    rows = np.flatnonzero((spans["kind"] == SpanKind.MEMCPY) | (spans["kind"] == SpanKind.MEMSET))
+    rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+    started = starters(trace)
+    call, operator = started.call[rows], started.operator[rows]
+    size, duration = copy_bytes(trace)[rows], spans["duration_ns"][rows]
+    known = (size >= 0) & (duration > 0)
+    place, directions = _directions(trace, rows)
+    names = spans["name"][call]
+    asynchronous = np.array(["async" in text.lower() for text in texts], dtype=bool)[names]
+    columns: dict[str, Any] = {
+        "span": rows,
+        "name": Labels(spans["name"][rows], texts),
+        "kind": Labels(spans["kind"][rows], KIND_NAMES),
+        "direction": _labelled(place, [found.name for found in directions]),
+        "source": _labelled(place, [found.source for found in directions]),
+        "target": _labelled(place, [found.target for found in directions]),
+        "bytes": size,
+        "start_ns": spans["start_ns"][rows],
+        "duration_ns": duration,
+        "gb_per_s": np.where(known, size, np.nan) / np.where(known, duration, 1),
+        "device_index": np.append(streams["device_index"], -1)[spans["stream"][rows]],
+        "stream": np.append(streams["number"], -1)[spans["stream"][rows]],
+        "call": Labels(np.where(call >= 0, names, -1), texts),
+        "call_ns": np.where(call >= 0, spans["duration_ns"][call], -1),
+        "is_async": pa.array(asynchronous, mask=call < 0),
+        "blocked": pa.array(_blocked(trace, rows, call), mask=call < 0),
+        "operator": Labels(np.where(operator >= 0, spans["name"][operator], -1), texts),
+        "module": Labels(
+            np.where(operator >= 0, spans["module"][operator], -1), trace.columns("modules")["path"]
+        ),
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
+    }
+    truths = {name: columns.pop(name) for name in ("is_async", "blocked")}
+    made = to_arrow(COPIES_SCHEMA, columns | dict.fromkeys(truths))
+    for name, values in truths.items():
+        at = made.schema.get_field_index(name)
+        made = made.set_column(at, made.schema.field(at), values)
+    return made
+
+
+def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
+    """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
+
+    def make() -> NDArray[np.int64]:
+        told = trace.columns("copies")
+        found = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
+        known = told["span"] >= 0
+        found[told["span"][known]] = told["bytes"][known]
+        return found
+
+    return trace.cached("copy_bytes", make)
+
+
+def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Direction]]:
+    """The direction of each row as a place in a list; each distinct text is read once."""
+    spans, told = trace.columns("spans"), trace.columns("arguments")["json"]
+    keys = [spans[name][rows] for name in ("name", "arguments")]
+    group, first = _core.group([*keys, spans["kind"][rows].astype(np.int32)])
+    directions = []
+    for row in rows[first].tolist():
+        arguments = int(spans["arguments"][row])
+        fills = spans["kind"][row] == SpanKind.MEMSET
+        text = told[arguments] if arguments >= 0 else ""
+        directions.append(direction_of(trace.strings[spans["name"][row]], text, fills=bool(fills)))
+    return group, directions
+
+
+def _labelled(place: NDArray[np.int32], texts: list[str]) -> Labels:
+    """Strings of which the empty one is null."""
+    shown = np.array([row if text else -1 for row, text in enumerate(texts)], dtype=np.int32)
+    return Labels(shown[place] if len(texts) else place, texts)
+
+
+def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether the host waited for each copy, in the call for it or in a wait of the same operator after that."""
+    spans = trace.columns("spans")
+    start, parent = spans["start_ns"], spans["parent"]
+    end = start + spans["duration_ns"]
+    done = end[rows]
+    found: NDArray[np.bool_] = (call >= 0) & (end[call] >= done)
+    waits = waiting_calls(trace)
+    waits = waits[parent[waits] >= 0]
+    # Calls of one operator follow each other, so its last wait is one for the copy if any is.
+    last = np.full(len(spans) + 1, -1, dtype=np.int32)
+    last[parent[waits]] = waits
+    last[-1] = -1
+    last[:-1][spans["kind"] > SpanKind.BACKWARD] = -1
+    waited = last[np.where(call >= 0, parent[call], -1)]
+    found |= (call >= 0) & (waited >= 0) & (start[waited] >= end[call]) & (end[waited] >= done)
+    return found

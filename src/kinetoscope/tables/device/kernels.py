@@ -1,0 +1,226 @@
+"""Kernels: what ran on devices, added up or one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.device.work import SORT_NAMES, DeviceWork, device_work
+from kinetoscope.tables.host.ops import percent
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+_WAYS = ("name", "launch", "span")
+_SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+_MEANS = ("blocks_per_sm", "warps_per_sm", "occupancy_percent")
+_MOST_OPERATORS = 10
+
+KERNELS_SCHEMA = Table(
+    "kernels",
+    "A kernel: all launches of one name or, if asked for, of one name and size, or each by itself. Largest total time first; one by"
+    " one in order of time.",
+    (
+        Column("name", "category", "", "Its name."),
+        Column("sort", "category", "", "`compute`; `communication` where it moves data between devices; `copy` for what only copies but is called a kernel."),
+        Column("calls", "int64", "", "How many times it ran.", 0),
+        Column("total_ns", "int64", "ns", "How long it ran, all times added up.", 0),
+        Column("mean_ns", "float64", "ns", "The mean of one."),
+        Column("min_ns", "int64", "ns", "The shortest.", 0),
+        Column("max_ns", "int64", "ns", "The longest.", 0),
+        Column("kernel_percent", "float64", "%", "Share of the time of all kernels added up."),
+        Column("device_percent", "float64", "%", "Share of the time of all kernels, copies and fillings added up."),
+        *(Column(size, "int32", "", f"{'Blocks of the grid' if size[0] == 'g' else 'Threads of a block'} in {size[-1]}; null where"
+                 " it is not the same for all.") for size in _SIZES),
+        Column("registers", "int32", "", "Registers of a thread; null where it is not the same for all."),
+        Column("shared_bytes", "int64", "bytes", "Shared memory of a block; null where it is not the same for all."),
+        Column("blocks_per_sm", "float64", "", "Blocks of the grid for each multiprocessor; the mean, each weighted by its time."),
+        Column("warps_per_sm", "float64", "", "Warps of the grid for each multiprocessor; the same mean."),
+        Column("occupancy_percent", "float64", "%", "Estimated achieved occupancy; the same mean."),
+        Column("operator", "category", "", "The operator or range that started most of its time; null where none is known."),
+        Column("operators", "string", "", f"All of them joined by `; `, most time first, at most {_MOST_OPERATORS}."),
+        Column("module", "category", "", "The path of the module that started most of its time; in backward that of the forward operator."),
+        Column("devices", "int64", "", "On how many devices it ran.", 0),
+        Column("streams", "int64", "", "In how many streams it ran.", 0),
+        Column("first_ns", "int64", "ns", "When the first one began.", 0),
+        Column("span", "int32", "row of spans", "One by one: its span, else null."),
+        Column("step", "int64", "", "One by one: the number of the step it began in."),
+        Column("device_index", "int32", "", "The index of its device; null where it ran on several."),
+        Column("stream", "int64", "", "The number of its stream; null where it ran in several."),
+    ),
+)  # fmt: skip
+
+
+def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
+    """Return the `kernels` table.
+
+    Args:
+        trace: The trace.
+        by: `name` for one row for each name, `launch` for one for each name with its grid, block, registers and shared
+            memory, `span` for one for each time a kernel ran.
+
+    Returns:
+        The table; the meaning of its columns is in `KERNELS_SCHEMA`.
+
+    Raises:
+        ArgumentError: Another value of `by`.
+    """
+    if by not in _WAYS:
+        raise ArgumentError(f"by={by!r} is not valid: use one of {', '.join(_WAYS)}")
+    spans, work = trace.columns("spans"), device_work(trace)
+    chosen = spans["kind"][work.rows] == SpanKind.KERNEL
+    rows, sort = work.rows[chosen], work.sort[chosen]
+    told = _launch_columns(trace, rows)
+    name = spans["name"][rows]
+    keys = [name, sort.astype(np.int32)]
+    if by == "span":
+        keys = [np.arange(len(rows), dtype=np.int32)]
+    elif by == "launch":
+        keys += [told[column] for column in (*_SIZES, "registers", "shared_bytes")]
+    group, first = _core.group(keys)
+    groups, duration = len(first), spans["duration_ns"][rows]
+    total = _core.group_sums(group, groups, duration)
+    count = _core.group_counts(group, groups)
+    columns: dict[str, Any] = {
+        "name": Labels(name[first], trace.strings),
+        "sort": Labels(sort[first], SORT_NAMES),
+        "calls": count,
+        "total_ns": total,
+        "mean_ns": total / np.maximum(count, 1),
+        "min_ns": _core.group_min(group, groups, duration),
+        "max_ns": _core.group_max(group, groups, duration),
+        "kernel_percent": percent(total, int(duration.sum())),
+        "device_percent": percent(total, int((work.end_ns - work.start_ns).sum())),
+        **{column: _shared(group, groups, told[column]) for column in (*_SIZES, "registers", "shared_bytes")},
+        **{column: _mean(group, groups, told[column], duration) for column in _MEANS},
+        **_started(trace, rows, group, groups, duration),
+        **_places(trace, work, chosen, rows, group, groups),
+        "first_ns": _core.group_min(group, groups, spans["start_ns"][rows]),
+        "span": rows if by == "span" else np.full(groups, -1),
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]] if by == "span" else np.full(groups, -1),
+    }  # fmt: skip
+    if by == "span":
+        order = np.argsort(columns["first_ns"], kind="stable")
+    else:
+        order = np.argsort(-total, kind="stable")
+    return to_arrow(KERNELS_SCHEMA, columns).take(order)
+
+
+def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """What is known of how each row was launched; -1 or not a number where nothing is."""
+    own = trace.columns("kernels")
+    place = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int32)
+    place[own["span"]] = np.arange(len(own), dtype=np.int32)
+    place[-1] = -1
+    at = place[rows]
+    made: dict[str, NDArray[Any]] = {}
+    for name in (*_SIZES, "registers", "shared_bytes"):
+        made[name] = np.append(own[name], own[name].dtype.type(-1))[at]
+    for name in _MEANS:
+        values = np.append(own[name], -1.0)[at]
+        made[name] = np.where(values >= 0, values, np.nan)
+    return made
+
+
+def _shared(group: NDArray[np.int32], groups: int, values: NDArray[Any]) -> NDArray[np.int64]:
+    """The value of each group where all of it have the same one, else -1."""
+    wide = values.astype(np.int64)
+    least = _core.group_min(group, groups, wide)
+    return np.where(least == _core.group_max(group, groups, wide), least, -1)
+
+
+def _mean(
+    group: NDArray[np.int32], groups: int, values: NDArray[np.float64], weight: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The mean of the known values of each group by weight, or without weight each counting the same; null without any."""
+    known = np.flatnonzero(~np.isnan(values))
+    heavy = np.maximum(weight[known], 1)
+    sums = np.bincount(group[known], values[known] * heavy, minlength=groups)
+    weights = np.bincount(group[known], heavy, minlength=groups)
+    found: NDArray[np.float64] = sums / np.where(weights == 0, np.nan, weights)
+    return found
+
+
+def _started(
+    trace: TraceData,
+    rows: NDArray[np.int64],
+    group: NDArray[np.int32],
+    groups: int,
+    duration: NDArray[np.int64],
+) -> dict[str, Any]:
+    """What started the kernels of each group."""
+    spans, texts = trace.columns("spans"), trace.strings
+    operator = starters(trace).operator[rows]
+    name = np.where(operator >= 0, spans["name"][operator], -1).astype(np.int32)
+    module = np.where(operator >= 0, spans["module"][operator], -1).astype(np.int32)
+    paths = trace.columns("modules")["path"]
+    if groups == len(rows):
+        # Each kernel by itself, which `group` numbers in the order of `rows`.
+        return {
+            "operator": Labels(name, texts),
+            "operators": Labels(name, texts),
+            "module": Labels(module, paths),
+        }
+    most_name, listed = _ranked(group, groups, name, duration, texts)
+    most_module, _ = _ranked(group, groups, module, duration, None)
+    return {
+        "operator": Labels(most_name, texts),
+        "operators": listed,
+        "module": Labels(most_module, paths),
+    }
+
+
+def _ranked(
+    group: NDArray[np.int32],
+    groups: int,
+    value: NDArray[np.int32],
+    duration: NDArray[np.int64],
+    texts: list[str] | None,
+) -> tuple[NDArray[np.int32], list[str | None]]:
+    """For each group the value with the most time, and if there are texts those of its values joined, most time first."""
+    most = np.full(groups, -1, dtype=np.int32)
+    listed: list[list[str]] = [[] for _ in range(groups)] if texts is not None else []
+    rows = np.flatnonzero(value >= 0)
+    if len(rows):
+        pair, first = _core.group([group[rows], value[rows]])
+        time = _core.group_sums(pair, len(first), duration[rows])
+        of_group, of_value = group[rows[first]], value[rows[first]]
+        order = np.lexsort((-time, of_group))
+        leads = np.flatnonzero(np.diff(of_group[order], prepend=-1))
+        most[of_group[order[leads]]] = of_value[order[leads]]
+        if texts is not None:
+            # A few names for each kernel: pairs of kernel and operator, not spans.
+            for number, text in zip(of_group[order].tolist(), of_value[order].tolist(), strict=True):
+                if len(listed[number]) < _MOST_OPERATORS:
+                    listed[number].append(texts[text])
+    return most, ["; ".join(names) if names else None for names in listed]
+
+
+def _places(
+    trace: TraceData,
+    work: DeviceWork,
+    chosen: NDArray[np.bool_],
+    rows: NDArray[np.int64],
+    group: NDArray[np.int32],
+    groups: int,
+) -> dict[str, Any]:
+    """On which devices and in which streams each group ran."""
+    spans, streams = trace.columns("spans"), trace.columns("streams")
+    device, stream = work.device[chosen], spans["stream"][rows]
+    made: dict[str, Any] = {}
+    for name, values in (("devices", device), ("streams", stream)):
+        _, first = _core.group([group, values])
+        made[name] = np.bincount(group[first], minlength=groups)
+    made["device_index"] = _shared(group, groups, streams["device_index"][stream])
+    made["stream"] = np.where(made["streams"] == 1, _shared(group, groups, streams["number"][stream]), -1)
+    made["device_index"] = np.where(made["devices"] == 1, made["device_index"], -1)
+    return made

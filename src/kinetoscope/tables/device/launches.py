@@ -1,0 +1,105 @@
+"""What the host started on devices, and how long it took to begin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.device_time import calls_runtime, started_by, works_on_device
+from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.tables.intervals import united_by
+from kinetoscope.tables.stored import thread_ids
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+LAUNCHES_SCHEMA = Table(
+    "launches",
+    "A call of the host that started work on a device, and that work. In order of time of the calls.",
+    (
+        Column("host", "int32", "row of spans", "The span of the call."),
+        Column("device", "int32", "row of spans", "The span on the device."),
+        Column("host_name", "category", "", "What the host called, such as `cudaLaunchKernel`."),
+        Column("device_name", "category", "", "What ran, for example the kernel."),
+        Column("device_kind", "category", "", "What that is, as in `spans`."),
+        Column("operator", "category", "", "The operator or range that the device time counts for; null where none is known."),
+        Column("operator_span", "int32", "row of spans", "Its span."),
+        Column("thread", "int64", "", "The operating system's id of the thread that called."),
+        Column("device_index", "int32", "", "The index of the device."),
+        Column("stream", "int64", "", "The number of the stream."),
+        Column("correlation", "int64", "", "The number by which the runtime ties the two together."),
+        Column("host_start_ns", "int64", "ns", "When the call began.", 0),
+        Column("host_ns", "int64", "ns", "How long the call took.", 0),
+        Column("device_start_ns", "int64", "ns", "When the work began on the device.", 0),
+        Column("device_ns", "int64", "ns", "How long it ran there.", 0),
+        Column("delay_ns", "int64", "ns", "From the start of the call to the start of the work; below 0 only where the clocks of host and"
+               " device disagree.", 0),
+        Column("queue_ns", "int64", "ns", "The part of `delay_ns` in which its stream was busy with other work; the rest is the cost of the"
+               " launch itself, or a wait for other streams.", 0),
+        Column("step", "int64", "", "The number of the step in which it was called."),
+    ),
+)  # fmt: skip
+
+
+def launches(trace: TraceData) -> pyarrow.Table:
+    """Return the `launches` table: one row for each piece of work that a call of the host started on a device.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `LAUNCHES_SCHEMA`.
+    """
+    spans, own, texts = trace.columns("spans"), trace.columns("launches"), trace.strings
+    known = np.flatnonzero((own["host"] >= 0) & (own["device"] >= 0))
+    known = known[np.argsort(spans["start_ns"][own["host"][known]], kind="stable")]
+    host, device = own["host"][known], own["device"][known]
+    owner = started_by(spans, own)[known]
+    operator = np.where(calls_runtime(spans["kind"][owner]), -1, owner)
+    start = {"host": spans["start_ns"][host], "device": spans["start_ns"][device]}
+    stream, streams = spans["stream"][device], trace.columns("streams")
+    correlation = spans["correlation"][device]
+    columns: dict[str, Any] = {
+        "host": host,
+        "device": device,
+        "host_name": Labels(spans["name"][host], texts),
+        "device_name": Labels(spans["name"][device], texts),
+        "device_kind": Labels(spans["kind"][device], KIND_NAMES),
+        "operator": Labels(np.where(operator >= 0, spans["name"][operator], -1), texts),
+        "operator_span": operator,
+        "thread": thread_ids(trace)[spans["thread"][host]],
+        "device_index": np.append(streams["device_index"], -1)[stream],
+        "stream": np.append(streams["number"], -1)[stream],
+        "correlation": np.where(correlation >= 0, correlation, spans["correlation"][host]),
+        "host_start_ns": start["host"],
+        "host_ns": spans["duration_ns"][host],
+        "device_start_ns": start["device"],
+        "device_ns": spans["duration_ns"][device],
+        "delay_ns": start["device"] - start["host"],
+        "queue_ns": _queued(trace, device, start["host"]),
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][host]],
+    }
+    return to_arrow(LAUNCHES_SCHEMA, columns)
+
+
+def _queued(trace: TraceData, device: NDArray[np.int32], asked_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How long the stream of each device span worked on other things from when it was asked for until it began."""
+    spans = trace.columns("spans")
+    kind, stream, start = spans["kind"], spans["stream"], spans["start_ns"]
+    work = np.flatnonzero(works_on_device(kind) & (stream >= 0))
+    groups = len(trace.columns("streams"))
+    queued = np.zeros(len(device), dtype=np.int64)
+    if groups == 0:
+        return queued
+    sets = united_by(stream[work], groups, start[work], start[work] + spans["duration_ns"][work])
+    order = np.argsort(stream[device], kind="stable")
+    edges = np.searchsorted(stream[device][order], np.arange(groups + 1)).tolist()
+    for number, busy in enumerate(sets):
+        rows = order[edges[number] : edges[number + 1]]
+        queued[rows] = busy.within(asked_ns[rows], start[device[rows]])
+    return queued

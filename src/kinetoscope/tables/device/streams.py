@@ -1,0 +1,199 @@
+"""Devices and their queues: how long they were busy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.processes import PROCESS_COLUMNS, infos, of_processes, rank_of
+from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.tables.device.work import Device, DeviceWork, Sort, device_work
+from kinetoscope.tables.intervals import united_by
+from kinetoscope.tables.memory.peak import device_peaks
+from kinetoscope.tables.memory.timeline import allocator_peak
+from kinetoscope.tables.windows import extent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+_BUSY = (
+    Column("kernels", "int64", "", "How many kernels ran.", 0),
+    Column("copies", "int64", "", "How many copies and fillings ran.", 0),
+    Column("busy_ns", "int64", "ns", "How long any of these ran; what runs at the same time counts once.", 0),
+    Column("compute_ns", "int64", "ns", "How long a kernel computed.", 0),
+    Column("communication_ns", "int64", "ns", "How long a kernel moved data between ranks.", 0),
+    Column("copy_ns", "int64", "ns", "How long memory was copied or filled.", 0),
+    Column("work_ns", "int64", "ns", "The durations of all of them added up, which is above `busy_ns` where some overlap.", 0),
+    Column("first_ns", "int64", "ns", "When the first of them began; null without any."),
+    Column("last_ns", "int64", "ns", "When the last of them ended; null without any."),
+    Column("idle_ns", "int64", "ns", "From the first to the last, how long none ran.", 0),
+    Column("utilisation_percent", "float64", "%", "`busy_ns` of the time from the first to the last; never above 100."),
+    Column("busy_percent", "float64", "%", "`busy_ns` of the whole trace; never above 100."),
+)  # fmt: skip
+
+STREAMS_SCHEMA = Table(
+    "streams",
+    "A queue of a device. By device and number.",
+    (
+        Column("id", "int32", "row of streams", "The row, which the `stream` of spans refers to."),
+        Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
+        Column("device_index", "int32", "", "The index of the device.", 0),
+        Column("number", "int64", "", "The number of the stream on its device.", 0),
+        Column("name", "category", "", "What the source calls it."),
+        *_BUSY,
+    ),
+)
+DEVICES_SCHEMA = Table(
+    "devices",
+    "A device that a process worked on, its queues taken together. By rank, type, index and process.",
+    (
+        Column("device", "category", "", "Its name as torch writes it, such as `cuda:0`."),
+        *PROCESS_COLUMNS,
+        Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
+        Column("device_index", "int32", "", "The index of the device.", 0),
+        Column("model", "category", "", "What its maker calls it, where the trace says so."),
+        Column("memory_bytes", "int64", "bytes", "How much memory it has, where the trace says so."),
+        Column(
+            "allocated_peak_bytes",
+            "int64",
+            "bytes",
+            "The most that its allocator had handed out; null where it did not say.",
+        ),
+        Column(
+            "attributed_peak_bytes",
+            "int64",
+            "bytes",
+            "The most that was live at once of what the trace saw allocated, whatever process"
+            " allocated it; null if no memory of it was recorded.",
+        ),
+        Column(
+            "reserved_peak_bytes",
+            "int64",
+            "bytes",
+            "The most that its allocator held of it; null where it did not say.",
+        ),
+        Column("streams", "int64", "", "How many of its queues worked.", 0),
+        *_BUSY,
+    ),
+)
+
+
+def streams(trace: TraceData) -> pyarrow.Table:
+    """Return the `streams` table: how busy each queue of each device was.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `STREAMS_SCHEMA`.
+    """
+    own, work = trace.columns("streams"), device_work(trace)
+    stream = trace.column("spans", "stream")[work.rows]
+    columns: dict[str, Any] = {
+        "id": np.arange(len(own), dtype=np.int32),
+        **{name: own[name] for name in ("device_type", "device_index", "number")},
+        "name": [name or None for name in own["name"]],
+        **_busy_columns(trace, work, stream, len(own)),
+    }
+    order = np.lexsort((own["number"], own["device_index"], own["device_type"]))
+    return to_arrow(STREAMS_SCHEMA, columns).take(order)
+
+
+def devices(trace: TraceData) -> pyarrow.Table:
+    """Return the `devices` table: how busy each device was, whatever queue its work ran in.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `DEVICES_SCHEMA`.
+    """
+    work = device_work(trace)
+    stream = trace.column("spans", "stream")[work.rows].astype(np.int64)
+    used = np.unique(work.device * np.int64(len(trace.columns("streams"))) + stream)
+    told = [_properties(trace, device) for device in work.devices]
+    columns: dict[str, Any] = {
+        "device": [device.name for device in work.devices],
+        **of_processes(trace, np.array([device.process for device in work.devices], np.int32)),
+        "rank": np.array([device.rank for device in work.devices], dtype=np.int64),
+        "device_type": np.array([device.type for device in work.devices], dtype=np.int64),
+        "device_index": np.array([device.index for device in work.devices], dtype=np.int64),
+        "model": [model for model, _ in told],
+        "memory_bytes": np.array([size for _, size in told], dtype=np.int64),
+        **_memory_columns(trace, work.devices),
+        "streams": np.bincount(used // max(len(trace.columns("streams")), 1), minlength=len(work.devices)),
+        **_busy_columns(trace, work, work.device, len(work.devices)),
+    }
+    return to_arrow(DEVICES_SCHEMA, columns)
+
+
+def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDArray[np.int64]]:
+    """The peaks of the memory of devices."""
+    names = ("allocated_peak_bytes", "attributed_peak_bytes", "reserved_peak_bytes")
+    made = {name: np.full(len(listed), -1, dtype=np.int64) for name in names}
+    if len(trace.columns("allocations")) == 0:
+        return made
+    attributed = {peak.device: peak.attributed_bytes for peak in device_peaks(trace)}
+    ranks = [rank_of(info) for info in infos(trace)]
+    for row, device in enumerate(listed):
+        mine = [place for place, rank in enumerate(ranks) if rank == device.rank]
+        told = allocator_peak(trace, device.type, device.index, np.array(mine) if mine else None)
+        made["allocated_peak_bytes"][row] = told.allocated_bytes
+        made["attributed_peak_bytes"][row] = attributed.get(device.name, -1)
+        made["reserved_peak_bytes"][row] = told.reserved_bytes
+    return made
+
+
+def _busy_columns(
+    trace: TraceData, work: DeviceWork, group: NDArray[np.int32], groups: int
+) -> dict[str, NDArray[Any]]:
+    """What work in each of some groups comes to; a group is a queue or a device."""
+    kernel = trace.column("spans", "kind")[work.rows] == SpanKind.KERNEL
+    first = _core.group_min(group, groups, work.start_ns)
+    last = _core.group_max(group, groups, work.end_ns)
+    count = _core.group_counts(group, groups)
+    made: dict[str, NDArray[Any]] = {
+        "kernels": _core.group_counts(group, groups, (~kernel).view(np.uint8)),
+        "copies": _core.group_counts(group, groups, kernel.view(np.uint8)),
+        "work_ns": _core.group_sums(group, groups, work.end_ns - work.start_ns),
+        "first_ns": np.where(count > 0, first, -1),
+        "last_ns": np.where(count > 0, last, -1),
+    }
+    parts = united_by(group * np.int32(len(Sort)) + work.sort, groups * len(Sort), work.start_ns, work.end_ns)
+    totals = np.array([part.total_ns for part in parts], dtype=np.int64).reshape(groups, len(Sort))
+    for sort, name in zip(Sort, ("compute_ns", "communication_ns", "copy_ns"), strict=True):
+        made[name] = totals[:, sort]
+    whole = united_by(group, groups, work.start_ns, work.end_ns) if groups else []
+    made["busy_ns"] = np.array([part.total_ns for part in whole], dtype=np.int64)
+    made["idle_ns"] = last - first - made["busy_ns"]
+    start_ns, end_ns = extent(trace)
+    made["utilisation_percent"] = _percent(made["busy_ns"], last - first)
+    made["busy_percent"] = _percent(made["busy_ns"], np.full(groups, end_ns - start_ns))
+    return made
+
+
+def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Shares in percent; null where there is no whole."""
+    shares: NDArray[np.float64] = 100.0 * part / np.where(whole == 0, np.nan, whole)
+    return shares
+
+
+def _properties(trace: TraceData, device: Device) -> tuple[str | None, int]:
+    """The model and the memory of a device, as far as the trace says."""
+    listed = trace.info.get("deviceProperties")
+    for told in listed if isinstance(listed, list) else []:
+        if isinstance(told, dict) and told.get("id") == device.index:
+            model, size = told.get("name"), told.get("totalGlobalMem")
+            return (
+                model if isinstance(model, str) and model else None,
+                size if type(size) is int and 0 <= size < 2**63 else -1,
+            )
+    return None, -1

@@ -1,0 +1,223 @@
+"""What devices did: their kernels, copies and fillings, which of it was communication, and on which device it ran."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.model.device_time import works_on_device
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.device.device_types import DeviceType
+from kinetoscope.tables.intervals import Intervals, united_by
+from kinetoscope.tables.stored import rank
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+# Kernels that move data between devices, by their names: NCCL, RCCL (which keeps NCCL's names), MSCCL, oneCCL, HCCL,
+# NVSHMEM, DeepEP and its kin, the all-reduces of vLLM and SGLang, and those of torch's symmetric memory.
+_COMMUNICATES = re.compile(
+    r"nccl|rccl|msccl|oneccl|hccl|nvshmem|(?<!\w)ep::|deep_ep::|quickreduce::"
+    r"|cross_device_reduce|(one|two)_?shot_all_?reduce|all_?reduce_(fusion|(one|two)_?shot)|multimem_(one_shot_)?all_?",
+    re.IGNORECASE,
+)
+# MTIA's copies look like its kernels.
+_COPIES = re.compile(r"dma_|memcpy|memset", re.IGNORECASE)
+# What a source says of a kernel that carries out a call between ranks.
+_CALL_BETWEEN_RANKS = '"Collective name"'
+
+
+class Sort(IntEnum):
+    """What a piece of a device's work is. A moment with several of them counts for the first."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    COPY = 2
+
+
+SORT_NAMES = ("compute", "communication", "copy")
+
+
+@dataclass(frozen=True, order=True)
+class Owner:
+    """Whose a thread is, or a device's work: a process or, in files that say no more of their processes, a rank.
+
+    Attributes:
+        rank: The rank of the process, -1 where it is not known.
+        process: Its row in the table `processes`, -1 in a trace of one process.
+    """
+
+    rank: int
+    process: int
+
+
+@dataclass(frozen=True, order=True)
+class Device:
+    """A device of a process.
+
+    Attributes:
+        rank: The rank of the process, -1 where it is not known.
+        type: torch's device type.
+        index: Its index among the devices of this type.
+        process: The row of the process in the table `processes`, -1 in a trace of one process.
+    """
+
+    rank: int
+    type: int
+    index: int
+    process: int = -1
+
+    @property
+    def owner(self) -> Owner:
+        """Whose work it did."""
+        return Owner(self.rank, self.process)
+
+    @property
+    def name(self) -> str:
+        """As torch writes it, `cuda:0` for example."""
+        known = DeviceType(self.type).name.lower() if self.type in set(DeviceType) else f"device{self.type}"
+        return f"{known}:{self.index}"
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """The work of all devices.
+
+    Attributes:
+        rows: The spans, ascending.
+        sort: What each is: a `Sort`.
+        device: On which of `devices` each ran.
+        devices: The devices in order of rank, type and index, those without work left out.
+        start_ns: When each began.
+        end_ns: When each ended.
+    """
+
+    rows: NDArray[np.int64]
+    sort: NDArray[np.uint8]
+    device: NDArray[np.int32]
+    devices: list[Device]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Busy:
+    """When a device did what; these may overlap.
+
+    Attributes:
+        compute: When a kernel computed.
+        communication: When a kernel communicated.
+        copies: When a copy or filling ran.
+    """
+
+    compute: Intervals
+    communication: Intervals
+    copies: Intervals
+
+
+def device_work(trace: TraceData) -> DeviceWork:
+    """Find the work of all devices, once for a trace."""
+
+    def make() -> DeviceWork:
+        spans = trace.columns("spans")
+        kind, stream = spans["kind"], spans["stream"]
+        rows = np.flatnonzero(works_on_device(kind) & (stream >= 0))
+        sort = np.full(len(rows), Sort.COMPUTE, dtype=np.uint8)
+        communicates, copies = _kernel_names(trace)
+        name = spans["name"][rows]
+        sort[communicates[name] | _told_to_communicate(trace, rows)] = Sort.COMMUNICATION
+        sort[copies[name] | (kind[rows] != SpanKind.KERNEL)] = Sort.COPY
+        device, devices = _devices(trace, rows)
+        start = spans["start_ns"][rows]
+        return DeviceWork(rows, sort, device, devices, start, start + spans["duration_ns"][rows])
+
+    return trace.cached("device_work", make)
+
+
+def busy(trace: TraceData) -> list[Busy]:
+    """When each of `device_work(trace).devices` did what, once for a trace."""
+
+    def make() -> list[Busy]:
+        work = device_work(trace)
+        groups = len(work.devices) * len(Sort)
+        group = work.device * np.int32(len(Sort)) + work.sort
+        sets = united_by(group, groups, work.start_ns, work.end_ns)
+        found = []
+        for first in range(0, groups, len(Sort)):
+            compute, communication, copies = sets[first : first + len(Sort)]
+            found.append(Busy(compute, communication, copies))
+        return found
+
+    return trace.cached("device_busy", make)
+
+
+def thread_ranks(trace: TraceData) -> NDArray[np.int64]:
+    """For each row of `threads`, and for -1, the rank of its process; -1 where it is not known."""
+    own = trace.column("threads", "rank").astype(np.int64)
+    whole = rank(trace)
+    return np.append(np.where(own < 0, -1 if whole is None else whole, own), -1)
+
+
+def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
+    """For each row of `threads`, and for -1, the place of its owner in a list, -1 where nothing is known; and that list."""
+
+    def make() -> tuple[NDArray[np.int64], list[Owner]]:
+        process = np.append(trace.column("threads", "process_row").astype(np.int64), -1)
+        if len(trace.columns("processes")) == 0:
+            process[:] = -1
+        pairs = np.stack([thread_ranks(trace), process], axis=1)
+        distinct, place = np.unique(pairs, axis=0, return_inverse=True)
+        # What nobody knows anything of sorts first, and -1 among the threads is always there.
+        owners = [Owner(rank, row) for rank, row in distinct[1:].tolist()]
+        return place.reshape(-1).astype(np.int64) - 1, owners
+
+    return trace.cached("thread_owners", make)
+
+
+def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each string, as the name of a kernel, whether the kernel communicates, and whether it copies."""
+    spans = trace.columns("spans")
+    seen = np.zeros(len(trace.strings), dtype=bool)
+    seen[spans["name"][spans["kind"] == SpanKind.KERNEL]] = True
+    communicates, copies = np.zeros((2, len(seen)), dtype=bool)
+    for row in np.flatnonzero(seen).tolist():
+        text = trace.strings[row]
+        communicates[row] = _COMMUNICATES.search(text) is not None
+        copies[row] = _COPIES.match(text) is not None
+    return communicates, copies
+
+
+def _told_to_communicate(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of some rows carry out a call between ranks by what their source says of them."""
+    texts = trace.columns("arguments")["json"]
+    told = np.array([*(_CALL_BETWEEN_RANKS in text for text in texts), False])
+    found: NDArray[np.bool_] = told[trace.column("spans", "arguments")[rows]]
+    return found
+
+
+def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Device]]:
+    """On which device each row ran, and the devices."""
+    spans, streams = trace.columns("spans"), trace.columns("streams")
+    owner_of_thread, owners = thread_owners(trace)
+    # A queue is of one device, but queues of equal numbers in several processes may share a row.
+    kinds = len(owners) + 1
+    code = spans["stream"][rows] * np.int64(kinds) + owner_of_thread[spans["thread"][rows]] + 1
+    used = np.zeros(len(streams) * kinds, dtype=bool)
+    used[code] = True
+    types, indices = streams["device_type"].tolist(), streams["device_index"].tolist()
+    known: dict[int, Device] = {}
+    for number in np.flatnonzero(used).tolist():
+        stream, place = divmod(number, kinds)
+        owner = owners[place - 1] if place else Owner(-1, -1)
+        known[number] = Device(owner.rank, types[stream], indices[stream], owner.process)
+    devices = sorted(set(known.values()))
+    place_of = np.zeros(len(used), dtype=np.int32)
+    for number, device in known.items():
+        place_of[number] = devices.index(device)
+    return place_of[code], devices

@@ -1,0 +1,1 @@
+"""Tables of what ran on the host."""

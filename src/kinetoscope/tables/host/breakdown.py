@@ -1,0 +1,209 @@
+"""Where the time of each step went, in parts that add up to it exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.tables.windows import (
+    Windows,
+    checked_by,
+    in_order_of_time,
+    place_columns,
+    recorded_extent,
+    start_up_steps,
+    windows,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+PARTS = ("compute_ns", "communication_ns", "copy_ns", "input_wait_ns", "cpu_bound_ns", "idle_ns")
+"""The parts of a row; together they are `duration_ns`. `docs/devices.md` says which moment counts for which."""
+
+_NAMES = ("compute", "communication", "copies", "waiting for data", "waiting for the CPU", "idle")
+_NAMES_ON_HOST = ("operators", "communication", "copies", "waiting for data", "Python and other", "idle")
+
+
+def part_names(on_host: bool) -> tuple[str, ...]:
+    """What `PARTS` are called; on the host there is no CPU to wait for."""
+    return _NAMES_ON_HOST if on_host else _NAMES
+
+
+BREAKDOWN_SCHEMA = Table(
+    "breakdown",
+    "What a device did in a step, in parts that add up to the step exactly: each moment counts for the first of the parts that"
+    " fits. One row for each step of a process and device, or `cpu` where it used none; for a process without steps one for all that was"
+    " recorded of it. What other processes did counts for none of its moments.",
+    (
+        Column("step", "int64", "", "The number of the step; null for all that was recorded."),
+        Column("process", "int64", "", "The process id."),
+        Column("rank", "int32", "", "The rank of the process."),
+        Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
+        Column("start_up", "bool", "", "Whether the step holds what ran before the training loop, as the first one does that only an"
+               " optimizer's call ends: sums and shares of step time leave it out."),
+        Column("start_ns", "int64", "ns", "When the step began.", 0),
+        Column("duration_ns", "int64", "ns", "How long it took: the sum of the six parts.", 0),
+        Column("compute_ns", "int64", "ns", "A kernel computed; on `cpu` an operator or backward function ran, loading of data left out.", 0),
+        Column("communication_ns", "int64", "ns", "Nothing computed, and a kernel or a backend on the host moved data between ranks.", 0),
+        Column("copy_ns", "int64", "ns", "Neither, and memory was copied or filled.", 0),
+        Column("input_wait_ns", "int64", "ns", "The device did nothing, and the program waited for its data loader.", 0),
+        Column("cpu_bound_ns", "int64", "ns", "The device did nothing, and the program ran without waiting: it had not asked for work in time.", 0),
+        Column("idle_ns", "int64", "ns", "The device did nothing, and the host waited for it or did nothing that is known.", 0),
+        Column("unrecorded_ns", "int64", "ns", "The part of `cpu_bound_ns` in which no operator and no call of a runtime ran: Python between"
+               " operators, or a wait that no profiler sees.", 0),
+    ),
+)  # fmt: skip
+
+
+def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
+    """Return the `breakdown` table: where the time of each step, or of the whole trace, went.
+
+    Args:
+        trace: The trace.
+        by: `step` for one row a step and device; `trace` for one row a device. Without steps both are the same.
+
+    Returns:
+        The table; the meaning of its columns is in `BREAKDOWN_SCHEMA`.
+
+    Raises:
+        ArgumentError: Another value of `by`.
+    """
+    found = windows(trace, checked_by(by))
+    columns = place_columns(trace, found)
+    parts = [_parts(window) for window in found]
+    for name in (*PARTS, "unrecorded_ns"):
+        columns[name] = np.concatenate([part[name] for part in parts] or [np.zeros(0, dtype=np.int64)])
+    return to_arrow(BREAKDOWN_SCHEMA, columns).take(in_order_of_time(columns))
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where the step time of a process went: the rows of `breakdown` of one device added up, start-up left out.
+
+    Attributes:
+        process: The row of the process in `processes`, -1 in a trace of one process.
+        rank: Its rank, -1 where it is not known.
+        device: The device, or `cpu` where the process used none.
+        steps: How many steps that is; 0 where the process has none, and all that was recorded of it counts.
+        duration_ns: How long they took: the sum of the parts.
+        parts_ns: The time of each of `PARTS`.
+    """
+
+    process: int
+    rank: int
+    device: str
+    steps: int
+    duration_ns: int
+    parts_ns: tuple[int, ...]
+
+    @property
+    def working_ns(self) -> int:
+        """The time in which the device worked: computed, communicated or copied; on the host, the time in operators."""
+        return sum(self.parts_ns[:3])
+
+
+def step_time(trace: TraceData) -> list[StepTime]:
+    """Where the step time of each process and device went: the one source of all shares of step time that a person sees."""
+
+    def make() -> list[StepTime]:
+        start_up = np.append(start_up_steps(trace), False)
+        found = []
+        for window in windows(trace, "step"):
+            parts, counts = _parts(window), ~start_up[window.step]
+            owner, device = window.activity.owner, window.activity.device
+            found.append(
+                StepTime(
+                    owner.process,
+                    owner.rank,
+                    "cpu" if device is None else device.name,
+                    int((window.step[counts] >= 0).sum()),
+                    int((window.end_ns - window.start_ns)[counts].sum()),
+                    tuple(int(parts[name][counts].sum()) for name in PARTS),
+                )
+            )
+        return found
+
+    return trace.cached("step_time", make)
+
+
+def busiest_places(trace: TraceData) -> dict[int, StepTime]:
+    """For each process, by its row in `processes`, the device on which it worked most."""
+    places: dict[int, StepTime] = {}
+    for place in step_time(trace):
+        if place.working_ns >= places.setdefault(place.process, place).working_ns:
+            places[place.process] = place
+    return places
+
+
+@dataclass(frozen=True)
+class HostShares:
+    """What the host's spans are shares of, in lists of operators, modules and lines.
+
+    Attributes:
+        counts: Which spans are shown: those in the steps of their process, start-up and the marks of steps left out; of processes
+            without steps, all.
+        own_ns: The self time of these, 0 for all others.
+        whole_ns: The time that shares are of: that of the steps, or all that was recorded.
+        in_steps: Whether it is that of steps.
+    """
+
+    counts: NDArray[np.bool_]
+    own_ns: NDArray[np.int64]
+    whole_ns: int
+    in_steps: bool
+
+
+def host_shares(trace: TraceData, process: int | None = None) -> HostShares:
+    """What lists of the host's work show, and what their shares are of; once for a trace.
+
+    Args:
+        trace: The trace.
+        process: A row of `processes`; None for all processes that have steps or, where none has any, for all.
+    """
+
+    def make() -> HostShares:
+        spans, steps = trace.columns("spans"), trace.columns("steps")
+        counts = host_spans(trace) & (spans["kind"] != SpanKind.STEP)
+        counted = ~start_up_steps(trace)
+        rows = list(range(len(trace.columns("processes")))) or [-1]
+        if process is not None:
+            rows = [process]
+            counts &= trace.column("threads", "process_row")[spans["thread"]] == process
+            counted &= steps["process_row"] == process
+        if counted.any():
+            counts &= np.append(counted, False)[spans["step"]]
+            whole_ns = int(steps["duration_ns"][counted].sum())
+        else:
+            extents = [recorded_extent(trace, row) for row in rows]
+            whole_ns = sum(last - first for first, last in extents)
+        return HostShares(counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()))
+
+    return trace.cached(f"host_shares {process}", make)
+
+
+def _parts(window: Windows) -> dict[str, NDArray[np.int64]]:
+    """Give every moment of some windows to one part."""
+    activity, host = window.activity, window.activity.host
+    communication = activity.communication - activity.compute
+    done = activity.compute | activity.communication
+    copies = activity.copies - done
+    done |= activity.copies
+    loading = host.loading - done
+    done |= host.loading
+    done |= host.waiting
+    # A step is work of the program: inside one, it runs unless a call is known to wait.
+    running = (host.calls | host.ranges | window.in_steps) - done
+    sets = dict(zip(PARTS, (activity.compute, communication, copies, loading, running), strict=False))
+    sets["unrecorded_ns"] = running - host.calls
+    made = {name: part.within(window.start_ns, window.end_ns) for name, part in sets.items()}
+    made["idle_ns"] = window.end_ns - window.start_ns - sum(made[name] for name in PARTS[:-1])
+    return made

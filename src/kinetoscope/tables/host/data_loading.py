@@ -1,0 +1,206 @@
+"""Who loaded data, who waited for it, and how busy they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.loading_names import INFO
+from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.tables.host.loading import loading_spans, sum_by
+from kinetoscope.tables.stored import processes, ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+ROLES = ("loop", "worker", "pinning")
+
+DATA_LOADING_SCHEMA = Table(
+    "data_loading",
+    "A thread that asked for batches, made them or pinned them: the training loop, and workers of a `DataLoader`.",
+    (
+        Column("role", "category", "", "`loop`: asks for batches, and without workers makes them. `worker`: a process that makes them."
+               " `pinning`: a thread that copies them to pinned memory.", 0),
+        Column("process", "int64", "", "The process id; null where it is not known."),
+        Column("rank", "int32", "", "The rank of the process; null where it is not known."),
+        Column("thread", "category", "", "The name of the thread.", 0),
+        Column("loader", "int64", "", "For a worker the number of the loader, counted by the loops over loaders with workers."),
+        Column("worker", "int64", "", "For a worker its number at that loader."),
+        Column("batches", "int64", "", "Batches that it made or, of a loop with workers, asked for.", 0),
+        Column("there_ns", "int64", "ns", "For how long it was there while the trace was recorded.", 0),
+        Column("wait_ns", "int64", "ns", "For a loop: time until its batches were there; without workers, that is the making of them."),
+        Column("longest_wait_ns", "int64", "ns", "For a loop: the longest it waited for one batch."),
+        Column("wait_percent", "float64", "%", "For a loop: `wait_ns` as a part of `there_ns`."),
+        Column("fetch_ns", "int64", "ns", "Time of getting samples from the dataset; null where the making of batches was not recorded."),
+        Column("collate_ns", "int64", "ns", "Time of putting samples together; null likewise."),
+        Column("pin_ns", "int64", "ns", "Time of copying batches to pinned memory; null without."),
+        Column("longest_ns", "int64", "ns", "The longest it took to make one batch; null where none was made."),
+        Column("busy_ns", "int64", "ns", "For a worker and for pinning: time at work.", -1),
+        Column("idle_ns", "int64", "ns", "The rest of `there_ns`: it had nothing to do, or handed a batch over.", -1),
+        Column("busy_percent", "float64", "%", "`busy_ns` as a part of `there_ns`."),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What is known of a worker: who it is and when it was there, by the clock on the wall."""
+
+    process: int
+    loader: int
+    worker: int
+    begun_ns: int
+    ended_ns: int | None
+
+
+def data_loading(trace: TraceData) -> pyarrow.Table:
+    """Return the `data_loading` table.
+
+    Of a loop there are the ranges that torch itself marks; the rest is there if the session was given the source
+    `DataLoading()`, as `kinetoscope.steps` does.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table, loops first, then workers by loader and number; the meaning of its columns is in `DATA_LOADING_SCHEMA`.
+    """
+    loading, workers = loading_spans(trace), _workers(trace)
+    process, rank = processes(trace), ranks(trace)
+    kinds = {field.name: _OfThreads(trace, getattr(loading, field.name)) for field in fields(loading)}
+    rows = []
+    for thread in range(len(process)):
+        calls = {name: kind.calls[thread] for name, kind in kinds.items()}
+        known = None if calls["waits"] else workers.get(int(process[thread]))
+        if known is None and not any(calls.values()):
+            continue
+        row = _row(trace, thread, {name: kind.of(thread) for name, kind in kinds.items()}, known)
+        row |= {"process": process[thread], "rank": rank[thread], "thread": thread}
+        rows.append(row)
+    rows.sort(key=lambda row: [row[name] for name in ("role", "loader", "worker", "thread")])
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in DATA_LOADING_SCHEMA.column_names}
+    columns["role"] = Labels(np.array(columns["role"], dtype=np.int32), ROLES)
+    columns["thread"] = [trace.columns("threads")["name"][row] for row in columns["thread"]]
+    for column in DATA_LOADING_SCHEMA.columns:
+        if column.type != "category":
+            columns[column.name] = np.array(columns[column.name], dtype=column.type)
+    return to_arrow(DATA_LOADING_SCHEMA, columns)
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The spans of one sort on one thread."""
+
+    number: int
+    total_ns: int
+    longest_ns: int
+
+
+class _OfThreads:
+    """Spans of one sort, added up by thread."""
+
+    def __init__(self, trace: TraceData, rows: NDArray[np.int64]) -> None:
+        spans, count = trace.columns("spans"), len(trace.columns("threads"))
+        thread, duration = spans["thread"][rows], spans["duration_ns"][rows]
+        self.calls = np.bincount(thread, minlength=count)
+        self._total = sum_by(thread, duration, count)
+        self._longest = np.full(count, -1, dtype=np.int64)
+        np.maximum.at(self._longest, thread, duration)
+
+    def of(self, thread: int) -> _Calls:
+        """Those of one thread."""
+        return _Calls(int(self.calls[thread]), int(self._total[thread]), int(self._longest[thread]))
+
+
+def _row(trace: TraceData, thread: int, calls: Mapping[str, _Calls], known: _Worker | None) -> dict[str, Any]:
+    """What one thread did."""
+    waits, fetches, collates, pins = (calls[name] for name in ("waits", "fetches", "collates", "pins"))
+    role = "loop" if waits.number else "worker" if fetches.number or known is not None else "pinning"
+    there_ns = _there_ns(trace, thread, known)
+    row: dict[str, Any] = dict.fromkeys(DATA_LOADING_SCHEMA.column_names, -1)
+    row |= {"role": ROLES.index(role), "there_ns": there_ns, "wait_percent": np.nan, "busy_percent": np.nan}
+    # A batch that was made was put together; asking for one may also find that there is none left.
+    row["batches"] = collates.number if fetches.number or role == "worker" else waits.number or pins.number
+    if fetches.number or role == "worker":
+        row["fetch_ns"] = fetches.total_ns - collates.total_ns
+        row["collate_ns"], row["longest_ns"] = collates.total_ns, fetches.longest_ns
+    if pins.number:
+        row["pin_ns"] = pins.total_ns
+    if role == "loop":
+        row["wait_ns"], row["longest_wait_ns"] = waits.total_ns, waits.longest_ns
+        row["wait_percent"] = _percent(waits.total_ns, there_ns)
+    else:
+        busy_ns = fetches.total_ns if role == "worker" else pins.total_ns
+        row |= {"busy_ns": busy_ns, "idle_ns": max(there_ns - busy_ns, 0)}
+        row["busy_percent"] = _percent(busy_ns, there_ns)
+    if known is not None:
+        row |= {"loader": known.loader, "worker": known.worker}
+    return row
+
+
+def _percent(part_ns: int, whole_ns: int) -> float:
+    return 100.0 * part_ns / whole_ns if whole_ns > 0 else np.nan
+
+
+def _workers(trace: TraceData) -> dict[int, _Worker]:
+    """The workers that the session knew, by process; in a trace of several cycles each has told of its own."""
+    cycles = trace.info.get("cycles")
+    told = [trace.info.get(INFO)]
+    told += (
+        [cycle.get(INFO) for cycle in cycles if isinstance(cycle, dict)] if isinstance(cycles, list) else []
+    )
+    found: dict[int, _Worker] = {}
+    for one in told:
+        listed = one.get("workers") if isinstance(one, dict) else None
+        for worker in listed if isinstance(listed, list) else ():
+            made = _worker(worker)
+            if made is not None:
+                before = found.get(made.process)
+                found[made.process] = made if before is None or before.ended_ns is None else before
+    return found
+
+
+def _worker(told: object) -> _Worker | None:
+    """One worker, if what is told of it makes sense; files may come from anywhere."""
+    if not isinstance(told, dict):
+        return None
+    numbers: list[Any] = [told.get(name) for name in ("process", "loader", "worker", "begun_realtime_ns")]
+    if not all(_is_number(number) for number in numbers):
+        return None
+    process, loader, worker, begun = numbers
+    ended = told.get("ended_realtime_ns")
+    return _Worker(process, loader, worker, begun, ended if _is_number(ended) else None)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it fits in a column and can be reckoned with."""
+    return type(value) is int and abs(value) < 2**62
+
+
+def _there_ns(trace: TraceData, thread: int, known: _Worker | None) -> int:
+    """For how long of what was recorded a thread was there; threads that nothing is known of were there all the time."""
+    start, end = _recorded(trace, thread)
+    began = trace.info.get("start_realtime_ns")
+    if known is not None and type(began) is int:
+        start = np.maximum(start, known.begun_ns - began)
+        end = end if known.ended_ns is None else np.minimum(end, known.ended_ns - began)
+    return int(np.maximum(end - start, 0).sum())
+
+
+def _recorded(trace: TraceData, thread: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When the process of a thread was recorded: in its cycles or, as of a worker, those of the first process."""
+    cycles, process = trace.columns("cycles"), thread_processes(trace)[thread]
+    for whose in (process, 0):
+        own = cycles["process_row"] == whose if len(trace.columns("processes")) else cycles["number"] >= 0
+        if own.any():
+            return cycles["start_ns"][own], (cycles["start_ns"] + cycles["duration_ns"])[own]
+    return np.zeros(1, dtype=np.int64), np.array([trace.duration_ns])

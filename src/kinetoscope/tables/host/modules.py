@@ -1,0 +1,213 @@
+"""The tree of `nn.Module` instances, with the time and memory of what ran in each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.assemble import spread_down, sums_below
+from kinetoscope.model.names import module_classes
+from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
+from kinetoscope.model.schema import Column, Phase, SpanKind, Table
+from kinetoscope.model.trace_data import calls_of
+from kinetoscope.tables.host.ops import percent
+from kinetoscope.tables.host.visible import host_spans, host_total_ns
+from kinetoscope.tables.stored import memory_recorded
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.host.breakdown import HostShares
+
+
+# Adding up along the tree of modules.
+
+
+def by_module(trace: TraceData, values: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Add up `values` of the `chosen` spans for each module, submodules left out."""
+    modules = len(trace.columns("modules"))
+    module = trace.column("spans", "module")
+    rows = np.flatnonzero(chosen & (module >= 0))
+    sums = np.zeros(modules, dtype=np.int64)
+    np.add.at(sums, module[rows], values[rows])
+    return sums
+
+
+def with_submodules(trace: TraceData, own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add to each module what its submodules have."""
+    modules = trace.columns("modules")
+    return sums_below(modules["holder"], modules["depth"], own)
+
+
+def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
+    """Order modules as an outline: each followed by what it holds, siblings with the most weight first."""
+    holders = trace.column("modules", "holder").tolist()
+    held: dict[int, list[int]] = {}
+    for row in sorted(range(len(holders)), key=lambda row: (-weight[row], row)):
+        held.setdefault(holders[row], []).append(row)
+    order: list[int] = []
+    waiting = held.get(-1, [])[::-1]
+    while waiting:
+        row = waiting.pop()
+        order.append(row)
+        waiting.extend(held.get(row, [])[::-1])
+    return order
+
+
+MODULES_SCHEMA = Table(
+    "modules",
+    "An `nn.Module` instance. As an outline: each is followed by its submodules, those with the most time first.",
+    (
+        Column("id", "int32", "row of modules", "The row in the trace, which `parent` refers to."),
+        Column("path", "string", "", "Its dotted path as `named_modules()` spells it; a root's is its class."),
+        Column("class", "category", "", "Its class."),
+        Column("depth", "int32", "", "How many modules hold it.", 0),
+        Column("parent", "int32", "row of modules", "The module that holds it."),
+        Column("calls", "int64", "", "How often it was called; null unless module calls were recorded as spans, since"
+               " calls of one module right after each other cannot be told apart by their operators."),
+        Column("call_ns", "int64", "ns", "Time from the start to the end of its calls, whatever ran in them, a call of itself within one"
+               " counted once; null unless module calls were recorded."),
+        Column("call_self_ns", "int64", "ns", "The same without the calls of other modules inside."),
+        Column("operators", "int64", "", "Operators and backward functions that ran in it, submodules left out."),
+        Column("total_operators", "int64", "", "The same, submodules included."),
+        Column("self_ns", "int64", "ns", "Time of what ran in it, submodules left out."),
+        Column("total_ns", "int64", "ns", "The same, submodules included."),
+        Column("total_percent", "float64", "%", "Share of all self time of the trace."),
+        Column("forward_self_ns", "int64", "ns", "The part of `self_ns` outside backward and recomputation."),
+        Column("forward_ns", "int64", "ns", "The part of `total_ns` outside backward and recomputation."),
+        Column("backward_self_ns", "int64", "ns", "The part of `self_ns` in backward, by the operator that caused it."),
+        Column("backward_ns", "int64", "ns", "The part of `total_ns` in backward."),
+        Column("recompute_self_ns", "int64", "ns", "The part of `self_ns` that ran its forward again under activation checkpointing."),
+        Column("recompute_ns", "int64", "ns", "The part of `total_ns` that did."),
+        Column("recompute_percent", "float64", "%", "Share of `recompute_ns` in `total_ns`."),
+        Column("self_bytes", "int64", "bytes", "Host memory allocated minus freed, submodules left out; null if not recorded."),
+        Column("bytes", "int64", "bytes", "The same, submodules included."),
+        Column("device_self_ns", "int64", "ns", "Device time of what was launched in it, in backward by the operator that caused it,"
+               " submodules left out."),
+        Column("device_ns", "int64", "ns", "The same, submodules included."),
+        *PROCESS_COLUMNS,
+    ),
+)  # fmt: skip
+
+
+def _call_times(trace: TraceData, called: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+    """Add up the spans of module calls: with what is in them, and without the module calls in them."""
+    spans = trace.columns("spans")
+    duration, module = spans["duration_ns"], np.append(spans["module"], -1)
+    own = np.where(called, np.arange(len(spans), dtype=np.int32), np.int32(-1))
+    # For each span the module call it is or is in.
+    inside = np.append(spread_down(spans["parent"], spans["depth"], own, -1), np.int32(-1))
+    rows = np.flatnonzero(called)
+    around = inside[spans["parent"][rows]]
+    self_ns = np.where(called, duration, 0)
+    np.subtract.at(self_ns, around[around >= 0], duration[rows[around >= 0]])
+    outermost = called.copy()
+    above = around
+    while (above >= 0).any():
+        outermost[rows[(above >= 0) & (module[above] == module[rows])]] = False
+        above = np.where(above >= 0, inside[spans["parent"][above]], np.int32(-1))
+    return {
+        "call_ns": by_module(trace, duration, outermost),
+        "call_self_ns": by_module(trace, self_ns, called),
+    }
+
+
+def modules(trace: TraceData) -> pyarrow.Table:
+    """Return the `modules` table: one row for each module instance, as an outline.
+
+    Times are sums of self times of spans, so the parts of a module add up to it, and all roots together
+    to no more than the trace. Time in Python between operators counts where a range or a step covers it.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `MODULES_SCHEMA`.
+    """
+    spans, own = trace.columns("spans"), trace.columns("modules")
+    kind, self_ns = spans["kind"], spans["self_ns"]
+    calls = calls_of(trace)
+    everywhere = np.ones(len(spans), dtype=bool) if calls is None else ~calls
+    in_backward = spans["phase"] == Phase.BACKWARD
+    ones = np.ones(len(spans), dtype=np.int64)
+    operator = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
+    on_host = host_spans(trace)
+    again = spans["recompute"] != 0
+    forward = by_module(trace, self_ns, on_host & ~in_backward & ~again)
+    backward = by_module(trace, self_ns, on_host & in_backward & ~again)
+    recompute = by_module(trace, self_ns, on_host & again)
+    operators = by_module(trace, ones, operator)
+    forward_total, backward_total = with_submodules(trace, forward), with_submodules(trace, backward)
+    recompute_total = with_submodules(trace, recompute)
+    called = kind == SpanKind.MODULE
+    total = forward_total + backward_total + recompute_total
+    on_device = by_module(trace, spans["device_self_ns"], everywhere)
+    columns: dict[str, Any] = {
+        "id": np.arange(len(own), dtype=np.int32),
+        "path": own["path"],
+        "class": Labels(np.arange(len(own)), module_classes(trace)),
+        "depth": own["depth"],
+        "parent": own["holder"],
+        "calls": by_module(trace, ones, called) if called.any() else None,
+        "call_ns": None,
+        "call_self_ns": None,
+        "operators": operators,
+        "total_operators": with_submodules(trace, operators),
+        "self_ns": forward + backward + recompute,
+        "total_ns": total,
+        "total_percent": percent(total, host_total_ns(trace)),
+        "forward_self_ns": forward,
+        "forward_ns": forward_total,
+        "backward_self_ns": backward,
+        "backward_ns": backward_total,
+        "recompute_self_ns": recompute,
+        "recompute_ns": recompute_total,
+        "recompute_percent": 100.0 * recompute_total / np.where(total == 0, np.nan, total),
+        "self_bytes": None,
+        "bytes": None,
+        "device_self_ns": on_device,
+        "device_ns": with_submodules(trace, on_device),
+    }
+    columns |= of_processes(trace, own["process_row"])
+    if called.any():
+        columns |= _call_times(trace, called)
+    if memory_recorded(trace):
+        size = by_module(trace, spans["self_bytes"], everywhere)
+        columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}
+    return to_arrow(MODULES_SCHEMA, columns).take(np.array(tree_order(trace, total), dtype=np.int64))
+
+
+def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
+    """The modules as an outline, with what ran in them in the part of a trace that shares are of.
+
+    Modules of several processes (of ranks, say) that have one path and class are one.
+
+    Returns:
+        For each its `id`, `path`, `class`, `depth`, `total_operators`, and `total_ns`, `forward_ns` and `backward_ns`, submodules
+        included.
+    """
+    spans, own = trace.columns("spans"), trace.columns("modules")
+    backward = spans["phase"] == Phase.BACKWARD
+    operator = shares.counts & ((spans["kind"] == SpanKind.OPERATOR) | (spans["kind"] == SpanKind.BACKWARD))
+    sums = {
+        name: with_submodules(trace, by_module(trace, values, chosen))
+        for name, values, chosen in (
+            ("total_ns", shares.own_ns, shares.counts),
+            ("forward_ns", shares.own_ns, shares.counts & ~backward & (spans["recompute"] == 0)),
+            ("backward_ns", shares.own_ns, shares.counts & backward & (spans["recompute"] == 0)),
+            ("total_operators", np.ones(len(spans), np.int64), operator),
+        )
+    }
+    paths, classes, depths = own["path"], module_classes(trace), own["depth"].tolist()
+    alone = len(trace.columns("processes")) == 0
+    alike: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in tree_order(trace, sums["total_ns"]):
+        named = {"path": paths[row], "class": classes[row], "depth": depths[row]}
+        key = (row,) if alone else tuple(named.values())
+        known = alike.setdefault(key, {"id": row, **named, **dict.fromkeys(sums, 0)})
+        known.update({name: known[name] + int(values[row]) for name, values in sums.items()})
+    return list(alike.values())

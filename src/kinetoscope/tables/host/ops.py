@@ -1,0 +1,214 @@
+"""Operators and ranges added up by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.tables.costs.columns import costs_of, group_coverage
+from kinetoscope.tables.costs.rates import per_byte, per_second, working_ns
+from kinetoscope.tables.host.loading import loading_spans
+from kinetoscope.tables.host.visible import elsewhere
+from kinetoscope.tables.stored import memory_recorded
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.host.breakdown import HostShares
+
+OPS_SCHEMA = Table(
+    "ops",
+    "An operator, backward function or range: all spans of one name and kind. Largest self time first.",
+    (
+        Column("name", "string", "", "Its name; all steps together are `ProfilerStep*`."),
+        Column("kind", "category", "", "What it is, as in `spans`."),
+        Column("count", "int64", "", "How many spans."),
+        Column("self_ns", "int64", "ns", "Their time without that of the spans inside them."),
+        Column("total_ns", "int64", "ns", "Their time; where it calls itself, only the outermost counts."),
+        Column("mean_ns", "float64", "ns", "The mean duration of one span."),
+        Column("min_ns", "int64", "ns", "The shortest."),
+        Column("max_ns", "int64", "ns", "The longest."),
+        Column("self_percent", "float64", "%", "Share of all self time."),
+        Column("total_percent", "float64", "%", "Share of all self time that lies in it; never above 100."),
+        Column("self_bytes", "int64", "bytes", "Host memory it allocated minus freed itself; null if not recorded."),
+        Column("bytes", "int64", "bytes", "The same with inner spans; where it calls itself, only the outermost counts."),
+        Column("device_self_ns", "int64", "ns", "Device time of what it launched itself."),
+        Column("device_ns", "int64", "ns", "The same with inner spans; where it calls itself, only the outermost counts."),
+        Column("flops", "int64", "", "Floating-point operations counted at it; null where they are not known for 10 % of its own time, or more."),
+        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` by the time of the calls that count: on the device where they launched"
+               " work there, else their whole time on the host."),
+        Column("arithmetic_intensity", "float64", "FLOP/byte", "Operations by bytes of the calls in which both are known."),
+    ),
+)  # fmt: skip
+
+
+def ops(trace: TraceData) -> pyarrow.Table:
+    """Return the `ops` table: one row for each name and kind of what ran on the host.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `OPS_SCHEMA`.
+    """
+    keys, others = operator_keys(trace), elsewhere(trace)
+    group_of, first = _core.group([keys], None if others is None else ~others)
+    columns = added_up(trace, keys, group_of, first)
+    return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-columns["self_ns"], kind="stable"))
+
+
+def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
+    """The operators, backward functions and calls of a runtime in the part of a trace that shares are of, those with most time first.
+
+    Ranges and steps are none of them: what they hold besides is Python, or a wait.
+
+    Returns:
+        For each its `name`, `kind`, `count` and `self_ns`.
+    """
+    spans, keys = trace.columns("spans"), operator_keys(trace)
+    group_of, first = _core.group([keys], shares.counts & (spans["kind"] != SpanKind.USER_ANNOTATION))
+    kinds, own = spans["kind"][first], _core.group_sums(group_of, len(first), shares.own_ns)
+    names, count = (
+        operator_names(trace, spans["name"][first], kinds),
+        _core.group_counts(group_of, len(first)),
+    )
+    return [
+        {
+            "name": names[row],
+            "kind": KIND_NAMES[kinds[row]],
+            "count": int(count[row]),
+            "self_ns": int(own[row]),
+        }
+        for row in np.argsort(-own, kind="stable").tolist()
+    ]
+
+
+def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
+    """The ranges in the part of a trace that shares are of, by their whole time; those of loading data are the wait for it, and none.
+
+    Returns:
+        For each its `name`, `count`, `total_ns`, in which a range inside one of the same name counts once, and `self_ns`.
+    """
+    spans, keys = trace.columns("spans"), operator_keys(trace)
+    of_loading = loading_spans(trace)
+    ranges = shares.counts & (spans["kind"] == SpanKind.USER_ANNOTATION)
+    for rows in (of_loading.waits, of_loading.fetches, of_loading.collates, of_loading.pins):
+        ranges[rows] = False
+    group_of, first = _core.group([keys], ranges)
+    inner = _core.descends_from_same(spans["parent"], keys)
+    total = _core.group_sums(group_of, len(first), spans["duration_ns"], inner)
+    own, count = (
+        _core.group_sums(group_of, len(first), shares.own_ns),
+        _core.group_counts(group_of, len(first)),
+    )
+    return [
+        {
+            "name": trace.strings[spans["name"][first[row]]],
+            "count": int(count[row]),
+            "total_ns": int(total[row]),
+            "self_ns": int(own[row]),
+        }
+        for row in np.argsort(-total, kind="stable").tolist()
+    ]
+
+
+def added_up(
+    trace: TraceData, keys: NDArray[np.int32], group_of: NDArray[np.int32], first: NDArray[np.int32]
+) -> dict[str, Any]:
+    """The columns of `ops` for groups of spans.
+
+    Args:
+        trace: The trace.
+        keys: A number for each span. Where it is that of a span around it, its time is already in the total of the other.
+        group_of: The group of each span, below 0 for none; of one group are only spans of one name and kind.
+        first: The first span of each group.
+    """
+    spans = trace.columns("spans")
+    groups = len(first)
+    inner = _core.descends_from_same(spans["parent"], keys)
+    duration = spans["duration_ns"]
+    count = _core.group_counts(group_of, groups)
+    own = _core.group_sums(group_of, groups, spans["self_ns"])
+    # What overlaps the nesting (lanes above 0) has no self time, so it has no share either.
+    nested = _core.group_sums(group_of, groups, duration, inner | (spans["lane"] > 0).astype(np.uint8))
+    everything = int(own.sum())
+    kind = spans["kind"][first]
+    columns: dict[str, Any] = {
+        "name": operator_names(trace, spans["name"][first], kind),
+        "kind": Labels(kind, KIND_NAMES),
+        "count": count,
+        "self_ns": own,
+        "total_ns": _core.group_sums(group_of, groups, duration, inner),
+        "mean_ns": _core.group_sums(group_of, groups, duration) / np.maximum(count, 1),
+        "min_ns": _core.group_min(group_of, groups, duration),
+        "max_ns": _core.group_max(group_of, groups, duration),
+        "self_percent": percent(own, everything),
+        "total_percent": percent(nested, everything),
+        "self_bytes": None,
+        "bytes": None,
+        "device_self_ns": _core.group_sums(group_of, groups, spans["device_self_ns"]),
+        "device_ns": _core.group_sums(group_of, groups, spans["device_ns"], inner),
+        **_rates(trace, group_of, groups),
+    }
+    if memory_recorded(trace):
+        columns["self_bytes"] = _core.group_sums(group_of, groups, spans["self_bytes"])
+        columns["bytes"] = _core.group_sums(group_of, groups, spans["bytes"], inner)
+    return columns
+
+
+def _rates(trace: TraceData, group_of: NDArray[np.int32], groups: int) -> dict[str, Any]:
+    """Operations, bytes, and how fast."""
+    costs = costs_of(trace)
+    flops, moved, counts = costs.flops, costs.bytes_moved, costs.counted.counts
+
+    def add(values: NDArray[np.int64], where: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return _core.group_sums(group_of, groups, np.where(where, values, 0))
+
+    def null(values: NDArray[np.int64], of: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Null where a group has unknown members and nothing is known of it."""
+        lacking = _core.group_sums(group_of, groups, (of < 0).astype(np.int64))
+        return np.where((lacking > 0) & (values == 0), -1, values)
+
+    total, size = add(flops, flops > 0), add(moved, moved > 0)
+    total[group_coverage(trace, group_of, groups).lacking] = -1
+    both = (flops >= 0) & (moved > 0)
+    return {
+        "flops": total,
+        "bytes_moved": null(size, moved),
+        "flops_per_s": per_second(total, add(working_ns(trace), counts)),
+        "arithmetic_intensity": per_byte(add(flops, both), add(moved, both)),
+    }
+
+
+def operator_keys(trace: TraceData) -> NDArray[np.int32]:
+    """A number for each span that is equal where name and kind are; steps share one."""
+    spans = trace.columns("spans")
+    kind = spans["kind"]
+    keys: NDArray[np.int32] = spans["name"] * np.int32(len(SpanKind)) + kind
+    steps = kind == SpanKind.STEP
+    if steps.any():
+        keys[steps] = -1
+    return keys
+
+
+def operator_names(trace: TraceData, names: NDArray[np.int32], kinds: NDArray[np.uint8]) -> list[str]:
+    """The names of groups by their first span."""
+    return [
+        "ProfilerStep*" if kind == SpanKind.STEP else trace.strings[name]
+        for name, kind in zip(names.tolist(), kinds.tolist(), strict=True)
+    ]
+
+
+def percent(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
+    """Shares in percent; null where there is no whole."""
+    if whole == 0:
+        return np.full(len(part), np.nan)
+    shares: NDArray[np.float64] = part * np.float64(100.0 / whole)
+    return shares

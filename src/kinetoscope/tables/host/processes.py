@@ -1,0 +1,70 @@
+"""What is shown of a trace of several processes: their tree, and the steps of one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+def process_tree(trace: TraceData) -> list[dict[str, Any]]:
+    """The processes of a trace of several, each before those that it started, and those in the order of their beginning.
+
+    Returns:
+        For each its `row` in the table `processes`, its `name`, `pid`, `rank` and `depth` in the tree, `duration_ns`, and `began`
+        and `ended` in words, empty where nobody said it. Nothing for a trace of one process.
+    """
+    table = trace.columns("processes")
+    entries = trace.info.get("processes")
+    told = (
+        [entry if isinstance(entry, dict) else {} for entry in entries] if isinstance(entries, list) else []
+    )
+    told = [*told, *({} for _ in range(len(table) - len(told)))]
+    pids = table["pid"].tolist()
+    below: dict[int, list[int]] = {}
+    for row, pid in enumerate(pids):
+        parent = told[row].get("recorded_parent", told[row].get("parent_process"))
+        # A process that became another program is there twice: what it was first stands for both.
+        above = pids.index(parent) if parent in pids and parent != pid else -1
+        below.setdefault(above, []).append(row)
+    ordered: list[tuple[int, int]] = []
+    waiting = [(row, 0) for row in reversed(below.pop(-1, []))]
+    while waiting:
+        row, depth = waiting.pop()
+        ordered.append((row, depth))
+        waiting += [(child, depth + 1) for child in reversed(below.pop(row, []))]
+    # Numbers that were used again can make processes each other's parents.
+    ordered += [(row, 0) for left in below.values() for row in left]
+    return [
+        {
+            "row": row,
+            "name": table["name"][row],
+            "pid": pids[row],
+            "rank": int(table["rank"][row]),
+            "depth": depth,
+            "duration_ns": int(table["duration_ns"][row]),
+            "began": str(told[row].get("began", "")),
+            "ended": str(told[row].get("ended", "")),
+        }
+        for row, depth in ordered
+    ]
+
+
+def steps_of_one(trace: TraceData) -> tuple[str, NDArray[np.bool_]]:
+    """Choose the steps that are told of: those of the first process that made any, since ranks step together.
+
+    Returns:
+        That process by name, empty where there is one process alone, and which rows of `steps` are its own.
+    """
+    whose = trace.column("steps", "process_row")
+    if len(trace.columns("processes")) == 0 or len(whose) == 0:
+        return "", np.ones(len(whose), dtype=np.bool_)
+    first = int(whose.min())
+    table = trace.columns("processes")
+    rank = f", rank {table['rank'][first]}" if table["rank"][first] >= 0 else ""
+    return f"{table['name'][first]}{rank}", whose == first

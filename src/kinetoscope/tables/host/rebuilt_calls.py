@@ -1,0 +1,271 @@
+"""Python calls rebuilt from the stacks of operators, for traces in which the calls themselves were not recorded.
+
+A call is seen as long as operators run in it: its slice lasts from the first of them to the last. A function that runs
+no operator has none. Two calls are two slices: the recorder says of each operator how many of the calls around it went
+on since the one before (`spans.kept`). Where a loop inside a call and one around it look alike, the slice says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.host.source_lines import working_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.host.shown_stacks import ShownFrames
+
+
+# The part of `spans.kept` that says how many.
+_KEPT = 0x3FF
+
+# They hold modules and are never called.
+_LISTS = frozenset({"ModuleList", "ModuleDict"})
+
+
+@dataclass(frozen=True)
+class RebuiltCalls:
+    """Calls as columns, in no order.
+
+    Attributes:
+        thread: The row of the thread of each.
+        start_ns: When its first operator began.
+        duration_ns: The time from there to the end of its last.
+        stack: The row of the stack whose innermost frame it is; of a module's call, where it was called.
+        depth: How many calls are around it.
+        module: The row of the module whose call it is, -1 for that of a function.
+        kind: `SpanKind.MODULE` for the call of a module, else `SpanKind.PYTHON`.
+        name: The row of strings with the name of the function, or of the module's class.
+        unsure: Whether it may be several calls.
+    """
+
+    thread: NDArray[np.int32]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    stack: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    module: NDArray[np.int32]
+    kind: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    unsure: NDArray[np.bool_]
+
+
+def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
+    """Rebuild the calls of a trace whose session asked for Python stacks, or those of modules if for these alone.
+
+    Args:
+        trace: The trace.
+        shown: Its stacks, without the frames that are not shown.
+
+    Returns:
+        The calls; None where nobody asked, where there are no stacks, and where calls were recorded.
+    """
+    spans = trace.columns("spans")
+    kind = spans["kind"]
+    functions = bool(trace.info.get("with_stack"))
+    modules = (functions or bool(trace.info.get("with_modules"))) and not (kind == SpanKind.MODULE).any()
+    if not (functions or modules) or (kind == SpanKind.PYTHON).any():
+        return None
+    stack, module, parent = spans["own_stack"], spans["own_module"], spans["parent"]
+    # A range goes on when the call that began it has returned: it ran in what called that.
+    ranges = np.flatnonzero((kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP))
+    if len(ranges):
+        stack = stack.copy()
+        stack[ranges] = np.append(working_stacks(trace), -1)[stack[ranges]]
+    kept = spans["kept"]
+    inside = (parent >= 0) & (kept & _KEPT == 0) & (stack == stack[parent]) & (module == module[parent])
+    events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & ~inside)
+    if len(events) == 0:
+        return None
+    # The row -1, of what ran in no module, comes first.
+    pairs = stack[events].astype(np.int64) * (len(trace.columns("modules")) + 1) + module[events] + 1
+    distinct, path = np.unique(pairs, return_inverse=True)
+    paths = _Paths(trace, shown, functions, modules)
+    begins, steps = [0], list[_Step]()
+    for place, of_module in zip(*np.divmod(distinct, len(trace.columns("modules")) + 1), strict=True):
+        steps += paths.of(int(place), int(of_module) - 1)
+        begins.append(len(steps))
+    keys: dict[tuple[int, int, int], int] = {}
+    made = _core.rebuild_calls(
+        spans["thread"][events],
+        spans["start_ns"][events],
+        # A step ends in another call than it began in, and is work of neither.
+        np.where(kind[events] == SpanKind.STEP, -1, spans["duration_ns"][events]),
+        path.reshape(-1).astype(np.int32),
+        kept[events],
+        np.array(begins, np.int32),
+        np.array([keys.setdefault(step.key, len(keys)) for step in steps], np.int32),
+        np.array([step.frames for step in steps], np.int32),
+    )
+    step = made["step"]
+    if len(step) == 0:
+        return None
+    of_stack = np.array([step.stack for step in steps], np.int32)[step]
+    of_module = np.array([step.module for step in steps], np.int32)[step]
+    is_module = of_module >= 0
+    function = np.append(trace.columns("frames")["function"], 0)[
+        np.append(trace.columns("stacks")["frame"], -1)[of_stack]
+    ]
+    class_name = np.append(trace.columns("modules")["class"], 0)[of_module]
+    return RebuiltCalls(
+        made["thread"],
+        made["start_ns"],
+        made["duration_ns"],
+        of_stack,
+        made["depth"],
+        of_module,
+        kind=np.where(is_module, np.uint8(SpanKind.MODULE), np.uint8(SpanKind.PYTHON)),
+        name=np.where(is_module, class_name, function).astype(np.int32),
+        unsure=made["unsure"].astype(np.bool_),
+    )
+
+
+def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls) -> NDArray[np.int64]:
+    """The order, as that of spans, of some spans followed by calls rebuilt of them.
+
+    Of what begins at the same time the longer one is around the other, and a call around what runs in it.
+
+    Args:
+        spans: The columns `thread`, `start_ns` and `duration_ns`.
+        calls: The calls.
+    """
+    count, more = len(spans["start_ns"]), len(calls.start_ns)
+    return np.lexsort(
+        (
+            np.append(np.arange(count, dtype=np.int64) + more, calls.depth.astype(np.int64)),
+            -np.append(spans["duration_ns"], calls.duration_ns),
+            np.append(spans["start_ns"], calls.start_ns),
+            np.append(spans["thread"], calls.thread),
+        )
+    )
+
+
+def call_names(
+    trace: TraceData,
+    shown: ShownFrames,
+    spans: Mapping[str, NDArray[Any]],
+    own_stack: NDArray[np.int32],
+    strings: list[str],
+) -> NDArray[np.int32]:
+    """The names of spans, with calls named as Kineto names them: `file(line): function`, and `nn.Module: Class_0`.
+
+    A source that is not ours may have named them so already; what has another name than its function keeps it.
+
+    Args:
+        trace: Where they come from.
+        shown: Its stacks as slices show them.
+        spans: The columns `name`, `kind`, `module` and `start_ns` of the spans.
+        own_stack: For each span the stack whose innermost frame it is.
+        strings: What names point into; extended, each text once.
+
+    Returns:
+        A new column of names.
+    """
+    kind, module = spans["kind"], spans["module"]
+    name = spans["name"].copy()
+    stacks, frames, modules = (trace.columns(table) for table in ("stacks", "frames", "modules"))
+    rows = {text: row for row, text in reversed(list(enumerate(strings)))}
+
+    def row_of(text: str) -> int:
+        if (row := rows.get(text)) is None:
+            row = rows[text] = len(strings)
+            strings.append(text)
+        return row
+
+    if (calls := np.flatnonzero(kind == SpanKind.PYTHON)).size:
+        frame = np.append(stacks["frame"], -1)[own_stack[calls]]
+        function = np.append(frames["function"], -1)[frame]
+        # Built-in functions have no file, and Kineto writes their names alone.
+        in_file = np.array([bool(shown.strings[file]) for file in shown.file.tolist()] + [False], np.bool_)
+        own = (function == name[calls]) & in_file[frame]
+        begins = np.where(frames["first_line"] > 0, frames["first_line"], frames["line"])
+        files, functions = shown.file.tolist(), frames["function"].tolist()
+        named = np.full(len(frames) + 1, -1, np.int32)
+        for one in np.unique(frame[own]).tolist():
+            called = shown.strings[functions[one]].rpartition(".")[2]
+            named[one] = row_of(f"{shown.strings[files[one]]}({begins[one]}): {called}")
+        name[calls[own]] = named[frame[own]]
+    if (calls := np.flatnonzero(kind == SpanKind.MODULE)).size:
+        own = np.append(modules["class"], -1)[module[calls]] == name[calls]
+        of_class = modules["class"].tolist()
+        seen: dict[int, int] = {}
+        # Numbered in the order of their first calls.
+        place = np.full(len(of_class), -1, np.int32)
+        for row in module[calls[own][np.argsort(spans["start_ns"][calls[own]], kind="stable")]].tolist():
+            if place[row] < 0:
+                number = seen[of_class[row]] = seen.get(of_class[row], -1) + 1
+                place[row] = row_of(f"nn.Module: {strings[of_class[row]]}_{number}")
+        name[calls[own]] = place[module[calls[own]]]
+    return name
+
+
+class _Step(NamedTuple):
+    """A call of a stack: what tells it from others, how many frames are around it, and its columns."""
+
+    key: tuple[int, int, int]
+    frames: int
+    stack: int
+    module: int
+
+
+def _callers(trace: TraceData) -> list[int]:
+    """The module in whose call each module is called; where that was not seen, the one that holds it."""
+    modules = trace.columns("modules")
+    holder = modules["parent"].tolist()
+    lists = [trace.strings[name] in _LISTS for name in modules["class"].tolist()]
+    found = []
+    for row, caller in enumerate(modules["caller"].tolist()):
+        seen = {row}
+        if caller < 0:
+            caller = holder[row]
+            while caller >= 0 and lists[caller] and caller not in seen:
+                seen.add(caller)
+                caller = holder[caller]
+        found.append(caller if caller not in seen else -1)
+    return found
+
+
+class _Paths:
+    """The calls around operators, for each stack and innermost module that operators ran in."""
+
+    def __init__(self, trace: TraceData, shown: ShownFrames, functions: bool, modules: bool) -> None:
+        frames, stacks = trace.columns("frames"), trace.columns("stacks")
+        self._function, self._file = frames["function"].tolist(), frames["file"].tolist()
+        self._frame, self._parent = stacks["frame"].tolist(), stacks["parent"].tolist()
+        self._shown = shown.row.tolist()
+        self._module_frames = shown.module_calls if modules else frozenset[int]()
+        self._caller = _callers(trace)
+        self._functions = functions
+
+    def of(self, row: int, module: int) -> list[_Step]:
+        """The calls of a stack whose innermost module is known, outermost first."""
+        rows = []
+        while row >= 0:
+            rows.append(row)
+            row = self._parent[row]
+        modules = {}
+        for row in rows:
+            if self._frame[row] in self._module_frames and module >= 0:
+                modules[row] = module
+                module = self._caller[module]
+        path = []
+        around = -1
+        for frames, row in enumerate(reversed(rows)):
+            frame = self._frame[row]
+            if row in modules:
+                path.append(_Step((around, -1, modules[row]), frames, around, modules[row]))
+            elif self._shown[row] == row:
+                if self._functions:
+                    path.append(_Step((around, self._function[frame], self._file[frame]), frames, row, -1))
+                around = row
+        return path

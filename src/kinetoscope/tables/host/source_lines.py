@@ -1,0 +1,119 @@
+"""Which source line a person would look at: the innermost frame of a stack that is not torch's or ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+# Any of these tells where a torch package lies, installed or not.
+_KNOWN_FILES = (
+    "/torch/nn/modules/module.py",
+    "/torch/utils/_contextlib.py",
+    "/torch/_tensor.py",
+    "/torch/autograd/__init__.py",
+    "/torch/autograd/graph.py",
+    "/torch/optim/optimizer.py",
+    "/torch/_dynamo/eval_frame.py",
+)
+_PACKAGES = ("torch", "torchgen", "functorch", "torchvision", "torchaudio", "kinetoscope")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+# The package's own examples are programs like any other.
+_OWN_PROGRAMS = ("/kinetoscope/examples/", "/kinetoscope/demo/")
+_OWN_ROOMS = tuple(
+    f"/kinetoscope/{part}"
+    for part in ("cli/", "collect/", "integrations/", "trace/", "tables/", "formats/", "__main__.py")
+)
+
+
+def user_frames(trace: TraceData) -> NDArray[np.bool_]:
+    """Return for each frame whether it is the user's: not in torch, not in this package, not in Python's import system."""
+
+    def make() -> NDArray[np.bool_]:
+        files = trace.column("frames", "file")
+        texts = {number: trace.strings[number].replace("\\", "/") for number in np.unique(files).tolist()}
+        roots = _torch_roots(list(texts.values()))
+        is_user = {number: not _is_library(text, roots) for number, text in texts.items()}
+        return np.array([is_user[number] for number in files.tolist()], dtype=bool)
+
+    return trace.cached("user_frames", make)
+
+
+def user_stacks(trace: TraceData) -> NDArray[np.int32]:
+    """Return for each stack the stack whose last frame is the innermost user frame; itself where no frame is one."""
+
+    def make() -> NDArray[np.int32]:
+        is_user = user_frames(trace)
+        stacks = trace.columns("stacks")
+        parents, frames = stacks["parent"].tolist(), stacks["frame"].tolist()
+        found: list[int] = []
+        for row, (parent, frame) in enumerate(zip(parents, frames, strict=True)):
+            if frame >= 0 and is_user[frame]:
+                found.append(row)
+            else:
+                found.append(found[parent] if 0 <= parent < row else -1)
+        chosen = np.array(found, dtype=np.int32)
+        return np.where(chosen >= 0, chosen, np.arange(len(chosen), dtype=np.int32))
+
+    return trace.cached("user_stacks", make)
+
+
+def working_stacks(trace: TraceData) -> NDArray[np.int32]:
+    """Return for each stack the one in which what it started ran: without the frames that only enter a range.
+
+    A range begins inside of the `__enter__` of its context manager, which has returned when what is in the range runs.
+    """
+
+    def make() -> NDArray[np.int32]:
+        frames, stacks, strings = trace.columns("frames"), trace.columns("stacks"), trace.strings
+        files, functions = frames["file"].tolist(), frames["function"].tolist()
+        enters = [
+            strings[function].endswith("__enter__")
+            and strings[file].replace("\\", "/").endswith("torch/autograd/profiler.py")
+            for file, function in zip(files, functions, strict=True)
+        ]
+        found = np.arange(len(stacks), dtype=np.int32)
+        if not any(enters):
+            return found
+        inside = [False] * len(stacks)
+        for row, (parent, frame) in enumerate(
+            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+        ):
+            if not 0 <= parent < row:
+                continue
+            inside[row] = inside[parent] or (frame >= 0 and enters[frame])
+            if inside[row]:
+                found[row] = found[parent]
+        return found
+
+    return trace.cached("working_stacks", make)
+
+
+def _torch_roots(files: list[str]) -> tuple[str, ...]:
+    """Find where torch lies, also when it is not installed but built in place."""
+    return tuple(
+        {file[: -len(known)] + "/torch/" for file in files for known in _KNOWN_FILES if file.endswith(known)}
+    )
+
+
+def _is_library(file: str, roots: tuple[str, ...]) -> bool:
+    """Whether a file belongs to torch or to this package; built-in functions have none."""
+    if not file or file.startswith("<frozen") or file.startswith(roots):
+        return True
+    if any(place in f"/{file}" for place in _OWN_PROGRAMS):
+        return False
+    # torch's own collector cuts the folder off in which a package is installed.
+    if file.split("/", 1)[0] in _PACKAGES:
+        return True
+    if any(place in file for place in _OWN_ROOMS):
+        return True
+    for place in _INSTALLED:
+        _, found, inside = file.rpartition(place)
+        if found and inside.split("/", 1)[0] in _PACKAGES:
+            return True
+    return False

@@ -1,0 +1,147 @@
+"""The steps of the training loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
+from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
+from kinetoscope.model.steps import step_at
+from kinetoscope.tables.costs.columns import costs_of, group_coverage
+from kinetoscope.tables.costs.rates import at_peak, per_second, share_of_peak
+from kinetoscope.tables.host.loading import in_waits, loading_spans, sum_by
+from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.tables.windows import start_up_steps
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.trace_data import TraceData
+
+EVERY = slice(None)
+
+STEPS_SCHEMA = Table(
+    "steps",
+    "One step of the training loop, in order of time.",
+    (
+        Column("number", "int64", "", "The number in `ProfilerStep#N`, or counted from 0.", 0),
+        Column("start_ns", "int64", "ns", "When it began.", 0),
+        Column("duration_ns", "int64", "ns", "How long it took.", 0),
+        Column("operators", "int64", "", "Operators and backward functions that began in it."),
+        Column("forward_ns", "int64", "ns", "Time of operators and ranges outside backward, the optimizer and the waiting for batches, on all threads."),
+        Column("backward_ns", "int64", "ns", "Time of operators in backward, on all threads."),
+        Column("optimizer_ns", "int64", "ns", "Time of the optimizer's step and what it runs, on all threads."),
+        Column("data_wait_ns", "int64", "ns", "Time the loop waited for batches of a `DataLoader`; without workers, that is the making of them."),
+        Column("peak_bytes", "int64", "bytes", "The most host memory live at once in it, of what the trace saw allocated; null if not recorded."),
+        Column("flops", "int64", "", "Floating-point operations counted in it; null where they are not known for 10 % of its operators' time,"
+               " or more."),
+        Column("flops_covered_percent", "float64", "%", "The share of its operators' own time of which it is known what is computed."),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` by its duration."),
+        Column("mfu", "float64", "", "Model FLOP utilisation: the time its matrix work takes at the peak of the devices, as a part of its"
+               " duration; null where the peak is not known."),
+        Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
+        Column("source", "category", "", "`marked` by the program, or found from its `optimizer`."),
+        Column("start_up", "bool", "", "Whether it holds what ran before the training loop, as the first one does that only an"
+               " optimizer's call ends: sums and shares of step time leave it out."),
+        *PROCESS_COLUMNS,
+    ),
+)  # fmt: skip
+
+
+def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
+    """Return the `steps` table.
+
+    The three phases are sums of self times, the step marks themselves and all that ran while a batch was waited for left out. What is missing to `duration_ns` is time in
+    Python outside all operators and ranges, or waiting; several busy threads can also add up to more.
+
+    Args:
+        trace: The trace.
+        peak_flops: What each device that the work ran on can do at most, in operations a second: a number, or a mapping from
+            element types to numbers. None for the built-in table and what `register_peak_flops` was told.
+
+    Returns:
+        The table; the meaning of its columns is in `STEPS_SCHEMA`.
+
+    Raises:
+        ArgumentError: `peak_flops` is no number above 0 and no mapping of such.
+    """
+    spans, own = trace.columns("spans"), trace.columns("steps")
+    step, kind, phase = spans["step"], spans["kind"], spans["phase"]
+    self_ns = spans["self_ns"]
+    ran = (step >= 0) & (kind != SpanKind.STEP) & host_spans(trace)
+    work = ran & ~in_waits(trace)
+    columns: dict[str, Any] = {name: own[name] for name in ("number", "start_ns", "duration_ns", "span")}
+    columns["operators"] = np.bincount(
+        step[ran & ((kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD))], minlength=len(own)
+    )
+    for part in Phase:
+        rows = np.flatnonzero(work & (phase == part))
+        sums = np.zeros(len(own), dtype=np.int64)
+        np.add.at(sums, step[rows], self_ns[rows])
+        columns[f"{part.name.lower()}_ns"] = sums
+    waits = loading_spans(trace).waits
+    columns["data_wait_ns"] = sum_by(step[waits], spans["duration_ns"][waits], len(own))
+    columns |= _work(trace, peak_flops)
+    columns |= of_processes(trace, own["process_row"])
+    columns["start_up"] = start_up_steps(trace)
+    columns["source"] = Labels(own["source"], STEP_SOURCES)
+    columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
+    return to_arrow(STEPS_SCHEMA, columns)
+
+
+def _work(trace: TraceData, peak_flops: Any) -> dict[str, Any]:
+    """Operations of each step, how fast, and how near to the peak."""
+    costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
+    counts = costs.counted.counts & (step >= 0)
+    flops = np.zeros(len(own), dtype=np.int64)
+    np.add.at(flops, step[counts], costs.flops[counts])
+    duration = own["duration_ns"]
+    ideal = at_peak(trace, costs, peak_flops)
+    mfu = None
+    if ideal is not None:
+        seconds = np.zeros(len(own))
+        np.add.at(seconds, step[counts], ideal[counts])
+        mfu = share_of_peak(seconds, duration) / 100
+    covered = group_coverage(trace, step, len(own))
+    flops[covered.lacking] = -1
+    if mfu is not None:
+        mfu[covered.lacking] = np.nan
+    return {
+        "flops": flops,
+        "flops_covered_percent": covered.percent,
+        "flops_per_s": per_second(flops, duration),
+        "mfu": mfu,
+    }
+
+
+def _peaks(trace: TraceData) -> NDArray[np.int64]:
+    """The most live host bytes of its process within each step; what was live when it began counts too."""
+    own, blocks = trace.columns("steps"), trace.columns("allocations")
+    on_host = blocks["device_type"] == 0
+    if len(trace.columns("processes")) == 0:
+        return _peaks_of(own, blocks, EVERY, np.flatnonzero(on_host))
+    peaks = np.zeros(len(own), dtype=np.int64)
+    of_block = thread_processes(trace)[blocks["thread"]]
+    for process in np.unique(own["process_row"]).tolist():
+        steps = np.flatnonzero(own["process_row"] == process)
+        peaks[steps] = _peaks_of(own, blocks, steps, np.flatnonzero(on_host & (of_block == process)))
+    return peaks
+
+
+def _peaks_of(
+    steps: Columns, blocks: Columns, rows: slice | NDArray[np.int64], events: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The most live bytes in some steps of one process, by its events."""
+    start_ns, duration_ns = steps["start_ns"][rows], steps["duration_ns"][rows]
+    time_ns, total = blocks["time_ns"][events], blocks["total_bytes"][events]
+    peaks = np.append(total, 0)[np.searchsorted(time_ns, start_ns, side="left") - 1]
+    at = step_at(time_ns, start_ns, duration_ns)
+    np.maximum.at(peaks, at[at >= 0], total[at >= 0])
+    found: NDArray[np.int64] = peaks
+    return found

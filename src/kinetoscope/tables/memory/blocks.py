@@ -1,0 +1,249 @@
+"""Every block of memory that a trace knows, with its life from allocation to free.
+
+A block is what an allocator handed out once. Most are in the table `allocations`; those from before the recording
+have no row there. They are known because a tensor was seen to lie in them (`storages`), or because an operator was
+given one (`operands`), and live until the first thing that happens at their address. Addresses are handed out again
+and again: whoever asks for the block at an address has to say when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.processes import thread_processes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+EVERY = slice(None)
+BEFORE_NS = -1
+NEVER_NS = np.iinfo(np.int64).max
+# An odd number with bits all over: addresses of several processes then meet no more often than random ones.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_NEVER_RANK = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a trace: first those of `allocations` in order of time, then those without a row there.
+
+    Attributes:
+        start_ns: When each was allocated; `BEFORE_NS` for one from before the recording.
+        end_ns: When it was freed, or its address handed out again; `NEVER_NS` if neither was seen.
+        bytes: Its size.
+        key: Its address, as `keys_of` makes it.
+        device: Its device: a place in `devices`.
+        allocation: Its row of `allocations`, -1 without.
+        span: The innermost span that allocated it, -1 without.
+        start_rank: Its place among the events: above all that came before it, below all that came after.
+        end_rank: The same for its end.
+        devices: torch's (device type, device index) of every device; the index is -1 without.
+        event_times_ns: The times of all rows of `allocations`.
+    """
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    key: NDArray[np.uint64]
+    device: NDArray[np.int32]
+    allocation: NDArray[np.int32]
+    span: NDArray[np.int32]
+    start_rank: NDArray[np.int64]
+    end_rank: NDArray[np.int64]
+    devices: tuple[tuple[int, int], ...]
+    event_times_ns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.bytes)
+
+    def at(self, keys: NDArray[np.uint64], times_ns: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return for each address and moment the block that lived there then, -1 if none is known."""
+        if len(self) == 0 or len(keys) == 0:
+            return np.full(len(keys), -1, dtype=np.int32)
+        known, order, begun = self._by_address
+        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        ranks = 2 * np.searchsorted(self.event_times_ns, times_ns, side="right")
+        found = np.searchsorted(begun, places * self._distance + ranks + 1, side="right") - 1
+        row = order[np.maximum(found, 0)]
+        hit = (found >= 0) & (self.key[row] == keys) & (ranks < self.end_rank[row])
+        return np.where(hit, row, -1).astype(np.int32)
+
+    @cached_property
+    def _by_address(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+        """All addresses, the blocks in order of address and start, and one rising number for both."""
+        known, place = np.unique(self.key, return_inverse=True)
+        begun = place * self._distance + self.start_rank + 1
+        order = np.argsort(begun, kind="stable")
+        return known, order, begun[order]
+
+    @property
+    def _distance(self) -> int:
+        """How far apart two addresses are in that number; no rank is as large."""
+        return 2 * len(self.event_times_ns) + 3
+
+
+def keys_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVERY) -> NDArray[np.uint64]:
+    """Addresses that tell the host's memory, that of each device, and that of each process apart.
+
+    Args:
+        trace: The trace.
+        table: A table with `address`, `device_type` and `device_index`: `allocations`, `operands` or `storages`.
+        rows: Which rows of it.
+    """
+    columns = trace.columns(table)
+    kind = columns["device_type"][rows].astype(np.uint64)
+    index = columns["device_index"][rows].view(np.uint8).astype(np.uint64)
+    # Addresses are shorter than 48 bits; the host's stay as they are.
+    device = np.where(kind == 0, np.uint64(0), kind * np.uint64(256) + index)
+    keys: NDArray[np.uint64] = columns["address"][rows] ^ (device << np.uint64(48))
+    if len(trace.columns("processes")) > 1:
+        keys = keys ^ (processes_of(trace, table, rows).astype(np.uint64) * _SPREAD)
+    return keys
+
+
+def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVERY) -> NDArray[np.int32]:
+    """The row of `processes` of each row of a table that has addresses; 0 where nobody's is known."""
+    columns, of_thread = trace.columns(table), thread_processes(trace)
+    if table == "storages":
+        found = columns["process_row"][rows]
+    elif table == "operands":
+        found = of_thread[trace.column("spans", "thread")[columns["span"][rows]]]
+    else:
+        found = of_thread[columns["thread"][rows]]
+    owner: NDArray[np.int32] = np.maximum(found, 0).astype(np.int32)
+    return owner
+
+
+def blocks_of(trace: TraceData) -> Blocks:
+    """Return the blocks of a trace, found once."""
+    return trace.cached("memory_blocks", lambda: _find(trace))
+
+
+def _find(trace: TraceData) -> Blocks:
+    """Put the recorded blocks and those from before together."""
+    events = trace.columns("allocations")
+    times, size = events["time_ns"], events["bytes"]
+    key = keys_of(trace, "allocations")
+    numbers, devices = _device_numbers(events["device_type"], events["device_index"])
+    made = np.flatnonzero(size > 0)
+    end = _ends(made, key, events["match"])
+    known = end >= 0
+    end_ns = np.where(known, np.append(times, 0)[end], NEVER_NS)
+    end_rank = np.where(known, 2 * end + 1, _NEVER_RANK)
+    before = _unrecorded(trace, key, devices)
+    return Blocks(
+        start_ns=np.concatenate([times[made], before["start_ns"]]),
+        end_ns=np.concatenate([end_ns, before["end_ns"]]),
+        bytes=np.concatenate([size[made], before["bytes"]]),
+        key=np.concatenate([key[made], before["key"]]),
+        device=np.concatenate([numbers[made], before["device"]]),
+        allocation=np.concatenate([made, np.full(len(before["key"]), -1)]).astype(np.int32),
+        span=np.concatenate([events["span"][made], np.full(len(before["key"]), -1, dtype=np.int32)]),
+        start_rank=np.concatenate([2 * made + 1, before["start_rank"]]),
+        end_rank=np.concatenate([end_rank, before["end_rank"]]),
+        devices=tuple(devices),
+        event_times_ns=times,
+    )
+
+
+def _device_numbers(
+    device_type: NDArray[np.uint8], device_index: NDArray[np.int8]
+) -> tuple[NDArray[np.int32], list[tuple[int, int]]]:
+    """Number the devices that have events; the host alone where nothing was recorded."""
+    index = np.where(device_type == 0, -1, device_index)
+    both = device_type.astype(np.int64) * 256 + index + 1
+    if len(both) and (both == both[0]).all():
+        return np.zeros(len(both), dtype=np.int32), [(int(both[0]) // 256, int(both[0]) % 256 - 1)]
+    values, numbers = np.unique(both, return_inverse=True)
+    devices = [(int(value) // 256, int(value) % 256 - 1) for value in values.tolist()]
+    return numbers.astype(np.int32), devices or [(0, -1)]
+
+
+def _ends(made: NDArray[np.int64], key: NDArray[np.uint64], match: NDArray[np.int32]) -> NDArray[np.int64]:
+    """For each allocation the row that ends its block: its free, else the next allocation at its address; -1 for none."""
+    end = match[made].astype(np.int64)
+    open_ended = np.flatnonzero(end < 0)
+    if len(open_ended) == 0:
+        return end
+    # Where the free of a block was not seen, the next block at its address shows that it is gone.
+    rivals = made[np.isin(key[made], np.unique(key[made[open_ended]]))]
+    order = rivals[np.argsort(key[rivals], kind="stable")]
+    following = np.full(len(key), -1, dtype=np.int64)
+    same = key[order[:-1]] == key[order[1:]]
+    following[order[:-1][same]] = order[1:][same]
+    end[open_ended] = following[made[open_ended]]
+    return end
+
+
+def _unrecorded(
+    trace: TraceData, event_keys: NDArray[np.uint64], devices: list[tuple[int, int]]
+) -> dict[str, NDArray[Any]]:
+    """The blocks without an allocation: seen in use before anything happened at their address.
+
+    A block is from before the recording if it was seen then, or was freed without having been allocated. Of what is
+    left, memory that other libraries handed out (arrays of numpy, mapped files), only the time of use is known, unless
+    nothing was looked at before the recording: then it counts as from before.
+    """
+    events, spans = trace.columns("allocations"), trace.columns("spans")
+    held, given = trace.columns("storages"), trace.columns("operands")
+    given_from = spans["start_ns"][given["span"]]
+    key = np.concatenate([keys_of(trace, "storages"), keys_of(trace, "operands")])
+    size = np.concatenate([held["bytes"], given["bytes"]])
+    device_type = np.concatenate([held["device_type"], given["device_type"]])
+    index = np.concatenate([held["device_index"], given["device_index"]])
+    from_ns = np.concatenate([held["time_ns"], given_from])
+    # What a tensor was seen to hold in the end lives on.
+    until_ns = np.concatenate([
+        np.full(len(held), NEVER_NS), given_from + spans["duration_ns"][given["span"]]
+    ])  # fmt: skip
+    first_keys, first_rows = np.unique(event_keys, return_index=True)
+    place = np.minimum(np.searchsorted(first_keys, key), max(len(first_keys) - 1, 0))
+    has_event = first_keys[place] == key if len(first_keys) else np.zeros(len(key), dtype=bool)
+    first = np.where(has_event, first_rows[place] if len(first_keys) else 0, -1)
+    first_ns = np.where(has_event, np.append(events["time_ns"], 0)[first], NEVER_NS)
+    numbers = _places(device_type, index, devices)
+    use = np.flatnonzero((from_ns < first_ns) & (size > 0) & (numbers >= 0))
+    keys, first_use, block = np.unique(key[use], return_index=True, return_inverse=True)
+    earliest = np.full(len(keys), NEVER_NS)
+    np.minimum.at(earliest, block, from_ns[use])
+    latest = np.full(len(keys), BEFORE_NS, dtype=np.int64)
+    np.maximum.at(latest, block, until_ns[use])
+    largest = np.zeros(len(keys), dtype=np.int64)
+    np.maximum.at(largest, block, size[use])
+    chosen = use[first_use]
+    ended, end_row = first_ns[chosen], first[chosen]
+    was_freed = (end_row >= 0) & (np.append(events["bytes"], 1)[end_row] == 0)
+    from_before = (earliest < 0) | was_freed | (not bool((held["time_ns"] < 0).any()))
+    start_ns = np.where(from_before, BEFORE_NS, earliest)
+    end_ns = np.where(from_before, ended, np.minimum(ended, latest))
+    times = events["time_ns"]
+    at_event = end_ns == ended
+    end_rank = np.where(
+        at_event & (end_row >= 0), 2 * end_row + 1, 2 * np.searchsorted(times, end_ns, side="right")
+    )
+    return {
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "bytes": largest,
+        "key": keys,
+        "device": numbers[chosen],
+        "start_rank": np.where(from_before, -1, 2 * np.searchsorted(times, start_ns, side="left")),
+        "end_rank": np.where(end_ns == NEVER_NS, _NEVER_RANK, end_rank),
+    }
+
+
+def _places(
+    device_type: NDArray[np.uint8], device_index: NDArray[np.int8], devices: list[tuple[int, int]]
+) -> NDArray[np.int32]:
+    """The place of each device in `devices`, -1 for one whose memory was not recorded."""
+    found = np.full(len(device_type), -1, dtype=np.int32)
+    for place, (kind, index) in enumerate(devices):
+        found[(device_type == kind) & ((kind == 0) | (device_index == index))] = place
+    return found

@@ -1,0 +1,261 @@
+"""The moment at which most memory was live, and who held it then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.names import frame_texts, stack_texts
+from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.tables.host.ops import percent
+from kinetoscope.tables.host.source_lines import user_stacks
+from kinetoscope.tables.memory.blocks import blocks_of
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES
+from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+MEMORY_PEAK_SCHEMA = Table(
+    "memory_peak",
+    "Who held a device's memory at its peak: blocks put together by category, module, operator and source line."
+    " Largest first.",
+    (
+        Column("bytes", "int64", "bytes", "Their size together.", 0),
+        Column("peak_percent", "float64", "%", "Their share of the peak of all that is attributed."),
+        Column("blocks", "int64", "", "How many blocks.", 0),
+        Column("category", "category", "", f"What they are for: {', '.join(CATEGORY_NAMES)}."),
+        Column("module", "category", "", "The path of the module they belong to."),
+        Column(
+            "operator",
+            "category",
+            "",
+            "The operator that allocated them, or that had an empty tensor made for itself; null for what was there"
+            " before.",
+        ),
+        Column(
+            "line",
+            "category",
+            "",
+            "The innermost line of the user's code that allocated them, as `file(line): function`; in backward that of"
+            " the forward.",
+        ),
+        Column("stack", "category", "", "The whole Python stack of the first of them, root first, joined by `;`."),
+        Column("device", "category", "", "The device, as torch writes it."),
+    ),
+)  # fmt: skip
+
+# What operators call to get room for their results.
+_EMPTY = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment at which most memory of a device was live, of all that the trace knows.
+
+    Attributes:
+        bytes: How much.
+        time_ns: When, from the start of the trace.
+        allocation: The row of `allocations` that reached it.
+        span: The span that ran then, -1 without.
+        step: The row of `steps`, -1 outside all.
+        device: The device, as torch writes it.
+        rank: Its place among the events, as `Blocks.start_rank` has it.
+    """
+
+    bytes: int
+    time_ns: int
+    allocation: int
+    span: int
+    step: int
+    device: str
+    rank: int
+
+
+def peak(trace: TraceData, *, device_type: int = 0, device: str | None = None) -> Peak | None:
+    """Return the peak of a device's memory, or None if no allocation of it was recorded.
+
+    Args:
+        trace: The trace.
+        device_type: 0 for the host, anything else for the device with the largest peak; not looked at with `device`.
+        device: The device, such as `cpu` or `cuda:0`.
+
+    Raises:
+        ArgumentError: No memory of `device` was recorded.
+    """
+    blocks = blocks_of(trace)
+    if device is None:
+        places = [
+            place for place, (kind, _) in enumerate(blocks.devices) if (kind == 0) == (device_type == 0)
+        ]
+    else:
+        places = [find_device(trace, device)]
+    found = [top for place in places if (top := _top(trace, place)) is not None]
+    return max(found, key=lambda top: top.bytes, default=None)
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """The most memory of a device: as its allocator counted it, and as far as the trace can say who held it.
+
+    Attributes:
+        device: The device, as torch writes it.
+        bytes: The most that the allocator had handed out; where it did not say, the most that is attributed.
+        time_ns: When that was, from the start of the trace; 0 for before.
+        counted: Whether `bytes` is the allocator's number.
+        attributed_bytes: The most that was live at once of what the trace saw allocated, or in use from before.
+        reserved_bytes: The most that the allocator held of the device; None where it did not say.
+        top: The peak of what is attributed; None where nothing was allocated while recording.
+    """
+
+    device: str
+    bytes: int
+    time_ns: int
+    counted: bool
+    attributed_bytes: int
+    reserved_bytes: int | None
+    top: Peak | None
+
+
+def device_peaks(trace: TraceData) -> list[DevicePeak]:
+    """Return the peak of each device whose memory was recorded, the largest first."""
+    found = []
+    for place, (name, key) in enumerate(zip(device_names(trace), blocks_of(trace).devices, strict=True)):
+        top, told = _top(trace, place), allocator_peak(trace, *key)
+        attributed = 0 if top is None else top.bytes
+        # An allocator that counts from the start of the recording knows no more than the trace.
+        counted = told.allocated_bytes >= max(attributed, 1)
+        if top is None and not counted:
+            continue
+        found.append(
+            DevicePeak(
+                device=name,
+                bytes=told.allocated_bytes if counted else attributed,
+                time_ns=max(0, told.time_ns if counted or top is None else top.time_ns),
+                counted=counted,
+                attributed_bytes=attributed,
+                reserved_bytes=told.reserved_bytes if told.reserved_bytes > 0 else None,
+                top=top,
+            )
+        )
+    return sorted(found, key=lambda peak: (-peak.bytes, peak.device))
+
+
+def _top(trace: TraceData, device: int) -> Peak | None:
+    """The peak of one device."""
+    blocks, changes = blocks_of(trace), changes_of(trace, device)
+    # Memory only grows when something was allocated: the peak is there, or at the very beginning.
+    rows = np.flatnonzero(blocks.allocation[changes.block] >= 0)
+    if len(rows) == 0:
+        return None
+    row = int(rows[np.argmax(changes.total_bytes[rows])])
+    block = int(changes.block[row])
+    span = int(blocks.span[block])
+    step = int(trace.column("spans", "step")[span]) if span >= 0 else -1
+    return Peak(
+        int(changes.total_bytes[row]),
+        int(changes.time_ns[row]),
+        int(blocks.allocation[block]),
+        span,
+        step,
+        device_names(trace)[device],
+        int(changes.rank[row]),
+    )
+
+
+def live_at(trace: TraceData, at: Peak | None) -> NDArray[np.int64]:
+    """Return the blocks that were live at a peak."""
+    if at is None:
+        return np.zeros(0, dtype=np.int64)
+    blocks = blocks_of(trace)
+    here = blocks.device == find_device(trace, at.device)
+    return np.flatnonzero(here & (blocks.start_rank <= at.rank) & (blocks.end_rank > at.rank))
+
+
+def memory_peak(trace: TraceData, *, device: str | None = None, rows: int | None = None) -> pyarrow.Table:
+    """Return the `memory_peak` table.
+
+    Args:
+        trace: The trace.
+        device: The device, such as `cpu` or `cuda:0`; None: the one that held the most.
+        rows: At most this many rows; None: all.
+
+    Returns:
+        The table, without rows if no memory was recorded; the meaning of its columns is in `MEMORY_PEAK_SCHEMA`.
+
+    Raises:
+        ArgumentError: No memory of that device was recorded.
+    """
+    judged = judged_blocks(trace)
+    place = find_device(trace, device)
+    at = _top(trace, place)
+    live = live_at(trace, at)
+    operator = through(asking(trace, judged.blocks.span[live]), trace.column("spans", "name"))
+    stack, category, module = judged.stack[live], judged.category[live], judged.module[live]
+    line = through(through(stack, user_stacks(trace)), trace.column("stacks", "frame"))
+    group_of, first = grouped([category, module, operator, line])
+    size = _core.group_sums(group_of, len(first), judged.blocks.bytes[live])
+    columns: dict[str, Any] = {
+        "bytes": size,
+        "peak_percent": percent(size, at.bytes if at is not None else 0),
+        "blocks": _core.group_counts(group_of, len(first)),
+        "category": Labels(category[first], CATEGORY_NAMES),
+        "module": Labels(module[first], trace.columns("modules")["path"]),
+        "operator": Labels(operator[first], trace.strings),
+        "line": Labels(line[first], frame_texts(trace)),
+        "stack": Labels(stack[first], stack_texts(trace)),
+        "device": Labels(np.full(len(first), place), device_names(trace)),
+    }
+    table = to_arrow(MEMORY_PEAK_SCHEMA, columns).take(np.argsort(-size, kind="stable"))
+    return table if rows is None else table.slice(0, rows)
+
+
+def asking(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """For spans that only make empty tensors the operator that wanted them, if there is one."""
+    spans = trace.columns("spans")
+    empty = np.array([text in _EMPTY for text in trace.strings], dtype=bool)
+    rows = rows.copy()
+    for _ in range(8):
+        above = through(rows, spans["parent"])
+        climbs = (
+            (above >= 0)
+            & empty[through(rows, spans["name"])]
+            & (through(above, spans["kind"]) == SpanKind.OPERATOR)
+        )
+        if not climbs.any():
+            break
+        rows[climbs] = above[climbs]
+    return rows
+
+
+def grouped(keys: list[NDArray[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Put rows with the same keys together: the group of each row, and the first row of each group."""
+    if len(keys[0]) == 0:
+        nothing = np.zeros(0, dtype=np.int32)
+        return nothing, nothing
+    group_of, first = _core.group([key.astype(np.int32) for key in keys])
+    return group_of, first
+
+
+def through(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
+    """Look up `values` at `rows`, and -1 where the row is -1."""
+    return np.where(rows >= 0, np.append(values, -1)[rows], -1).astype(np.int32)

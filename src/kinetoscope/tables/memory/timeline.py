@@ -1,0 +1,235 @@
+"""How much memory each category held, over time, on each device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.tables.device.device_types import DeviceType
+from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
+from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.stored import memory_recorded
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+# What can happen to a block; the numbers are torch's, whose 3 is a change of its content.
+PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
+_ACTIONS = ("", "preexisting", "create", "increment version", "destroy")
+
+MEMORY_TIMELINE_SCHEMA = Table(
+    "memory_timeline",
+    "A block of memory that was there before the recording, was allocated, or was freed. In order of time.",
+    (
+        Column("time_ns", "int64", "ns", "When; null for what was there before the recording."),
+        Column("device", "category", "", "The device, as torch writes it."),
+        Column("action", "category", "", "`preexisting`, `create` or `destroy`."),
+        Column("category", "category", "", f"What the block is for: {', '.join(CATEGORY_NAMES)}."),
+        Column("change_bytes", "int64", "bytes", "The size of the block; negative when it is freed.", 0),
+        Column("bytes", "int64", "bytes", "What the category holds of that device after this.", 0),
+        Column("total_bytes", "int64", "bytes", "What all categories hold of that device after this.", 0),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happened to the blocks of one device, in order.
+
+    Attributes:
+        time_ns: When; below 0 for what was there before.
+        rank: The place among the events of the trace, as `Blocks.start_rank` has it.
+        block: Which block.
+        action: `PREEXISTING`, `CREATE` or `DESTROY`.
+        change_bytes: By how much the device's live memory grew.
+        total_bytes: The live memory after it.
+    """
+
+    time_ns: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    block: NDArray[np.int32]
+    action: NDArray[np.uint8]
+    change_bytes: NDArray[np.int64]
+    total_bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AllocatorPeak:
+    """The most that an allocator counted.
+
+    Attributes:
+        allocated_bytes: What it had handed out, of all processes together; -1 where it did not say.
+        time_ns: When that was.
+        reserved_bytes: What it held of the device; -1 where it did not say.
+    """
+
+    allocated_bytes: int
+    time_ns: int
+    reserved_bytes: int
+
+
+def changes_of(trace: TraceData, device: int) -> Changes:
+    """Return what happened to the blocks of a device, by its place in `Blocks.devices`."""
+    return trace.cached(f"memory_changes_{device}", lambda: _changes(blocks_of(trace), device))
+
+
+def device_names(trace: TraceData) -> tuple[str, ...]:
+    """Return the devices whose memory was recorded, as torch writes them."""
+    names = {int(kind): kind.name.lower() for kind in DeviceType}
+    return tuple(
+        names.get(kind, f"device{kind}") + ("" if index < 0 else f":{index}")
+        for kind, index in blocks_of(trace).devices
+    )
+
+
+def allocator_peak(
+    trace: TraceData, device_type: int, device_index: int, processes: NDArray[np.int64] | None = None
+) -> AllocatorPeak:
+    """Return the most that the allocator of a device counted, of some rows of `processes` or of all together."""
+    events = trace.columns("allocations")
+    mine = events["device_type"] == device_type
+    if device_type != 0:
+        mine &= events["device_index"] == device_index
+    owner = thread_processes(trace)[events["thread"]]
+    if processes is not None:
+        mine &= np.isin(owner, processes)
+    allocated, time_ns = _most_together(events["allocated_bytes"], mine, owner)
+    reserved, _ = _most_together(events["reserved_bytes"], mine, owner)
+    return AllocatorPeak(allocated, int(events["time_ns"][time_ns]) if time_ns >= 0 else -1, reserved)
+
+
+def _most_together(
+    values: NDArray[np.int64], mine: NDArray[np.bool_], owner: NDArray[np.int32]
+) -> tuple[int, int]:
+    """The most that the last counts of all processes come to, and the row at which they do; -1 without any."""
+    rows = np.flatnonzero(mine & (values >= 0))
+    if len(rows) == 0:
+        return -1, -1
+    change = np.zeros(len(rows), np.int64)
+    for process in np.unique(owner[rows]).tolist():
+        own = np.flatnonzero(owner[rows] == process)
+        change[own] = np.diff(values[rows[own]], prepend=0)
+    together = np.cumsum(change)
+    row = int(np.argmax(together))
+    return int(together[row]), int(rows[row])
+
+
+def find_device(trace: TraceData, device: str | None) -> int:
+    """Return the place in `Blocks.devices` of a device.
+
+    Args:
+        trace: The trace.
+        device: Its name, such as `cpu` or `cuda:1`, also anything whose text is one; a name without an index means the
+            first of its kind. None: the one that held the most bytes at its peak, as its allocator counted where it did.
+
+    Raises:
+        ArgumentError: No memory of that device was recorded.
+    """
+    names = device_names(trace)
+    if device is None:
+        peaks = [
+            max(
+                int(changes_of(trace, place).total_bytes.max(initial=0)),
+                allocator_peak(trace, *key).allocated_bytes,
+            )
+            for place, key in enumerate(blocks_of(trace).devices)
+        ]
+        return int(np.argmax(peaks))
+    text = str(device).lower()
+    for place, name in enumerate(names):
+        if text == name or (name == "cpu" and text == "cpu:0"):
+            return place
+    for place, name in enumerate(names):
+        if ":" not in text and name.partition(":")[0] == text:
+            return place
+    raise ArgumentError(
+        f"device={device!r}: no memory of it was recorded; the devices of this trace are: {', '.join(names)}"
+    )
+
+
+def need_memory(trace: TraceData) -> None:
+    """Refuse a trace without memory.
+
+    Raises:
+        StateError: It was not recorded.
+    """
+    if not memory_recorded(trace):
+        raise StateError(
+            "memory was not recorded: profile_memory=True is missing from profile(...) (or --memory from the command "
+            "line); record again with it."
+        )
+
+
+def live_by_category(changes: Changes, category: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the bytes each category holds after each change: a row a change, a column a category."""
+    held = np.zeros((len(changes.block), len(MemoryCategory)), dtype=np.int64)
+    held[np.arange(len(changes.block)), category[changes.block]] = changes.change_bytes
+    return np.cumsum(held, axis=0)
+
+
+def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.Table:
+    """Return the `memory_timeline` table.
+
+    Args:
+        trace: The trace.
+        device: The device, such as `cpu` or `cuda:0`; None: all, one after the other.
+
+    Returns:
+        The table, without rows if no memory was recorded; the meaning of its columns is in `MEMORY_TIMELINE_SCHEMA`.
+
+    Raises:
+        ArgumentError: No memory of that device was recorded.
+    """
+    judged = judged_blocks(trace)
+    places = range(len(judged.blocks.devices)) if device is None else [find_device(trace, device)]
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for place in places:
+        changes = changes_of(trace, place)
+        category = judged.category[changes.block]
+        held = live_by_category(changes, judged.category)
+        for name, values in {
+            "time_ns": np.maximum(changes.time_ns, -1),
+            "device": np.full(len(category), place),
+            "action": changes.action,
+            "category": category,
+            "change_bytes": changes.change_bytes,
+            "bytes": held[np.arange(len(category)), category],
+            "total_bytes": changes.total_bytes,
+        }.items():
+            parts.setdefault(name, []).append(values)
+    columns: dict[str, Any] = {name: np.concatenate(values) for name, values in parts.items()}
+    texts = {"device": device_names(trace), "action": _ACTIONS, "category": CATEGORY_NAMES}
+    for name, labels in texts.items():
+        columns[name] = Labels(columns[name], labels)
+    return to_arrow(MEMORY_TIMELINE_SCHEMA, columns)
+
+
+def _changes(blocks: Blocks, device: int) -> Changes:
+    """Put the beginnings and ends of the blocks of a device in order."""
+    mine = np.flatnonzero(blocks.device == device).astype(np.int32)
+    ended = mine[blocks.end_ns[mine] < NEVER_NS]
+    rank = np.concatenate([blocks.start_rank[mine], blocks.end_rank[ended]])
+    # What ends where another begins ends first: its address was handed out again.
+    order = np.lexsort((np.arange(len(rank)) < len(mine), rank))
+    before = blocks.start_rank[mine] < 0
+    change = np.concatenate([blocks.bytes[mine], -blocks.bytes[ended]])[order]
+    return Changes(
+        time_ns=np.concatenate([blocks.start_ns[mine], blocks.end_ns[ended]])[order],
+        rank=rank[order],
+        block=np.concatenate([mine, ended])[order],
+        action=np.concatenate([
+            np.where(before, PREEXISTING, CREATE), np.full(len(ended), DESTROY)
+        ])[order].astype(np.uint8),
+        change_bytes=change,
+        total_bytes=np.cumsum(change),
+    )  # fmt: skip

@@ -1,0 +1,385 @@
+"""The tables of a trace as people see them: names, modules, stacks and kinds as strings, none as null.
+
+The tables that add something up (`ops`, `modules`, `steps`, `lines`, `stacks`, `memory`) are made in
+`kinetoscope.tables`; here are those that have one row for each row the trace keeps.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.cycles import cycle_of_spans
+from kinetoscope.model.names import module_classes, stack_texts
+from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, rank_of
+from kinetoscope.model.schema import (
+    FLAG_ASYNC,
+    FLAG_UNFINISHED,
+    KIND_NAMES,
+    PHASE_NAMES,
+    STORED,
+    Column,
+    Table,
+)
+from kinetoscope.model.steps import step_at
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.trace_data import TraceData
+
+EVERY = slice(None)
+_COLUMN = {name: {column.name: column for column in table.columns} for name, table in STORED.items()}
+
+
+def _same(table: str, *names: str) -> tuple[Column, ...]:
+    """Take over the definitions of stored columns."""
+    return tuple(_COLUMN[table][name] for name in names)
+
+
+SPANS_SCHEMA = Table(
+    "spans",
+    "Something that ran: an operator, a backward function, a marked range, a kernel.",
+    (
+        Column("id", "int32", "row of spans", "The row, which `parent` and `forward` refer to."),
+        Column("name", "category", "", "Its name."),
+        Column("overload", "category", "", "The overload of the operator's schema."),
+        Column("kind", "category", "", f"One of {', '.join(KIND_NAMES)}."),
+        Column("category", "category", "", _COLUMN["spans"]["category"].meaning.replace("; empty without", "")),
+        *_same("spans", "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane"),
+        Column("process", "int64", "", "The process id."),
+        Column("thread", "int64", "", "The operating system's id of the thread it began on."),
+        Column("thread_name", "category", "", "The name of that thread."),
+        Column("rank", "int32", "", "The rank of the process in a distributed run."),
+        Column("step", "int64", "", "The number of the step it began in."),
+        Column("cycle", "int64", "", "The number of the cycle it was recorded in."),
+        Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
+        Column("recompute", "bool", "", "Whether activation checkpointing runs this operator of the forward pass again."),
+        Column("module", "category", "", "The path of the module it ran in; in backward that of its forward operator."),
+        Column("module_class", "category", "", "The class of that module."),
+        Column("stack", "category", "", "The Python stack, root first, joined by `;`; in backward that of the forward."),
+        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
+        Column("types", "category", "", "The types of its inputs, as JSON."),
+        Column("inputs", "category", "", "Its scalar arguments, as JSON."),
+        Column("arguments", "category", "", "What else the source said of it, as JSON."),
+        *_same("spans", "sequence", "forward", "stream", "correlation", "external_id"),
+        Column("flops", "int64", "", "Floating-point operations counted here; 0 where an enclosing or inner span counts them,"
+               " null where they are not known."),
+        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
+        Column("bytes", "int64", "bytes", "Host memory allocated minus freed within it; null if memory was not recorded."),
+        Column("self_bytes", "int64", "bytes", "The same without inner spans."),
+        *_same("spans", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns"),
+        Column("is_async", "bool", "", "Whether it ended on another thread than it began, or torch says that it may."),
+        Column("unfinished", "bool", "", "Whether it was still running at the end and is cut there."),
+    ),
+)  # fmt: skip
+THREADS_SCHEMA = Table(
+    "threads",
+    STORED["threads"].row,
+    (
+        *_same("threads", "index", "os_tid"),
+        Column("torch_tid", "int64", "", "torch's logical thread id, the `thread` of torch's events."),
+        *_same("threads", "name"),
+        *PROCESS_COLUMNS,
+    ),
+)
+ALLOCATIONS_SCHEMA = Table(
+    "allocations",
+    "A block of memory allocated or freed.",
+    (
+        Column("id", "int32", "row of allocations", "The row, which `match` refers to."),
+        *_same("allocations", "time_ns"),
+        Column(
+            "bytes",
+            "int64",
+            "bytes",
+            "The size of the block; negative for a free, 0 for one of a block of unknown size.",
+            0,
+        ),
+        Column(
+            "lifetime_ns",
+            "int64",
+            "ns",
+            "How long the block lived; null for frees and for what was never freed.",
+        ),
+        *_same("allocations", "match", "total_bytes", "allocated_bytes", "reserved_bytes"),
+        *_same("allocations", "address", "device_type", "device_index"),
+        Column("thread", "int64", "", "The operating system's id of the thread that asked."),
+        Column("span", "int32", "row of spans", "The innermost span running there and then."),
+        Column("operator", "category", "", "The name of that span."),
+        Column("module", "category", "", "The path of the module that span ran in."),
+        Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
+        *PROCESS_COLUMNS,
+    ),
+)
+FRAMES_SCHEMA = Table(
+    "frames",
+    STORED["frames"].row,
+    (
+        Column("id", "int32", "row of frames", "The row."),
+        Column("function", "category", "", "The qualified name of the function."),
+        Column("file", "category", "", "The file as the interpreter knows it."),
+        *_same("frames", "line"),
+    ),
+)
+SHAPES_SCHEMA = STORED["shapes"]
+COUNTERS_SCHEMA = Table(
+    "counters",
+    STORED["counters"].row,
+    (
+        *_same("counters", "time_ns"),
+        Column("name", "category", "", "What was measured."),
+        *_same("counters", "value"),
+        *PROCESS_COLUMNS,
+    ),
+)
+LOSSES_SCHEMA = STORED["losses"]
+INFO_SCHEMA = Table(
+    "info",
+    "One thing known about the run.",
+    (
+        Column("key", "string", "", "What it is."),
+        Column("value", "string", "", "Its value, as JSON."),
+    ),
+)
+STRINGS_SCHEMA = Table(
+    "strings",
+    "A string that names something.",
+    (
+        Column("id", "int32", "row of strings", "The row."),
+        Column("text", "string", "", "The string; a lone surrogate is written `\\u{d800}`."),
+    ),
+)
+
+
+def memory_recorded(trace: TraceData) -> bool:
+    """Whether the recording watched allocations, so that 0 bytes means none."""
+    return len(trace.columns("allocations")) > 0 or trace.info.get("profile_memory") in (1, True)
+
+
+def thread_ids(trace: TraceData) -> Any:
+    """The operating system's thread id of each row of `threads`."""
+    return trace.column("threads", "os_tid")
+
+
+def processes(trace: TraceData) -> NDArray[np.int64]:
+    """The process id of each row of `threads`, -1 where it is not known."""
+    whole = None if len(trace.columns("processes")) else trace.info.get("process")
+    return _or_of_trace(trace.column("threads", "process"), whole)
+
+
+def ranks(trace: TraceData) -> NDArray[np.int64]:
+    """The rank of each row of `threads`, -1 outside distributed runs."""
+    return _or_of_trace(trace.column("threads", "rank"), rank(trace))
+
+
+class _Rows:
+    """Some rows of the columns of a table, each cut out when it is asked for."""
+
+    def __init__(self, columns: Columns, rows: slice) -> None:
+        self._columns, self._rows = columns, rows
+        self.numbers = np.arange(len(columns), dtype=np.int32)[rows]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._rows]
+
+
+def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
+    """Return the `spans` table, or some rows of it: a writer of large files asks for a part at a time."""
+    own = _Rows(trace.columns("spans"), rows)
+    strings, texts = trace.strings, stack_texts(trace)
+    step, thread, module, shapes, flags = (
+        own[name] for name in ("step", "thread", "module", "shapes", "flags")
+    )
+    numbers = np.append(trace.column("steps", "number"), -1)
+    has_memory = memory_recorded(trace)
+    inputs = trace.columns("shapes")
+    columns: dict[str, Any] = {
+        name: own[name] for name in (
+            "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane", "sequence", "forward",
+            "stream", "correlation", "external_id", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
+        )
+    }  # fmt: skip
+    columns |= {
+        "id": own.numbers,
+        "name": Labels(own["name"], strings),
+        "overload": Labels(np.where(own["overload"] > 0, own["overload"], -1), strings),
+        "kind": Labels(own["kind"], KIND_NAMES),
+        "category": Labels(np.where(own["category"] > 0, own["category"], -1), strings),
+        "arguments": Labels(own["arguments"], trace.columns("arguments")["json"]),
+        "process": processes(trace)[thread],
+        "thread": thread_ids(trace)[thread],
+        "thread_name": Labels(thread, trace.columns("threads")["name"]),
+        "rank": ranks(trace)[thread],
+        "step": numbers[step],
+        "cycle": np.append(trace.column("cycles", "number"), -1)[own["cycle"]],
+        "phase": Labels(own["phase"], PHASE_NAMES),
+        "recompute": own["recompute"] != 0,
+        "module": Labels(module, trace.columns("modules")["path"]),
+        "module_class": Labels(module, module_classes(trace)),
+        "stack": Labels(own["stack"], texts),
+        "shapes": Labels(shapes, inputs["dims"]),
+        "types": Labels(shapes, inputs["types"]),
+        "inputs": Labels(shapes, inputs["concrete"]),
+        "flops": own["flops"],
+        "bytes_moved": own["bytes_moved"],
+        "bytes": own["bytes"] if has_memory else None,
+        "self_bytes": own["self_bytes"] if has_memory else None,
+        "is_async": (flags & FLAG_ASYNC) != 0,
+        "unfinished": (flags & FLAG_UNFINISHED) != 0,
+    }
+    return to_arrow(SPANS_SCHEMA, columns)
+
+
+def allocations(trace: TraceData) -> pyarrow.Table:
+    """Return the `allocations` table."""
+    own, of_spans = trace.columns("allocations"), trace.columns("spans")
+    match, size, time_ns, span = own["match"], own["bytes"], own["time_ns"], own["span"]
+    is_free = size == 0
+    other = np.where(match >= 0, np.append(size, 0)[match], own["freed_bytes"])
+    lifetime = np.where(~is_free & (match >= 0), np.append(time_ns, 0)[match] - time_ns, -1)
+    columns: dict[str, Any] = {
+        name: own[name] for name in (
+            "time_ns", "match", "total_bytes", "allocated_bytes", "reserved_bytes", "address", "device_type",
+            "device_index", "span",
+        )
+    }  # fmt: skip
+    columns |= {
+        "id": np.arange(len(own), dtype=np.int32),
+        "bytes": np.where(is_free, -other, size),
+        "lifetime_ns": lifetime,
+        "thread": thread_ids(trace)[own["thread"]],
+        "operator": Labels(_through(span, of_spans["name"]), trace.strings),
+        "module": Labels(_through(span, of_spans["module"]), trace.columns("modules")["path"]),
+        "stack": Labels(own["stack"], stack_texts(trace)),
+        "process": processes(trace)[own["thread"]],
+        "rank": ranks(trace)[own["thread"]],
+    }
+    return to_arrow(ALLOCATIONS_SCHEMA, columns)
+
+
+def frames(trace: TraceData) -> pyarrow.Table:
+    """Return the `frames` table."""
+    own = trace.columns("frames")
+    columns = {
+        "id": np.arange(len(own), dtype=np.int32),
+        "function": Labels(own["function"], trace.strings),
+        "file": Labels(own["file"], trace.strings),
+        "line": own["line"],
+    }
+    return to_arrow(FRAMES_SCHEMA, columns)
+
+
+def threads(trace: TraceData) -> pyarrow.Table:
+    """Return the `threads` table; the process and rank of the whole trace are those of its threads."""
+    own = trace.columns("threads")
+    columns = {name: own[name] for name in own} | {"process": processes(trace), "rank": ranks(trace)}
+    return to_arrow(THREADS_SCHEMA, columns)
+
+
+def shapes(trace: TraceData) -> pyarrow.Table:
+    """Return the `shapes` table."""
+    return _as_stored(trace, "shapes")
+
+
+def losses(trace: TraceData) -> pyarrow.Table:
+    """Return the `losses` table."""
+    return _as_stored(trace, "losses")
+
+
+def counters(trace: TraceData) -> pyarrow.Table:
+    """Return the `counters` table."""
+    own = trace.columns("counters")
+    columns = {"time_ns": own["time_ns"], "name": Labels(own["name"], trace.strings), "value": own["value"]}
+    columns |= of_processes(trace, own["process_row"])
+    return to_arrow(COUNTERS_SCHEMA, columns)
+
+
+def info(trace: TraceData) -> pyarrow.Table:
+    """Return the `info` table."""
+    keys = sorted(trace.info)
+    values = [json.dumps(trace.info[key], ensure_ascii=False) for key in keys]
+    return to_arrow(INFO_SCHEMA, {"key": keys, "value": values})
+
+
+def strings(trace: TraceData) -> pyarrow.Table:
+    """Return the `strings` table."""
+    return to_arrow(
+        STRINGS_SCHEMA, {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings}
+    )
+
+
+def rank(trace: TraceData) -> int | None:
+    """The rank of the recorded process, where it took part in a distributed run; of several processes none is it."""
+    return None if len(trace.columns("processes")) else rank_of(trace.info)
+
+
+def _as_stored(trace: TraceData, name: str) -> pyarrow.Table:
+    """Show a stored table as it is."""
+    own = trace.columns(name)
+    return to_arrow(STORED[name], {column: own[column] for column in own})
+
+
+def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
+    """A number of each thread or, where it has none, that of the whole trace."""
+    other = of_trace if isinstance(of_trace, int) and 0 <= of_trace < 2**63 else -1
+    return np.where(own >= 0, own, other).astype(np.int64)
+
+
+def _through(rows: Any, values: Any) -> Any:
+    """Look up `values` at `rows`, and -1 where the row is -1."""
+    return np.where(rows >= 0, np.append(values, -1)[rows], -1)
+
+
+CYCLES_SCHEMA = Table(
+    "cycles",
+    STORED["cycles"].row,
+    (
+        *(column for column in STORED["cycles"].columns if column.name != "process_row"),
+        Column(
+            "first_step", "int64", "", "The number of the first step that began in it; null without steps."
+        ),
+        Column("steps", "int64", "", "How many steps began in it.", 0),
+        Column("spans", "int64", "", "How many spans began in it.", 0),
+        *PROCESS_COLUMNS,
+    ),
+)
+
+
+def cycles(trace: TraceData) -> pyarrow.Table:
+    """Return the `cycles` table."""
+    own, steps = trace.columns("cycles"), trace.columns("steps")
+    of_step = _cycle_of_steps(trace) if len(own) else np.zeros(0, dtype=np.int32)
+    first = np.full(len(own), -1, dtype=np.int64)
+    inside = np.flatnonzero(of_step >= 0)[::-1]
+    first[of_step[inside]] = steps["number"][inside]
+    columns = {name: own[name] for name in own} | {
+        "first_step": first,
+        "steps": _counted(of_step, len(own)),
+        "spans": _counted(trace.column("spans", "cycle"), len(own)),
+        **of_processes(trace, own["process_row"]),
+    }
+    return to_arrow(CYCLES_SCHEMA, columns)
+
+
+def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:
+    """The row of the cycle that each step began in: of its own process."""
+    own, steps = trace.columns("cycles"), trace.columns("steps")
+    if len(trace.columns("processes")) == 0:
+        return cycle_of_spans(steps["start_ns"], own)
+    found = np.full(len(steps), -1, dtype=np.int32)
+    for process in np.unique(steps["process_row"]).tolist():
+        mine, rows = (np.flatnonzero(table["process_row"] == process) for table in (steps, own))
+        windows = own["start_ns"][rows], own["duration_ns"][rows]
+        found[mine] = np.append(rows, -1)[step_at(steps["start_ns"][mine], *windows)]
+    return found
+
+
+def _counted(rows: NDArray[Any], length: int) -> NDArray[np.int64]:
+    """How often each row of a table of some length is named."""
+    return np.bincount(rows[rows >= 0], minlength=length).astype(np.int64)

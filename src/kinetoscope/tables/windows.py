@@ -1,0 +1,333 @@
+"""The windows of time that breakdowns are made for: each step of a process, or all that was recorded of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model.arrow import Labels
+from kinetoscope.model.device_time import calls_runtime
+from kinetoscope.model.loading_names import COLLATE, FETCH, PIN
+from kinetoscope.model.processes import infos, of_processes
+from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
+from kinetoscope.model.steps import OPTIMIZER
+from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
+from kinetoscope.tables.intervals import Intervals, united
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+# What went on at each moment, as sets of moments: on a device, and on the host of its process and of no other.
+
+NOBODY = Owner(-1, -1)
+"""The owner of what may be anybody's."""
+
+# What torch names the range around the wait for the next batch.
+_LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
+# How a loader's work is marked: in the process of the loop it lies in the wait, in a worker it is what the worker is for.
+_MAKING = (FETCH, COLLATE, PIN)
+# Backends that move data on threads of the host.
+_CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
+# Operators that only ask for communication or wait for it.
+_ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
+# Calls of a runtime in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
+# zeCommandQueueSynchronize, urQueueFinish, urEventWait and their like.
+_WAITS = re.compile(r"synchronize|queuefinish|event_?wait$|_wait$|waitforevent", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class HostActivity:
+    """What the host of one process did.
+
+    Attributes:
+        compute: An operator or backward function ran outside the loading of data.
+        communication: A backend moved data between ranks on threads of the host.
+        loading: The program waited for the next batch or made it.
+        waiting: A call waited for a device, and no operator or call ran on another thread.
+        calls: An operator, backward function or call of a runtime ran.
+        ranges: A range that the program marked ran; steps are none.
+    """
+
+    compute: Intervals
+    communication: Intervals
+    loading: Intervals
+    waiting: Intervals
+    calls: Intervals
+    ranges: Intervals
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a device and its host did, as far as it decides what a moment counts for.
+
+    Attributes:
+        owner: The process.
+        device: The device; None for a process without work on any, whose host then does the computing.
+        compute: It computed.
+        communication: It communicated, or the host did for it.
+        copies: It copied or filled memory.
+        host: What the host did.
+    """
+
+    owner: Owner
+    device: Device | None
+    compute: Intervals
+    communication: Intervals
+    copies: Intervals
+    host: HostActivity
+
+
+def activities(trace: TraceData) -> list[Activity]:
+    """What each device did, and each process that used none; once for a trace."""
+
+    def make() -> list[Activity]:
+        devices = device_work(trace).devices
+        found = []
+        for device, when in zip(devices, busy(trace), strict=True):
+            host = host_activity(trace, device.owner)
+            carried = when.communication | host.communication
+            found.append(Activity(device.owner, device, when.compute, carried, when.copies, host))
+        known = {device.owner for device in devices}
+        for owner in host_owners(trace):
+            if owner not in known and NOBODY not in known:
+                host = host_activity(trace, owner)
+                found.append(Activity(owner, None, host.compute, host.communication, Intervals.none(), host))
+        return found
+
+    return trace.cached("activities", make)
+
+
+def host_owners(trace: TraceData) -> list[Owner]:
+    """Whose threads host spans ran on; one that is not known counts as any other where there is one."""
+    spans = trace.columns("spans")
+    seen = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+    seen[spans["thread"][spans["stream"] < 0]] = True
+    owner_of_thread, owners = thread_owners(trace)
+    return [owners[place] for place in np.unique(owner_of_thread[seen]).tolist() if place >= 0] or [NOBODY]
+
+
+def owned(trace: TraceData, owner: Owner) -> NDArray[np.bool_]:
+    """For each row of `threads`, and for -1, whether it counts as an owner's: what nobody knows counts for each, and of nobody is all."""
+    owner_of_thread, owners = thread_owners(trace)
+    if owner == NOBODY:
+        return np.ones(len(owner_of_thread), dtype=bool)
+    mine: NDArray[np.bool_] = (owner_of_thread == owners.index(owner)) | (owner_of_thread < 0)
+    return mine
+
+
+def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
+    """What the host of a process did, once for a trace; `NOBODY` takes all together."""
+    return trace.cached(f"host_activity_{owner}", lambda: _host_activity(trace, owner))
+
+
+def waiting_calls(trace: TraceData) -> NDArray[np.int64]:
+    """The rows of the host's calls that wait for a device, in the order of spans."""
+    spans = trace.columns("spans")
+    kind = spans["kind"]
+    waits = _names(trace)[3]
+    runtime = calls_runtime(kind) | (kind == SpanKind.SYNC)
+    return np.flatnonzero(runtime & (spans["stream"] < 0) & waits[spans["name"]])
+
+
+def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
+    """Look at the spans of the host."""
+    spans = trace.columns("spans")
+    kind, thread, name = spans["kind"], spans["thread"], spans["name"]
+    start = spans["start_ns"]
+    own = (spans["stream"] < 0) & owned(trace, owner)[thread] & ((spans["flags"] & FLAG_ASYNC) == 0)
+
+    def rows(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.flatnonzero(own & marked)
+
+    def when(chosen: NDArray[np.int64]) -> Intervals:
+        return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
+
+    loads, carries, asks, waits, makes = _names(trace)
+    operator = kind <= SpanKind.BACKWARD
+    runtime = calls_runtime(kind) | (kind == SpanKind.SYNC)
+    loading = rows(loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
+    waiting = rows(runtime & waits[name])
+    operators = rows(operator & ~loads[name])
+    working = operators[~asks[name[operators]]]
+    ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads[name] & ~(makes[name] & (len(loading) > 0)))
+    busy_calls = rows(runtime & ~waits[name])
+    active = np.concatenate((operators, busy_calls))
+    return HostActivity(
+        compute=_without_own(when, thread, working, loading),
+        communication=when(rows((kind == SpanKind.COLLECTIVE) & carries[name])),
+        loading=when(loading),
+        waiting=when(waiting) - _without_own(when, thread, active, waiting)
+        if len(waiting)
+        else Intervals.none(),
+        calls=when(active) | when(waiting),
+        ranges=when(ranges),
+    )
+
+
+def _without_own(
+    when: Callable[[NDArray[np.int64]], Intervals],
+    thread: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    holes: NDArray[np.int64],
+) -> Intervals:
+    """When `rows` ran, without the time in which `holes` of the same thread did."""
+    holed = np.unique(thread[holes])
+    if len(holed) == 0:
+        return when(rows)
+    is_holed = np.zeros(int(thread.max()) + 1, dtype=bool)
+    is_holed[holed] = True
+    inside = is_holed[thread[rows]]
+    parts = [when(rows[~inside])]
+    parts += [when(rows[thread[rows] == one]) - when(holes[thread[holes] == one]) for one in holed.tolist()]
+    return united(parts)
+
+
+def _names(trace: TraceData) -> tuple[NDArray[np.bool_], ...]:
+    """For each string whether it names loading, communication that the host carries out, a call for it, a wait, or making a batch."""
+
+    def make() -> tuple[NDArray[np.bool_], ...]:
+        spans = trace.columns("spans")
+        texts = trace.strings
+        seen = np.zeros(len(texts), dtype=bool)
+        seen[spans["name"]] = True
+        found = tuple(np.zeros(len(texts), dtype=bool) for _ in range(5))
+        for row in np.flatnonzero(seen).tolist():
+            text = texts[row]
+            for place, marks in enumerate((_LOADING, _CARRIED_BY_HOST, _ASKING)):
+                found[place][row] = text.startswith(marks)
+            found[3][row] = _WAITS.search(text) is not None
+            found[4][row] = text in _MAKING
+        return found
+
+    return trace.cached("activity_names", make)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows in which one device is looked at.
+
+    Attributes:
+        activity: What the device and its host did.
+        step: The row of `steps` of each, -1 for the whole trace.
+        start_ns: When each begins.
+        end_ns: When each ends.
+        in_steps: The time in steps of the process.
+    """
+
+    activity: Activity
+    step: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    in_steps: Intervals
+
+
+def checked_by(by: Any) -> str:
+    """Check which rows are asked for.
+
+    Raises:
+        ArgumentError: Neither `step` nor `trace`.
+    """
+    if by not in ("step", "trace"):
+        raise ArgumentError(
+            f"by={by!r} is not valid: use 'step' for one row a step, or 'trace' for the whole trace"
+        )
+    return str(by)
+
+
+def windows(trace: TraceData, by: str) -> list[Windows]:
+    """Return for each device, or process without any, the steps of its process, or where it has none all that was recorded of it."""
+    own, found = trace.columns("steps"), []
+    thread_of_step = np.append(trace.column("spans", "thread"), -1)[own["span"]]
+    for activity in activities(trace):
+        steps = np.flatnonzero(owned(trace, activity.owner)[thread_of_step])
+        start = own["start_ns"][steps]
+        end = start + own["duration_ns"][steps]
+        in_steps = Intervals.of(start, end)
+        if by == "trace" or len(steps) == 0:
+            first, last = recorded_extent(trace, activity.owner.process)
+            steps, start, end = (np.array([value], dtype=np.int64) for value in (-1, first, last))
+        found.append(Windows(activity, steps, start, end, in_steps))
+    return found
+
+
+def recorded_extent(trace: TraceData, process: int) -> tuple[int, int]:
+    """When the recording of a process, a row of `processes`, began and ended; that of the trace for -1.
+
+    Spans that a process has outside of it, by another clock for example, count as recorded.
+    """
+    if process < 0:
+        return extent(trace)
+    table, spans = trace.columns("processes"), trace.columns("spans")
+    begin = int(table["start_ns"][process])
+    end = begin + int(table["duration_ns"][process])
+    rows = np.flatnonzero(trace.column("threads", "process_row")[spans["thread"]] == process)
+    start = spans["start_ns"][rows]
+    return (
+        int(start.min(initial=begin)),
+        int((start + spans["duration_ns"][rows]).max(initial=max(begin, end))),
+    )
+
+
+def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
+    """For each row of `steps` whether it holds what ran before the training loop.
+
+    That is the first of a process whose steps only the optimizer's calls tell, unless it is the only one, or the recording began
+    in the loop. Every sum and share of step time leaves it out.
+    """
+
+    def make() -> NDArray[np.bool_]:
+        own = trace.columns("steps")
+        found = np.zeros(len(own), dtype=bool)
+        thread_of_step = np.append(trace.column("spans", "thread"), -1)[own["span"]]
+        owner, known = thread_owners(trace)[0][thread_of_step], infos(trace)
+        for one in np.unique(owner).tolist():
+            mine = np.flatnonzero(owner == one)
+            first = mine[np.argmin(own["start_ns"][mine])]
+            program = known[max(int(own["process_row"][first]), 0)].get("program")
+            in_loop = isinstance(program, dict) and program.get("first_step") not in (None, 0)
+            if len(mine) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
+                found[first] = True
+        return found
+
+    return trace.cached("start_up_steps", make)
+
+
+def extent(trace: TraceData) -> tuple[int, int]:
+    """When the trace begins, which is at 0 or with a span before that, and when it ends."""
+    start = trace.column("spans", "start_ns")
+    return min(0, int(start.min(initial=0))), trace.duration_ns
+
+
+def place_columns(trace: TraceData, found: list[Windows]) -> dict[str, Any]:
+    """The columns that say which window of which device a row is."""
+    counts = [len(window.step) for window in found]
+    names = [window.activity.device.name if window.activity.device else "cpu" for window in found]
+    step, start, end = (
+        np.concatenate([getattr(window, name) for window in found] or [np.zeros(0, dtype=np.int64)])
+        for name in ("step", "start_ns", "end_ns")
+    )
+    return {
+        "step": np.append(trace.column("steps", "number"), -1)[step],
+        **of_processes(
+            trace, np.repeat(np.array([window.activity.owner.process for window in found], np.int32), counts)
+        ),
+        "rank": np.repeat(np.array([window.activity.owner.rank for window in found], dtype=np.int64), counts),
+        "device": Labels(np.repeat(np.arange(len(found)), counts), names),
+        "start_up": np.append(start_up_steps(trace), False)[step],
+        "start_ns": start,
+        "duration_ns": end - start,
+    }
+
+
+def in_order_of_time(columns: dict[str, Any]) -> NDArray[np.int64]:
+    """The order of the rows: by start, and of one start by rank and device."""
+    return np.lexsort((columns["device"].ids, columns["rank"], columns["start_ns"]))

@@ -1,0 +1,130 @@
+"""Checks of what event lists and their tables are asked for."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.display.torch_units import TIME_UNITS
+from kinetoscope.torch_events.event_numbers import SIZES, TIMES
+
+SORT_KEYS = ("cpu_time", "device_time", *TIMES, *SIZES, "count", "flops")
+TEXT_KEYS = ("key", "overload_name")
+_DEVICES = ("cuda", "xpu", "privateuse1", "mtia", "hpu")
+STACK_METRICS = (
+    "self_cpu_time_total",
+    "self_cuda_time_total",
+    "self_xpu_time_total",
+    "self_privateuse1_time_total",
+)
+_DEVICE_METRIC = "self_device_time_total"
+
+
+def sort_key(given: Any) -> str:
+    """The attribute that a sort key means; `cuda_time` and the like mean the device that was profiled.
+
+    Raises:
+        ArgumentError: Not a sort key.
+    """
+    name = neutral(given)
+    if name not in SORT_KEYS and name not in TEXT_KEYS:
+        known = ", ".join((*SORT_KEYS, *TEXT_KEYS))
+        raise ArgumentError(
+            f"sort_by={given!r}: cannot sort by {given!r}; choose one of: {known} (with cuda or xpu for device, if you like)"
+        )
+    return name
+
+
+def stack_metric(given: Any) -> str:
+    """The attribute that a metric of `export_stacks` means.
+
+    Raises:
+        ArgumentError: Not a metric.
+    """
+    if given in STACK_METRICS or given == _DEVICE_METRIC:
+        return neutral(given)
+    known = ", ".join((*STACK_METRICS, _DEVICE_METRIC))
+    raise ArgumentError(f"metric={given!r}: cannot export stacks by {given!r}; choose one of: {known}")
+
+
+def neutral(name: Any) -> str:
+    """An attribute under the name that fits every device."""
+    if not isinstance(name, str):
+        return ""
+    for device in _DEVICES:
+        name = name.replace(device, "device")
+    return str(name)
+
+
+def time_unit(given: Any) -> str | None:
+    """A unit of time, or None.
+
+    Raises:
+        ArgumentError: Another unit.
+    """
+    if given is None or given in TIME_UNITS:
+        return given  # type: ignore[no-any-return]
+    known = ", ".join(TIME_UNITS)
+    raise ArgumentError(f"time_unit={given!r}: unknown time unit {given!r}; choose one of {known}, or None")
+
+
+def flag(name: str, given: Any) -> bool:
+    """Yes or no, as a truth value or as 0 or 1.
+
+    Raises:
+        ArgumentError: Anything else.
+    """
+    if given is None or isinstance(given, bool | np.bool_) or _whole(given) in (0, 1):
+        return bool(given)
+    raise ArgumentError(f"{name}={given!r} is not valid: need True or False")
+
+
+def count(name: str, given: Any) -> int:
+    """A number from 0.
+
+    Raises:
+        ArgumentError: Less, or no whole number.
+    """
+    whole = _whole(given)
+    if whole is None or whole < 0:
+        raise ArgumentError(f"{name}={given!r} is not valid: need a whole number from 0")
+    return whole
+
+
+def row_limit(given: Any) -> int | None:
+    """How many rows to print; None for all.
+
+    Raises:
+        ArgumentError: No whole number.
+    """
+    whole = _whole(given)
+    if given is not None and whole is None:
+        raise ArgumentError(
+            f"row_limit={given!r} is not valid: need a whole number, or -1 or None for all rows"
+        )
+    return None if whole is None or whole < 0 else whole
+
+
+def width(name: str, given: Any) -> int | None:
+    """The most characters of a column; None for no limit.
+
+    Raises:
+        ArgumentError: Less than 1, or no whole number.
+    """
+    whole = _whole(given)
+    if given is not None and (whole is None or whole < 1):
+        raise ArgumentError(
+            f"{name}={given!r} is not valid: need a whole number from 1, or None for no limit"
+        )
+    return whole
+
+
+def _whole(given: Any) -> int | None:
+    """A whole number, also of numpy, else None."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None

@@ -1,0 +1,311 @@
+"""Events added up by name: the columns behind `key_averages()`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.names import stack_frames
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.host import visible
+from kinetoscope.tables.host.event_calls import EventTrace, lists_python_functions
+from kinetoscope.torch_events import arguments
+from kinetoscope.torch_events.average_event import FunctionEventAvg
+from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, all_zero, numbers
+from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
+from kinetoscope.torch_events.function_event import FunctionEvent, flat_shapes, used_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.torch_events.event_sources import Event
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What keeps events apart beside their name.
+
+    Attributes:
+        by_shape: Whether input shapes do.
+        stack_frames: How many innermost frames do.
+        by_overload: Whether overloads do.
+        with_calls: Whether calls of Python functions and modules that are events are among the sums.
+    """
+
+    by_shape: bool = False
+    stack_frames: int = 0
+    by_overload: bool = False
+    with_calls: bool = True
+
+    @classmethod
+    def checked(
+        cls,
+        name: str,
+        by_shape: Any,
+        stack_frames: Any,
+        by_overload: Any,
+        with_calls: Any,
+        trace: TraceData | None,
+    ) -> Grouping:
+        """Check what was asked for; `name` is that of the argument `by_shape`, and `trace` that of the events.
+
+        Raises:
+            ArgumentError: Something is not of its type.
+        """
+        return cls(
+            arguments.flag(name, by_shape),
+            arguments.count("group_by_stack_n", stack_frames),
+            arguments.flag("group_by_overload_name", by_overload),
+            trace is not None and lists_python_functions(trace)
+            if with_calls is None
+            else arguments.flag("include_python_functions", with_calls),
+        )
+
+
+@dataclass(frozen=True)
+class Averages:
+    """The groups of `key_averages()` as columns, in the order in which each first occurs.
+
+    Attributes:
+        trace: Where they come from.
+        first: The row of the earliest span of each group; -1 for memory outside all events.
+        count: How many events each has.
+        numbers: The sums, by attribute of an event: nanoseconds, bytes and operations.
+        grouping: What keeps groups apart.
+    """
+
+    trace: TraceData
+    first: NDArray[np.int64]
+    count: NDArray[np.int64]
+    numbers: dict[str, NDArray[np.int64]]
+    grouping: Grouping
+    _made: dict[int, FunctionEventAvg] = field(default_factory=dict)
+
+    @property
+    def has_single(self) -> bool:
+        """Whether there are single events among them: never."""
+        return False
+
+    def __len__(self) -> int:
+        """The number of groups."""
+        return len(self.first)
+
+    def event(self, place: int) -> FunctionEventAvg:
+        """Make the event of one group, or return the one made before."""
+        if place not in self._made:
+            self._made[place] = self._make(place)
+        return self._made[place]
+
+    def _make(self, place: int) -> FunctionEventAvg:
+        """Make the event of one group."""
+        sums = {name: int(values[place]) for name, values in self.numbers.items()}
+        sums["count"] = int(self.count[place])
+        row, grouping = int(self.first[place]), self.grouping
+        if row < 0:
+            made = FunctionEventAvg.of(MEMORY_KEY, sums)
+            made.input_shapes = [] if grouping.by_shape else ""
+        else:
+            first = FunctionEvent(self.trace, row)
+            made = FunctionEventAvg.of(first.name, sums)
+            made.first = first
+            made.input_shapes = flat_shapes(first.structured_input_shapes) if grouping.by_shape else ""
+            made.stack = first.innermost(grouping.stack_frames)
+            made.overload_name = first.overload_name if grouping.by_overload else ""
+        made.use_device = used_device(self.trace)
+        return made
+
+    def values(self, attribute: str) -> NDArray[Any] | None:
+        """Return an attribute of all groups as an array, in torch's unit; None for one that is not a number."""
+        if attribute == "count":
+            return self.count
+        if attribute in TIMES:
+            return self.numbers[attribute] / 1000
+        if attribute in ("cpu_time", "device_time"):
+            return self.numbers[f"{attribute}_total"] / 1000 / self.count
+        return self.numbers.get(attribute)
+
+    def widest(self, part: str) -> int:
+        """Return the length of the longest key, overload, shapes or stack entry."""
+        shown = {
+            "stack": self.grouping.stack_frames > 0,
+            "overload_name": self.grouping.by_overload,
+            "input_shapes": self.grouping.by_shape,
+        }
+        if not shown.get(part, True):
+            return 0
+        of_spans = widest(self.trace, self.first[self.first >= 0], part, self.grouping.stack_frames)
+        return max(of_spans, len(MEMORY_KEY)) if part == "key" and (self.first < 0).any() else of_spans
+
+
+def averages(trace: TraceData, grouping: Grouping, places: NDArray[np.int64] | None = None) -> Averages:
+    """Add up events of a trace by name, and by what else keeps them apart.
+
+    Args:
+        trace: The trace.
+        grouping: What keeps events apart.
+        places: Only these events, in this order, each once: rows of spans, and for memory outside all events -1 minus
+            the row of the allocation. None: all, in order of time.
+
+    Returns:
+        The sums.
+    """
+    if isinstance(trace, EventTrace) and not grouping.with_calls and places is not None:
+        places = places[(places < 0) | ~trace.is_call[places]]
+    rows = None if places is None else places[places >= 0]
+    loose = loose_allocations(trace) if places is None else -1 - places[places < 0]
+    where = _chosen(trace, rows, with_calls=grouping.with_calls)
+    group_of, first = _core.group(_keys(trace, grouping), where)
+    groups = len(first)
+    sums: dict[str, NDArray[np.int64]] = {}
+    for attribute, name in SUMS.items():
+        # Most recordings have no device and many no memory; adding up zeros would double the cost of the table.
+        if all_zero(trace, name):
+            sums[attribute] = np.zeros(groups, dtype=np.int64)
+        else:
+            sums[attribute] = _core.group_sums(group_of, groups, numbers(trace, name))
+    count = _core.group_counts(group_of, groups)
+    earliest = first.astype(np.int64)
+    if rows is not None:
+        _, seen = np.unique(group_of[rows], return_index=True)
+        earliest, order = rows[seen], np.argsort(seen, kind="stable")
+    elif groups and len(trace.columns("threads")) > 1:
+        earliest, order = _in_order_of_time(trace, group_of, earliest)
+    else:
+        order = np.arange(groups)
+    found = Averages(
+        trace, earliest[order], count[order], {key: values[order] for key, values in sums.items()}, grouping
+    )
+    return found if len(loose) == 0 else _with_loose_memory(found, loose, places)
+
+
+def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
+    """Add up events one by one, which is right for any list."""
+    sums: dict[Any, FunctionEventAvg] = {}
+    for event in events:
+        if isinstance(event, FunctionEvent) and event.is_python_function and not grouping.with_calls:
+            continue
+        stack = (event.stack or [])[: grouping.stack_frames]
+        shapes = event.input_shapes if grouping.by_shape else ""
+        overload_name = event.overload_name if grouping.by_overload else ""
+        key = (
+            event.key,
+            event.device_type,
+            event.is_user_annotation,
+            str(shapes),
+            tuple(stack),
+            overload_name,
+        )
+        made = sums.setdefault(key, FunctionEventAvg()).add(event)
+        made.stack, made.input_shapes, made.overload_name = stack, shapes, overload_name
+    return list(sums.values())
+
+
+def total(sums: Mapping[str, int], use_device: str | None) -> FunctionEventAvg:
+    """Return one event for sums over different events."""
+    made = FunctionEventAvg.of("Total", sums)
+    made.use_device = use_device
+    return made
+
+
+def _chosen(
+    trace: TraceData, rows: NDArray[np.int64] | None, *, with_calls: bool
+) -> NDArray[np.bool_] | None:
+    """Which spans are added up, or None for all."""
+    absorbed = visible.visible_spans(trace).absorbed
+    if isinstance(trace, EventTrace) and not with_calls:
+        absorbed = trace.is_call if absorbed is None else absorbed | trace.is_call
+    if rows is None:
+        return None if absorbed is None else ~absorbed
+    where = np.zeros(len(trace.columns("spans")), dtype=bool)
+    where[rows] = True
+    return where
+
+
+def _in_order_of_time(
+    trace: TraceData, group_of: NDArray[np.int32], first: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The earliest row of each group, whatever its thread, and the order of the groups by it; longer ones first."""
+    start, duration = trace.column("spans", "start_ns"), trace.column("spans", "duration_ns")
+    least = _core.group_min(group_of, len(first), start)
+    rows = np.flatnonzero((group_of >= 0) & (start == least[group_of]))
+    # The last write wins: of equal starts the longest stays, of equal lengths the first row.
+    rows = rows[np.lexsort((-rows, duration[rows]))]
+    first[group_of[rows]] = rows
+    return first, np.lexsort((first, -duration[first], least))
+
+
+def _keys(trace: TraceData, grouping: Grouping) -> list[NDArray[np.int32]]:
+    """For each span numbers that are equal where events belong in one group."""
+    spans = trace.columns("spans")
+    keys = [_name_keys(trace)]
+    if grouping.by_overload:
+        keys.append(spans["overload"])
+    if grouping.by_shape:
+        keys.append(_shape_keys(trace)[spans["shapes"]])
+    if grouping.stack_frames > 0:
+        keys.append(_stack_keys(trace, grouping.stack_frames)[spans["stack"]])
+    return keys
+
+
+def _name_keys(trace: TraceData) -> NDArray[np.int32]:
+    """A number for each span that is equal where name and sort of event are equal."""
+    kind = trace.column("spans", "kind")
+    keys: NDArray[np.int32] = visible.event_names(trace) * np.int32(4)
+    ranges = (kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP) | (kind == SpanKind.COLLECTIVE)
+    keys[np.flatnonzero(ranges)] += 1
+    on_device = visible.on_device_mask(trace)
+    if on_device is not None:
+        keys += on_device * np.int32(2)
+    return keys
+
+
+def _shape_keys(trace: TraceData) -> NDArray[np.int32]:
+    """For each row of `shapes` (and -1) a number that is equal where torch's `input_shapes` are."""
+    places: dict[str, int] = {"[]": -1}
+    keys = [
+        places.setdefault(str(flat_shapes(json.loads(text)) if text else []), len(places))
+        for text in trace.columns("shapes")["dims"]
+    ]
+    return np.array([*keys, -1], dtype=np.int32)
+
+
+def _stack_keys(trace: TraceData, count: int) -> NDArray[np.int32]:
+    """For each row of `stacks` (and -1) a number that is equal where the innermost `count` frames are."""
+    frames = trace.columns("stacks")["frame"]
+    places: dict[tuple[int, ...], int] = {}
+    keys = [
+        places.setdefault(tuple(stack_frames(trace, stack, count)), len(places))
+        for stack in range(len(frames))
+    ]
+    return np.array([*keys, -1], dtype=np.int32)
+
+
+def _with_loose_memory(
+    found: Averages, loose: NDArray[np.int64], places: NDArray[np.int64] | None
+) -> Averages:
+    """Add a group for allocations and frees outside all events, where the first of them occurs."""
+    trace = found.trace
+    host, device = (int(change_on(trace, loose, device=device).sum()) for device in (False, True))
+    sums = dict.fromkeys(SUMS, 0)
+    for name in SIZES:
+        sums[name] = device if "device" in name else host
+    if places is None:
+        starts = trace.column("spans", "start_ns")[found.first]
+        place = int((starts <= trace.column("allocations", "time_ns")[loose[0]]).sum())
+    else:
+        before = places[: int(np.flatnonzero(places < 0)[0])]
+        place = int(np.isin(found.first, before).sum())
+    return Averages(
+        trace,
+        np.insert(found.first, place, -1),
+        np.insert(found.count, place, len(loose)),
+        {name: np.insert(values, place, sums[name]) for name, values in found.numbers.items()},
+        found.grouping,
+    )

@@ -1,0 +1,758 @@
+"""`EventList`: a list of events that makes each one when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.display.html import Cell, note, page, table
+from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
+from kinetoscope.model.calls import call_mask
+from kinetoscope.model.device_time import works_on_device
+from kinetoscope.model.names import frame_texts, stack_frames
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.strings import printable
+from kinetoscope.storage.whole_file import file_path
+from kinetoscope.tables.host.event_calls import EventTrace, trace_of_events
+from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.torch_events import arguments
+from kinetoscope.torch_events.average_event import FunctionEventAvg
+from kinetoscope.torch_events.averages import Grouping, added_up, averages, total
+from kinetoscope.torch_events.event_numbers import SIZES, TIMES, flops_counted, numbers
+from kinetoscope.torch_events.event_sources import (
+    Event,
+    EventSource,
+    ListedEvents,
+    SpanEvents,
+    checked_event,
+    checked_events,
+    longest,
+)
+from kinetoscope.torch_events.function_event import FunctionEvent, used_device
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+# The text table of events: torch's columns, headings and units.
+
+NUMBER_WIDTH = 12
+GAP = "  "
+_ROWS_OF_A_PAGE = 50
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of text: what its cell says of an event."""
+
+    heading: str
+    cell: Callable[[Event], str]
+    width: int = NUMBER_WIDTH
+    left: bool = False
+
+    def padded(self, text: str) -> str:
+        """Pad a cell to the width of the column."""
+        return text.ljust(self.width) if self.left else text.rjust(self.width)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How an event table is cut and headed; see `EventList.table`."""
+
+    row_limit: int | None
+    max_src_column_width: int | None
+    max_name_column_width: int | None
+    max_shapes_column_width: int | None
+    header: str | None
+    top_level_events_only: bool
+    time_unit: str | None
+
+    @classmethod
+    def checked(cls, **given: Any) -> TableOptions:
+        """Check what was asked for.
+
+        Raises:
+            ArgumentError: Something is not of its type, or an unknown unit.
+        """
+        header = given["header"]
+        if header is not None and not isinstance(header, str):
+            raise ArgumentError(f"header={header!r} is not valid: need a string, or None for no heading")
+        widths = {
+            name: arguments.width(name, value) for name, value in given.items() if name.startswith("max_")
+        }
+        return cls(
+            row_limit=arguments.row_limit(given["row_limit"]),
+            header=header,
+            top_level_events_only=arguments.flag("top_level_events_only", given["top_level_events_only"]),
+            time_unit=arguments.time_unit(given["time_unit"]),
+            **widths,
+        )
+
+
+def event_table(events: EventList, options: TableOptions) -> str:
+    """Return events as a text table, empty without events."""
+    if len(events) == 0:
+        return ""
+    host_us = float(events.values("self_cpu_time_total").sum())
+    device_us = _device_total(events)
+    columns = _columns(events, options, host_us, device_us)
+    rows = [line for event in _chosen(events, options) for line in _lines(columns, event)]
+    rule = "".join("-" * column.width + GAP for column in columns)
+    wide_rule = "=" * (len(rule) - len(GAP))
+    out: list[str] = []
+    if options.header is not None:
+        out += [wide_rule, options.header]
+    if options.top_level_events_only:
+        out += [wide_rule, "This report only display top-level ops statistics"]
+    out += [rule, _joined(columns, [column.heading for column in columns]), rule, *rows, rule]
+    out.append(f"Self CPU time total: {time_text(host_us, options.time_unit)}")
+    if device_us is not None:
+        device = (events.use_device or "device").upper()
+        out.append(f"Self {device} time total: {time_text(device_us, options.time_unit)}")
+    return "\n".join(out) + "\n"
+
+
+def event_page(events: EventList) -> str:
+    """Return the first events as HTML, with the columns of the text table."""
+    if len(events) == 0:
+        return page(note("no events"))
+    options = TableOptions(
+        _ROWS_OF_A_PAGE, None, None, None, None, top_level_events_only=False, time_unit=None
+    )
+    host_us, device_us = float(events.values("self_cpu_time_total").sum()), _device_total(events)
+    columns = _columns(events, options, host_us, device_us)
+    share = next(place for place, column in enumerate(columns) if column.heading == "Self CPU %")
+    rows = []
+    for event in _chosen(events, options):
+        texts: list[Cell | str] = [column.cell(event).strip() for column in columns]
+        texts[share] = Cell(str(texts[share]), "", event.self_cpu_time_total / host_us if host_us else 0.0)
+        if columns[-1].heading == SOURCE:
+            texts[-1] = Cell(str(texts[-1]), "\n".join(event.stack or []))
+        rows.append(texts)
+    headings = [column.heading for column in columns]
+    left = [place for place, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
+    told = [
+        "1 event" if len(events) == 1 else f"{len(events):,} events",
+        f"self CPU time {time_text(host_us)}",
+    ]
+    if device_us is not None:
+        told.append(f"self {(events.use_device or 'device').upper()} time {time_text(device_us)}")
+    more = (
+        note(f"the first {len(rows)} of them are shown; table() prints more")
+        if len(events) > len(rows)
+        else ""
+    )
+    return page(note(", ".join(told)), table(headings, rows, left=left), more)
+
+
+def _columns(
+    events: EventList, options: TableOptions, host_us: float, device_us: float | None
+) -> list[_Column]:
+    """The columns that these events fill."""
+    unit = options.time_unit
+    name_width = _width(events.widest("key"), options.max_name_column_width)
+    columns = [
+        _Column("Name", lambda event: _cut_name(event.key or "", options.max_name_column_width), name_width)
+    ]
+    if _shows(events, "capture_overload_names") and events.widest("overload_name"):
+        columns.append(
+            _Column(
+                "Overload Name",
+                lambda event: _cut_name(event.overload_name or "", options.max_name_column_width),
+                name_width,
+            )
+        )
+    columns += [
+        _Column("Self CPU %", lambda event: share_text(event.self_cpu_time_total, host_us)),
+        _Column("Self CPU", lambda event: time_text(event.self_cpu_time_total, unit)),
+        _Column(
+            "CPU total %", lambda event: "0" if event.is_async else share_text(event.cpu_time_total, host_us)
+        ),
+        _Column("CPU total", lambda event: time_text(event.cpu_time_total, unit)),
+        _Column("CPU time avg", lambda event: time_text(event.cpu_time, unit)),
+    ]
+    device = (events.use_device or "").upper()
+    if device_us is not None:
+        columns += [
+            _Column(f"Self {device}", lambda event: time_text(event.self_device_time_total, unit)),
+            _Column(f"Self {device} %", lambda event: share_text(event.self_device_time_total, device_us)),
+            _Column(f"{device} total", lambda event: time_text(event.device_time_total, unit)),
+            _Column(f"{device} time avg", lambda event: time_text(event.device_time, unit)),
+        ]
+    if events.profile_memory:
+        columns += [
+            _Column("CPU Mem", lambda event: size_text(event.cpu_memory_usage)),
+            _Column("Self CPU Mem", lambda event: size_text(event.self_cpu_memory_usage)),
+        ]
+        if device and (events.values("self_device_memory_usage") > 0).any():
+            columns += [
+                _Column(f"{device} Mem", lambda event: size_text(event.device_memory_usage)),
+                _Column(f"Self {device} Mem", lambda event: size_text(event.self_device_memory_usage)),
+            ]
+    columns.append(_Column("# of Calls", lambda event: str(event.count)))
+    # An empty list prints as two characters.
+    widest_shapes = events.widest("input_shapes")
+    if widest_shapes > 2:
+        width = _width(widest_shapes, options.max_shapes_column_width)
+        columns.append(_Column("Input Shapes", lambda event: str(event.input_shapes)[:width], width))
+    columns += _flops_column(events)
+    widest_source = events.widest("stack") if _shows(events, "with_stack") else 0
+    if widest_source:
+        width = _width(widest_source, options.max_src_column_width)
+        columns.append(
+            _Column(
+                SOURCE,
+                lambda event: _cut_left(event.stack[0], width) if event.stack else "",
+                width,
+                left=True,
+            )
+        )
+    return columns
+
+
+SOURCE = "Source Location"
+
+
+def _shows(events: EventList, flag: str) -> bool:
+    """Sums show what they were grouped by; single events what was asked for, although more may be known."""
+    return not events.has_single or events.trace.info.get(flag) in (1, True)
+
+
+def _flops_column(events: EventList) -> list[_Column]:
+    """One column of FLOPs in the unit that fits the smallest, where there are any."""
+    if not events.with_flops:
+        return []
+    counted = events.values("flops")
+    counted = counted[counted > 0]
+    if len(counted) == 0:
+        return []
+    unit, size = flops_scale(int(counted.min()))
+
+    def cell(event: Event) -> str:
+        return f"{event.flops / size:8.3f}" if event.flops > 0 else "--"
+
+    width = max(NUMBER_WIDTH, len(f"{int(counted.max()) / size:8.3f}"))
+    return [_Column(f"Total {unit}", cell, width)]
+
+
+def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
+    """The lines of one event: its numbers, then the rest of its stack below each other."""
+    yield _joined(columns, [column.cell(event) for column in columns])
+    if columns[-1].heading == SOURCE:
+        before = [""] * (len(columns) - 1)
+        for entry in [*(event.stack or [])[1:], ""]:
+            yield _joined(columns, [*before, _cut_left(entry, columns[-1].width)])
+
+
+def _chosen(events: EventList, options: TableOptions) -> Iterator[Event]:
+    """The events to print; a negative limit prints all."""
+    found = (
+        event for event in events if not (options.top_level_events_only and event.cpu_parent is not None)
+    )
+    return islice(found, options.row_limit)
+
+
+def _device_total(events: EventList) -> float | None:
+    """Self time of device events, in microseconds; None where no event has time on a device."""
+    times = events.values("self_device_time_total")
+    places = np.flatnonzero(times > 0)
+    if len(places) == 0:
+        return None
+    # Ranges and waits are drawn on the device too, around the kernels that are counted already.
+    rows = events.span_rows()
+    if rows is not None:
+        spans = events.trace.columns("spans")
+        stream, kind = spans["stream"][rows[places]], spans["kind"][rows[places]]
+        return float(times[places[(stream >= 0) & works_on_device(kind)]].sum())
+    made = ((float(times[place]), events[place]) for place in places.tolist())
+    return sum((time for time, event in made if _works(event)), 0.0)
+
+
+def _works(event: Event) -> bool:
+    """Whether a device did something in it: ranges and waits are none of its work."""
+    first = event if isinstance(event, FunctionEvent) else event.first
+    waits = first is not None and first.row >= 0 and first.kind == SpanKind.SYNC
+    return bool(int(event.device_type)) and not event.is_user_annotation and not waits
+
+
+def _joined(columns: list[_Column], cells: list[str]) -> str:
+    """One line of the table."""
+    return "".join(column.padded(cell) + GAP for column, cell in zip(columns, cells, strict=True))
+
+
+def _width(widest: int, limit: int | None) -> int:
+    """Room for the widest cell and a margin, within the limit."""
+    return widest + 4 if limit is None else min(widest + 4, limit)
+
+
+def _cut_name(name: str, limit: int | None) -> str:
+    """Cut a name at its end and make it fit for a terminal."""
+    if limit is not None and len(name) >= limit - 3:
+        name = name[: max(0, limit - 3)] + "..."
+    return printable(name)
+
+
+def _cut_left(path: str, limit: int) -> str:
+    """Cut a source location at its beginning, since its end tells more."""
+    path = printable(path)
+    return path if len(path) <= limit else "..." + path[len(path) - max(0, limit - 3) :]
+
+
+# Self times of events by Python stack, for flame graphs.
+
+Weights = dict[tuple[str, ...], int]
+
+
+def stack_weights(events: EventList, metric: str) -> Weights:
+    """Add up a time of events by stack.
+
+    Args:
+        events: The events.
+        metric: `self_cpu_time_total` or `self_device_time_total`.
+
+    Returns:
+        For each stack, as frames from the root, nanoseconds above 0; in the order in which the stacks were recorded.
+
+    Raises:
+        StateError: There are events, and none can have a stack.
+    """
+    rows = events.span_rows()
+    if rows is None:
+        return _one_by_one(events, metric)
+    _refuse_without_stacks(events)
+    trace, spans = events.trace, np.flatnonzero(rows >= 0)
+    stacks = trace.column("spans", "stack")[rows[spans]]
+    # What a call does itself is in no operator.
+    known = np.flatnonzero((stacks >= 0) & ~call_mask(trace.column("spans", "kind")[rows[spans]]))
+    sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
+    np.add.at(sums, stacks[known], numbers(trace, TIMES[metric])[rows[spans][known]])
+    texts, weights = frame_texts(trace), Weights()
+    for row in np.flatnonzero(sums > 0).tolist():
+        frames = tuple(texts[frame] for frame in reversed(stack_frames(trace, row)))
+        weights[frames] = weights.get(frames, 0) + int(sums[row])
+    return weights
+
+
+def _one_by_one(events: EventList, metric: str) -> Weights:
+    """The same for sums and for lists put together by hand."""
+    weights = Weights()
+    seen = False
+    for event in events:
+        frames = tuple(reversed(event.stack or []))
+        seen = seen or bool(frames)
+        nanoseconds = round(getattr(event, metric) * 1000)
+        if frames and nanoseconds > 0:
+            weights[frames] = weights.get(frames, 0) + nanoseconds
+    if not seen:
+        _refuse_without_stacks(events)
+        if any(isinstance(event, FunctionEventAvg) for event in events):
+            raise StateError(
+                "these sums were not kept apart by stack: use key_averages(group_by_stack_n=...), or export the "
+                "stacks of events()"
+            )
+    return weights
+
+
+def _refuse_without_stacks(events: EventList) -> None:
+    """Say what to do when no stacks were recorded; a recording that asked for them may still have found none."""
+    if len(events) == 0:
+        return
+    trace = events.trace
+    if len(trace.columns("stacks")) == 0 and trace.info.get("with_stack") not in (1, True):
+        raise StateError("no Python stacks were recorded: record with with_stack=True to export them")
+
+
+class EventList(MutableSequence[Event]):
+    """A list of events, as `events()` and `key_averages()` return it.
+
+    Making the list costs nothing for each event: an event is made when it is indexed, and tables and sums read columns.
+    It can be used like a Python list. A slice, or a list made of chosen events, is an `EventList` too:
+    `EventList(event for event in prof.events() if event.count > 1).table()`. Changing the list (`sort`, `append`,
+    `events[0] = ...`) changes this list only, never the trace. Pickling a list takes its trace along, once.
+    `print(events)` prints `events.table()`.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[Event] = (),
+        *,
+        use_device: str | None = None,
+        profile_memory: bool | None = None,
+        with_flops: bool | None = None,
+    ) -> None:
+        """Make a list of events.
+
+        Args:
+            events: Events of Kinetoscope, single or averaged.
+            use_device: The device that the table names; None takes that of the events' trace, as below.
+            profile_memory: Whether the table shows memory.
+            with_flops: Whether the table shows FLOPs.
+
+        Raises:
+            ArgumentError: Something in it is no event.
+        """
+        self._source: EventSource = ListedEvents(checked_events(events))
+        self._places: NDArray[Any] | None = None
+        self._settings = (use_device, profile_memory, with_flops)
+
+    @classmethod
+    def _of(cls, source: EventSource, places: NDArray[Any] | None = None) -> EventList:
+        """Show the events of `source`, or those at `places` of it in that order."""
+        made = cls()
+        made._source, made._places = source, places
+        return made
+
+    def __len__(self) -> int:
+        """The number of events."""
+        return len(self._source) if self._places is None else len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> EventList: ...
+    def __getitem__(self, index: int | slice) -> Event | EventList:
+        """Return one event, or a list of some of them."""
+        if isinstance(index, slice):
+            return self._chosen(np.arange(len(self))[index])
+        place = range(len(self))[index]
+        return self._source.event(place if self._places is None else int(self._places[place]))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Replace one event, or several."""
+        several = isinstance(index, slice)
+        self._listed()[index] = checked_events(value) if several else checked_event(value)
+
+    def __delitem__(self, index: int | slice) -> None:
+        """Take one event, or several, out of the list."""
+        del self._listed()[index]
+
+    def insert(self, index: int, value: Event) -> None:
+        """Put an event before the one at `index`."""
+        self._listed().insert(index, checked_event(value))
+
+    def sort(self, *, key: Callable[[Event], Any] | None = None, reverse: bool = False) -> None:
+        """Sort in place by what `key` returns of each event; to sort by a number, see `sorted_by`.
+
+        Raises:
+            ArgumentError: No key: events have no order of their own.
+        """
+        if key is None:
+            raise ArgumentError(
+                "key=None is not valid: events have no order of their own, say by what to sort them"
+            )
+        self._listed().sort(key=key, reverse=reverse)
+
+    def copy(self) -> EventList:
+        """Return a list of the same events that can be changed on its own."""
+        return self._chosen(np.arange(len(self)))
+
+    def __add__(self, other: Iterable[Event]) -> EventList:
+        """Return a list with the events of both."""
+        return self._like(checked_events([*self, *other]))
+
+    def __radd__(self, other: Iterable[Event]) -> EventList:
+        """Return a list with the events of both."""
+        return self._like(checked_events([*other, *self]))
+
+    def __eq__(self, other: object) -> bool:
+        """Lists are equal when they hold equal events in the same order."""
+        if not isinstance(other, EventList | list):
+            return NotImplemented
+        return len(self) == len(other) and all(one == its for one, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+    __copy__ = copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as events, which share their trace."""
+        return _made, (list(self), *self._settings)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<EventList of {len(self):,} events>"
+
+    def _listed(self) -> list[Event]:
+        """The events as a plain list that may be changed."""
+        if not isinstance(self._source, ListedEvents) or self._places is not None:
+            self._source, self._places = ListedEvents(list(self)), None
+        return self._source.events
+
+    def _chosen(self, places: NDArray[Any]) -> EventList:
+        """The events at some places of this list."""
+        if isinstance(self._source, ListedEvents):
+            # Its events may change place later, so the new list keeps them and not their places.
+            return self._like([self[place] for place in places.tolist()])
+        return self._with_settings(self._source, places if self._places is None else self._places[places])
+
+    def _like(self, events: list[Event]) -> EventList:
+        """A list of other events with the settings of this one."""
+        return self._with_settings(ListedEvents(events))
+
+    def _with_settings(self, source: EventSource, places: NDArray[Any] | None = None) -> EventList:
+        """A list of what `source` has, with the settings of this one."""
+        made = EventList._of(source, places)
+        made._settings = self._settings
+        return made
+
+    @property
+    def trace(self) -> TraceData:
+        """The trace the events come from.
+
+        Raises:
+            StateError: The list was put together from events of no trace, or of nothing.
+        """
+        if self._source.trace is None:
+            raise StateError("these events belong to no trace: take them from events() or key_averages()")
+        return self._source.trace
+
+    @property
+    def has_single(self) -> bool:
+        """Whether there are single events in the list, and not only sums."""
+        return self._source.has_single
+
+    @property
+    def use_device(self) -> str | None:
+        """The device that was profiled beside the host, such as `cuda`; None without."""
+        given = self._settings[0]
+        return used_device(self.trace) if given is None and self._source.trace is not None else given
+
+    @property
+    def profile_memory(self) -> bool:
+        """Whether the events know about memory."""
+        given = self._settings[1]
+        return self._source.trace is not None and memory_recorded(self.trace) if given is None else given
+
+    @property
+    def with_flops(self) -> bool:
+        """Whether the events know about FLOPs."""
+        given = self._settings[2]
+        return self._source.trace is not None and flops_counted(self.trace) if given is None else given
+
+    def values(self, attribute: str) -> NDArray[Any]:
+        """Return a number of every event as one array, without making the events.
+
+        Args:
+            attribute: Such as `self_cpu_time_total` (microseconds), `count`, `cpu_memory_usage` (bytes) or `flops`.
+
+        Raises:
+            ArgumentError: The attribute is not a number.
+        """
+        values = self._source.values(attribute)
+        if values is None:
+            known = ", ".join(arguments.SORT_KEYS)
+            raise ArgumentError(
+                f"attribute={attribute!r}: events have no number {attribute!r}; use one of: {known}"
+            )
+        return values if self._places is None else values[self._places]
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The sum of all self times on the host, in microseconds."""
+        return float(self.values("self_cpu_time_total").sum())
+
+    def total_average(self) -> FunctionEventAvg:
+        """Return one event, `Total`, with the sums of all of them; its averages are those of any call."""
+        sums = {name: round(float(self.values(name).sum()) * 1000) for name in TIMES}
+        sums |= {name: int(self.values(name).sum()) for name in (*SIZES, "count", "flops")}
+        return total(sums, self.use_device)
+
+    def sorted_by(self, attribute: str) -> EventList:
+        """Return the events with the largest value of an attribute first; equal ones keep their order.
+
+        Args:
+            attribute: One of torch's sort keys, as `table` takes them; `cuda_time`, `xpu_time` and the like mean the
+                device that was profiled.
+
+        Raises:
+            ArgumentError: Not a sort key.
+        """
+        name = arguments.sort_key(attribute)
+        if name in arguments.TEXT_KEYS:
+            texts = [getattr(event, name) or "" for event in self]
+            order = np.array(sorted(range(len(texts)), key=texts.__getitem__, reverse=True), dtype=np.int64)
+        else:
+            order = np.argsort(-self.values(name), kind="stable")
+        return self._chosen(order)
+
+    def key_averages(
+        self,
+        group_by_input_shapes: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool | None = None,
+    ) -> EventList:
+        """Add up the events of this list by name.
+
+        Sums of a whole trace are made anew from its events, so that they can be grouped in another way.
+
+        Args:
+            group_by_input_shapes: Keep calls with different input shapes apart.
+            group_by_stack_n: Keep calls apart whose innermost this many Python frames differ.
+            group_by_overload_name: Keep overloads of an operator apart.
+            include_python_functions: Whether calls of Python functions and modules are among the sums; None does as
+                the release of torch that recorded them: up to 2.13 they are, from 2.14 on they are not.
+
+        Returns:
+            A list of `FunctionEventAvg`, in the order in which each group first occurs.
+
+        Raises:
+            ArgumentError: An argument is not of its type.
+        """
+        grouping = Grouping.checked(
+            "group_by_input_shapes",
+            group_by_input_shapes,
+            group_by_stack_n,
+            group_by_overload_name,
+            include_python_functions,
+            self._source.trace,
+        )
+        if isinstance(self._source, SpanEvents):
+            places = None if self._places is None else self.span_rows()
+            return self._with_settings(averages(self.trace, grouping, places))
+        if isinstance(self._source, ListedEvents) or self._places is not None:
+            return self._like(added_up(self, grouping))
+        return self._with_settings(averages(self.trace, grouping))
+
+    def table(
+        self,
+        sort_by: str | None = None,
+        row_limit: int | None = 100,
+        max_src_column_width: int | None = 75,
+        max_name_column_width: int | None = 55,
+        max_shapes_column_width: int | None = 80,
+        header: str | None = None,
+        top_level_events_only: bool = False,
+        time_unit: str | None = None,
+    ) -> str:
+        """Return the events as a text table with torch's columns.
+
+        Args:
+            sort_by: `cpu_time`, `cpu_time_total`, `self_cpu_time_total`, the same with `device` (or `cuda`, `xpu`) for `cpu`,
+                `cpu_memory_usage`, `self_cpu_memory_usage`, the same for the device, `count`, `flops`, `key` or
+                `overload_name`, largest first; None keeps the order.
+            row_limit: Print at most this many rows; -1 or None prints all.
+            max_src_column_width: Cut source locations to this many characters, on the left; None does not cut.
+            max_name_column_width: Cut names to this many characters; None does not cut.
+            max_shapes_column_width: Cut input shapes to this many characters; None does not cut.
+            header: A line to print above the table.
+            top_level_events_only: Leave out events that are inside others.
+            time_unit: `s`, `ms` or `us` for all times; None chooses for each.
+
+        Returns:
+            The table, ending with the sum of all self times; empty without events.
+
+        Raises:
+            ArgumentError: An argument is not of its type, or an unknown sort key or unit.
+        """
+        options = TableOptions.checked(
+            row_limit=row_limit,
+            max_src_column_width=max_src_column_width,
+            max_name_column_width=max_name_column_width,
+            max_shapes_column_width=max_shapes_column_width,
+            header=header,
+            top_level_events_only=top_level_events_only,
+            time_unit=time_unit,
+        )
+        return event_table(self if sort_by is None else self.sorted_by(sort_by), options)
+
+    __str__, _repr_html_ = table, event_page
+
+    def span_rows(self) -> NDArray[np.int64] | None:
+        """Return the rows of `spans` of these events, negative for `[memory]`; None if they are not single events."""
+        if not isinstance(self._source, SpanEvents):
+            return None
+        return self._source.rows if self._places is None else self._source.rows[self._places]
+
+    def widest(self, part: str) -> int:
+        """Return the length of the longest `key`, `overload_name`, `input_shapes` or `stack` entry."""
+        whole = self._places is None or len(self._places) == len(self._source)
+        return self._source.widest(part) if whole else longest(self, part)
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole trace these events come from, for Perfetto and chrome://tracing.
+
+        Args:
+            path: The file; a name ending in `.gz` is compressed.
+
+        Raises:
+            ArgumentError: The suffix is that of another format, or no name of a file.
+            StateError: The events belong to no trace.
+        """
+        from kinetoscope.formats.chrome.write import write_chrome_trace
+        from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE
+
+        file, formats = file_path(path), WHOLE_TRACE | ONE_TABLE
+        others = tuple(suffix for suffix, form in formats.items() if form != "chrome")
+        if file.name.lower().endswith(others):
+            raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
+        trace = self.trace.source if isinstance(self.trace, EventTrace) else self.trace
+        write_chrome_trace(trace, file)
+
+    def supported_export_stacks_metrics(self) -> list[str]:
+        """Return the numbers that `export_stacks` can write."""
+        return list(arguments.STACK_METRICS)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write the Python stacks of these events with their self times, for flame graphs.
+
+        One line for each stack: its frames from the root, joined by `;`, a space, and whole microseconds; see
+        `kinetoscope.formats.stacks`.
+
+        Args:
+            path: Where to write.
+            metric: One of `supported_export_stacks_metrics()`; all devices mean the one that was profiled.
+
+        Raises:
+            ArgumentError: Another metric.
+            StateError: No stacks were recorded, or these sums were not grouped by stack.
+            OSError: The file cannot be written.
+        """
+        from kinetoscope.formats.stacks import write_stacks
+
+        write_stacks(stack_weights(self, arguments.stack_metric(metric)), path)
+
+
+def events_of(trace: TraceData) -> EventList:
+    """Return the events of a trace in order of time; see `Trace.events`."""
+    return EventList._of(SpanEvents(trace_of_events(trace)))
+
+
+def key_averages(
+    trace: TraceData,
+    group_by_input_shape: bool = False,
+    group_by_stack_n: int = 0,
+    group_by_overload_name: bool = False,
+    include_python_functions: bool | None = None,
+) -> EventList:
+    """Return the events of a trace added up by name; see `Trace.key_averages`."""
+    grouping = Grouping.checked(
+        "group_by_input_shape",
+        group_by_input_shape,
+        group_by_stack_n,
+        group_by_overload_name,
+        include_python_functions,
+        trace,
+    )
+    return EventList._of(averages(trace_of_events(trace), grouping))
+
+
+def _made(events: list[Event], *settings: Any) -> EventList:
+    """Make the list that was pickled."""
+    return EventList(
+        events, **dict(zip(("use_device", "profile_memory", "with_flops"), settings, strict=True))
+    )
+
+
+def write_collapsed(trace: TraceData, path: Path) -> None:
+    """Write the Python stacks of a trace with their self times on the host; for `Trace.save`."""
+    events_of(trace).export_stacks(path)

@@ -1,0 +1,723 @@
+"""One event of a trace, with the attributes that programs written for `torch.profiler` read."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kinetoscope.display.torch_units import time_text
+from kinetoscope.model.assemble import ENGINE_WRAPPER
+from kinetoscope.model.names import frame_texts, stack_frames
+from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, PHASE_NAMES, SCOPE_BACKWARD, SpanKind
+from kinetoscope.model.steps import MARK
+from kinetoscope.tables.device.device_types import DeviceType, device_type
+from kinetoscope.tables.host.event_calls import call_numbers, event_ids
+from kinetoscope.tables.host.visible import event_tree, visible_spans
+from kinetoscope.torch_events.event_numbers import event_of_launch, numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+# Recorded scalar arguments as Python values.
+
+SCALARS = ("Scalar", "ScalarList")
+_WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
+
+
+def python_values(texts: list[Any], types: list[Any]) -> list[Any]:
+    """Return the inputs of a call as torch's `concrete_inputs` has them.
+
+    Args:
+        texts: What was recorded of each input: the text of a scalar or of a list of scalars, empty for a tensor.
+        types: The type of each input; only inputs of type `Scalar` and `ScalarList` are numbers.
+
+    Returns:
+        For each input its number, truth value or list of these, or None without. A text that is no number stays
+        as it is: strings and devices, which torch leaves out.
+    """
+    known = [*types, *[""] * (len(texts) - len(types))]
+    return [_value(text, kind in SCALARS) for text, kind in zip(texts, known, strict=False)]
+
+
+def _value(text: Any, is_scalar: bool) -> Any:
+    """Read one input."""
+    if not isinstance(text, str):
+        return text
+    if not text:
+        return None
+    if not is_scalar:
+        return text
+    if text.startswith("[") and text.endswith("]"):
+        inner = text[1:-1].strip()
+        return [_scalar(part.strip()) for part in inner.split(",")] if inner else []
+    return _scalar(text)
+
+
+def _scalar(text: str) -> Any:
+    """Read one number or truth value."""
+    if text in _WORDS:
+        return _WORDS[text]
+    for read in (int, float, complex):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+# What single and averaged events are made of: names, shapes, the events inside, the device.
+
+STEP_KEY = "ProfilerStep*"
+
+
+def children(trace: TraceData, row: int) -> list[int]:
+    """The rows directly inside a row, in order of time."""
+
+    def index() -> tuple[Any, Any]:
+        visible = visible_spans(trace)
+        parent = (
+            visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
+        )
+        order = np.argsort(parent, kind="stable")
+        return order, parent[order]
+
+    order, parents = trace.cached("event_children", index)
+    first, last = np.searchsorted(parents, [row, row + 1])
+    found: list[int] = order[first:last].tolist()
+    return found
+
+
+def used_device(trace: TraceData) -> str | None:
+    """torch's word for the device that was profiled beside the host."""
+    types = trace.column("streams", "device_type")
+    return DeviceType(int(types[0])).name.lower() if len(types) else None
+
+
+def event_name(recorded: str) -> str:
+    """The name of an event: as recorded, but all steps share one."""
+    return STEP_KEY if recorded.startswith(MARK) else recorded
+
+
+def flat_shapes(dims: list[Any]) -> list[Any]:
+    """Replace the shapes of a list of tensors by an empty one."""
+    return [[] if dim and isinstance(dim, list) and isinstance(dim[0], list) else dim for dim in dims]
+
+
+# What torch copies from one event to another: autograd's numbers to the engine's wrappers, and arrows to backward.
+
+
+class Autograd(NamedTuple):
+    """Of every span autograd's sequence number, and the thread (a row of `threads`) its forward ran on."""
+
+    sequence: NDArray[np.int64]
+    forward_thread: NDArray[np.int32]
+
+
+class Arrows(NamedTuple):
+    """Of every span the arrow that links it with the other end of a forward-backward pair, 0 without; where it starts."""
+
+    number: NDArray[np.int64]
+    starts: NDArray[np.bool_]
+
+
+def autograd(trace: TraceData) -> Autograd:
+    """Autograd's columns; the engine's wrapper around a backward function has those of the function."""
+
+    def make() -> Autograd:
+        spans, tree = trace.columns("spans"), event_tree(trace)
+        sequence, thread = spans["sequence"].copy(), spans["forward_thread"].copy()
+        rows = np.flatnonzero(spans["scope"] == SCOPE_BACKWARD)
+        around = (spans["parent"] if tree is None else tree.parent)[rows]
+        is_wrapper = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings], dtype=bool)
+        wrapped = (around >= 0) & is_wrapper[spans["name"][around]]
+        for values in (sequence, thread):
+            values[around[wrapped]] = values[rows[wrapped]]
+        # torch names a forward thread only where a number says which call on it is meant.
+        thread[sequence < 0] = -1
+        return Autograd(sequence, thread)
+
+    return trace.cached("event_autograd", make)
+
+
+def arrows(trace: TraceData) -> Arrows:
+    """Which forward operators and backward functions belong together."""
+
+    def make() -> Arrows:
+        forward = trace.column("spans", "forward")
+        number, starts = np.zeros(len(forward), dtype=np.int64), np.zeros(len(forward), dtype=bool)
+        ends = np.flatnonzero(forward >= 0)
+        number[ends] = number[forward[ends]] = forward[ends] + 1
+        starts[forward[ends]] = True
+        return Arrows(number, starts)
+
+    return trace.cached("event_arrows", make)
+
+
+class Launches(NamedTuple):
+    """Which event started which device event, both ways, sorted to be searched."""
+
+    hosts: NDArray[np.int32]
+    started: NDArray[np.int32]
+    devices: NDArray[np.int32]
+    starters: NDArray[np.int32]
+
+    def started_by(self, row: int) -> list[int]:
+        """The device events that an event started, in the order of the launches."""
+        first, last = np.searchsorted(self.hosts, [row, row + 1])
+        found: list[int] = self.started[first:last].tolist()
+        return found
+
+    def starter_of(self, row: int) -> int:
+        """The event that started a device event, -1 without."""
+        place = int(np.searchsorted(self.devices, row))
+        known = place < len(self.devices) and self.devices[place] == row
+        return int(self.starters[place]) if known else -1
+
+
+def launches(trace: TraceData) -> Launches:
+    """The launches of a trace by the events that people see."""
+
+    def make() -> Launches:
+        host, device = event_of_launch(trace), trace.column("launches", "device")
+        by_host, by_device = np.argsort(host, kind="stable"), np.argsort(device, kind="stable")
+        return Launches(host[by_host], device[by_host], device[by_device], host[by_device])
+
+    return trace.cached("event_launches", make)
+
+
+# What single and averaged events share: averages, texts of times, and torch's old names.
+
+
+class TimesAsText:
+    """Averages and the texts of times, shared by single and averaged events."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def count(self) -> int:
+            """How many calls."""
+
+        @property
+        def cpu_time_total(self) -> float:
+            """Host time, in microseconds."""
+
+        @property
+        def self_cpu_time_total(self) -> float:
+            """Host time without that of the events inside, in microseconds."""
+
+        @property
+        def device_time_total(self) -> float:
+            """Device time, in microseconds."""
+
+        @property
+        def self_device_time_total(self) -> float:
+            """Device time without that of the events inside, in microseconds."""
+
+    @property
+    def cpu_time(self) -> float:
+        """Host time of one call, in microseconds."""
+        return self.cpu_time_total / self.count if self.count else 0.0
+
+    @property
+    def device_time(self) -> float:
+        """Device time of one call, in microseconds."""
+        return self.device_time_total / self.count if self.count else 0.0
+
+    @property
+    def cpu_time_str(self) -> str:
+        """`cpu_time` with its unit."""
+        return time_text(self.cpu_time)
+
+    @property
+    def cpu_time_total_str(self) -> str:
+        """`cpu_time_total` with its unit."""
+        return time_text(self.cpu_time_total)
+
+    @property
+    def self_cpu_time_total_str(self) -> str:
+        """`self_cpu_time_total` with its unit."""
+        return time_text(self.self_cpu_time_total)
+
+    @property
+    def device_time_str(self) -> str:
+        """`device_time` with its unit."""
+        return time_text(self.device_time)
+
+    @property
+    def device_time_total_str(self) -> str:
+        """`device_time_total` with its unit."""
+        return time_text(self.device_time_total)
+
+    @property
+    def self_device_time_total_str(self) -> str:
+        """`self_device_time_total` with its unit."""
+        return time_text(self.self_device_time_total)
+
+    @property
+    def cuda_time(self) -> float:
+        """Old name of `device_time`."""
+        return float(self._renamed("cuda_time"))
+
+    @property
+    def cuda_time_total(self) -> float:
+        """Old name of `device_time_total`."""
+        return float(self._renamed("cuda_time_total"))
+
+    @property
+    def self_cuda_time_total(self) -> float:
+        """Old name of `self_device_time_total`."""
+        return float(self._renamed("self_cuda_time_total"))
+
+    @property
+    def cuda_memory_usage(self) -> int:
+        """Old name of `device_memory_usage`."""
+        return int(self._renamed("cuda_memory_usage"))
+
+    @property
+    def self_cuda_memory_usage(self) -> int:
+        """Old name of `self_device_memory_usage`."""
+        return int(self._renamed("self_cuda_memory_usage"))
+
+    def _renamed(self, old: str) -> Any:
+        """Warn as torch does and return the value under its new name."""
+        new = old.replace("cuda", "device")
+        warnings.warn(f"`{old}` is deprecated; use `{new}`.", FutureWarning, stacklevel=3)
+        return getattr(self, new)
+
+
+class EventSums(TimesAsText):
+    """The numbers of a single event, in torch's units."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def _time(self, name: str) -> int:
+            """One of `kinetoscope.torch_events.event_numbers.SUMS`."""
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the call; 0 if they were not asked for or are not known.
+
+        Those of an operator inside another are counted once, at the operator that the formula is for.
+        """
+        return self._time("flops")
+
+    @property
+    def cpu_time_total(self) -> float:
+        """Host time, in microseconds."""
+        return self._time("duration_ns") / 1000
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Host time without that of the events inside it, in microseconds; never negative."""
+        return self._time("self_ns") / 1000
+
+    @property
+    def device_time_total(self) -> float:
+        """Device time, in microseconds."""
+        return self._time("device_ns") / 1000
+
+    @property
+    def self_device_time_total(self) -> float:
+        """Device time without that of the events inside it, in microseconds."""
+        return self._time("device_self_ns") / 1000
+
+    @property
+    def cpu_memory_usage(self) -> int:
+        """Host bytes allocated minus freed."""
+        return self._time("bytes")
+
+    @property
+    def self_cpu_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        return self._time("self_bytes")
+
+    @property
+    def device_memory_usage(self) -> int:
+        """Device bytes allocated minus freed."""
+        return self._time("device_bytes")
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        return self._time("device_self_bytes")
+
+
+_ANNOTATIONS = (SpanKind.USER_ANNOTATION, SpanKind.STEP, SpanKind.COLLECTIVE)
+_ACTIVITIES = {
+    SpanKind.USER_ANNOTATION: "user_annotation",
+    SpanKind.STEP: "user_annotation",
+    SpanKind.COLLECTIVE: "user_annotation",
+    SpanKind.PYTHON: "python_function",
+    SpanKind.MODULE: "python_function",
+    SpanKind.KERNEL: "kernel",
+    SpanKind.MEMCPY: "gpu_memcpy",
+    SpanKind.MEMSET: "gpu_memset",
+    SpanKind.RUNTIME: "cuda_runtime",
+    SpanKind.DRIVER: "cuda_driver",
+    SpanKind.SYNC: "cuda_sync",
+    SpanKind.OVERHEAD: "overhead",
+}
+
+
+class Interval(NamedTuple):
+    """A stretch of time.
+
+    Attributes:
+        start: When it begins, in microseconds from the start of the trace.
+        end: When it ends, in microseconds from the start of the trace.
+    """
+
+    start: float
+    end: float
+
+    def elapsed_us(self) -> float:
+        """Return the length in microseconds."""
+        return self.end - self.start
+
+
+class Kernel(NamedTuple):
+    """Something a host event started on a device.
+
+    Attributes:
+        name: Its name.
+        device: The index of the device it ran on.
+        duration: How long it ran there, in microseconds.
+    """
+
+    name: str
+    device: int
+    duration: float
+
+
+class FunctionEvent(EventSums):
+    """One event: a view of one row of the `spans` table, made when a list is indexed.
+
+    It has the attributes of torch's class of this name. Times are in microseconds from the start of the trace, sizes in
+    bytes. Values are read from the trace's columns when they are asked for; attributes of your own may be set on an
+    event and stay on that object.
+
+    Attributes:
+        row: The row of `spans`, -1 for an event that is no span (`[memory]`).
+        node_id: -1: Kinetoscope records one process.
+        is_remote: False, for the same reason.
+        is_legacy: False: torch's old profiler made no part of this.
+        count: 1: it is one call.
+        event_metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
+        metadata: None, likewise; torch's name for it from 2.15 on.
+        self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
+    """
+
+    __slots__ = ("__dict__", "_trace", "row")
+
+    node_id = -1
+    is_remote = False
+    is_legacy = False
+    count = 1
+    event_metadata = None
+    metadata = None
+    self_cpu_percent: Any = -1
+    total_cpu_percent: Any = -1
+    total_device_percent: Any = -1
+
+    def __init__(self, trace: TraceData, row: int) -> None:
+        """Point at a row."""
+        self._trace = trace
+        self.row = row
+
+    def __eq__(self, other: object) -> bool:
+        """Two events are equal when they are the same row of the same trace."""
+        return isinstance(other, FunctionEvent) and other._trace is self._trace and other.id == self.id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a place in a trace; events of one trace share it."""
+        return type(self), (self._trace, self.row), self.__dict__
+
+    def __hash__(self) -> int:
+        """Agree with equality."""
+        return hash((id(self._trace), self.id))
+
+    @property
+    def trace(self) -> TraceData:
+        """The trace it comes from."""
+        return self._trace
+
+    def _number(self, column: str) -> int:
+        """The value of a stored column as a Python number."""
+        return int(self._trace.column("spans", column)[self.row])
+
+    def _time(self, name: str) -> int:
+        """A number of this event as event lists show it."""
+        return int(numbers(self._trace, name)[self.row])
+
+    def _shape_part(self, part: str) -> Any:
+        """One part of what is known about the inputs."""
+        shapes = self._number("shapes")
+        if shapes < 0:
+            return []
+        text = self._trace.columns("shapes")[part][shapes]
+        return json.loads(text) if text else []
+
+    @property
+    def id(self) -> int:
+        """The row of the span, as in the `id` column of the `spans` table; of calls rebuilt from stacks a number behind these."""
+        ids = event_ids(self._trace)
+        return self.row if ids is None else int(ids[self.row])
+
+    @property
+    def trace_name(self) -> str | None:
+        """The name as recorded; None for memory outside all events, which traces draw as no event."""
+        return self._trace.strings[self._number("name")]
+
+    @property
+    def name(self) -> str:
+        """The name; all steps share one."""
+        return event_name(self._trace.strings[self._number("name")])
+
+    @property
+    def key(self) -> str:
+        """What `key_averages` groups by: the name."""
+        return self.name
+
+    @property
+    def overload_name(self) -> str:
+        """The overload of the operator's schema."""
+        return self._trace.strings[self._number("overload")]
+
+    @property
+    def time_range(self) -> Interval:
+        """Start and end in microseconds from the start of the trace."""
+        start_ns = self._number("start_ns")
+        return Interval(start_ns / 1000, (start_ns + self._number("duration_ns")) / 1000)
+
+    @property
+    def thread(self) -> int:
+        """torch's logical id of the thread."""
+        return int(self._trace.column("threads", "torch_tid")[self._number("thread")])
+
+    @property
+    def fwd_thread(self) -> int:
+        """torch's logical id of the thread its forward ran on; 0 for what is neither a backward function nor its wrapper."""
+        thread = int(autograd(self._trace).forward_thread[self.row])
+        return int(self._trace.column("threads", "torch_tid")[thread]) if thread >= 0 else 0
+
+    @property
+    def sequence_nr(self) -> int:
+        """Autograd's sequence number, -1 without; the engine's wrapper has that of the backward function in it."""
+        return int(autograd(self._trace).sequence[self.row])
+
+    @property
+    def scope(self) -> int:
+        """torch's record scope."""
+        return self._number("scope")
+
+    @property
+    def kind(self) -> SpanKind:
+        """What the event is."""
+        return SpanKind(self._number("kind"))
+
+    @property
+    def is_user_annotation(self) -> bool:
+        """Whether `record_function` or a step made it."""
+        return self.kind in _ANNOTATIONS
+
+    @property
+    def is_python_function(self) -> bool:
+        """Whether it is a call of a Python function or of a module."""
+        return self.kind in (SpanKind.PYTHON, SpanKind.MODULE)
+
+    @property
+    def python_id(self) -> int:
+        """The number of a call of a Python function or of a module, -1 for what is none."""
+        return self._call_number("own")
+
+    @property
+    def python_parent_id(self) -> int:
+        """The number of the call around a call, -1 without."""
+        return self._call_number("around")
+
+    @property
+    def python_module_id(self) -> int:
+        """The number of a called module among those of its class, -1 for other events."""
+        return self._call_number("module")
+
+    def _call_number(self, which: str) -> int:
+        """A number of a call; -1 where calls are no events."""
+        numbers_of_calls = call_numbers(self._trace, visible_spans(self._trace).parent)
+        return -1 if numbers_of_calls is None else int(getattr(numbers_of_calls, which)[self.row])
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it ended on another thread than it began, or torch says that it may; no self time is counted then."""
+        return bool(self._number("flags") & FLAG_ASYNC)
+
+    @property
+    def activity_type(self) -> str:
+        """Kineto's word for what it is, such as `cpu_op`, `user_annotation` or `kernel`."""
+        kind = self.kind
+        if kind in _ANNOTATIONS and self._number("stream") >= 0:
+            return "gpu_user_annotation"
+        return _ACTIVITIES.get(kind, "cpu_op")
+
+    @property
+    def device_type(self) -> Any:
+        """Where it ran: torch's `DeviceType` if torch is loaded, else an enum with the same numbers."""
+        stream = self._number("stream")
+        return device_type(int(self._trace.column("streams", "device_type")[stream]) if stream >= 0 else 0)
+
+    @property
+    def device_index(self) -> int:
+        """The index of the device; for the host the process id, which is what torch puts there."""
+        stream = self._number("stream")
+        if stream >= 0:
+            return int(self._trace.column("streams", "device_index")[stream])
+        process = self._trace.info.get("process")
+        return process if isinstance(process, int) else 0
+
+    @property
+    def device_resource_id(self) -> int:
+        """The number of the stream; for the host the operating system's id of the thread."""
+        stream = self._number("stream")
+        if stream >= 0:
+            return int(self._trace.column("streams", "number")[stream])
+        return int(self._trace.column("threads", "os_tid")[self._number("thread")])
+
+    @property
+    def external_id(self) -> int:
+        """The `id`: what links an event with what it started."""
+        return self.id
+
+    @property
+    def linked_correlation_id(self) -> int:
+        """For an event of a device the `id` of the event that started it, else 0."""
+        starter = launches(self._trace).starter_of(self.row)
+        return FunctionEvent(self._trace, starter).id if starter >= 0 else 0
+
+    @property
+    def flow_id(self) -> int:
+        """A number that a forward operator and its backward function share, 0 without."""
+        return int(arrows(self._trace).number[self.row])
+
+    @property
+    def flow_type(self) -> int:
+        """1 for an event with a `flow_id`, else 0."""
+        return int(self.flow_id != 0)
+
+    @property
+    def flow_start(self) -> bool:
+        """Whether it is the forward end of a forward-backward pair."""
+        return bool(arrows(self._trace).starts[self.row])
+
+    @property
+    def use_device(self) -> str | None:
+        """The device that was profiled beside the host."""
+        return used_device(self._trace)
+
+    @property
+    def input_shapes(self) -> list[Any]:
+        """The sizes of each tensor input; empty for lists of tensors, as torch has it."""
+        return flat_shapes(self._shape_part("dims"))
+
+    @property
+    def structured_input_shapes(self) -> list[Any]:
+        """The sizes of each input, for lists of tensors one entry a tensor."""
+        dims: list[Any] = self._shape_part("dims")
+        return dims
+
+    @property
+    def input_dtypes(self) -> list[Any]:
+        """The type of each input."""
+        types: list[Any] = self._shape_part("types")
+        return types
+
+    @property
+    def structured_input_strides(self) -> list[Any]:
+        """Empty: strides are not recorded."""
+        return []
+
+    @property
+    def concrete_inputs(self) -> list[Any]:
+        """The value of each scalar input or list of scalars, None for tensors; strings and devices are kept as text."""
+        return python_values(self._shape_part("concrete"), self._shape_part("types"))
+
+    @property
+    def kwinputs(self) -> dict[str, Any]:
+        """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
+        given = self._arguments()
+        given.pop(EVENT_METADATA_KEY, None)
+        # What torch's collector writes of a collective was no input.
+        return {} if "Collective name" in given else given
+
+    @property
+    def stack(self) -> list[str]:
+        """The Python stack, innermost frame first; in backward that of the forward operator."""
+        return self.innermost(None)
+
+    def innermost(self, frames: int | None) -> list[str]:
+        """Return the innermost frames of the stack, at most this many; None returns all."""
+        if frames == 0:
+            return []
+        texts = frame_texts(self._trace)
+        return [texts[frame] for frame in stack_frames(self._trace, self._number("stack"), frames)]
+
+    @property
+    def module(self) -> str:
+        """The path of the `nn.Module` it ran in; in backward that of the forward operator."""
+        module = self._number("module")
+        return self._trace.columns("modules")["path"][module] if module >= 0 else ""
+
+    @property
+    def phase(self) -> str:
+        """`forward`, `backward` or `optimizer`."""
+        return PHASE_NAMES[self._number("phase")]
+
+    @property
+    def cpu_parent(self) -> FunctionEvent | None:
+        """The event around it."""
+        parent = int(visible_spans(self._trace).parent[self.row])
+        return FunctionEvent(self._trace, parent) if parent >= 0 else None
+
+    @property
+    def cpu_children(self) -> list[FunctionEvent]:
+        """The events directly inside it, in order."""
+        return [FunctionEvent(self._trace, row) for row in children(self._trace, self.row)]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """What it started on devices."""
+        events = [FunctionEvent(self._trace, row) for row in launches(self._trace).started_by(self.row)]
+        return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
+
+    @property
+    def metadata_json(self) -> str | None:
+        """Kineto's metadata as the inside of a JSON object, None for an event of memory; deprecated by torch.
+
+        Only the Kineto engine has it, and only with `expose_kineto_event_metadata`; else it is empty.
+        """
+        warnings.warn("`metadata_json` is deprecated; use `event_metadata`.", FutureWarning, stacklevel=2)
+        return None if self.row < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
+
+    def _arguments(self) -> dict[str, Any]:
+        """What the source said of the call beyond what has columns."""
+        row = self._number("arguments")
+        return dict(json.loads(self._trace.columns("arguments")["json"][row])) if row >= 0 else {}
+
+    def __repr__(self) -> str:
+        """One line with what identifies the event."""
+        span, inside = self.time_range, [child.id for child in self.cpu_children]
+        return (
+            f"<{type(self).__name__} id={self.id} name={self.name} overload_name={self.overload_name} "
+            f"thread={self.thread} start_us={span.start} end_us={span.end} cpu_time={self.cpu_time_str} "
+            f"self_cpu_time={self.self_cpu_time_total_str} device_time={self.device_time_str} cpu_children={inside} "
+            f"input_shapes={self.input_shapes} cpu_memory_usage={self.cpu_memory_usage} "
+            f"device_memory_usage={self.device_memory_usage} sequence_nr={self.sequence_nr} is_async={self.is_async}>"
+        )

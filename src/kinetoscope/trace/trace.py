@@ -1,0 +1,570 @@
+"""The trace: what can be done with a recording."""
+
+from __future__ import annotations
+
+import operator
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut
+from kinetoscope.display.repr import duration_text
+from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
+from kinetoscope.model.trace_data import TraceData
+from kinetoscope.trace.tables import TABLES, definition
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping
+
+    import pandas
+    import polars
+    import pyarrow
+    from numpy.typing import NDArray
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from kinetoscope.model.assemble import Strings
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.torch_events.event_list import EventList
+
+DEVICE_RULES = ("time", "launch")
+
+
+class Trace(TraceData):
+    """Everything one recording knows, as columns that are computed when they are first used.
+
+    Get one from `kinetoscope.open`, from `prof.trace` after a session, or from `Trace.from_columns`. Times are integer
+    nanoseconds from the start of the trace. A trace may be used from several threads.
+
+    Attributes:
+        info: What is known about the run: `process`, `start_realtime_ns`, `start_monotonic_ns` (the
+            clock of the machine that is never set), `boot_id` (which start of which machine), `stop_ns`, `complete` (False when the
+            recording was never stopped, because the process was killed or still runs), and the run's metadata.
+        path: The file it was opened from, if any.
+    """
+
+    def __init__(
+        self, tables: dict[str, Columns], strings: Strings, info: dict[str, Any], path: Path | None = None
+    ) -> None:
+        """Hold the parts; use the class methods to make a trace."""
+        super().__init__(tables, strings, info, path)
+        tables["spans"].source(("flops", "bytes_moved"), self._costs)
+
+    @classmethod
+    def of(cls, data: TraceData) -> Self:
+        """Make a trace of what a reader found; the two share everything, and only the new one is used from then on."""
+        made = cls(data._tables, data._strings, data.info, data.path)
+        made._release, data._release = data._release, None
+        return made
+
+    @classmethod
+    def from_recording(cls, path: str | os.PathLike[str]) -> Self:
+        """Read the file of a recording, also of one whose process was killed.
+
+        Args:
+            path: The file that the recorder wrote.
+
+        Returns:
+            The trace; `info["complete"]` is False when the recording was never stopped.
+
+        Raises:
+            FormatError: The file is no recording, or of a version this release does not read.
+            OSError: The file cannot be read.
+        """
+        from kinetoscope.storage.recording import read_recording
+
+        return cls.of(read_recording(Path(path)))
+
+    @classmethod
+    def from_recording_parts(cls, recording: Mapping[str, Any], *, path: Path | None = None) -> Self:
+        """Make a trace from what `_core.read_recording` returns.
+
+        Args:
+            recording: The parts of a recording: tables, strings, metadata as JSON texts, and counted losses.
+            path: The file it came from.
+
+        Returns:
+            The trace.
+        """
+        from kinetoscope.storage.recording import from_parts
+
+        return cls.of(from_parts(recording, path=path))
+
+    def saved_info(self) -> dict[str, Any]:
+        """The metadata that a file of this trace keeps: its own, and the totals of its costs."""
+        from kinetoscope.tables.costs.columns import saved_info
+
+        return {**self.info, **saved_info(self)}
+
+    def _costs(self) -> dict[str, NDArray[np.int64]]:
+        """FLOPs and bytes moved of each span."""
+        from kinetoscope.tables.costs.columns import span_costs
+
+        return span_costs(self)
+
+    # As tables
+
+    def table(self, name: str, **options: Any) -> pyarrow.Table:
+        """Return a table for people: names, modules and stacks as strings, -1 as null.
+
+        Args:
+            name: One of `table_names`, such as `spans`, `ops`, `modules`, `steps`, `lines` or `memory`.
+            **options: Passed to the table's own function.
+
+        Returns:
+            An Arrow table. It has `__arrow_c_stream__`, so pandas, polars and DuckDB take it without a copy; the
+            meaning of each column is in its field's metadata.
+
+        Raises:
+            ArgumentError: No such table.
+        """
+        if self._closed:
+            raise StateError("the trace was closed; open it again to read more of it")
+        if name not in TABLES:
+            raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
+        return definition(name).make(self, **options)
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The names that `table`, `to_pandas`, `to_polars` and `sql` know."""
+        return tuple(TABLES)
+
+    def to_pandas(self, name: str = "spans", **options: Any) -> pandas.DataFrame:
+        """Return `table(name)` as a pandas data frame.
+
+        Raises:
+            ArgumentError: No such table.
+            MissingDependencyError: pandas is not installed.
+        """
+        return _to_pandas(self.table(name, **options))
+
+    def to_polars(self, name: str = "spans", **options: Any) -> polars.DataFrame:
+        """Return `table(name)` as a polars data frame.
+
+        Raises:
+            ArgumentError: No such table.
+            MissingDependencyError: polars is not installed.
+        """
+        return _to_polars(self.table(name, **options))
+
+    def sql(self, query: str) -> pyarrow.Table:
+        """Run a DuckDB query in which every table of the trace can be named.
+
+        Args:
+            query: One SQL statement, such as ``select name, sum(self_ns) from spans group by name``.
+
+        Returns:
+            The result as an Arrow table.
+
+        Raises:
+            ArgumentError: DuckDB refused the query; the message is DuckDB's.
+            MissingDependencyError: DuckDB is not installed (``pip install kinetoscope[sql]``).
+        """
+        return run_query(self, query)
+
+    # As parts of it
+
+    def window(self, start_ns: int = 0, end_ns: int | None = None, *, device: str = "time") -> Trace:
+        """Return a window of time as a trace.
+
+        Its times count from `start_ns`, so it looks like a recording that began there, and windows of windows are
+        windows. Spans that cross an edge are cut at it: `flags` (and `unfinished` in the table `spans`) say so, and
+        `info["selections"]` says how many. The times in disjoint windows add up to those of the whole. Memory is as in
+        the whole: blocks that were live at `start_ns` are allocations before the start, at -1 ns.
+
+        Args:
+            start_ns: Where it starts, in nanoseconds from the start of this trace.
+            end_ns: Where it ends, itself outside; None for the end of the trace.
+            device: `time`: of what devices did, what ran in the window, cut at its edges. `launch`: what was launched
+                in the window, whole, whenever it ran; device spans of unknown launch still by their time.
+
+        Returns:
+            A new trace; this one is as before, and may be closed.
+
+        Raises:
+            ArgumentError: The window is empty, lies outside the trace, or `device` is something else.
+            StateError: The trace was closed.
+        """
+        start = _nanoseconds("start_ns", start_ns)
+        end = ENDLESS_NS if end_ns is None else _nanoseconds("end_ns", end_ns)
+        if end <= start:
+            raise ArgumentError(
+                f"the window starts at {start} ns and ends at {end} ns: the end must come after the start"
+            )
+        lasted_ns = self.duration_ns
+        if start > 0 and start >= lasted_ns:
+            raise ArgumentError(
+                f"the window starts at {duration_text(start)}, but the trace is only {duration_text(lasted_ns)} long"
+            )
+        # What happens at the very end belongs to a window that reaches it.
+        limit = ENDLESS_NS if end >= lasted_ns else end
+        said = {"window_ns": [start, None if end == ENDLESS_NS else end], "device": _device_rule(device)}
+        # The first window takes what began before the trace did, too.
+        begin = start if start > 0 else BEGINLESS_NS
+        return cut(self, Part(start, _one(begin), _one(limit), by_launch=device == "launch", said=said))
+
+    def select_steps(self, numbers: Iterable[int], *, device: str = "launch") -> Trace:
+        """Return some steps as a trace.
+
+        Steps that follow each other are taken with what lies between them; a gap stays a gap in time. What crosses an
+        edge is cut as in `window`, and what touches several stretches of steps is a piece in each of them.
+
+        Args:
+            numbers: Their numbers, as in the table `steps`. A number that several steps have means all of these.
+            device: `launch`: of what devices did, what these steps launched, whole, also where it ran later; device
+                spans of unknown launch by their time. `time`: what ran during these steps, cut at their edges.
+
+        Returns:
+            A new trace; this one is as before, and may be closed.
+
+        Raises:
+            ArgumentError: A step is not in the trace, there are none, or `device` is something else.
+            StateError: The trace was closed.
+        """
+        wanted = sorted({operator.index(number) for number in numbers})
+        steps = self.columns("steps")
+        known = steps["number"]
+        if len(known) == 0:
+            raise ArgumentError(
+                "the trace has no steps; call step() in the training loop while recording, or choose a window"
+            )
+        missing = sorted(set(wanted) - set(known.tolist()))
+        if missing or not wanted:
+            problem = f"the trace has no step {ranges_text(missing)}" if missing else "no step was named"
+            raise ArgumentError(f"{problem}; it has {ranges_text(known.tolist())}")
+        rows = np.flatnonzero(np.isin(known, wanted))
+        start, end = _stretches(rows, known, steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
+        if len(start) == 0:
+            raise ArgumentError(f"step {ranges_text(wanted)} took no time, so there is nothing to select")
+        said = {
+            "steps": wanted,
+            "windows_ns": np.column_stack((start, end)).tolist(),
+            "device": _device_rule(device),
+        }
+        part = Part(int(start[0]), start, end, steps=rows, by_launch=device == "launch", said=said)
+        return cut(self, part)
+
+    def select_ranks(self, ranks: Iterable[int]) -> Trace:
+        """Return what some ranks of a distributed run did, as a trace on the same axis of time.
+
+        Counters and what is known of the run as a whole stay; everything on threads or devices of other ranks goes.
+
+        Args:
+            ranks: Their numbers.
+
+        Returns:
+            A new trace; this one is as before, and may be closed.
+
+        Raises:
+            ArgumentError: A rank is not in the trace, or the trace does not say of which rank it is.
+            StateError: The trace was closed.
+        """
+        from kinetoscope.tables.stored import rank
+
+        wanted = sorted({operator.index(number) for number in ranks})
+        whole = rank(self)
+        of_thread = self.column("threads", "rank")
+        of_thread = np.where(of_thread < 0, -1 if whole is None else whole, of_thread)
+        known = sorted(set(of_thread.tolist()) - {-1} | ({whole} if whole is not None else set()))
+        if not known:
+            raise ArgumentError("the trace does not say of which rank it is")
+        missing = sorted(set(wanted) - set(known))
+        if missing or not wanted:
+            problem = f"the trace has no rank {ranges_text(missing)}" if missing else "no rank was named"
+            raise ArgumentError(f"{problem}; it has {ranges_text(known)}")
+        threads = np.isin(of_thread, [*wanted, -1])
+        part = Part(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
+        return cut(self, part)
+
+    # As torch's events
+
+    def events(self) -> EventList:
+        """Return the spans as an `EventList`, as `torch.profiler` gives them: a view that makes events on demand.
+
+        As in torch, calls of Python functions and modules are among them where the session asked for stacks.
+        """
+        from kinetoscope.torch_events.event_list import events_of
+
+        return events_of(self)
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool | None = None,
+    ) -> EventList:
+        """Return the events added up by name, as an `EventList` with a `table()`.
+
+        Args:
+            group_by_input_shape: Keep calls with different input shapes apart.
+            group_by_stack_n: Keep calls apart whose innermost this many Python frames differ.
+            group_by_overload_name: Keep overloads of an operator apart.
+            include_python_functions: Whether the calls of Python functions and modules that `events()` lists are
+                among the sums; None does as the release of torch that recorded the trace: up to 2.13 they are, from
+                2.14 on they are not.
+
+        Returns:
+            An `EventList` of `FunctionEventAvg`.
+        """
+        from kinetoscope.torch_events.event_list import key_averages
+
+        return key_averages(
+            self, group_by_input_shape, group_by_stack_n, group_by_overload_name, include_python_functions
+        )
+
+    # As files
+
+    def save(self, path: str | os.PathLike[str], *, table: str | None = None) -> None:
+        """Write the trace to a file whose suffix names the format: `.ktrace` keeps everything and is small.
+
+        The page "Formats" of the documentation says what the others are for. The file appears under its name only when
+        it is whole.
+
+        Args:
+            path: Where to write.
+            table: For formats that hold one table, which one; `spans` if None.
+
+        Raises:
+            ArgumentError: No format has this suffix, there is no such table, or the format holds more than one.
+            OSError: The file cannot be written.
+        """
+        save(self, path, table)
+
+    # As text
+
+    def __repr__(self) -> str:
+        """One line: where from, how much, whether complete."""
+        from kinetoscope.display.repr import one_line
+
+        return "<Trace (closed)>" if self._closed else one_line(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print as a small table in rich."""
+        from kinetoscope.display.repr import rich_table
+
+        yield repr(self) if self._closed else rich_table(self)
+
+    def _repr_html_(self) -> str:
+        """Show in notebooks what is in it, and the operators that took most."""
+        from kinetoscope.display.trace_page import trace_page
+
+        return "<p>Trace (closed)</p>" if self._closed else trace_page(self)
+
+
+def ranges_text(numbers: Iterable[int]) -> str:
+    """Write numbers as people do: `2-4, 7`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _stretches(
+    rows: NDArray[np.int64], number: NDArray[np.int64], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The windows that steps cover: those that follow each other, or overlap, as one."""
+    windows: list[list[int]] = []
+    previous = -2
+    for row in rows.tolist():
+        start, end = int(start_ns[row]), int(end_ns[row])
+        follows = row == previous + 1 and number[row] - number[previous] in (0, 1)
+        if windows and (follows or start <= windows[-1][1]):
+            windows[-1][1] = max(end, windows[-1][1])
+        else:
+            windows.append([start, end])
+        previous = row
+    kept = [window for window in windows if window[0] < window[1]]
+    return np.array([start for start, _ in kept], np.int64), np.array([end for _, end in kept], np.int64)
+
+
+def _one(value: int) -> NDArray[np.int64]:
+    """A column of one number."""
+    return np.array([value], dtype=np.int64)
+
+
+def _nanoseconds(name: str, value: Any) -> int:
+    """A point in time that a user gave."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(
+            f"{name} is {value!r}; pass a whole number of nanoseconds from the start of the trace"
+        ) from None
+    if not 0 <= number <= ENDLESS_NS:
+        raise ArgumentError(f"{name} is {number}; pass nanoseconds from the start of the trace, so 0 or more")
+    return number
+
+
+def _device_rule(device: str) -> str:
+    """Refuse a rule that there is none of."""
+    if device not in DEVICE_RULES:
+        raise ArgumentError(f"device={device!r}: choose one of: {', '.join(DEVICE_RULES)}")
+    return device
+
+
+def _to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
+    """Return the table as a pandas data frame; integers with nulls become pandas' nullable integers."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingDependencyError(
+            "to_pandas() needs pandas: install it with `pip install pandas`"
+        ) from error
+    import pyarrow as pa
+
+    nullable = {pa.int8(): pd.Int8Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+    with_nulls = [
+        field.name for field in table.schema if field.type in nullable and table.column(field.name).null_count
+    ]
+    if not with_nulls:
+        plain: pandas.DataFrame = table.to_pandas()
+        return plain
+    # pandas would turn these into floats, which cannot hold every nanosecond.
+    whole = table.select(with_nulls).to_pandas(types_mapper=nullable.get)
+    others = table.drop_columns(with_nulls).to_pandas()
+    frame: pandas.DataFrame = pd.concat([others, whole], axis=1)[table.column_names]
+    return frame
+
+
+def _to_polars(table: pyarrow.Table) -> polars.DataFrame:
+    """Return the table as a polars data frame."""
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise MissingDependencyError(
+            "to_polars() needs polars: install it with `pip install polars`"
+        ) from error
+
+    return pl.DataFrame(table)
+
+
+# SQL over the tables of a trace, through DuckDB.
+
+
+_WORD = re.compile(r"\w+")
+# Statements that list tables without naming them need all of them.
+_LISTING = {
+    "show",
+    "describe",
+    "summarize",
+    "information_schema",
+    "duckdb_tables",
+    "duckdb_views",
+    "duckdb_columns",
+}
+
+
+def run_query(trace: Trace, query: str) -> pyarrow.Table:
+    """Run one DuckDB query; only the tables whose names occur in it are made.
+
+    Args:
+        trace: The trace whose tables can be named.
+        query: One SQL statement.
+
+    Returns:
+        The result.
+
+    Raises:
+        ArgumentError: DuckDB refused the query.
+        MissingDependencyError: DuckDB is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingDependencyError(
+            "trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"
+        ) from error
+
+    with duckdb.connect(":memory:") as connection:
+        for name in tables_named(trace, query):
+            connection.register(name, trace.table(name))
+        try:
+            result = connection.sql(query)
+        except duckdb.Error as error:
+            raise ArgumentError(
+                f"DuckDB refused the query: {error}. Tables of a trace: {', '.join(trace.table_names)}"
+            ) from error
+        if result is None:
+            raise ArgumentError("the query returns no rows; ask with `select`")
+        try:
+            found: pyarrow.Table = result.to_arrow_table()
+        except duckdb.Error as error:
+            raise ArgumentError(f"DuckDB could not run the query: {error}") from error
+        return found
+
+
+def tables_named(trace: Trace, query: str) -> list[str]:
+    """The tables of a trace that a query may be about: those whose names are words of it."""
+    words = {word.lower() for word in _WORD.findall(query)}
+    return [name for name in trace.table_names if name in words or words & _LISTING]
+
+
+# Saving: the suffix of a file names its format.
+
+
+def save(trace: Trace, path: str | os.PathLike[str], table: str | None = None) -> None:
+    """Write a trace in the format that the suffix of `path` names.
+
+    Args:
+        trace: The trace.
+        path: Where to write.
+        table: For formats that hold one table, which one; `spans` if None.
+
+    Raises:
+        ArgumentError: No format has this suffix, there is no such table, or the format holds more than one.
+        StateError: The trace was closed.
+        OSError: The file cannot be written.
+    """
+    trace.columns("spans")  # says it if the trace was closed
+    suffix = suffix_of(path)
+    if suffix in ONE_TABLE:
+        if table is not None and table not in trace.table_names:
+            raise ArgumentError(f"there is no table {table!r}; choose one of: {', '.join(trace.table_names)}")
+        _save_table(trace, Path(path), ONE_TABLE[suffix], table or "spans")
+        return
+    if table is not None:
+        raise ArgumentError(
+            f"{path}: {suffix} holds more than one table, so table={table!r} cannot be chosen; formats of one table: "
+            f"{', '.join(ONE_TABLE)}"
+        )
+    _writer(WHOLE_TRACE[suffix])(trace, Path(path))
+
+
+def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
+    """Write one table."""
+    from kinetoscope.storage.table_files import write_arrow, write_parquet
+
+    if form == "arrow":
+        write_arrow(trace.table(table), path, trace.saved_info())
+        return
+    rows = len(trace.columns("spans")) if table == "spans" else None
+    write_parquet(partial(trace.table, table), path, trace.saved_info(), rows)
+
+
+def _writer(form: str) -> Callable[[Trace, Path], None]:
+    """What writes a format."""
+    if form == "tables":
+        from kinetoscope.storage.tables_folder import write_tables
+
+        return lambda trace, path: write_tables(trace, path, trace.table)
+    if form == "ktrace":
+        from kinetoscope.storage.ktrace import write_ktrace as write
+    elif form == "chrome":
+        from kinetoscope.formats.chrome.write import write_chrome_trace as write
+    elif form == "perfetto":
+        from kinetoscope.formats.perfetto import write_perfetto as write
+    elif form == "memory timeline":
+        from kinetoscope.formats.memory_timeline.write import write_memory_timeline as write
+    elif form == "speedscope":
+        from kinetoscope.formats.speedscope import write_speedscope as write
+    else:
+        from kinetoscope.torch_events.event_list import write_collapsed as write
+    return write

@@ -1,0 +1,171 @@
+"""Kernels and copies as the page of the device shows them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.tables.device.copies import copies as copies_table
+from kinetoscope.tables.device.kernels import KERNELS_SCHEMA
+from kinetoscope.tables.device.kernels import kernels as kernels_table
+from kinetoscope.viewer.pages.operators import choice
+from kinetoscope.viewer.pages.tables import MOST_ROWS
+from kinetoscope.viewer.server.answers import Limited
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.answers import Query
+
+TENSOR_CORES = Column(
+    "tensor_cores",
+    "bool",
+    "",
+    "Whether its name says that it uses tensor cores (matrix cores on AMD): an instruction such as `s16816`, `hmma`, `gmma` or"
+    " `MI32x32x8`, or a family such as `tensorop`,"
+    " `xmma`, `nvjet`, `xdlops`. No for names that say the opposite, such as `simt` or"
+    " `sgemm`; null where the name does not tell.",
+)
+
+# An instruction of tensor cores by the shape of its matrices, or a family of kernels that is made of such.
+_USES = re.compile(
+    r"tensorop|wmma|[hiqud]mma|gmma|mma[_.]sync|tcgen05|nvjet|xmma_|warpgroup|warpspecialized"
+    r"|[a-z](884|1688|8816|8832|16816|16832|16864|161616|168256)(gemm|fprop|dgrad|wgrad|conv|_|$)"
+    r"|tensor\d+x\d+x\d+|fmha_v\d+|flash_(fwd|bwd)|fmha_cutlass[fb]_(f16|bf16)\w*_sm(70|75|80|90)"
+    r"|xdlops|_xdl_|mfma|_mi(16|32|4)x(16|32|4)x\d|igemm_\w+_gtcx",
+    re.IGNORECASE,
+)
+_USES_NOT = re.compile(
+    r"simt|(^|_)(maxwell|volta|turing|ampere)_(s|d|c|z)gemm|convolve_sgemm|gemv", re.IGNORECASE
+)
+
+
+def kernels(trace: Trace, query: Query) -> Limited:
+    """Answer `kernels`: the table of kernels `by` name or launch, and what their names say of tensor cores.
+
+    Raises:
+        ArgumentError: Another value of `by`.
+    """
+    way = choice(query, "by", ("name", "launch"))
+    found: pyarrow.Table = trace.cached(f"viewer: kernels {way}", lambda: _kernels(trace, way))
+    return Limited(found.slice(0, MOST_ROWS), found.num_rows)
+
+
+def uses_tensor_cores(name: str) -> bool | None:
+    """Whether the name of a kernel says that it uses tensor cores; None where it does not tell."""
+    if _USES_NOT.search(name):
+        return False
+    return True if _USES.search(name) else None
+
+
+def _kernels(trace: Trace, way: str) -> pyarrow.Table:
+    """The table with one more column."""
+    import pyarrow as pa
+
+    table = kernels_table(trace, by=way)
+    told = {name: uses_tensor_cores(name) for name in table["name"].unique().to_pylist()}
+    values = pa.array([told[name] for name in table["name"].to_pylist()], pa.bool_())
+    field = pa.field("tensor_cores", pa.bool_(), metadata={"meaning": TENSOR_CORES.meaning})
+    return table.add_column(KERNELS_SCHEMA.column_names.index("operator"), field, values)
+
+
+COPIES_SCHEMA = Table(
+    "copies",
+    "Copies from one kind of memory to another, or fillings, put together. Largest total time first.",
+    (
+        Column("direction", "category", "", "From host (H), device (D) or another device (P) to which; null for fillings."),
+        Column("kind", "category", "", "`memcpy` or `memset`."),
+        Column("source", "category", "", "The kind of memory that is read: `pageable`, `pinned`, `device` and others."),
+        Column("target", "category", "", "The kind of memory that is written."),
+        Column("operator", "category", "", "The operator or range that asked for it; null where that is not told apart or not known."),
+        Column("count", "int64", "", "How many.", 0),
+        Column("total_ns", "int64", "ns", "How long they took, added up.", 0),
+        Column("mean_ns", "float64", "ns", "The mean of one."),
+        Column("max_ns", "int64", "ns", "The longest.", 0),
+        Column("bytes", "int64", "bytes", "How much was written, of those where it is known; null where it is of none."),
+        Column("gb_per_s", "float64", "GB/s", "`bytes` by the time of those where both are known, in 10^9 bytes a second."),
+        Column("min_gb_per_s", "float64", "GB/s", "The slowest of them."),
+        Column("max_gb_per_s", "float64", "GB/s", "The fastest of them."),
+        Column("blocked", "int64", "", "For how many of them the host waited.", 0),
+        Column("blocked_ns", "int64", "ns", "How long these took.", 0),
+    ),
+)  # fmt: skip
+_KEYS = ("direction", "kind", "source", "target")
+
+
+def copies(trace: Trace, query: Query) -> Limited:
+    """Answer `copies`: copies and fillings `by` direction, or by direction and operator.
+
+    Raises:
+        ArgumentError: Another value of `by`.
+    """
+    way = choice(query, "by", ("direction", "operator"))
+    found: pyarrow.Table = trace.cached(f"viewer: copies {way}", lambda: _copies(trace, way))
+    return Limited(found.slice(0, MOST_ROWS), found.num_rows)
+
+
+def _copies(trace: Trace, way: str) -> pyarrow.Table:
+    """Copies put together."""
+    import pyarrow as pa
+
+    one = copies_table(trace)
+    names = (*_KEYS, "operator") if way == "operator" else _KEYS
+    ids = []
+    for name in names:
+        column = one[name].combine_chunks()
+        ids.append(column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32))
+    group, first = _core.group(ids)
+    groups = len(first)
+
+    def number(name: str, none: float) -> Any:
+        return one[name].fill_null(none).to_numpy()
+
+    duration, size, rate = number("duration_ns", 0), number("bytes", -1), number("gb_per_s", np.nan)
+    blocked = one["blocked"].fill_null(False).to_numpy(zero_copy_only=False)
+    known = (size >= 0) & (duration > 0)
+    total, count = _core.group_sums(group, groups, duration), _core.group_counts(group, groups)
+    sized = np.bincount(group[size >= 0], minlength=groups)
+    rated = _core.group_sums(group, groups, np.where(known, duration, 0))
+    slowest, fastest = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(slowest, group[known], rate[known])
+    np.maximum.at(fastest, group[known], rate[known])
+    moved = _core.group_sums(group, groups, np.where(known, size, 0))
+    told = {name: one[name].take(pa.array(first)).to_pylist() for name in names}
+    table = to_arrow(COPIES_SCHEMA, {
+        "operator": None,
+        **told,
+        "count": count,
+        "total_ns": total,
+        "mean_ns": total / np.maximum(count, 1),
+        "max_ns": _core.group_max(group, groups, duration),
+        "bytes": np.where(sized > 0, _core.group_sums(group, groups, np.maximum(size, 0)), -1),
+        "gb_per_s": moved / np.where(rated > 0, rated, np.nan),
+        "min_gb_per_s": np.where(np.isfinite(slowest), slowest, np.nan),
+        "max_gb_per_s": np.where(np.isfinite(fastest), fastest, np.nan),
+        "blocked": _core.group_sums(group, groups, blocked.astype(np.int64)),
+        "blocked_ns": _core.group_sums(group, groups, np.where(blocked, duration, 0)),
+    })  # fmt: skip
+    return table.take(np.argsort(-total, kind="stable"))
+
+
+_MOST_REPORTED = 80
+
+
+def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
+    """The questions that a report must answer: all tables, and all about the kernels with the most time."""
+    asked: list[tuple[str, dict[str, str]]] = [
+        ("kernels", {}),
+        ("kernels", {"by": "launch"}),
+        ("copies", {}),
+        ("copies", {"by": "operator"}),
+        ("table/copies", {}),
+    ]
+    for name in kernels(trace, {}).table["name"].unique().to_pylist()[:_MOST_REPORTED]:
+        asked += [(path, {"name": name, "kind": "kernel"}) for path in ("chosen", "histogram")]
+    return asked

@@ -1,0 +1,143 @@
+"""The tree of modules for its page: the table of modules, with their FLOPs and where to see them on the timeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.steps import MARK
+from kinetoscope.model.trace_data import calls_of
+from kinetoscope.tables.costs.columns import costs_of, coverage, is_operator
+from kinetoscope.tables.host.modules import by_module, with_submodules
+from kinetoscope.tables.host.visible import event_names, host_spans
+from kinetoscope.torch_events.function_event import STEP_KEY
+from kinetoscope.viewer.server.answers import Limited
+from kinetoscope.viewer.timeline.window import few_texts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.answers import Query
+
+_MOST_MODULES = 50_000
+_MOST_ROWS = 200_000
+_LATE = np.iinfo(np.int64).max
+
+_MORE = Table(
+    "modules",
+    "What the page shows of modules beyond their table.",
+    (
+        Column("self_flops", "int64", "", "Floating-point operations counted in it, submodules left out; null where they are not known for 10 % of its operators' time, or more."),
+        Column("flops", "int64", "", "The same, submodules included."),
+        Column("span", "int32", "row of spans", "Its first recorded call, else the first operator in it or its submodules."),
+    ),
+)  # fmt: skip
+
+OPERATORS_SCHEMA = Table(
+    "module_operators",
+    "The spans of one name and kind in one module, submodules left out. Most self time first.",
+    (
+        Column("module", "int32", "row of modules", "The module."),
+        Column("name", "category", "", "Their name."),
+        Column("kind", "category", "", "What they are, as in `spans`."),
+        Column("count", "int64", "", "How many."),
+        Column("self_ns", "int64", "ns", "Their time without that of the spans inside them."),
+        Column("device_self_ns", "int64", "ns", "Device time of what they launched themselves."),
+        Column("span", "int32", "row of spans", "The one with the most time of its own on the host."),
+    ),
+)  # fmt: skip
+
+REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("modules", {}), ("module_operators", {}))
+
+
+def modules(trace: Trace, query: Query) -> Limited:
+    """Answer `modules`: the table of modules and, for each, its FLOPs and a span to show on the timeline."""
+    found = trace.table("modules")
+    order = found.column("id").to_numpy()
+    flops: NDArray[np.int64] = trace.column("spans", "flops")
+    more: dict[str, Any] = {"self_flops": None, "flops": None, "span": _first_spans(trace)[order]}
+    if (flops > 0).any():
+        unknown, self_ns = costs_of(trace).unknown, trace.column("spans", "self_ns")
+        sums = [
+            by_module(trace, flops, flops > 0),
+            by_module(trace, self_ns, is_operator(trace) | unknown),
+            by_module(trace, self_ns, unknown),
+            by_module(trace, np.ones(len(flops), np.int64), flops < 0),
+        ]
+        for name, parts in (
+            ("self_flops", sums),
+            ("flops", [with_submodules(trace, own) for own in sums]),
+        ):
+            counted, operators_ns, unknown_ns, unknowns = parts
+            lacking = coverage(operators_ns, unknown_ns, unknowns, counted).lacking
+            more[name] = np.where(lacking, -1, counted)[order]
+    added = to_arrow(_MORE, more)
+    for field, column in zip(added.schema, added.columns, strict=True):
+        found = found.append_column(field, column)
+    return Limited(found.slice(0, _MOST_MODULES), found.num_rows)
+
+
+def module_operators(trace: Trace, query: Query) -> Limited:
+    """Answer `module_operators`: what ran in each module, by name and kind."""
+    spans = trace.columns("spans")
+    calls, on_host = calls_of(trace), host_spans(trace)
+    counted = on_host | (spans["device_self_ns"] > 0)
+    if calls is not None:
+        counted &= ~calls
+    rows = np.flatnonzero(counted & (spans["module"] >= 0))
+    kind = spans["kind"][rows].astype(np.int32)
+    group, first = _core.group([spans["module"][rows], event_names(trace)[rows], kind])
+    groups, own = len(first), np.where(on_host, spans["self_ns"], 0)[rows]
+    self_ns = _core.group_sums(group, groups, own)
+    longest = np.full(groups, -1, np.int32)
+    at_most = np.flatnonzero(own == _core.group_max(group, groups, own)[group])[::-1]
+    longest[group[at_most]] = rows[at_most]
+    places, texts = few_texts(event_names(trace)[rows[first]], trace.strings)
+    columns: dict[str, Any] = {
+        "module": spans["module"][rows[first]],
+        "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
+        "kind": Labels(kind[first], KIND_NAMES),
+        "count": _core.group_counts(group, groups),
+        "self_ns": self_ns,
+        "device_self_ns": _core.group_sums(group, groups, spans["device_self_ns"][rows]),
+        "span": longest,
+    }
+    order = np.lexsort((kind[first], places, columns["module"], -self_ns))
+    found = to_arrow(OPERATORS_SCHEMA, columns)
+    return Limited(found.take(pa.array(order[:_MOST_ROWS])), groups)
+
+
+def _first_spans(trace: Trace) -> NDArray[np.int32]:
+    """For each module its first recorded call or, where there is none, the first span in it or what it holds; else -1."""
+    spans, own = trace.columns("spans"), trace.columns("modules")
+    calls = _first_of(trace, spans["kind"] == SpanKind.MODULE)
+    first = _first_of(trace, host_spans(trace))
+    first = np.where(calls >= 0, calls, first).astype(np.int32)
+    holder, depth = own["holder"], own["depth"]
+    start = np.append(spans["start_ns"], _LATE)
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        rows = np.flatnonzero((depth == level) & (holder >= 0) & (first >= 0))
+        # Of those in one holder the earliest is written last.
+        rows = rows[np.argsort(-start[first[rows]], kind="stable")]
+        above = holder[rows]
+        earlier = (calls[above] < 0) & (start[first[rows]] < start[first[above]])
+        first[above[earlier]] = first[rows[earlier]]
+    return first
+
+
+def _first_of(trace: Trace, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """For each module the first of the chosen spans in it, -1 for none."""
+    spans = trace.columns("spans")
+    rows = np.flatnonzero(chosen & (spans["module"] >= 0))
+    module, start = spans["module"][rows], spans["start_ns"][rows]
+    count = len(trace.columns("modules"))
+    found = np.full(count, -1, np.int32)
+    earliest = np.flatnonzero(start == _core.group_min(module, count, start)[module])[::-1]
+    found[module[earliest]] = rows[earliest]
+    return found

@@ -1,0 +1,331 @@
+"""Questions of the overview: what ran where, the numbers at its head, and what took most of the time.
+
+The steps' parts and the devices come from the tables `breakdown` and `devices` as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.device_time import works_on_device
+from kinetoscope.model.processes import of_processes
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs.flops import counted_flops
+from kinetoscope.tables.host.breakdown import StepTime, step_time
+from kinetoscope.tables.memory.peak import device_peaks
+from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.tables.windows import start_up_steps
+from kinetoscope.viewer.pages.checks import said
+from kinetoscope.viewer.pages.run_facts import ended, program, run_facts
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.pages.checks import Said
+    from kinetoscope.viewer.server.answers import Query
+
+
+# The numbers at the head of the overview, each with what else is to be said of it.
+#
+# Sentences have places for their numbers, as those of `kinetoscope.viewer.pages.checks`.
+
+
+def tile(title: str, value: float | None, unit: str, more: Said, hint: Said | None = None) -> dict[str, Any]:
+    """A number with its title, what stands below it, and what is said when the pointer rests on it."""
+    return {"title": title, "value": [value, unit], "more": more, "hint": hint or said("")}
+
+
+def late(title: str, question: str) -> dict[str, str]:
+    """A number that another question has as `tile`, since it takes longer to find."""
+    return {"title": title, "ask": question}
+
+
+def counted(count: int, noun: str, nouns: str = "") -> Said:
+    """A count and what is counted."""
+    return said(f"{{}} {noun if count == 1 else nouns or noun + 's'}", count)
+
+
+def tiles(trace: Trace, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all that are known.
+
+    Args:
+        trace: The trace.
+        facts: The rest of the answer to `overview`.
+    """
+    processes, kernels, operators = (facts[name] for name in ("processes", "kernels", "operators"))
+    recorded = (
+        counted(processes, "process", "processes") if processes > 1 else counted(facts["threads"], "thread")
+    )
+    found = [tile("Recorded", facts["duration_ns"], "ns", recorded)]
+    if facts["steps"]:
+        found.append(step_tile(facts["steps"]))
+    found.append(busy_tile(trace, facts))
+    if facts["memory"]:
+        found.append(late("Memory peak", "overview/memory"))
+    found.append(
+        tile("Kernels", kernels, "", counted(operators, "operator"))
+        if kernels
+        else tile("Operators", operators, "", counted(facts["spans"], "span"))
+    )
+    if facts["shapes"]:
+        found.append(late("Arithmetic", "overview/work"))
+    return found
+
+
+def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
+    """How long a step takes, where the trace has steps."""
+    count, numbers = steps["count"], steps["numbers"]
+    if numbers < count:
+        text = f"{{}} step{'' if numbers == 1 else 's'} on {{}} processes"
+        more = said(text, numbers, steps["processes"])
+    elif count == 1:
+        more = said("the only one")
+    else:
+        more = said("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
+    hint = (
+        said("The first step holds what ran before the training loop and is not counted here.")
+        if steps["start_up"]
+        else None
+    )
+    return tile("Step" if count == 1 else "Median step", steps["median_ns"], "ns", more, hint)
+
+
+def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
+    """How much of the steps, or of the trace, devices worked, or operators ran where there is no device.
+
+    Processes without steps, such as workers that load data, do not count where others have steps.
+    """
+    places = [place for place in step_time(trace) if place.steps or not facts["steps"]]
+    shares = [100 * place.working_ns / place.duration_ns for place in places if place.duration_ns]
+    on_host = facts["device_work"] == 0
+    of = "of step time" if facts["steps"] else "of the recorded time"
+    more = said(of)
+    if len(shares) > 1:
+        more = said(
+            f"{of}, {{}} {'processes' if on_host else 'devices'}: {{}} to {{}}",
+            len(shares), (min(shares), "%"), (max(shares), "%"),
+        )  # fmt: skip
+    what = (
+        "an operator or backward function ran" if on_host else "the device computed, communicated or copied"
+    )
+    whole = sum(place.duration_ns for place in places)
+    share = 100 * sum(place.working_ns for place in places) / whole if whole else None
+    title = "In operators" if on_host else "Device busy"
+    return tile(title, share, "%", more, said(f"The share {of} in which {what}."))
+
+
+def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The most memory of any device, by its peaks, the largest first."""
+    if not peaks:
+        none = said("no allocation was seen")
+        return tile("Memory peak", None, "bytes", none, said("The most bytes of tensors that lived at once."))
+    first = peaks[0]
+    whole, attributed = (first["bytes"], "bytes"), (first["attributed_bytes"], "bytes")
+    when, size = (first["time_ns"], "ns"), first["size_bytes"]
+    parts: list[tuple[str, list[tuple[float | None, str]]]] = []
+    if attributed < whole:
+        parts.append(("{} attributed", [attributed]))
+    if size:
+        parts.append(("{} of {}", [(100 * first["bytes"] / size, "%"), (size, "bytes")]))
+    parts = parts or [("after {}", [when])]
+    more = said(
+        " · ".join([first["device"], *(text for text, _ in parts)]),
+        *(one for _, values in parts for one in values),
+    )
+    if not first["counted"]:
+        hint = said(
+            "The most bytes of tensors that lived at once, as far as the trace saw them allocated. "
+            "What the allocator itself counted was not recorded."
+        )
+    else:
+        hint = said(
+            "The most that the allocator had handed out, {} after the start. Up to {} of it is attributed: "
+            "the trace saw it allocated, and by whom.",
+            when, attributed,
+        )  # fmt: skip
+    return tile("Memory peak", first["bytes"], "bytes", more, hint)
+
+
+def work_tile(work: dict[str, Any]) -> dict[str, Any]:
+    """How fast operations were done, and how near to the peak that is where it is known."""
+    speed, share, flops = work["flops_per_s"], work["mfu_percent"], work["flops"]
+    if flops is None:
+        more = said("known for {} of the operators' time", (work["covered_percent"], "%"))
+        return tile("Arithmetic", None, "FLOP/s", more, said(work["why"].replace("{}", "{ }")))
+    covered = said("{} counted in all, known for {} of the operators' time.", (flops, "FLOP"), (work["covered_percent"], "%"))  # fmt: skip
+    if share is None:
+        return tile("Arithmetic", speed, "FLOP/s", said("{} in all", (flops, "FLOP")), covered)
+    text = "Model FLOP utilisation: the time that its matrix work takes at the peak of the devices, as a part of the step. "
+    hint = said(text + covered["text"], *covered["values"])
+    return tile("MFU", share, "%", said("{}", (speed, "FLOP/s")), hint)
+
+
+MOST_PLACES, MOST_NAMED = 12, 1000
+
+REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("overview", {}),
+    ("overview/work", {}),
+    ("overview/memory", {}),
+    ("table/breakdown", {}),
+    ("table/devices", {}),
+    ("health", {}),
+    *((f"top/{name}", {"time": time}) for name in ("ops", "modules", "lines") for time in ("host", "device")),
+    ("top/kernels", {}),
+)
+"""What a report must answer of this."""
+
+
+def overview(trace: Trace, query: Query) -> dict[str, Any]:
+    """Answer `overview`: what ran where, how much of what there is, and how long the steps took."""
+    kind, began = trace.column("spans", "kind"), trace.info.get("start_realtime_ns")
+    of_kind = np.bincount(kind, minlength=len(SpanKind))
+    rows = {
+        name: len(trace.columns(name))
+        for name in ("threads", "modules", "stacks", "shapes", "allocations", "collectives", "counters")
+    }
+    found = {
+        "program": program(trace.info),
+        "ended": ended(trace.info),
+        "start_realtime_ns": began if type(began) is int and 0 < began < 2**63 else None,
+        "duration_ns": trace.duration_ns,
+        "facts": run_facts(trace),
+        "processes": max(1, len(trace.columns("processes"))),
+        "process_names": process_names(trace),
+        "spans": len(kind),
+        "operators": int(of_kind[SpanKind.OPERATOR] + of_kind[SpanKind.BACKWARD]),
+        "kernels": int(of_kind[SpanKind.KERNEL]),
+        "device_work": int(works_on_device(kind).sum()),
+        **rows,
+        "memory": memory_recorded(trace),
+        "steps": steps(trace),
+        "utilization": utilization(trace),
+    }
+    return {**found, "tiles": tiles(trace, found)}
+
+
+def steps(trace: Trace) -> dict[str, Any] | None:
+    """How long the steps took, those left out that hold start-up; None without any."""
+    own = trace.columns("steps")
+    if len(own) == 0:
+        return None
+    counted = ~start_up_steps(trace)
+    duration = own["duration_ns"][counted]
+    return {
+        "count": len(own),
+        "numbers": len(np.unique(own["number"])),
+        "processes": len(np.unique(own["process_row"])),
+        "median_ns": float(np.median(duration)),
+        "min_ns": int(duration.min()),
+        "max_ns": int(duration.max()),
+        "p95_ns": float(np.percentile(duration, 95)),
+        "start_up": int((~counted).sum()),
+    }
+
+
+def process_names(trace: Trace) -> dict[str, str]:
+    """What the processes of a trace of several are called, by their numbers in the system."""
+    table = trace.columns("processes")
+    names = zip(table["pid"].tolist(), table["name"], strict=True)
+    return {str(pid): name[:200] for pid, name in list(names)[:MOST_NAMED] if pid >= 0}
+
+
+def utilization(trace: Trace) -> list[dict[str, Any]]:
+    """How busy each device was, or each process that used none: the share of its step time or, without steps, of its recorded time.
+
+    At most `MOST_PLACES`, those first that have steps, and of each sort the busiest.
+    """
+    models = {
+        (row["process"], row["device"]): row["model"]
+        for row in trace.table("devices").select(["process", "device", "model"]).to_pylist()
+    }
+    pids = of_processes(trace, np.array([place.process for place in step_time(trace)], np.int32))[
+        "process"
+    ].tolist()
+    rows = list(zip(step_time(trace), pids, strict=True))
+    rows.sort(key=lambda row: (row[0].steps == 0, -_share(row[0].working_ns, row[0].duration_ns)))
+    return [
+        {
+            "title": place_title(trace, place),
+            "percent": _share(place.working_ns, place.duration_ns),
+            "model": models.get((None if pid < 0 else pid, place.device)),
+            "working_ns": place.working_ns,
+            "duration_ns": place.duration_ns,
+            "steps": place.steps,
+            "on_host": place.device == "cpu",
+        }
+        for place, pid in rows[:MOST_PLACES]
+    ]
+
+
+def place_title(trace: Trace, place: StepTime) -> str:
+    """What the place of a breakdown is called: its process, where there are several, or its rank, and its device."""
+    named = place.process >= 0 and (place.rank < 0 or place.steps == 0)
+    name = trace.columns("processes")["name"][place.process] if named else ""
+    return " · ".join(filter(None, (name, f"rank {place.rank}" if place.rank >= 0 else "", place.device)))
+
+
+def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
+    """Answer `overview/work` and `overview/memory`, which take longer to find.
+
+    Raises:
+        LookupError: It is none of them.
+    """
+    if name == "work":
+        found = work(trace)
+        return {**found, "tile": work_tile(found)}
+    if name == "memory":
+        peaks = trace.cached("viewer: memory peaks", lambda: memory_peaks(trace))
+        return {"peaks": peaks, "tile": memory_tile(peaks)}
+    raise LookupError(name)
+
+
+def work(trace: Trace) -> dict[str, Any]:
+    """How many operations were counted, how fast, and how near to the peak of the devices.
+
+    With steps these are the numbers of the median step that has any, without them those of the whole trace. Where too little is
+    known of what was computed, they are None and `why` says why.
+    """
+    counted = counted_flops(trace)
+    found: dict[str, Any] = {
+        "flops": counted.flops, "covered_percent": counted.covered_percent, "why": counted.why,
+        "flops_per_s": None, "mfu_percent": None,
+    }  # fmt: skip
+    if counted.flops is None:
+        return found
+    table = trace.table("steps")
+    rates = [rate for rate in table["flops_per_s"].to_pylist() if rate is not None]
+    used = [mfu for mfu in table["mfu"].to_pylist() if mfu is not None]
+    of_trace = counted.flops * 1e9 / trace.duration_ns if counted.flops and trace.duration_ns else None
+    found["flops_per_s"] = float(np.median(rates)) if rates else of_trace
+    found["mfu_percent"] = 100.0 * float(np.median(used)) if used else None
+    return found
+
+
+def memory_peaks(trace: Trace) -> list[dict[str, Any]]:
+    """The most memory of each device, the largest first, how much of it is attributed, and to which categories."""
+    if not memory_recorded(trace):
+        return []
+    listed = trace.table("devices").select(["device", "memory_bytes"]).to_pylist()
+    size = {row["device"]: row["memory_bytes"] for row in listed}
+    found = []
+    for peak in device_peaks(trace):
+        held = trace.table("memory_peak", device=peak.device).select(["category", "bytes"])
+        sums = held.group_by("category").aggregate([("bytes", "sum")]).to_pylist()
+        categories = [{"category": row["category"], "bytes": row["bytes_sum"]} for row in sums]
+        found.append({
+            "device": peak.device,
+            "bytes": peak.bytes,
+            "time_ns": peak.time_ns,
+            "counted": peak.counted,
+            "attributed_bytes": peak.attributed_bytes,
+            "reserved_bytes": peak.reserved_bytes,
+            "size_bytes": size.get(peak.device),
+            "categories": sorted(categories, key=lambda row: (-row["bytes"], row["category"] or "")),
+        })  # fmt: skip
+    return found
+
+
+def _share(part: int, whole: int) -> float:
+    """A share in percent; 0 of nothing."""
+    return 100.0 * part / whole if whole else 0.0

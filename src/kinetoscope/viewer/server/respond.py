@@ -1,0 +1,178 @@
+"""What the local server says to a request, as a pure function: tested without a socket."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.viewer.server.answers import Limited, MadeFile, answer
+from kinetoscope.viewer.server.open_traces import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import IO
+
+    import pyarrow
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.answers import Answer
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+# What no page of ours needs is refused to whatever a browser may take an answer for.
+INERT = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox"}
+
+
+@dataclass(frozen=True)
+class Response:
+    """A status, the headers and the body of an answer.
+
+    Attributes:
+        file: What is sent in the place of the body, and closed then.
+    """
+
+    status: int
+    body: bytes
+    type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=lambda: INERT)
+    file: IO[bytes] | None = None
+
+
+def respond(
+    traces: Sequence[Offer | tuple[str, Trace]],
+    path: str,
+    query: Mapping[str, str],
+    options: Mapping[str, str] | None = None,
+) -> Response:
+    """Answer a request of the viewer.
+
+    Args:
+        traces: The traces that may be looked at, each with its name. Nothing else can be reached.
+        path: The path of the request behind the token, without a slash in front.
+        query: Its options.
+        options: What the page is told of how the server was started.
+
+    Returns:
+        The page for an empty path, the answer of `api/N/...`, or an error as JSON with one sentence in `error`.
+    """
+    offers = [Offer(*one) for one in traces]
+    if path == "":
+        return _page()
+    if path == "api/options":
+        return _json(dict(options or {}))
+    if path == "api/traces":
+        return _json(
+            [
+                {
+                    "name": one.name,
+                    "live": one.live,
+                    "version": one.version,
+                    "readable": one.trace is not None,
+                    "problem": one.problem,
+                }
+                for one in offers
+            ]
+        )
+    match = re.fullmatch(r"api/([0-9]{1,6})/(.+)", path)
+    if match is None or int(match[1]) >= len(offers):
+        return _error(404, "There is nothing at this address.")
+    trace, problem = offers[int(match[1])][1:3]
+    if trace is None:
+        return _error(409, problem or "There is no such trace.")
+    try:
+        return encoded(answer(trace, match[2], query))
+    except LookupError as error:
+        if isinstance(error, KeyError | IndexError):
+            raise  # a mistake of ours
+        return _error(404, "The viewer of this version does not know this question.")
+    except ArgumentError as error:
+        return _error(400, str(error))
+    except KinetoscopeError as error:
+        return _error(409, str(error))
+    except OSError as error:
+        return _error(500, f"{error.filename or 'a file'}: {error.strerror or error}")
+
+
+def encoded(found: Answer) -> Response:
+    """Write an answer as bytes: tables as a stream of Arrow's, files as they are, everything else as JSON."""
+    if isinstance(found, MadeFile):
+        headers = {"Content-Disposition": disposition(found.name)}
+        return Response(200, b"", found.type, INERT | headers, found.file)
+    if isinstance(found, Limited):
+        headers = {"X-Total-Rows": str(found.total)}
+        return Response(200, _arrow(found.table), ARROW, INERT | headers)
+    if isinstance(found, dict | list):
+        return _json(found)
+    return Response(200, _arrow(found), ARROW)
+
+
+def disposition(name: str) -> str:
+    """The header that has a browser save an answer under a name, whatever stands in that."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".") or "trace"
+    whole = quote(name.encode("utf-8", "replace"), safe="")
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{whole}"
+
+
+def _arrow(table: pyarrow.Table) -> bytes:
+    """A table as an Arrow stream, each dictionary once."""
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks().unify_dictionaries())
+    return sink.getvalue()
+
+
+def _json(value: object) -> Response:
+    """A value as JSON; a number that JSON cannot hold is an error of ours."""
+    return Response(200, json.dumps(value, allow_nan=False, separators=(",", ":")).encode())
+
+
+def _error(status: int, message: str) -> Response:
+    """One sentence for the person at the page."""
+    return Response(status, json.dumps({"error": message}).encode())
+
+
+@cache
+def page_text() -> str:
+    """The built web app, which is one page."""
+    return (resources.files("kinetoscope.viewer") / "static" / "index.html").read_text(encoding="utf-8")
+
+
+def content_policy(page: str, connect: str) -> str:
+    """The content security policy of a page: its own script and style by their checksums, and `connect`, no more."""
+    scripts = " ".join(
+        _checksum(text) for text in re.findall(r"<script type=\"module\">(.*?)</script>", page, re.DOTALL)
+    )
+    styles = " ".join(_checksum(text) for text in re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data: blob:; {connect}"
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _checksum(text: str) -> str:
+    """A script or style as a policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _page() -> Response:
+    """The app, allowed to ask its own server and nobody else."""
+    page = page_text()
+    policy = content_policy(page, "connect-src 'self'; ") + "; frame-ancestors 'none'"
+    headers = {
+        "Content-Security-Policy": policy,
+        # Nobody who opens the page keeps a hand on it; it keeps one on Perfetto's page, to hand a window over.
+        "Cross-Origin-Opener-Policy": "same-origin-allow-popups",
+    }
+    return Response(200, page.encode(), "text/html; charset=utf-8", headers)

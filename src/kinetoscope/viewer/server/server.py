@@ -1,0 +1,354 @@
+"""The local server of the viewer: binds `respond` to a port of this machine, and lets nobody else in.
+
+The address holds a token that nobody can guess. A request counts only where its `Host` is this server (so that a name
+elsewhere that is made to point here gets nothing) and its `Origin`, if it has one, is this server too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import secrets
+import socket
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope.viewer.server.respond import INERT, Response, respond
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import IO
+
+    from starlette.requests import Request
+    from starlette.responses import Response as StarletteResponse
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.open_traces import Offer
+
+    Offering = Callable[[], Sequence[Offer | tuple[str, Trace]]]
+    Answering = Callable[[str, Mapping[str, str]], Response]
+
+LOOPBACK = "127.0.0.1"
+FIRST_PORT = 8765
+PORTS_TRIED = 50
+
+# What every answer says: nothing of it is kept, guessed at, framed, or told to others.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    **INERT,
+}
+# Answers that are still on their way when the server ends get this long.
+_PATIENCE_S = 2
+_QUEUE = 128
+_BLOCK_BYTES = 1 << 20
+# A connection that has not sent a whole request after this long is closed.
+REQUEST_S = 10.0
+_TCP_SOCKETS = Path("/proc/net/tcp")
+
+
+class Server:
+    """Serves traces to a browser on this machine.
+
+    Attributes:
+        port: The port it listens on.
+        address: Where the page is, with the token.
+        browser_address: The same for a browser to be started with, whose command line every user of the machine can
+            read: it holds a ticket that works once, and leads to `address`.
+    """
+
+    def __init__(
+        self,
+        traces: Offering,
+        port: int | None = None,
+        options: Mapping[str, str] | None = None,
+        look_again: Callable[[], object] = tuple,
+    ) -> None:
+        """Take a port; who connects before `run` waits.
+
+        Args:
+            traces: Returns the traces with their names; asked at each request, so a trace may be replaced by a newer
+                reading of its file.
+            port: The port, 0 for any free one, or the first free one from `FIRST_PORT` on if None.
+            options: What the page is told of how the server was started.
+            look_again: Called before a page is told which traces there are.
+
+        Raises:
+            ArgumentError: There is no such port.
+            MissingDependencyError: Starlette or uvicorn is not installed.
+            StateError: The port is taken.
+        """
+        try:
+            import starlette
+            import uvicorn
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"the viewer's server needs {error.name}: install it with `pip install {error.name}`; "
+                "`kinetoscope report` writes the same pages to a file without it"
+            ) from error
+        del starlette
+        self._token, ticket = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self._socket = _listening(port)
+        self.port: int = self._socket.getsockname()[1]
+        self.address = f"http://{LOOPBACK}:{self.port}/{self._token}/"
+        self.browser_address = f"http://{LOOPBACK}:{self.port}/open/{ticket}"
+        self._uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                application(
+                    answering(traces, options or {}, look_again), self._token, self.port, Ticket(ticket)
+                ),
+                log_level="error",
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                http=_protocol(),
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=_PATIENCE_S,
+            )
+        )
+
+    def run(self) -> None:
+        """Serve until `stop` is called."""
+        self._uvicorn.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """End `run`, from another thread; requests being answered are answered first."""
+        self._uvicorn.should_exit = True
+
+    def close(self) -> None:
+        """Give the port back, where `run` was never called."""
+        self._socket.close()
+
+
+def answering(traces: Offering, options: Mapping[str, str], look_again: Callable[[], object]) -> Answering:
+    """Return what answers a path and a query; see `Server`."""
+
+    def answer(path: str, query: Mapping[str, str]) -> Response:
+        if path == "api/traces":
+            look_again()
+        try:
+            return respond(traces(), path, query, options)
+        except Exception as error:  # noqa: BLE001  (a question that goes wrong must not end the others)
+            traceback.print_exc()
+            told = f"The viewer failed ({type(error).__name__}); where it runs it printed what happened."
+            return Response(500, json.dumps({"error": told}).encode())
+
+    return answer
+
+
+class Ticket:
+    """A word that opens the page once, for the user who runs the server."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._used = False
+
+    def refusal(self, given: str, client: tuple[str, int] | None, port: int) -> str | None:
+        """Why a ticket does not open the page, or None, after which it never does again.
+
+        Args:
+            given: The ticket of a request.
+            client: The address and port that the request comes from.
+            port: The port of the server.
+        """
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._word.encode()):
+            return "The address lacks the token: open the one that was printed when the viewer was started."
+        user = None if client is None else _user_of(client, port)
+        if user not in (None, os.getuid(), 0):
+            return "This address is for the user who started the viewer."
+        if self._used:
+            return (
+                "This address works once, and was used: open the one that was printed when the viewer was started. "
+                "If no page of yours opened, another program read the address: end the viewer and start it again."
+            )
+        self._used = True
+        return None
+
+
+def _user_of(client: tuple[str, int], port: int) -> int | None:
+    """The number of the user whose socket is connected to our port; None where the system does not tell."""
+    try:
+        lines = _TCP_SOCKETS.read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return None
+    address = int.from_bytes(socket.inet_aton(client[0]), "little")
+    ours = int.from_bytes(socket.inet_aton(LOOPBACK), "little")
+    ends = [f"{address:08X}:{client[1]:04X}", f"{ours:08X}:{port:04X}"]
+    users = [int(words[7]) for words in map(str.split, lines) if words[1:3] == ends]
+    return users[0] if users else None
+
+
+def application(answer: Answering, token: str, port: int, ticket: Ticket) -> ASGIApp:
+    """Return the ASGI application that lets a request with the token and the right names through to `answer`."""
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import Response as Whole
+    from starlette.responses import StreamingResponse
+    from starlette.routing import Route
+
+    async def serve(request: Request) -> StarletteResponse:
+        given, _, path = request.path_params["path"].partition("/")
+        refused = refusal(given, token, request.headers, port)
+        if refused:
+            return Whole(refused, 403, media_type="text/plain")
+        found = await run_in_threadpool(answer, path, dict(request.query_params))
+        headers = dict(found.headers)
+        if found.file is not None:
+            headers["Content-Length"] = str(found.file.seek(0, 2))
+            found.file.seek(0)
+            return StreamingResponse(_blocks(found.file), found.status, headers, found.type)
+        return Whole(found.body, found.status, headers, found.type)
+
+    async def open_page(request: Request) -> StarletteResponse:
+        refused = refusal(token, token, request.headers, port)
+        if refused is None:
+            refused = ticket.refusal(request.path_params["ticket"], request.client, port)
+        if refused:
+            return Whole(refused, 403, media_type="text/plain")
+        return Whole(status_code=303, headers={"Location": f"/{token}/"})
+
+    routes = [
+        Route("/open/{ticket}", open_page, methods=["GET"]),
+        Route("/{path:path}", serve, methods=["GET"]),
+    ]
+    return _with_headers(Starlette(routes=routes))
+
+
+def _with_headers(application: ASGIApp) -> ASGIApp:
+    """The application, with the headers of every answer also on those that the framework makes itself."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *((name, value) for name, value in _raw_headers() if name not in given),
+                ]
+            await send(message)
+
+        await application(scope, receive, send_with_headers)
+
+    return call
+
+
+def _raw_headers() -> list[tuple[bytes, bytes]]:
+    """What every answer says, as the protocol has it."""
+    return [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, which waits only so long for a whole request."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Timed(H11Protocol):
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait_for_request()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._is_answering():
+                self._stop_waiting()
+            else:
+                self._wait_for_request()
+
+        def send_400_response(self, msg: str) -> None:
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+            answer = h11.Response(status_code=400, headers=headers + _raw_headers(), reason=b"Bad Request")
+            for event in (answer, h11.Data(data=msg.encode("ascii")), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+            self.transport.close()
+
+        def _wait_for_request(self) -> None:
+            if self._late is None:
+                self._late = self.loop.call_later(REQUEST_S, self._give_up)
+
+        def _stop_waiting(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+        def _give_up(self) -> None:
+            self._late = None
+            if not self._is_answering():
+                self.transport.close()
+
+        def _is_answering(self) -> bool:
+            # None before the first request, whatever its type says.
+            cycle: Any = self.cycle
+            return cycle is not None and not cycle.response_complete
+
+    return Timed
+
+
+def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> str | None:
+    """Why a request gets no answer, or None where it may have one."""
+    hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
+    if headers.get("host") not in hosts:
+        return (
+            "This server answers only requests to its own address. "
+            "Where it is reached through a tunnel, that must have the same port at both ends."
+        )
+    origin = headers.get("origin")
+    if origin is not None and origin not in {f"http://{host}" for host in hosts}:
+        return "This server answers only its own pages."
+    # What a page elsewhere embeds or fetches; following a link to the page itself is something else.
+    from_elsewhere = headers.get("sec-fetch-site") not in (None, "none", "same-origin")
+    if from_elsewhere and headers.get("sec-fetch-mode") != "navigate":
+        return "This server answers only its own pages."
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
+        return "The address lacks the token: open the one that was printed when the viewer was started."
+    return None
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """What is in a file, which is closed at the end."""
+    with file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
+
+
+def _listening(port: int | None) -> socket.socket:
+    """A socket that listens on the port, or on the first free one."""
+    if port is not None and not 0 <= port <= 65535:
+        raise ArgumentError(f"port {port}: a port is a number from 0 to 65535")
+    tried = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else (port,)
+    for one in tried:
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((LOOPBACK, one))
+            # Only who listens keeps a second server off the port.
+            listening.listen(_QUEUE)
+        except PermissionError as error:
+            listening.close()
+            raise StateError(
+                f"port {one} needs rights that this user does not have: name one above 1023"
+            ) from error
+        except OSError:
+            listening.close()
+            continue
+        return listening
+    raise StateError(
+        f"port {port} is taken: name another one, or none to have a free one found"
+        if port is not None
+        else f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} is free: name one"
+    )

@@ -1,0 +1,141 @@
+"""What ran between two moments, by name: times are cut at both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope import _core
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.model.trace_data import calls_of
+from kinetoscope.viewer.server.answers import span_of_time
+from kinetoscope.viewer.timeline.rows import span_tracks
+from kinetoscope.viewer.timeline.tracks import chosen
+from kinetoscope.viewer.timeline.window import few_texts
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.timeline.rows import Rows
+
+RANGE_SCHEMA = Table(
+    "range",
+    "What ran between two moments: all spans of one name and kind. Largest self time first.",
+    (
+        Column("name", "category", "", "Its name."),
+        Column("kind", "category", "", "What it is, as in `spans`."),
+        Column(
+            "count", "int64", "", "How many spans ran then, also those that began before or ended after.", 0
+        ),
+        Column("total_ns", "int64", "ns", "Their time between the two moments.", 0),
+        Column("self_ns", "int64", "ns", "The same without that of the spans inside them.", 0),
+        Column("share", "float64", "%", "Share of the self time of all that ran then; adds up to 100."),
+    ),
+)
+
+
+def within(trace: Trace, query: Query) -> pyarrow.Table:
+    """Answer `range`: the spans of some tracks that run between `start` and `end`, by name and kind.
+
+    Raises:
+        ArgumentError: No such tracks, or a range that is none.
+    """
+    start, end = (round(moment) for moment in span_of_time(query))
+    columns = trace.columns("spans")
+    found = [
+        running(track.rows, track.first, track.count, start, end)
+        for track in chosen(trace, query)
+        if track.rows.spans is not None
+    ]
+    spans = (
+        np.concatenate([part for part in found if len(part)])
+        if any(map(len, found))
+        else np.zeros(0, np.int32)
+    )
+    total, own = times_within(trace, spans, start, end)
+    group, first = _core.group([columns["name"][spans], columns["kind"][spans].astype(np.int32)])
+    count = len(first)
+    self_ns = _core.group_sums(group, count, own)
+    places, texts = few_texts(columns["name"][spans[first]], trace.strings)
+    table: dict[str, Any] = {
+        "name": Labels(places, texts),
+        "kind": Labels(columns["kind"][spans[first]], KIND_NAMES),
+        "count": _core.group_counts(group, count),
+        "total_ns": _core.group_sums(group, count, total),
+        "self_ns": self_ns,
+        "share": 100.0 * self_ns / (self_ns.sum() or np.nan),
+    }
+    order = np.lexsort((table["kind"].ids, places, -table["total_ns"], -self_ns))
+    return to_arrow(RANGE_SCHEMA, table).take(order)
+
+
+def running(rows: Rows, first: int, count: int, start_ns: int, end_ns: int) -> NDArray[np.int32]:
+    """The spans of some rows that run between two moments; one that takes no time counts where it is not at the end."""
+    found = [np.zeros(0, np.int32)]
+    if rows.spans is None:
+        return found[0]
+    for row in range(first, first + count):
+        low, high = int(rows.edges[row]), int(rows.edges[row + 1])
+        begin, beyond = (rows.start_ns[low:high].searchsorted((start_ns, end_ns)) + low).tolist()
+        # Only the last of those that began before can reach into it: they do not overlap.
+        if begin > low:
+            reach = int(rows.start_ns[begin - 1] + rows.sum_ns[begin] - rows.sum_ns[begin - 1])
+            begin -= reach > start_ns
+        found.append(rows.spans[begin:beyond])
+    return np.concatenate(found)
+
+
+def times_within(
+    trace: Trace, spans: NDArray[np.int32], start_ns: int, end_ns: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For some spans that run between two moments their time there, and that without the spans inside them.
+
+    Of two ranges side by side both are the parts of those of the two together.
+    """
+    columns = trace.columns("spans")
+    total = _inside(columns, spans, start_ns, end_ns)
+    own: NDArray[np.int64] = columns["self_ns"][spans]
+    cut = np.flatnonzero(total != columns["duration_ns"][spans])
+    if len(cut) == 0:
+        return total, own
+    # Of a span that is cut, only the part of its children that lies in the range is not its own.
+    own = own.copy()
+    own[cut] = np.where(columns["lane"][spans[cut]] == 0, total[cut], 0)
+    # Few spans are cut: each row has at most two of them.
+    cut = cut[np.argsort(spans[cut])]
+    known = spans[cut]
+    laid = span_tracks(trace)
+    ran = running(laid.rows, 0, len(laid.rows.edges) - 1, start_ns, end_ns)
+    for outer in outer_spans(trace, ran):
+        place = np.minimum(np.searchsorted(known, outer), len(known) - 1)
+        held = np.flatnonzero(known[place] == outer)
+        np.subtract.at(own, cut[place[held]], _inside(columns, ran[held], start_ns, end_ns))
+    return total, own
+
+
+def _inside(columns: Columns, spans: NDArray[np.int32], start_ns: int, end_ns: int) -> NDArray[np.int64]:
+    """The time of some spans between two moments."""
+    begins, lasts = columns["start_ns"][spans], np.maximum(columns["duration_ns"][spans], 0)
+    inside: NDArray[np.int64] = np.minimum(begins + lasts, end_ns) - np.maximum(begins, start_ns)
+    return inside
+
+
+def outer_spans(trace: Trace, spans: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    """For some spans those whose own time theirs is not, -1 for none: as `self_ns` of the whole trace has it."""
+    columns = trace.columns("spans")
+    parent: NDArray[np.int32] = columns["parent"][spans]
+    marked = calls_of(trace)
+    if marked is None:
+        return [parent]
+    # Work is not made shorter by the calls in it, but a call by the work that runs right in it.
+    is_call = np.append(marked, np.False_)
+    of_parent = np.where(~is_call[spans] | is_call[parent], parent, np.int32(-1))
+    caller = np.append(columns["caller"], np.int32(-1))
+    of_caller = np.where(~is_call[spans] & (caller[parent] != caller[spans]), caller[spans], np.int32(-1))
+    return [of_parent, of_caller]

@@ -1,0 +1,118 @@
+"""Search by name over everything that is on the timeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.viewer.server.answers import Limited, number, whole_number
+from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
+from kinetoscope.viewer.timeline.tracks import timeline
+from kinetoscope.viewer.timeline.window import few_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.timeline.rows import Rows, Track
+
+_MOST = 1_000
+_NOTHING = np.zeros(0, np.int64)
+
+SEARCH_SCHEMA = Table(
+    "search",
+    "Something on the timeline whose name has the text in it. In order of time.",
+    (
+        Column(
+            "span", "int32", "row of spans", "The span; -1 for a run of a function or module that is none.", 0
+        ),
+        Column("name", "category", "", "Its name."),
+        Column("kind", "category", "", "What it is."),
+        Column("track", "int32", "", "The track it is on."),
+        Column("row", "int32", "", "The row there."),
+        Column("start_ns", "int64", "ns", "When it begins.", 0),
+        Column("duration_ns", "int64", "ns", "How long it lasts.", 0),
+    ),
+)
+
+
+def search(trace: Trace, query: Query) -> Limited:
+    """Answer `search`: what has `text` in its name, in capitals or not, from the moment `from` on; `limit` of them.
+
+    The total counts what is before that moment too.
+
+    Raises:
+        ArgumentError: An option that cannot be used.
+    """
+    text, limit = query.get("text", "").casefold(), whole_number(query, "limit", _MOST)
+    since_ns = number(query, "from") if "from" in query else -np.inf
+    total, parts, texts = 0, [], list[str]()
+    for rows, tracks in _stores(trace):
+        if rows.spans is None:
+            items = (
+                np.flatnonzero(_with(rows.texts, text)[rows.names]) if rows.names is not None else _NOTHING
+            )
+            start = rows.start_ns[items]
+        else:
+            items = np.flatnonzero(_with(trace.strings, text)[trace.column("spans", "name")])
+            start = trace.column("spans", "start_ns")[items]
+        total += len(items)
+        first = _earliest(start, since_ns, limit)
+        items, start = items[first], start[first]
+        part: dict[str, NDArray[Any]] = {"start_ns": start}
+        if rows.spans is None:
+            row = np.searchsorted(rows.edges, items, side="right") - 1
+            firsts = np.array([track.first for track in tracks])
+            track = np.searchsorted(firsts, row, side="right") - 1
+            part["track"] = np.array([track.id for track in tracks], np.int32)[track]
+            part["row"] = row - firsts[track]
+            part["span"] = np.full(len(items), -1, np.int32)
+            part["duration_ns"] = rows.duration_ns(items)
+            ids, words, part["kind"] = label_maker(trace, rows)(items)
+        else:
+            part["track"], part["row"] = span_tracks(trace).places(items)
+            part["span"] = items
+            part["duration_ns"] = trace.column("spans", "duration_ns")[items]
+            ids, words = trace.column("spans", "name")[items], trace.strings
+            part["kind"] = trace.column("spans", "kind")[items]
+        places, used = few_texts(ids, words)
+        part["name"] = places + len(texts)
+        texts += used
+        parts.append(part)
+    columns: dict[str, Any] = {
+        name: np.concatenate([part[name] for part in parts]) if parts else _NOTHING
+        for name in SEARCH_SCHEMA.column_names
+    }
+    order = np.argsort(columns["start_ns"], kind="stable")[:limit]
+    columns = {name: values[order] for name, values in columns.items()}
+    columns |= {"name": Labels(columns["name"], texts), "kind": Labels(columns["kind"], KIND_NAMES)}
+    return Limited(to_arrow(SEARCH_SCHEMA, columns), total)
+
+
+def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
+    """The rows of the timeline, each with the tracks that are in them, in order of their rows."""
+    found: dict[int, tuple[Rows, list[Track]]] = {}
+    for track in timeline(trace).tracks:
+        found.setdefault(id(track.rows), (track.rows, []))[1].append(track)
+    return [(rows, sorted(tracks, key=lambda track: track.first)) for rows, tracks in found.values()]
+
+
+def _with(texts: Sequence[str], part: str) -> NDArray[np.bool_]:
+    """Which texts have a part in them that is written in small letters; none where it is empty."""
+    if not part:
+        return np.zeros(max(len(texts), 1), dtype=bool)
+    return np.fromiter((part in text.casefold() for text in texts), np.bool_, len(texts))
+
+
+def _earliest(start_ns: NDArray[np.int64], since_ns: float, limit: int) -> NDArray[np.int64]:
+    """The places of the earliest moments that are not before another, in order."""
+    places = np.flatnonzero(start_ns >= since_ns)
+    if len(places) > limit:
+        places = places[np.argpartition(start_ns[places], limit)[:limit]]
+    return places[np.argsort(start_ns[places], kind="stable")]

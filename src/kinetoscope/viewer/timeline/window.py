@@ -1,0 +1,145 @@
+"""A window of the timeline at the level of detail of a screen: for each pixel of a row what begins in it.
+
+The same is written in TypeScript for reports, so every step is one that both do bit for bit alike: pixels begin at
+`start + i * (end - start) / width` in double precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, compact
+from kinetoscope.model.schema import KIND_NAMES
+from kinetoscope.viewer.server.answers import window_of
+from kinetoscope.viewer.timeline.rows import label_maker
+from kinetoscope.viewer.timeline.tracks import chosen
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.timeline.rows import Rows
+
+MOST_LETTERS = 2_000
+"""Of a name; nobody reads more in a box or a tooltip."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What is seen of some rows.
+
+    Attributes:
+        row: The row of each.
+        item: The first item in it.
+        count: How many items it stands for.
+    """
+
+    row: NDArray[np.int32]
+    item: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+
+def window(trace: Trace, query: Query) -> pyarrow.Table:
+    """Answer `window`: what is seen of some tracks from `start` to `end` on `width` pixels.
+
+    Raises:
+        ArgumentError: No such tracks, or a window that is none.
+    """
+    import pyarrow as pa
+
+    start, end, width = window_of(query)
+    parts: list[dict[str, NDArray[Any]]] = []
+    texts: list[str] = []
+    for track in chosen(trace, query):
+        seen = look(track.rows, track.first, track.count, start, end, width)
+        if len(seen.item) == 0:
+            continue
+        rows, item, last = track.rows, seen.item, seen.item + seen.count - 1
+        ids, words, kind = label_maker(trace, rows)(item)
+        places, used = few_texts(ids, words)
+        begin = rows.start_ns[item]
+        none = np.full(len(item), -1, np.int32)
+        parts.append({
+            "track": np.full(len(item), track.id, np.int32),
+            "row": seen.row - np.int32(track.first),
+            "start": begin.astype(np.float64),
+            "duration": (rows.start_ns[last] - begin + rows.duration_ns(last)).astype(np.float64),
+            "busy": (rows.sum_ns[last + 1] - rows.sum_ns[item]).astype(np.float64),
+            "count": seen.count.astype(np.int32),
+            "span": none if rows.spans is None else rows.spans[item],
+            "name": places + np.int32(len(texts)),
+            "kind": kind,
+        })  # fmt: skip
+        texts += used
+    columns = {
+        name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, dtype)
+        for name, dtype in _TYPES.items()
+    }
+    names, texts = compact(Labels(columns.pop("name"), texts))
+    cut = [text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…" for text in texts]
+    arrays = {name: pa.array(values) for name, values in columns.items() if name != "kind"}
+    arrays["name"] = pa.DictionaryArray.from_arrays(pa.array(names), pa.array(cut, pa.string()))
+    kinds = pa.array(columns["kind"].astype(np.int32))
+    arrays["kind"] = pa.DictionaryArray.from_arrays(kinds, pa.array(KIND_NAMES))
+    return pa.table(arrays)
+
+
+_TYPES = {
+    "track": np.int32, "row": np.int32, "start": np.float64, "duration": np.float64, "busy": np.float64,
+    "count": np.int32, "span": np.int32, "name": np.int32, "kind": np.uint8,
+}  # fmt: skip
+
+
+def look(rows: Rows, first: int, count: int, start: float, end: float, width: int) -> Seen:
+    """Return what is seen of some rows through a window.
+
+    Items that begin in the same pixel of a row are seen as one, but the last of them by itself where it is wider than a
+    pixel. What begins before the window and reaches into it is seen too.
+
+    Args:
+        rows: The rows.
+        first: The first row to look at.
+        count: How many.
+        start: Where the window begins.
+        end: Where it ends; what begins there is outside.
+        width: How many pixels it has.
+    """
+    # The first whole nanosecond of each pixel, and of what comes after the last one.
+    pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
+    wide = (end - start) / width
+    found: list[tuple[NDArray[Any], ...]] = []
+    starts, edges = rows.start_ns, rows.edges
+    for row in range(first, first + count):
+        low, high = int(edges[row]), int(edges[row + 1])
+        if low == high or starts[low] >= pixels[-1]:
+            continue
+        places = starts[low:high].searchsorted(pixels) + low
+        at = places[:-1][places[1:] > places[:-1]]
+        many = np.diff(np.append(at, places[-1]))
+        before = int(places[0]) - 1
+        if before >= low and starts[before] + rows.duration_ns(np.array(before)) > start:
+            at, many = np.append(before, at), np.append(1, many)
+        if len(at) == 0:
+            continue
+        last = at + many - 1
+        apart = np.flatnonzero((many > 1) & (rows.duration_ns(last) > wide))
+        if len(apart):
+            many[apart] -= 1
+            at = np.insert(at, apart + 1, last[apart])
+            many = np.insert(many, apart + 1, 1)
+        found.append((np.full(len(at), row, np.int32), at, many))
+    if not found:
+        nothing = np.zeros(0, np.int64)
+        return Seen(nothing.astype(np.int32), nothing, nothing)
+    return Seen(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+
+def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
+    """The texts that occur, and for each id the place of its own; quick where ids are far fewer than texts."""
+    used, places = np.unique(ids, return_inverse=True)
+    return places.astype(np.int32), [texts[one] for one in used.tolist()]

@@ -1,0 +1,95 @@
+"""Whether two clocks agree, told from calls that must lie between the begins and ends of operators."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope.combine.device import ThreadTimes, fit_clocks
+
+
+def times(operators, calls):
+    """A thread's operators and calls, each as (begin, end)."""
+    columns = [[pair[side] for pair in pairs] for pairs in (operators, calls) for side in (0, 1)]
+    return ThreadTimes.of(*(np.array(values, np.int64) for values in columns))
+
+
+def operators(count):
+    """Operators 1000 ns long, 200 ns apart, and a call in the middle of each."""
+    begins = [1200 * row for row in range(count)]
+    return [(begin, begin + 1000) for begin in begins], [(begin + 400, begin + 700) for begin in begins]
+
+
+def test_calls_inside_operators_fit_and_say_how_exactly():
+    fit = fit_clocks([times(*operators(50))])
+    assert fit.fits
+    assert (fit.calls, fit.astride, fit.shift_ns, fit.largest_astride_ns) == (50, 0, 0, 0)
+    # A call could be earlier by 400 until it leaves its operator, and later by 300.
+    assert (fit.earliest_ns, fit.latest_ns) == (-400, 300)
+
+
+def test_calls_between_operators_fit_as_well():
+    assert fit_clocks([times([(0, 10), (20, 30)], [(11, 19), (31, 40), (-5, -1)])]).astride == 0
+
+
+def test_a_few_astride_are_counted_and_nothing_is_moved():
+    ran, calls = operators(500)
+    calls[3] = (calls[3][0], calls[3][1] + 350)
+    fit = fit_clocks([times(ran, calls)])
+    assert fit.fits
+    assert (fit.astride, fit.shift_ns, fit.largest_astride_ns) == (1, 0, 50)
+
+
+def test_what_fits_nowhere_is_left_where_it_is():
+    ran = [(begin, begin + 10) for begin in range(0, 100_000, 20)]
+    fit = fit_clocks([times(ran, [(start, start + 500) for start in range(5, 90_000, 700)])])
+    assert not fit.fits
+    assert fit.shift_ns == 0
+    assert fit.astride == fit.calls
+
+
+def test_threads_without_operators_or_calls_say_nothing():
+    for one in (times([], [(0, 10)]), times([(0, 10)], [])):
+        fit = fit_clocks([one])
+        assert (fit.calls, fit.astride, fit.earliest_ns, fit.latest_ns) == (0, 0, None, None)
+        assert fit.fits
+
+
+def program(seed, count):
+    """Operators of random lengths at random distances of at least 10 us, and a call inside each."""
+    rng = np.random.default_rng(seed)
+    begins = np.cumsum(rng.integers(13_000, 90_000, count))
+    lengths = rng.integers(1_000, 3_000, count)
+    starts = begins + lengths // 4
+    return begins, begins + lengths, starts, starts + lengths // 2
+
+
+def astride(calls):
+    """How many calls have the begin or end of an operator inside them."""
+    low = np.searchsorted(calls.moments_ns, calls.starts_ns, side="right")
+    return np.count_nonzero(np.searchsorted(calls.moments_ns, calls.ends_ns, side="left") > low)
+
+
+@given(st.integers(-4_500, 4_500), st.integers(20, 300), st.integers(0, 1 << 30))
+def test_a_difference_of_less_than_half_the_way_to_the_next_operator_is_mended(offset_ns, count, seed):
+    begins, ends, starts, finishes = program(seed, count)
+    calls = ThreadTimes.of(begins, ends, starts + offset_ns, finishes + offset_ns)
+    fit = fit_clocks([calls])
+    moved = calls.moved(fit.shift_ns)
+    assert fit.astride == astride(moved)
+    if astride(calls) > 0.01 * count:
+        assert fit.fits
+        inside = (moved.starts_ns >= begins) & (moved.ends_ns <= ends)
+        assert np.count_nonzero(inside) >= 0.99 * count
+    else:
+        assert fit.shift_ns == 0
+
+
+@given(st.integers(-50_000_000, 50_000_000), st.integers(1, 100), st.integers(0, 1 << 30))
+def test_any_difference_leaves_no_more_astride_than_there_were(offset_ns, count, seed):
+    begins, ends, starts, finishes = program(seed, count)
+    calls = ThreadTimes.of(begins, ends, starts + offset_ns, finishes + offset_ns)
+    fit = fit_clocks([calls])
+    assert fit.astride == astride(calls.moved(fit.shift_ns)) <= astride(calls)
+    assert (fit.largest_astride_ns > 0) == (fit.astride > 0)
+    assert fit.earliest_ns is None or fit.earliest_ns <= 0
+    assert fit.latest_ns is None or fit.latest_ns >= 0

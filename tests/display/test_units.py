@@ -1,0 +1,90 @@
+"""Numbers as people read and write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope import ArgumentError
+from kinetoscope.display import units
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (999.6, "1.00 µs"),
+        (1_234, "1.23 µs"),
+        (999_600, "1.00 ms"),
+        (45_600_000, "45.6 ms"),
+        (789_000_000, "789 ms"),
+        (1_230_000_000, "1.23 s"),
+        (99_960_000_000, "100 s"),
+        (100_000_000_000, "1 min 40 s"),
+        (3_599_600_000_000, "1 h 00 min"),
+        (-2_000_000, "-2.00 ms"),
+    ],
+)
+def test_a_duration_has_three_digits_and_a_unit(ns, text):
+    assert units.duration(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("count_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_000, "1.00 kB"), (64_000_000, "64.0 MB"), (-5_000, "-5.00 kB")],
+)
+def test_a_size_has_three_digits_and_a_unit(count_bytes, text):
+    assert units.size(count_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count_bytes"),
+    [("64M", 64_000_000), ("2g", 2_000_000_000), ("1.5 K", 1_500), ("123", 123), ("8MB", 8_000_000)],
+)
+def test_sizes_are_read(text, count_bytes):
+    assert units.parse_size(text) == count_bytes
+
+
+@pytest.mark.parametrize("text", ["", "M", "64X", "-1M", "0", "1e9", "٣M x"])
+def test_what_is_no_size_is_refused_with_an_example(text):
+    with pytest.raises(ArgumentError, match="such as 64M"):
+        units.parse_size(text)
+
+
+@given(st.integers(min_value=0, max_value=10**17))
+def test_a_written_duration_is_never_wider_than_a_column(ns):
+    assert len(units.duration(ns)) <= 15
+
+
+def test_counts_have_their_plural():
+    assert units.count(1, "step") == "1 step"
+    assert units.count(1234, "step") == "1,234 steps"
+    assert units.count(2, "entry", "entries") == "2 entries"
+
+
+def test_shares():
+    assert units.percent(1, 4) == "25.0 %"
+    assert units.percent(1, 10_000) == "<0.1 %"
+    assert units.percent(0, 5) == "0.0 %"
+    assert units.percent(1, 0) == "–"
+
+
+def test_a_sparkline_starts_at_zero_and_keeps_the_peaks():
+    assert units.sparkline([8, 4, 1, 0], 10) == "█▅▂▁"
+    assert units.sparkline([1, 1, 8, 1], 2) == "▂█"
+    assert units.sparkline([0, 0], 5) == "▁▁"
+    assert units.sparkline([], 5) == ""
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1e12), max_size=300), st.integers(min_value=0, max_value=80))
+def test_a_sparkline_is_as_wide_as_it_may_be(values, width):
+    assert len(units.sparkline(values, width)) == min(len(values), width)
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"),
+    [(0, "0 FLOP"), (999, "999 FLOP"), (1000, "1.00 kFLOP"), (999_600, "1.00 MFLOP"), (12_345_678, "12.3 MFLOP"),
+     (4.56e9, "4.56 GFLOP"), (7.8e12, "7.80 TFLOP"), (1.234e18, "1234 PFLOP")],
+)  # fmt: skip
+def test_operations(flops, text):
+    assert units.operations(flops) == text

@@ -1,0 +1,150 @@
+"""The measured cost of a record, and what it comes to in a run."""
+
+import gc
+from itertools import cycle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope.launch.options import Wanted
+from kinetoscope.launch.overhead import (
+    MODEL_ERROR,
+    Cost,
+    Overhead,
+    Timed,
+    measure_overhead,
+    measured,
+    spacing_of,
+)
+from tests.support.trace_builder import TraceBuilder
+
+torch = pytest.importorskip("torch", reason="a training step is timed")
+
+
+def test_a_record_costs_something_and_not_the_world(tmp_path):
+    found = measure_overhead(Wanted(prefix=tmp_path / "x"))
+    # A busy machine can make the difference vanish, never make a record cost a tenth of a millisecond.
+    assert 0 <= found.record_ns(1000) < 100_000
+    assert 0 < found.close.spacing_ns < 20_000
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_program_finds_python_and_torch_as_it_left_them(tmp_path):
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            assert measure_overhead(Wanted(prefix=tmp_path / "x")) is not None
+            assert not torch.is_grad_enabled()
+        with torch.inference_mode():
+            assert measure_overhead(Wanted(prefix=tmp_path / "x", shapes=True, memory=True)) is not None
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+    assert gc.isenabled()
+
+
+class Recorder:
+    """A session in whose trace every step has as many spans; a step takes longer while it is on."""
+
+    def __init__(self, steps: int, spans: int, gap_ns: int) -> None:
+        builder = TraceBuilder()
+        for place in range(steps * spans):
+            builder.span("aten::add", place * gap_ns, 10)
+        self.trace = builder.build()
+        self.on = False
+
+    def start(self) -> None:
+        self.on = True
+
+    def stop(self) -> None:
+        self.on = False
+
+
+class Clock:
+    """A clock that each step moves on; every third slice of steps is disturbed by other programs."""
+
+    def __init__(self, recorder: Recorder, bare_ns: int, added_ns: int) -> None:
+        self.now_ns, self._recorder, self._bare_ns, self._added_ns = 0, recorder, bare_ns, added_ns
+        self._disturbed = cycle((0, 0, 5 * bare_ns))
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def step(self) -> None:
+        self.now_ns += self._bare_ns + next(self._disturbed) + (self._added_ns if self._recorder.on else 0)
+
+
+def test_cost_is_what_the_undisturbed_steps_took_longer():
+    recorder = Recorder(5, 10, 700)
+    clock = Clock(recorder, 100_000, 2_000)
+    found = measured([Timed(clock.step, 4, clock), Timed(clock.step, 4, clock)], recorder)
+    assert found.close == found.apart == Cost(10_200, 200, 200, 200)
+    assert not found.is_rough
+
+
+def test_a_recording_without_records_has_no_cost():
+    recorder = Recorder(0, 0, 1)
+    clock = Clock(recorder, 100_000, 2_000)
+    assert measured([Timed(clock.step, 4, clock)] * 2, recorder) is None
+
+
+@pytest.mark.parametrize(
+    ("spacing_ns", "record_ns"), [(1, 50), (250, 50), (500, 100), (1000, 200), (2000, 300), (9000, 300)]
+)
+def test_a_run_lies_between_the_two_that_were_measured(spacing_ns, record_ns):
+    overhead = Overhead(Cost(500, 100, 90, 110), Cost(2000, 300, 280, 350))
+    assert overhead.record_ns(spacing_ns) == pytest.approx(record_ns)
+
+
+def test_closer_than_the_close_one_a_record_is_cheaper_but_not_free():
+    overhead = Overhead(Cost(500, 100, 100, 100), Cost(2000, 200, 200, 200))
+    assert overhead.record_ns(354) == pytest.approx(75, rel=0.01)
+    assert overhead.record_ns(1) == 50
+
+
+def test_noise_is_not_followed_beyond_what_was_measured():
+    overhead = Overhead(Cost(500, 100, 90, 110), Cost(2000, 60, 0, 300))
+    assert overhead.record_ns(1) == overhead.record_ns(500) == 100
+    share, low, high = overhead.share(1000, 1, 1_000_000)
+    assert share == pytest.approx(0.1)
+    assert low <= share <= high
+
+
+costs = st.floats(-1e6, 1e6)
+
+
+@given(
+    st.lists(costs, min_size=3, max_size=3).map(sorted),
+    st.lists(costs, min_size=3, max_size=3).map(sorted),
+    st.floats(1, 2e4),
+    st.floats(1, 2e4),
+    st.floats(0, 2e4),
+    st.integers(0, 10**9),
+    st.integers(0, 10**12),
+)
+def test_a_share_is_never_below_nothing_or_above_all(
+    one, two, close_ns, apart_ns, spacing_ns, records, whole_ns
+):
+    middle, other = (
+        Cost(at, low_high[1], low_high[0], low_high[2]) for at, low_high in ((close_ns, one), (apart_ns, two))
+    )
+    share, low, high = Overhead(middle, other).share(records, spacing_ns, whole_ns)
+    assert 0 <= low <= share <= high <= 1
+
+
+def test_the_bounds_are_those_of_the_measurement_and_of_the_model():
+    overhead = Overhead(Cost(500, 100, 90, 130), Cost(2000, 100, 90, 130))
+    share, low, high = overhead.share(1000, 700, 1_000_000)
+    assert (share, low, high) == pytest.approx((0.1, 0.09 * (1 - MODEL_ERROR), 0.13 * (1 + MODEL_ERROR)))
+
+
+def test_spacing_is_by_thread_and_long_waits_count_little():
+    builder = TraceBuilder()
+    for start_ns in (0, 1000, 2000, 1_000_000_000):
+        builder.span("aten::add", start_ns, 10)
+    trace = builder.build()
+    assert spacing_of(trace) == pytest.approx((1000 + 1000 + 20_000) / 3)
+    assert spacing_of(trace, trace.column("spans", "start_ns") < 3000) == 1000

@@ -1,0 +1,173 @@
+"""What is derived from a recording: kinds, forward links, modules, stacks, phases, memory."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope.model.assemble import spread_down, sums_below
+from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.trace import Trace
+from tests.support.trace_builder import TraceBuilder
+
+
+def by_name(trace, column):
+    values = trace.column("spans", column).tolist()
+    return {
+        trace.strings[name]: value
+        for name, value in zip(trace.column("spans", "name").tolist(), values, strict=True)
+    }
+
+
+def test_kinds_follow_scope_and_name():
+    trace = (
+        TraceBuilder()
+        .step(0, 0, 100)
+        .annotation("forward", 10, 20)
+        .span("aten::add", 12, 5)
+        .backward("AddBackward0", 40, 10, sequence=1)
+        .span("ProfilerStep#1", 60, 5)
+        .build()
+    )
+    kinds = by_name(trace, "kind")
+    assert kinds["ProfilerStep#0"] == SpanKind.STEP
+    assert kinds["forward"] == SpanKind.USER_ANNOTATION
+    assert kinds["aten::add"] == SpanKind.OPERATOR
+    assert kinds["AddBackward0"] == SpanKind.BACKWARD
+    assert kinds["ProfilerStep#1"] == SpanKind.OPERATOR, "an operator of that name is no step"
+
+
+def test_backward_takes_module_and_stack_of_its_forward():
+    builder = TraceBuilder()
+    model = builder.module("Net")
+    layer = builder.module("Linear", name="fc", parent=model)
+    forward = builder.stack(("train.py", 5, "main"), ("net.py", 9, "Net.forward"))
+    call = builder.stack(("train.py", 6, "main"))
+    builder.span("aten::linear", 0, 10, sequence=3, module=layer, stack=forward)
+    builder.backward("LinearBackward0", 20, 10, sequence=3, stack=call)
+    builder.span("aten::mm", 22, 4, stack=call)
+    trace = builder.build()
+    modules, stacks = by_name(trace, "module"), by_name(trace, "stack")
+    for name in ("LinearBackward0", "autograd::engine::evaluate_function: LinearBackward0", "aten::mm"):
+        assert modules[name] == layer, name
+        assert stacks[name] == forward, name
+    assert by_name(trace, "forward")["LinearBackward0"] == 0
+    assert by_name(trace, "own_stack")["aten::mm"] == call
+
+
+def test_accumulate_grad_belongs_to_the_module_of_its_parameter():
+    builder = TraceBuilder()
+    layer = builder.module("Linear")
+    weight = builder.parameter(layer)
+    builder.span("torch::autograd::AccumulateGrad", 0, 10, scope=1, parameter=weight)
+    assert builder.build().column("spans", "module").tolist() == [layer]
+
+
+def test_phases_reach_down_to_what_runs_inside():
+    trace = (
+        TraceBuilder()
+        .span("aten::linear", 0, 5)
+        .backward("AddBackward0", 10, 10, sequence=1)
+        .span("aten::mul", 12, 3)
+        .annotation("Optimizer.step#SGD.step", 30, 20)
+        .span("aten::add_", 33, 3)
+        .span("aten::zero_", 60, 3)
+        .build()
+    )
+    phases = by_name(trace, "phase")
+    assert phases["aten::linear"] == phases["aten::zero_"] == Phase.FORWARD
+    assert (
+        phases["aten::mul"] == phases["autograd::engine::evaluate_function: AddBackward0"] == Phase.BACKWARD
+    )
+    assert phases["aten::add_"] == phases["Optimizer.step#SGD.step"] == Phase.OPTIMIZER
+
+
+def test_memory_goes_to_the_span_that_ran():
+    builder = TraceBuilder().span("outer", 0, 100).span("inner", 10, 20)
+    builder.allocate(5, 0x10, 100)
+    builder.allocate(15, 0x20, 40)
+    builder.free(90, 0x20)
+    builder.free(95, 0x999)
+    builder.allocate(200, 0x30, 7)
+    trace = builder.build()
+    assert by_name(trace, "self_bytes") == {"outer": 60, "inner": 40}
+    assert by_name(trace, "bytes") == {"outer": 100, "inner": 40}
+    assert trace.column("allocations", "span").tolist() == [0, 1, 0, 0, -1]
+    assert trace.column("allocations", "match").tolist() == [-1, 2, 1, -1, -1]
+    assert trace.column("allocations", "total_bytes").tolist() == [100, 140, 100, 100, 107]
+
+
+def test_host_and_device_memory_are_kept_apart():
+    builder = TraceBuilder().span("op", 0, 100)
+    builder.allocate(5, 0x10, 100)
+    builder.allocate(6, 0x10, 300, device=(1, 0))
+    builder.free(7, 0x10)
+    builder.free(8, 0x10, device=(1, 0))
+    builder.allocate(9, 0x20, 50, device=(1, 0))
+    trace = builder.build()
+    assert by_name(trace, "bytes") == {"op": 0}
+    assert by_name(trace, "device_bytes") == {"op": 50}
+    assert trace.column("allocations", "match").tolist() == [2, 3, 0, 1, -1]
+    assert trace.column("allocations", "total_bytes").tolist() == [100, 300, 0, 0, 50]
+
+
+def test_device_time_goes_to_the_launching_span_and_those_around_it():
+    spans = {
+        "thread": [0, 0, 1, 1], "start_ns": [0, 10, 50, 80], "duration_ns": [40, 20, 25, 5],
+        "name": [1, 2, 3, 3], "kind": [0, 0, 6, 6], "stream": [-1, -1, 0, 0],
+    }  # fmt: skip
+    trace = Trace.from_columns(
+        {
+            "spans": spans,
+            "threads": {"os_tid": [5, 0]},
+            "streams": {"device_type": [1], "device_index": [0], "number": [7]},
+            "launches": {"host": [1, 0], "device": [2, 3]},
+        },
+        strings=["", "outer", "inner", "kernel"],
+    )
+    assert trace.column("spans", "device_self_ns").tolist() == [5, 25, 0, 0]
+    assert trace.column("spans", "device_ns").tolist() == [30, 25, 0, 0]
+
+
+@st.composite
+def forests(draw):
+    """Parents before children, with depths."""
+    parent = [draw(st.integers(-1, row - 1)) for row in range(draw(st.integers(0, 40)))]
+    depth: list[int] = []
+    for above in parent:
+        depth.append(0 if above < 0 else depth[above] + 1)
+    return np.array(parent, np.int32), np.array(depth, np.int32)
+
+
+@given(forests(), st.data())
+def test_sums_below_adds_every_descendant_once(forest, data):
+    parent, depth = forest
+    own = np.array([data.draw(st.integers(-9, 9)) for _ in parent], np.int64)
+    expected = own.copy()
+    for row in reversed(range(len(parent))):
+        if parent[row] >= 0:
+            expected[parent[row]] += expected[row]
+    assert sums_below(parent, depth, own).tolist() == expected.tolist()
+
+
+@given(forests(), st.data())
+def test_spread_down_finds_the_nearest_ancestor(forest, data):
+    parent, depth = forest
+    own = np.array([data.draw(st.sampled_from([0, 1, 9])) for _ in parent], np.uint8)
+    expected = own.tolist()
+    for row, above in enumerate(parent.tolist()):
+        if expected[row] == 9 and above >= 0:
+            expected[row] = expected[above]
+    assert spread_down(parent, depth, own, 9).tolist() == expected
+
+
+def test_each_device_has_addresses_and_totals_of_its_own():
+    builder = TraceBuilder().span("aten::mm", 0, 100)
+    builder.allocate(10, 0x10, 70, device=(1, 0))
+    builder.allocate(20, 0x10, 700, device=(1, 1))
+    builder.allocate(25, 0x10, 3)
+    builder.free(30, 0x10, device=(1, 0))
+    trace = builder.build()
+    assert trace.column("allocations", "match").tolist() == [3, -1, -1, 0]
+    assert trace.column("allocations", "total_bytes").tolist() == [70, 700, 3, 0]
+    assert trace.column("spans", "device_bytes").tolist() == [700]
+    assert trace.column("spans", "bytes").tolist() == [3]
