@@ -11,8 +11,7 @@ pytest.importorskip("torch", reason="sessions record PyTorch")
 import torch
 
 import kinetoscope
-from kinetoscope.integrations._asked import asked
-from kinetoscope.integrations._driven import Driven
+from kinetoscope.integrations.trainers import Driven, asked
 from tests.support.trained import step_numbers, steps_of_ranges
 
 CPU = [kinetoscope.ProfilerActivity.CPU]

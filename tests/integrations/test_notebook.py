@@ -9,8 +9,8 @@ from IPython.core.error import UsageError
 from nbclient import NotebookClient
 
 import kinetoscope
+from kinetoscope.display.table_page import table_html
 from kinetoscope.integrations import notebook
-from kinetoscope.integrations._notebook_tables import table_html
 from tests.support.trace_builder import TraceBuilder
 
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"

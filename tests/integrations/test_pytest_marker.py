@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from kinetoscope.integrations import pytest_plugin
+from kinetoscope.integrations.pytest import plugin as plugin_module
 from tests.support.pytest_runs import LOADED
 
 
@@ -16,7 +16,7 @@ def test_a_run_without_marked_tests_loads_nothing_and_torch_is_asked_for_where_i
         def test_nothing_is_there():
             heavy = {"torch", "numpy", "pyarrow", "IPython", "kinetoscope.trace", "kinetoscope.collect", "kinetoscope.tables"}
             assert heavy & set(sys.modules) == set()
-            assert "kinetoscope.integrations.pytest_plugin" in sys.modules
+            assert "kinetoscope.integrations.pytest.plugin" in sys.modules
             sys.modules["torch"] = None
 
         @pytest.mark.kinetoscope(max_operators=1)
@@ -31,7 +31,7 @@ def test_a_run_without_marked_tests_loads_nothing_and_torch_is_asked_for_where_i
 def test_a_pytest_that_is_too_old_runs_all_other_tests(pytester, monkeypatch):
     with monkeypatch.context() as old:
         old.setattr(pytest, "version_tuple", (7, 4, 4))
-        made = runpy.run_path(pytest_plugin.__file__)
+        made = runpy.run_path(plugin_module.__file__)
     plugin = types.ModuleType("plugin_of_an_old_pytest")
     vars(plugin).update({name: hook for name, hook in made.items() if name.startswith("pytest_")})
     pytester.makepyfile("""

@@ -3,8 +3,8 @@
 import pytest
 
 from kinetoscope import StateError
-from kinetoscope.integrations._test_limits import limits_of
-from kinetoscope.integrations._test_verdict import MOST_PLACES, judge
+from kinetoscope.integrations.pytest.limits import limits_of
+from kinetoscope.integrations.pytest.verdict import MOST_PLACES, judge
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 
-PLUGIN = "kinetoscope.integrations.pytest_plugin"
+PLUGIN = "kinetoscope.integrations.pytest.plugin"
 INSTALLED = any(
     found.value == PLUGIN for found in importlib.metadata.entry_points(group="pytest11", name="kinetoscope")
 )

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from kinetoscope.viewer.pages.checks import judged
+from kinetoscope.viewer.pages.health import judged
 
 FACTS = {
     "not_stopped": 0,

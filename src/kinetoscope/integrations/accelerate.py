@@ -22,9 +22,7 @@ from kinetoscope.collect.session.schedule import record_always
 from kinetoscope.collect.session.schedule import schedule as build_schedule
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.integrations._asked import Asked, asked
-from kinetoscope.integrations._driven import Driven, DrivenFace
-from kinetoscope.integrations._folder import TraceFolder
+from kinetoscope.integrations.trainers import Asked, Driven, DrivenFace, TraceFolder, asked
 
 try:
     import accelerate

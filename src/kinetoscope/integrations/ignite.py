@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.integrations._asked import asked, checked_name
-from kinetoscope.integrations._driven import Driven, DrivenFace
+from kinetoscope.integrations.trainers import Driven, DrivenFace, asked, checked_name
 
 try:
     import ignite

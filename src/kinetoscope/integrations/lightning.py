@@ -22,8 +22,7 @@ from kinetoscope._errors import MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
 from kinetoscope.collect.session.metadata import ranked
 from kinetoscope.collect.session.user_warnings import warn_user
-from kinetoscope.integrations._asked import asked, checked_name
-from kinetoscope.integrations._driven import Driven, DrivenFace
+from kinetoscope.integrations.trainers import Driven, DrivenFace, asked, checked_name
 from kinetoscope.torch_events import arguments as arguments_module
 
 if TYPE_CHECKING:

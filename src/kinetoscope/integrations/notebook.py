@@ -20,9 +20,9 @@ from IPython.display import display
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.display.table_page import table_html
 from kinetoscope.display.trace_page import ROWS, trace_page
 from kinetoscope.formats.suffixes import suffix_of
-from kinetoscope.integrations._notebook_tables import table_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.integrations._asked import asked
-from kinetoscope.integrations._driven import Driven, DrivenFace
+from kinetoscope.integrations.trainers import Driven, DrivenFace, asked
 
 try:
     import transformers

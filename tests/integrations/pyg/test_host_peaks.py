@@ -3,8 +3,8 @@ import threading
 import pytest
 import torch
 
-from kinetoscope.integrations.pyg import _host_peaks
-from kinetoscope.integrations.pyg._host_peaks import AllocatedPeak, ResidentPeak
+from kinetoscope.integrations.pyg import profiling
+from kinetoscope.integrations.pyg.profiling import AllocatedPeak, ResidentPeak
 from tests.support.simulated_accelerator import MIB
 
 
@@ -48,13 +48,13 @@ def test_the_real_process_has_a_resident_set_below_the_most_it_ever_had():
     with ResidentPeak() as peak:
         block = bytearray(64 * MIB)
     assert len(block) < peak.bytes
-    assert 10 * MIB < _host_peaks.resident_bytes() <= _host_peaks.resident_peak_of_life() + MIB
+    assert 10 * MIB < profiling.resident_bytes() <= profiling.resident_peak_of_life() + MIB
 
 
 def test_where_the_system_does_not_tell_the_most_of_the_process_is_taken(monkeypatch, tmp_path):
-    monkeypatch.setattr(_host_peaks, "_STATM", tmp_path / "nothing")
-    monkeypatch.setattr(_host_peaks, "_STATUS", tmp_path / "nothing")
-    assert _host_peaks.resident_bytes() == _host_peaks.resident_peak_of_life() > 10 * MIB
+    monkeypatch.setattr(profiling, "_STATM", tmp_path / "nothing")
+    monkeypatch.setattr(profiling, "_STATUS", tmp_path / "nothing")
+    assert profiling.resident_bytes() == profiling.resident_peak_of_life() > 10 * MIB
 
 
 def test_what_was_freed_in_the_block_counts_to_its_peak_only():

@@ -7,16 +7,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kinetoscope.integrations.composer._callback import TorchProfiler
-    from kinetoscope.integrations.composer._files import TraceFiles
-    from kinetoscope.integrations.composer._marker import Marker
-    from kinetoscope.integrations.composer._present import ProfilerAction
-    from kinetoscope.integrations.composer._profiler import Profiler
-    from kinetoscope.integrations.composer._schedule import cyclic_schedule
-    from kinetoscope.integrations.composer._swap import install_composer, uninstall_composer
-    from kinetoscope.integrations.composer._timestamp import Timestamp
-    from kinetoscope.integrations.composer._trace_handler import JSONTraceHandler
+    from kinetoscope.integrations.composer.callback import TorchProfiler, install_composer, uninstall_composer
+    from kinetoscope.integrations.composer.files import TraceFiles
     from kinetoscope.integrations.composer.json_trace_merger import merge_traces
+    from kinetoscope.integrations.composer.marker import Marker
+    from kinetoscope.integrations.composer.names import Timestamp
+    from kinetoscope.integrations.composer.present import ProfilerAction
+    from kinetoscope.integrations.composer.profiler import Profiler
+    from kinetoscope.integrations.composer.schedule import cyclic_schedule
+    from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
 
 __all__ = [
     "JSONTraceHandler",
@@ -33,17 +32,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "JSONTraceHandler": "_trace_handler",
-    "Marker": "_marker",
-    "Profiler": "_profiler",
-    "ProfilerAction": "_present",
-    "Timestamp": "_timestamp",
-    "TorchProfiler": "_callback",
-    "TraceFiles": "_files",
-    "cyclic_schedule": "_schedule",
-    "install_composer": "_swap",
+    "JSONTraceHandler": "trace_handler",
+    "Marker": "marker",
+    "Profiler": "profiler",
+    "ProfilerAction": "present",
+    "Timestamp": "names",
+    "TorchProfiler": "callback",
+    "TraceFiles": "files",
+    "cyclic_schedule": "schedule",
+    "install_composer": "callback",
     "merge_traces": "json_trace_merger",
-    "uninstall_composer": "_swap",
+    "uninstall_composer": "callback",
 }
 
 

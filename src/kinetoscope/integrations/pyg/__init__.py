@@ -15,10 +15,10 @@ except ModuleNotFoundError as error:
         "`pip install torch`."
     ) from error
 
-from kinetoscope.integrations.pyg._benchmark import benchmark
-from kinetoscope.integrations.pyg._checks import DeviceError, NotAModuleError
-from kinetoscope.integrations.pyg._install import install_pyg, uninstall_pyg
-from kinetoscope.integrations.pyg._memory import (
+from kinetoscope.integrations.pyg.benchmarking import benchmark
+from kinetoscope.integrations.pyg.checks import DeviceError, NotAModuleError
+from kinetoscope.integrations.pyg.install import install_pyg, uninstall_pyg
+from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
     get_cpu_memory_from_gc,
     get_gpu_memory_from_gc,
@@ -27,18 +27,19 @@ from kinetoscope.integrations.pyg._memory import (
     medibyte_to_megabyte,
     read_from_memlab,
 )
-from kinetoscope.integrations.pyg._nvtx import nvtxit
-from kinetoscope.integrations.pyg._operator_rows import format_prof_time, save_profile_data
-from kinetoscope.integrations.pyg._profileit import profileit
-from kinetoscope.integrations.pyg._recording import (
+from kinetoscope.integrations.pyg.nvtx import nvtxit
+from kinetoscope.integrations.pyg.profiling import profileit
+from kinetoscope.integrations.pyg.recording import (
+    format_prof_time,
     print_time_total,
     rename_profile_file,
+    save_profile_data,
     torch_profile,
     trace_handler,
     xpu_profile,
 )
-from kinetoscope.integrations.pyg._sizes import count_parameters, get_data_size, get_model_size
-from kinetoscope.integrations.pyg._stats import (
+from kinetoscope.integrations.pyg.sizes import count_parameters, get_data_size, get_model_size
+from kinetoscope.integrations.pyg.stats import (
     CPUStats,
     CPUStatsSummary,
     CUDAStats,
@@ -47,7 +48,7 @@ from kinetoscope.integrations.pyg._stats import (
     GPUStatsSummary,
     get_stats_summary,
 )
-from kinetoscope.integrations.pyg._timing import timeit
+from kinetoscope.integrations.pyg.timing import timeit
 
 __all__ = [
     "CPUStats",

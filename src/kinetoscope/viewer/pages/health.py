@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -14,12 +14,225 @@ from kinetoscope.tables.costs.flops import covered_percent
 from kinetoscope.tables.device.work import device_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.viewer.pages.checks import RECORDED, judged
 from kinetoscope.viewer.server.open_traces import is_running
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.answers import Query
+
+
+# What the numbers about a trace's health mean, in words.
+#
+# Sentences go to the page with places for their numbers, which it writes as all others there: `{}` stands for the next of `values`,
+# each a number and its unit.
+
+Said: TypeAlias = "dict[str, Any]"
+Check: TypeAlias = "dict[str, Any]"
+
+GOOD, NOTE, WARN = "good", "note", "warn"
+
+# Times of some sources are whole microseconds.
+_ROUNDING_NS = 1_000
+_MOST_CLOCK_ERROR_NS = 100_000
+_MOST_PROCESS_ERROR_NS = 1_000_000
+
+# What can be recorded: what it is called, what it gives, and how to have it.
+RECORDED: dict[str, tuple[str, str, str]] = {
+    "operators": ("Operators", "times of operators and backward functions", "activities=[ProfilerActivity.CPU]"),
+    "steps": ("Steps", "times of each step, and where they went", "prof.step() in the loop, or an optimizer of torch"),
+    "devices": ("Devices", "kernels, copies, utilisation", "activities=[..., ProfilerActivity.CUDA]"),
+    "shapes": ("Shapes", "FLOPs, bytes moved, operators by their inputs", "record_shapes=True, or --shapes"),
+    "memory": ("Memory", "its curve, its peak and who held it", "profile_memory=True, or --memory"),
+    "stacks": ("Stacks", "source lines and flame graphs", "with_stack=True"),
+    "modules": ("Modules", "time and memory of each layer", "with_modules=True"),
+    "python": ("Python calls", "functions as spans of the timeline", "python_calls=True"),
+    "collectives": ("Collectives", "size and speed of calls between ranks", "torch.distributed in the program"),
+    "counters": ("Counters", "samples over time", "sources=[SystemCounters()]"),
+}  # fmt: skip
+
+
+def said(text: str, *values: tuple[float | None, str] | int) -> Said:
+    """A sentence and its numbers; one without a unit is a count."""
+    return {"text": text, "values": [(value, "") if isinstance(value, int) else value for value in values]}
+
+
+def judged(facts: dict[str, Any]) -> dict[str, Any]:
+    """Judge what `health` found.
+
+    Args:
+        facts: The numbers, as `kinetoscope.viewer.pages.health:numbers` gives them.
+
+    Returns:
+        `state` (`good`, `note` or `warn`), `line` (all of it in one sentence), and `checks`: each with `state`, `title`, `told`
+        (what was found) and `meaning`.
+    """
+    makers = (
+        _recording, _losses, _ends, _launches, _early, _clock_check, _device_clock, _processes, _overhead, _coverage, _overlaps,
+    )  # fmt: skip
+    checks = [check for make in makers if (check := make(facts)) is not None]
+    warnings = [check for check in checks if check["state"] == WARN]
+    if facts["spans"] == 0 and not warnings:
+        return {"state": NOTE, "line": said("The trace is empty"), "checks": checks}
+    if facts["running"] and not warnings:
+        return {"state": NOTE, "line": said("Still being recorded"), "checks": checks}
+    if not warnings:
+        return {"state": GOOD, "line": said("Nothing is missing"), "checks": checks}
+    line = warnings[0]["told"]
+    if more := len(warnings) - 1:
+        line = said(
+            f"{line['text']}, {{}} more {'warning' if more == 1 else 'warnings'}", *line["values"], more
+        )
+    return {"state": WARN, "line": line, "checks": checks}
+
+
+def _check(state: str, title: str, told: Said, meaning: Said | str = "") -> Check:
+    """One check."""
+    meaning = said(meaning) if isinstance(meaning, str) else meaning
+    return {"state": state, "title": title, "told": told, "meaning": meaning}
+
+
+def _recording(facts: dict[str, Any]) -> Check:
+    count, several = facts["not_stopped"], facts["processes"]["count"]
+    if count == 0:
+        return _check(GOOD, "Recording", said("Stopped cleanly"))
+    if facts["running"]:
+        return _check(NOTE, "Recording", said("Still recording"), "What was recorded until now is here.")
+    if several > 1:
+        meaning = "They were killed or crashed, or still ran: what they had recorded by then is here."
+        return _check(WARN, "Recording", said("{} of {} processes never stopped", count, several), meaning)
+    meaning = "The program ended, or runs elsewhere, without stop(): what it had recorded by then is here."
+    return _check(WARN, "Recording", said("Never stopped"), meaning)
+
+
+def _losses(facts: dict[str, Any]) -> Check:
+    kinds, count = facts["losses"]["kinds"], facts["losses"]["count"]
+    if kinds == 0:
+        return _check(GOOD, "Losses", said("Nothing was lost"), "No record was dropped, cut or damaged.")
+    of = said("{} losses of one kind", count) if kinds == 1 else said("{} losses of {} kinds", count, kinds)
+    return _check(WARN, "Losses", of, "The table below says what is missing, where and why.")
+
+
+def _ends(facts: dict[str, Any]) -> Check | None:
+    spans, unfinished = facts["spans"], facts["unfinished"]
+    if spans == 0:
+        return None
+    if unfinished == 0:
+        return _check(GOOD, "Ends", said("All spans have an end"))
+    told = said("{} of {} spans have no end", unfinished, spans)
+    return _check(NOTE, "Ends", told, "They were still running when the recording ended, and are cut there.")
+
+
+def _launches(facts: dict[str, Any]) -> Check | None:
+    found = facts["launches"]
+    if found is None:
+        return None
+    unused, values = "", cast("tuple[int, ...]", ())
+    if found["without_work"]:
+        unused = (
+            "{} of {} calls that start work show none: it ran outside the recorded time, or none was needed."
+        )
+        values = (found["without_work"], found["calls"])
+    lacking = found["work"] - found["tied"]
+    if lacking == 0:
+        told = said("All {} kernels and copies have the call that started them", found["work"])
+        return _check(GOOD, "Launches", told, said(unused, *values))
+    state = WARN if lacking > found["work"] * 0.01 else NOTE
+    told = said("{} of {} kernels and copies lack the call that started them", lacking, found["work"])
+    why = "Their time counts for no operator, module or line: the call came before the recording, or its record was lost. "
+    return _check(state, "Launches", told, said(why + unused, *values))
+
+
+def _early(facts: dict[str, Any]) -> Check | None:
+    found = facts["launches"]
+    if found is None or found["tied"] == 0:
+        return None
+    if found["earliest_ns"] <= _ROUNDING_NS:
+        return _check(GOOD, "Host and device", said("No kernel or copy begins before its call"))
+    state = WARN if found["early"] > found["tied"] * 0.01 else NOTE
+    told = said("{} of {} kernels and copies begin before their call", found["early"], found["tied"])
+    meaning = said("By up to {}: so far at least the clocks disagree.", (found["earliest_ns"], "ns"))
+    return _check(state, "Host and device", told, meaning)
+
+
+def _clock_check(facts: dict[str, Any]) -> Check | None:
+    found = facts["clock"] or {}
+    if "readings" not in found:
+        return None
+    error = found.get("largest_error_ns", 0)
+    told = (
+        said("Checked {} times, {} off at most", found["readings"], (error, "ns"))
+        if error
+        else said("Checked {} times, never off", found["readings"])
+    )
+    meaning = "The recorder's own clock against that of the system."
+    return _check(WARN if error > _MOST_CLOCK_ERROR_NS else GOOD, "Clock", told, meaning)
+
+
+def _device_clock(facts: dict[str, Any]) -> Check | None:
+    found = facts["clock"] or {}
+    calls, astride = found.get("device_calls", 0), found.get("device_calls_astride", 0)
+    if calls == 0:
+        return None
+    meaning = said("Operators and calls of the device's runtime were timed by two clocks.")
+    if shift := found.get("device_shift_ns", 0):
+        meaning = said(f"{meaning['text']} The device's times were moved by {{}} to fit.", (shift, "ns"))
+    if astride == 0:
+        return _check(
+            GOOD, "Clock of the device", said("All {} calls lie within their operators", calls), meaning
+        )
+    told = said("{} of {} calls do not lie within their operators", astride, calls)
+    return _check(WARN if astride > calls * 0.01 else GOOD, "Clock of the device", told, meaning)
+
+
+def _processes(facts: dict[str, Any]) -> Check | None:
+    found = facts["processes"]
+    if found["count"] < 2:
+        return None
+    if found["unknown_clocks"]:
+        told = said(
+            "Nobody knows how the clocks of {} of {} processes stood", found["unknown_clocks"], found["count"]
+        )
+        meaning = (
+            "They are shown as if they had begun together: do not compare moments of different processes."
+        )
+        return _check(WARN, "Clocks of processes", told, meaning)
+    error = found["largest_error_ns"]
+    told = said("{} processes, {} off at most", found["count"], (error, "ns"))
+    meaning = (
+        "What is closer together than that on two processes may have happened in either order."
+        if error
+        else ""
+    )
+    return _check(NOTE if error > _MOST_PROCESS_ERROR_NS else GOOD, "Clocks of processes", told, meaning)
+
+
+def _overhead(facts: dict[str, Any]) -> Check | None:
+    found = facts["overhead"]
+    if found["spans"] == 0:
+        return None
+    share = 100.0 * found["time_ns"] / found["duration_ns"] if found["duration_ns"] else 0.0
+    state = WARN if share > 5 else NOTE if share > 1 else GOOD
+    told = said("The profiler worked for {}, {} of the trace", (found["time_ns"], "ns"), (share, "%"))
+    meaning = said("So it says itself, in {} spans of the kind overhead; the program waited.", found["spans"])
+    return _check(state, "Overhead", told, meaning)
+
+
+def _coverage(facts: dict[str, Any]) -> Check | None:
+    share = facts["covered_percent"]
+    if share is None:
+        return None
+    told = said("Known for {} of the operators' time", (share, "%"))
+    meaning = "" if share == 100 else "FLOPs and bytes leave out the rest: see the table flops_coverage."
+    return _check(NOTE if share < 80 else GOOD, "Counted operations", told, meaning)
+
+
+def _overlaps(facts: dict[str, Any]) -> Check | None:
+    if facts["overlapping"] == 0:
+        return None
+    told = said("{} spans partly overlap others of their thread", facts["overlapping"])
+    meaning = "They stand beside the tree and have no time of their own, so that no moment counts twice."
+    return _check(NOTE if facts["overlapping"] > facts["spans"] * 0.05 else GOOD, "Nesting", told, meaning)
+
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     ("health", {}),

@@ -17,18 +17,18 @@ from kinetoscope.tables.host.breakdown import StepTime, step_time
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
-from kinetoscope.viewer.pages.checks import said
+from kinetoscope.viewer.pages.health import said
 from kinetoscope.viewer.pages.run_facts import ended, program, run_facts
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.pages.checks import Said
+    from kinetoscope.viewer.pages.health import Said
     from kinetoscope.viewer.server.answers import Query
 
 
 # The numbers at the head of the overview, each with what else is to be said of it.
 #
-# Sentences have places for their numbers, as those of `kinetoscope.viewer.pages.checks`.
+# Sentences have places for their numbers, as those of `kinetoscope.viewer.pages.health`.
 
 
 def tile(title: str, value: float | None, unit: str, more: Said, hint: Said | None = None) -> dict[str, Any]:

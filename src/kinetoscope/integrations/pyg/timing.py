@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.integrations.pyg._accelerator import synchronize
-from kinetoscope.integrations.pyg._checks import checked_function
+from kinetoscope.integrations.pyg.checks import checked_function, synchronize
 
 
 class timeit(ContextDecorator):  # noqa: N801  (PyG's name)

@@ -15,8 +15,8 @@ from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect.torch_compat.install import Installation, copied, namespaces, replace
-from kinetoscope.integrations.pyg._benchmark import benchmark
-from kinetoscope.integrations.pyg._memory import (
+from kinetoscope.integrations.pyg.benchmarking import benchmark
+from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
     get_cpu_memory_from_gc,
     get_gpu_memory_from_gc,
@@ -25,25 +25,26 @@ from kinetoscope.integrations.pyg._memory import (
     medibyte_to_megabyte,
     read_from_memlab,
 )
-from kinetoscope.integrations.pyg._nvtx import nvtxit
-from kinetoscope.integrations.pyg._operator_rows import format_prof_time, save_profile_data
-from kinetoscope.integrations.pyg._profileit import profileit
-from kinetoscope.integrations.pyg._recording import (
+from kinetoscope.integrations.pyg.nvtx import nvtxit
+from kinetoscope.integrations.pyg.profiling import profileit
+from kinetoscope.integrations.pyg.recording import (
+    format_prof_time,
     print_time_total,
     rename_profile_file,
+    save_profile_data,
     torch_profile,
     trace_handler,
     xpu_profile,
 )
-from kinetoscope.integrations.pyg._sizes import count_parameters, get_data_size, get_model_size
-from kinetoscope.integrations.pyg._stats import (
+from kinetoscope.integrations.pyg.sizes import count_parameters, get_data_size, get_model_size
+from kinetoscope.integrations.pyg.stats import (
     CUDAStats,
     CUDAStatsSummary,
     GPUStats,
     GPUStatsSummary,
     get_stats_summary,
 )
-from kinetoscope.integrations.pyg._timing import timeit
+from kinetoscope.integrations.pyg.timing import timeit
 
 # By the module of PyG in which each is made.
 _OURS: dict[str, tuple[Any, ...]] = {

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.integrations.pyg._checks import checked_function, checked_whole
+from kinetoscope.integrations.pyg.checks import checked_function, checked_whole
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,12 +6,12 @@ nothing but pytest and this package's names, and where pytest is too old for the
 
 import pytest
 
-from kinetoscope.integrations._test_limits import MARKER
+from kinetoscope.integrations.pytest.limits import MARKER
 
 OLDEST = (8, 0)
 
 if getattr(pytest, "version_tuple", (0,)) >= OLDEST:
-    from kinetoscope.integrations._test_hooks import (
+    from kinetoscope.integrations.pytest.hooks import (
         LimitExceeded,
         kinetoscope_trace,
         pytest_addoption,

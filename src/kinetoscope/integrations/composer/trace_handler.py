@@ -1,9 +1,4 @@
-"""The trace of all cycles of all ranks of a machine, which one of them writes at the end of each fit.
-
-Each rank keeps its cycles in a hidden folder beside the traces until the run is closed, in our own format: exact, small, and
-still there when the traces themselves were deleted. So a second fit writes a merged trace of both. Ranks wait for each other
-only when a fit ends.
-"""
+"""Trace handlers: what gets the traces of a profiler, and marks, and writes them in a form of its own."""
 
 from __future__ import annotations
 
@@ -15,13 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.distributed
+
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.integrations.composer._files import check_suffix
-from kinetoscope.integrations.composer._names import FOLDER_VARIABLES, NameTemplate, Ranks
-from kinetoscope.integrations.composer._uploads import Uploads, check_url, is_url
+from kinetoscope.combine.extend import with_more
+from kinetoscope.integrations.composer.files import TraceFiles, Uploads, check_suffix, check_url, is_url
 from kinetoscope.integrations.composer.json_trace_merger import merged_by_rank, save_merged
+from kinetoscope.integrations.composer.loop import LoopState
+from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, Ranges
+from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, NameTemplate, Ranks
+from kinetoscope.integrations.composer.present import IS_THERE, TraceHandler
+from kinetoscope.model.processes import rank_of
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
+
+# The trace of all cycles of all ranks of a machine, which one of them writes at the end of each fit.
+#
+# Each rank keeps its cycles in a hidden folder beside the traces until the run is closed, in our own format: exact, small, and
+# still there when the traces themselves were deleted. So a second fit writes a merged trace of both. Ranks wait for each other
+# only when a fit ends.
 
 _CYCLES = ".cycles"
 _POLL_S = 0.1
@@ -295,3 +302,264 @@ def _on_the_axis_of(merged: Trace, ranges: list[dict[str, Any]]) -> list[dict[st
                 for one in ranges
             ]
     return []
+
+
+FOLDER = "{run_name}/traces"
+FILENAME = "ep{epoch}-ba{batch}-rank{rank}.json"
+REMOTE_FILE_NAME = "{run_name}/traces/ep{epoch}-ba{batch}-rank{rank}.json"
+MERGED_FILENAME = "merged_trace.json"
+MERGED_REMOTE_FILE_NAME = "{run_name}/traces/merged_trace.json"
+
+
+class JSONTraceHandler(TraceHandler):
+    """Writes a trace of each cycle with everything in it, and after each fit one of all cycles of all ranks of the machine.
+
+    It is given to a `Profiler`, ours or Composer's. Operators, marks and counters are in one trace, on one axis of time.
+
+    Args:
+        folder: Format of the folder's name: see `TraceFiles`, also for the next two.
+        filename: Format of the name of a trace.
+        remote_file_name: Format of the name under which it is uploaded; None for no upload.
+        merged_trace_filename: Format of the name of the merged trace in the folder, with the variables of a folder;
+            None for none. The first rank of each machine writes it when a fit ends, and at the close if more was recorded since.
+            In `.json` it is a list of events.
+        merged_trace_remote_file_name: Format of the name under which that is uploaded; None for no upload.
+        overwrite: Whether there may be files in the folder, and remote files may be replaced.
+        num_traces_to_keep: How many traces stay in the folder; -1 for all, 0 for none. The merged trace stays, and has all cycles.
+        attempts: How often an upload is tried.
+        patience_s: How many seconds the rank that merges waits for the others of its machine, at the end.
+        sleep: Waits so many seconds.
+        clock: Tells seconds, for `patience_s`.
+
+    Attributes:
+        saved_traces: A pair for each trace that is kept, the newest last: its timestamp and a list of paths, one for each rank.
+
+    Raises:
+        ArgumentError: A name has an unknown variable (it lists the known ones), or an argument cannot be used.
+        MissingDependencyError: A URL needs a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str = FOLDER,
+        filename: str = FILENAME,
+        remote_file_name: str | None = REMOTE_FILE_NAME,
+        merged_trace_filename: str | None = MERGED_FILENAME,
+        merged_trace_remote_file_name: str | None = MERGED_REMOTE_FILE_NAME,
+        *,
+        overwrite: bool = False,
+        num_traces_to_keep: int = -1,
+        attempts: int = 3,
+        patience_s: float = 60.0,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.files = TraceFiles(
+            folder,
+            filename,
+            remote_file_name,
+            overwrite=overwrite,
+            num_traces_to_keep=num_traces_to_keep,
+            attempts=attempts,
+            sleep=sleep,
+        )
+        patience: object = patience_s
+        if not isinstance(patience, (int, float)) or not patience >= 0:
+            raise ArgumentError(f"patience_s={patience_s!r} is not valid: need a number of seconds.")
+        self._merged: MergedTrace | None = None
+        if merged_trace_filename is not None:
+            self._merged = MergedTrace(
+                merged_trace_filename,
+                merged_trace_remote_file_name,
+                overwrite=overwrite,
+                attempts=attempts,
+                patience_s=patience_s,
+                sleep=sleep,
+                clock=clock,
+            )
+        self._ranges = Ranges()
+        self._counters = MarkedCounters()
+        self._state: Any = None
+
+    @property
+    def saved_traces(self) -> list[tuple[Any, list[Path]]]:
+        """The traces that are kept: timestamp and the path of each rank, the newest last."""
+        return self.files.saved_traces
+
+    @property
+    def merges(self) -> bool:
+        """Whether there is a merged trace at the end."""
+        return self._merged is not None
+
+    def init(self, state: Any, logger: Any) -> None:
+        """Make the folder ready, before training begins.
+
+        Args:
+            state: The state of the training run.
+            logger: Where traces are uploaded; None for none.
+
+        Raises:
+            StateError: There is no profiler that makes traces.
+            FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
+            ArgumentError: A name has `{run_name}` and the run has none.
+        """
+        if getattr(state, "profiler", None) is None:
+            raise StateError(
+                "JSONTraceHandler has no profiler to get traces from: pass it as Profiler(trace_handlers=[...]), and that "
+                "to Composer's Trainer as profiler."
+            )
+        callbacks = getattr(state, "callbacks", None)
+        if callbacks is not None and not any(type(each).__name__ == "TorchProfiler" for each in callbacks):
+            raise StateError(
+                "JSONTraceHandler has nothing to write: Composer's Profiler makes no TorchProfiler when torch_prof_record_shapes, "
+                "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Leave one of them on."
+            )
+        self.files.start(state.run_name, logger)
+        if self._merged is not None:
+            self._merged.start(self.files.folder_of, state.run_name, logger)
+        all_ranks_are_here(state)
+        self._state = state
+
+    def fit_end(self, state: Any, logger: Any) -> None:
+        """A fit is over, and another one may follow: merge what there is.
+
+        Args:
+            state: Not used.
+            logger: Not used.
+        """
+        self._merge(last=False)
+
+    def close(self, state: Any, logger: Any) -> None:
+        """Training is over, or has failed: finish uploads, and merge.
+
+        Args:
+            state: Not used.
+            logger: Not used.
+        """
+        self._merge(last=True)
+        self.files.close()
+
+    def note_range(self, name: str, is_start: bool) -> None:
+        """Note a range. Those that last beyond the end of a recording are in the merged trace; calls of our own recorder are not.
+
+        Args:
+            name: What it is called.
+            is_start: Whether it begins.
+        """
+        if self._merged is not None and not name.startswith(OURS):
+            self._merged.note_range(name, is_start)
+
+    def _merge(self, *, last: bool) -> None:
+        """Merge; a failure is a warning."""
+        if self._merged is None:
+            return
+        try:
+            self._merged.finish(last=last)
+        except Exception as error:  # noqa: BLE001  (a full disk shall not end a training run)
+            warnings.warn(f"traces were not merged: {type(error).__name__}: {error}", stacklevel=3)
+
+    def take(self, trace: Trace, timestamp: Any) -> None:
+        """Write the trace of a cycle.
+
+        Args:
+            trace: The trace.
+            timestamp: Where training is.
+
+        Raises:
+            StateError: `init` was not called.
+            OSError: A file cannot be written.
+        """
+        trace = self._counters.added_to(trace)
+        if rank_of(trace.info) is None:
+            trace = with_more(trace, info={"rank": Ranks.of_this_process().rank})
+        self.files.save(trace, timestamp)
+        if self._merged is not None:
+            self._merged.add(trace)
+
+    # ------------------------------------------------------------- what the markers of Composer's own profiler tell
+
+    def process_duration_event(
+        self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
+    ) -> None:
+        """A range of this name begins or ends; it is in the trace if a recording is under way.
+
+        Args:
+            name: What it is called.
+            categories: Not used.
+            is_start: Whether it begins.
+            timestamp: Not used.
+            wall_clock_time_ns: Not used: the recorder has a better clock.
+        """
+        self.note_range(name, is_start)
+        if is_start:
+            self._ranges.begin(name)
+        else:
+            self._ranges.end(name)
+
+    def process_instant_event(
+        self, name: str, categories: Any, timestamp: Any, wall_clock_time_ns: int
+    ) -> None:
+        """Something of this name happened; it is in the trace as a range that is over at once.
+
+        Args:
+            name: What it is called.
+            categories: Not used.
+            timestamp: Not used.
+            wall_clock_time_ns: Not used.
+        """
+        moment = Ranges()
+        moment.begin(name)
+        moment.end(name)
+
+    def process_counter_event(
+        self, name: str, categories: Any, wall_clock_time_ns: int, timestamp: Any, values: dict[str, Any]
+    ) -> None:
+        """Counters have these values now; in the trace they are called `NAME/KEY`.
+
+        Args:
+            name: What they are called together.
+            categories: Not used.
+            wall_clock_time_ns: Not used.
+            timestamp: Not used.
+            values: The value of each counter.
+        """
+        self._counters.add(name, values)
+
+    def process_chrome_json_trace_file(self, filepath: Any) -> None:
+        """Something else wrote a trace, such as Composer's own `TorchProfiler`: write it as those of ours.
+
+        Args:
+            filepath: Where, in Chrome's format.
+        """
+        with open_trace(filepath) as trace:
+            self.take(trace, self._state.timestamp)
+
+
+def tell_handlers(profiler: Any, trace: Trace, timestamp: Any, path: Path) -> None:
+    """Give a trace to the handlers of a profiler: to ours itself, to others the file, if it is one that they can read."""
+    handlers = getattr(profiler, "trace_handlers", ())
+    for handler in handlers:
+        try:
+            if isinstance(handler, JSONTraceHandler):
+                handler.take(trace, timestamp)
+            elif path.name.lower().endswith((".json", ".json.gz")):
+                handler.process_chrome_json_trace_file(path)
+        except Exception as error:  # noqa: BLE001  (whatever a handler does, training goes on)
+            warnings.warn(
+                f"{type(handler).__name__} did not write a trace: {type(error).__name__}: {error}",
+                stacklevel=2,
+            )
+
+
+def all_ranks_are_here(state: Any) -> None:
+    """Wait for all ranks of Composer's run: none may write before all have seen that a folder is empty."""
+    distributed = torch.distributed
+    if (
+        IS_THERE
+        and not isinstance(state, LoopState)
+        and distributed.is_available()
+        and distributed.is_initialized()
+    ):
+        from composer.utils import dist
+
+        dist.barrier()

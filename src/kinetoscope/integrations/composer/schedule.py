@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.integrations.composer._present import ProfilerAction
+from kinetoscope.integrations.composer.present import ProfilerAction
 
 BatchSchedule = Callable[[Any], ProfilerAction]
 

@@ -9,8 +9,8 @@ import torch
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.sources.nvml import NvmlError, nvml
-from kinetoscope.integrations.pyg._checks import DeviceError, checked_whole, device_number, need_xpu
-from kinetoscope.integrations.pyg._tensor_bytes import bytes_of
+from kinetoscope.integrations.pyg.checks import DeviceError, checked_whole, device_number, need_xpu
+from kinetoscope.integrations.pyg.sizes import bytes_of
 
 _MEGABYTE = 1024 * 1024
 

@@ -12,13 +12,13 @@ from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import SystemCounters
-from kinetoscope.integrations.composer._callback import TorchProfiler
-from kinetoscope.integrations.composer._files import FILENAME, FOLDER, REMOTE_FILE_NAME
-from kinetoscope.integrations.composer._loop import LoopState
-from kinetoscope.integrations.composer._marker import MarkedCounters, Marker
-from kinetoscope.integrations.composer._present import Callback, ProfilerAction
-from kinetoscope.integrations.composer._schedule import BatchSchedule
-from kinetoscope.integrations.composer._trace_handler import JSONTraceHandler
+from kinetoscope.integrations.composer.callback import TorchProfiler
+from kinetoscope.integrations.composer.files import FILENAME, FOLDER, REMOTE_FILE_NAME
+from kinetoscope.integrations.composer.loop import LoopState
+from kinetoscope.integrations.composer.marker import MarkedCounters, Marker
+from kinetoscope.integrations.composer.present import Callback, ProfilerAction
+from kinetoscope.integrations.composer.schedule import BatchSchedule
+from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
 
 _log = logging.getLogger("kinetoscope.integrations.composer")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from kinetoscope.integrations.composer._timestamp import Timestamp
+from kinetoscope.integrations.composer.names import Timestamp
 
 
 @dataclass

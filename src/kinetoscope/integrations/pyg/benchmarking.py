@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.integrations.pyg._accelerator import synchronize
-from kinetoscope.integrations.pyg._checks import checked_whole
+from kinetoscope.integrations.pyg.checks import checked_whole, synchronize
 
 _clock: Callable[[], float] = time.perf_counter
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.integrations._test_limits import MARKER, Limits, limits_of
+from kinetoscope.integrations.pytest.limits import MARKER, Limits, limits_of
 
 if TYPE_CHECKING:
-    from kinetoscope.integrations._test_recording import Recording
+    from kinetoscope.integrations.pytest.verdict import Recording
 
 KEEP = ("failed", "all", "none")
 FIXTURE = "kinetoscope_trace"
@@ -136,7 +136,7 @@ def _prepare(item: pytest.Item, marks: list[pytest.Mark]) -> None:
         limits = _limits(marks)
     except KinetoscopeError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    from kinetoscope.integrations._test_recording import Recording
+    from kinetoscope.integrations.pytest.verdict import Recording
 
     item.stash[_LIMITS] = limits
     item.stash[_RECORDING] = Recording(limits.settings)
@@ -157,7 +157,7 @@ def _refused(said: str, items: list[pytest.Item]) -> str:
 
 def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
     """Return what exceeded which limit and where, or an empty text; what was measured goes into the test's report."""
-    from kinetoscope.integrations._test_verdict import judge
+    from kinetoscope.integrations.pytest.verdict import judge
 
     try:
         recording.end()

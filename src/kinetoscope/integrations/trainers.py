@@ -1,0 +1,543 @@
+"""A session that a trainer drives: it tells of its steps and hooks, and the traces of its run end up in a folder.
+
+What is wrong is said before the first training begins. From its first step on a failure of ours is one warning, and the
+training goes on without us; so do the later ones, such as a test after hours of training, for which the schedule is too long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import itertools
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
+from kinetoscope.collect.session.activities import (
+    ActivityItem,
+    ProfilerAction,
+    ProfilerActivity,
+    asked_activities,
+    record_function,
+    supported_activities,
+)
+from kinetoscope.collect.session.arguments import checked_callable, checked_switch
+from kinetoscope.collect.session.metadata import ranked
+from kinetoscope.collect.session.profile import profile
+from kinetoscope.collect.session.schedule import Schedule, ask, record_always
+from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.trace import open as open_trace
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+
+# The folder that the traces of a trainer's run go to.
+
+SUFFIX = ".ktrace"
+OWN_NAME = "kinetoscope"
+
+
+class TraceFolder:
+    """Where traces are written: proven to be writable, and never over those of an earlier run unless that was asked for.
+
+    Args:
+        asked: The folder the user named, None for a new one in the trainer's.
+        trainers: The trainer's own folder.
+        overwrite: Whether the folder the user named may hold traces of an earlier run.
+        profiler: What `info["profiler"]` says in the traces of this one, also in those that other processes wrote for it.
+
+    Raises:
+        ArgumentError: It cannot be written to, or it holds traces already.
+    """
+
+    def __init__(
+        self, asked: Path | None, trainers: Path, *, overwrite: bool, profiler: str | None = None
+    ) -> None:
+        # Ranks share the folder; each looks for its own files only, so that all of them choose the same one.
+        self._rank = ranked(Path("x" + SUFFIX)).name[1 : -len(SUFFIX)]
+        self.saved: list[Path] = []
+        self._overwrite = overwrite
+        self.path = asked or self._new_one_in(trainers)
+        if asked is not None and not overwrite and (earlier := self._of_others(asked, profiler)):
+            raise ArgumentError(
+                f"the folder {str(asked)!r} holds {len(earlier)} trace{'s' if len(earlier) > 1 else ''} of an earlier run "
+                f"({earlier[0].name}{', ...' if len(earlier) > 1 else ''}): name another folder, or pass overwrite=True."
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):
+                # It could be made, so traces can be.
+                return
+        except OSError as error:
+            raise ArgumentError(
+                f"the folder {str(self.path)!r} for the traces cannot be written to ({error.strerror}): name another one."
+            ) from error
+
+    def save(self, trace: Trace, stem: str) -> None:
+        """Write a trace; a disk that is full is a warning, and no reason to end a training."""
+        path = self._name_for(stem)
+        try:
+            trace.save(path)
+        except OSError as error:
+            warn_user(f"the trace {str(path)!r} could not be written: {error}. The training goes on.")
+        else:
+            self.saved.append(path)
+
+    def _name_for(self, stem: str) -> Path:
+        """A file for the next trace, under a name that this run has not used yet."""
+        for number in itertools.count(1):
+            path = self.path / f"{stem}{'' if number == 1 else f'-{number}'}{self._rank}{SUFFIX}"
+            if path not in self.saved and (self._overwrite or not path.is_file()):
+                return path
+        raise AssertionError("unreachable: the numbers do not end")
+
+    def _new_one_in(self, trainers: Path) -> Path:
+        """The first of `kinetoscope`, `kinetoscope-2` ... that holds no traces of this rank."""
+        names = itertools.chain([OWN_NAME], (f"{OWN_NAME}-{number}" for number in itertools.count(2)))
+        return next(trainers / name for name in names if not self._traces_in(trainers / name))
+
+    def _traces_in(self, folder: Path) -> list[Path]:
+        """The traces of this rank in a folder."""
+        return sorted(folder.glob(f"*{self._rank}{SUFFIX}"))
+
+    def _of_others(self, folder: Path, profiler: str | None) -> list[Path]:
+        """The traces of this rank that another profiler wrote."""
+        return [
+            path for path in self._traces_in(folder) if profiler is None or _written_for(path) != profiler
+        ]
+
+
+def _written_for(path: Path) -> str | None:
+    """Which profiler a trace is of, None for one that does not say or cannot be read."""
+    try:
+        with open_trace(path) as trace:
+            return trace.info.get("profiler")
+    except (KinetoscopeError, OSError):
+        return None
+
+
+# What a user asks of a trainer's profiler: everything is checked when it is made, long before the training begins.
+
+RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
+
+# Steps 2, 3 and 4 of the run: the first one is slow in every framework, and the second warms the recorder up.
+DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
+
+# These are the business of the integration itself.
+_OWN = frozenset({"self", "schedule", "on_trace_ready", "use_cuda"})
+_OPTIONS = frozenset(inspect.signature(profile.__init__).parameters) - _OWN
+_ARGUMENTS = ("folder", "schedule", "whole_run", "on_trace_ready", "overwrite")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The checked wishes of a user.
+
+    Attributes:
+        folder: Where the traces go; None for a place in the trainer's own folder.
+        schedule: When to record; None for `DEFAULT_SCHEDULE`, shortened where the run is shorter than it.
+        on_trace_ready: What the user wants called with the session whenever a trace is ready.
+        saves: Whether traces are written.
+        overwrite: Whether the folder may hold traces of an earlier run.
+        options: Further arguments of `kinetoscope.profile`.
+    """
+
+    folder: Path | None
+    schedule: Callable[[int], ProfilerAction] | None
+    on_trace_ready: Callable[..., Any] | None
+    saves: bool
+    overwrite: bool
+    options: Mapping[str, Any]
+
+    def schedule_for(self, total_steps: int | None) -> Callable[[int], ProfilerAction]:
+        """The schedule of a run of so many steps, None for unknown; an error if it would record none of them."""
+        if self.schedule is None:
+            return _shortened(total_steps)
+        if isinstance(self.schedule, Schedule) and total_steps is not None:
+            needed = self.schedule.steps_before_recording()
+            if needed >= total_steps:
+                raise ArgumentError(
+                    f"{self.schedule} leaves {needed} step{'' if needed == 1 else 's'} alone before it records, and this "
+                    f"run has only {total_steps}: nothing would be recorded. Use a schedule that begins earlier, or "
+                    "whole_run=True."
+                )
+        return self.schedule
+
+    def records_from_the_start(self) -> bool:
+        """Whether recording shall begin before the first step."""
+        return self.schedule is not None and ask(self.schedule, 0) in RECORDING
+
+
+def asked(
+    *,
+    folder: str | os.PathLike[str] | None,
+    schedule: Callable[[int], ProfilerAction] | None,
+    whole_run: bool,
+    on_trace_ready: Callable[..., Any] | None,
+    overwrite: bool,
+    options: dict[str, Any],
+    folder_argument: str = "folder",
+) -> Asked:
+    """Check what a user asks for.
+
+    Raises:
+        ArgumentError: Something cannot be used; the message names it, its value and what to do.
+    """
+    check_names(options)
+    if checked_switch("whole_run", whole_run):
+        if schedule is not None:
+            raise ArgumentError(
+                "whole_run=True records every step, and a schedule chooses some of them: pass one of the two."
+            )
+        schedule = record_always
+    elif checked_callable("schedule", schedule) is not None:
+        ask(schedule, 0)  # type: ignore[arg-type]
+    options = {"on_error": "warn", **options}
+    if "activities" in options:
+        options["activities"] = present_activities(options["activities"])
+    # Every argument is checked by the session itself; making one costs nothing and touches nothing.
+    profile(**options, schedule=schedule, on_trace_ready=on_trace_ready)
+    return Asked(
+        folder=checked_folder(folder_argument, folder),
+        schedule=schedule,
+        on_trace_ready=on_trace_ready,
+        saves=folder is not None or on_trace_ready is None,
+        overwrite=checked_switch("overwrite", overwrite),
+        options=options,
+    )
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise an error that names the first option that no session has, and the nearest that one has."""
+    for name in options:
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, [*_OPTIONS, *_ARGUMENTS], n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ArgumentError(
+                f"there is no option {name!r} (its value is {options[name]!r}): {hint}"
+                f"The options of a session are {', '.join(sorted(_OPTIONS))}."
+            )
+
+
+def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[ActivityItem] | None:
+    """The activities of a user, names as `"cpu"` among them, or an error if the machine has not all of them."""
+    if activities is None:
+        return None
+    if isinstance(activities, str):
+        activities = [activities]
+    if isinstance(activities, Iterable):
+        activities = [_by_name(item) if isinstance(item, str) else item for item in activities]
+    named: Any = activities
+    found = asked_activities(named)
+    present = supported_activities()
+    missing = sorted(activity.name for activity in found if activity not in present)
+    if missing:
+        raise ArgumentError(
+            f"activities asks for {', '.join(missing)}, which this machine or this build of torch does not have. "
+            f"Here there is {', '.join(sorted(activity.name for activity in present))}: leave `activities` out to "
+            "record all that there is."
+        )
+    return list(named)
+
+
+def checked_folder(argument: str, folder: str | os.PathLike[str] | None) -> Path | None:
+    """A folder by its name, or an error if that is the name of something else."""
+    if folder is None:
+        return None
+    given: object = folder
+    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"{argument}={folder!r} is not valid: need the name of a folder, or None.")
+    found = Path(name)
+    if found.exists() and not found.is_dir():
+        raise ArgumentError(f"{argument}={name!r} is a file: need the name of a folder.")
+    return found
+
+
+def checked_name(argument: str, name: str) -> str:
+    """A text that can be a part of a file's name."""
+    given: object = name
+    if not isinstance(given, str) or not given or "/" in given:
+        raise ArgumentError(f"{argument}={name!r} is not valid: need a name, without a folder.")
+    return given
+
+
+def _by_name(name: str) -> ProfilerActivity:
+    """The activity of a name in any case."""
+    known = dict(ProfilerActivity.__members__)
+    if name.upper() not in known:
+        raise ArgumentError(
+            f"activities contains {name!r}, which is no activity. Valid ones: "
+            f"{', '.join(sorted(repr(each.lower()) for each in known))}."
+        )
+    found: ProfilerActivity = known[name.upper()]
+    return found
+
+
+def _shortened(total_steps: int | None) -> Schedule:
+    """The schedule of those who did not ask for one, in a run of so many steps."""
+    usual = DEFAULT_SCHEDULE.wait + DEFAULT_SCHEDULE.warmup + DEFAULT_SCHEDULE.active
+    if total_steps is None or total_steps >= usual:
+        return DEFAULT_SCHEDULE
+    warmup = 1 if total_steps > 1 else 0
+    return Schedule(wait=0, warmup=warmup, active=max(1, total_steps - warmup), repeat=1)
+
+
+class Driven:
+    """One trainer's profiling, over all its runs.
+
+    A run is `prepare`, `begin`, then for each step `open_step` and `close_step`, then `end`. Hooks are `open` and `close`
+    by name. Calls that come when there is no run do nothing.
+
+    Args:
+        asked: The checked wishes of the user.
+        trainer: Whose steps these are, with its version, for the metadata.
+    """
+
+    def __init__(self, asked: Asked, trainer: str) -> None:
+        self.asked = asked
+        self.recording = False
+        self.trainer = trainer
+        # A process that trains, and is then gone, knows by it the traces of those before it.
+        self._name = secrets.token_hex(8)
+        self._folder: TraceFolder | None = None
+        self._stage = ""
+        self._session: profile | None = None
+        self._last: profile | None = None
+        self._step: Any = None
+        self._step_is_open = False
+        self._steps: list[int] = []
+        self._open: dict[str, list[Any]] = {}
+        self._users_error: BaseException | None = None
+
+    # ------------------------------------------------------------------------------------------------------- one run
+
+    def prepare(self, stage: str, trainers_folder: str | Path) -> None:
+        """Make sure that the traces of the coming run can be written.
+
+        Raises:
+            ArgumentError: They cannot.
+        """
+        self.end()
+        self._stage = stage
+        if self._folder is None and self.asked.saves:
+            self._folder = TraceFolder(
+                self.asked.folder, Path(trainers_folder), overwrite=self.asked.overwrite, profiler=self._name
+            )
+
+    def begin(self, total_steps: int | None) -> None:
+        """Begin the run, in which there will be so many steps; None for unknown.
+
+        After a first run that has begun, what is wrong is a warning, and this one is not profiled.
+
+        Raises:
+            ArgumentError: The schedule would record none of them.
+            StateError: Another session records in this process.
+            RecorderError: The engine that was asked for cannot record here.
+        """
+        try:
+            session = _Session(
+                schedule=self.asked.schedule_for(total_steps),
+                on_trace_ready=self._trace_is_ready,
+                **self.asked.options,
+            )
+            session.record_steps = False  # its own marks have its own numbers, and ours the trainer's
+            session.add_metadata("trainer", self.trainer)
+            session.add_metadata("stage", self._stage)
+            session.add_metadata("profiler", self._name)
+            session.start()
+        except KinetoscopeError as failure:
+            if self._last is None:
+                raise
+            warn_user(f"{self._stage} is not profiled: {failure}")
+            return
+        self._session = self._last = session
+        self.recording = session.current_action in RECORDING
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run has begun and not ended."""
+        return self._session is not None
+
+    @property
+    def position(self) -> int:
+        """How many steps of this run are over."""
+        return 0 if self._session is None else self._session.step_num
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return self._step_is_open
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the run, if there is one: close what is open, and keep the trace. `error` is what the trainer failed with."""
+        session = self._session
+        if session is None:
+            return
+        if error is not None:
+            session.add_metadata("ended_by", f"{type(error).__name__}: {error}".removesuffix(": "))
+        self._leave_step()
+        self._session, self.recording = None, False
+        self._open.clear()
+        try:
+            session.__exit__(None if error is None else type(error), error, None)
+        except Exception as failure:
+            if failure is self._users_error:
+                raise
+            _tell(failure)
+
+    # --------------------------------------------------------------------------------------------------------- steps
+
+    def open_step(self, number: int) -> None:
+        """Mark the begin of a step, by the trainer's number; while another is open, do nothing."""
+        if self._step_is_open or self._session is None:
+            return
+        self._step_is_open = True
+        if self.recording:
+            self._steps.append(number)
+            self._step = record_function(f"ProfilerStep#{number}")
+            self._step.__enter__()
+
+    def close_step(self) -> None:
+        """Mark the end of the step that is open, and do what the schedule wants for the next."""
+        if self._session is None or not self._step_is_open:
+            return
+        self._leave_step()
+        try:
+            self._session.step()
+        except Exception as failure:
+            if failure is self._users_error:
+                raise
+            _tell(failure)
+            self._give_up(self._session)
+        else:
+            self.recording = self._session.current_action in RECORDING
+
+    def _give_up(self, session: profile) -> None:
+        """Leave a session that failed between two steps; what it recorded before is kept, and nothing more is said."""
+        self._session, self.recording = None, False
+        self._open.clear()
+        session._run = None
+        with contextlib.suppress(Exception):
+            session._finish(keep=False)
+
+    def _leave_step(self) -> None:
+        """End the mark of the step."""
+        step, self._step, self._step_is_open = self._step, None, False
+        if step is not None:
+            step.__exit__(None, None, None)
+
+    # --------------------------------------------------------------------------------------------------------- hooks
+
+    def open(self, name: str) -> None:
+        """Begin the span of a hook."""
+        self._open.setdefault(name, []).append(_enter(name) if self.recording else None)
+
+    def close(self, name: str) -> None:
+        """End the innermost span of a hook of this name."""
+        spans = self._open.get(name)
+        if spans and (span := spans.pop()) is not None:
+            _leave(span)
+
+    # ------------------------------------------------------------------------------------------------------- results
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the last finished cycle.
+
+        Raises:
+            StateError: Nothing has been recorded yet.
+        """
+        return self.last_session().trace
+
+    @property
+    def saved(self) -> list[Path]:
+        """The files that were written, in order."""
+        return [] if self._folder is None else list(self._folder.saved)
+
+    def last_session(self) -> profile:
+        """The session of the present or the last run."""
+        if self._last is None:
+            raise StateError("nothing was recorded yet: the trainer has not begun a run.")
+        return self._last
+
+    def _trace_is_ready(self, session: profile) -> None:
+        """Write a trace and call the user's handler."""
+        steps, self._steps = self._steps, []
+        if self._folder is not None:
+            stem = f"{self._stage}-steps-{steps[0]}-{steps[-1]}" if steps else self._stage
+            self._folder.save(session.trace, stem)
+        if self.asked.on_trace_ready is not None:
+            try:
+                self.asked.on_trace_ready(session)
+            except BaseException as error:
+                self._users_error = error
+                raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process may have of it: the wishes, and not what is under way or was recorded here."""
+        kept = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
+        return vars(Driven(self.asked, self.trainer)) | kept
+
+
+class _Session(profile):
+    """A session whose `step()` nobody calls by hand."""
+
+    def _why_nothing(self) -> str:
+        """Why the schedule has led to no recording so far, in the trainer's words."""
+        needed = self.schedule.steps_before_recording() if isinstance(self.schedule, Schedule) else 0
+        if self.step_num < needed:
+            return f"{self.schedule} records after {needed} steps, and this run had {self.step_num}."
+        return f"the schedule never asked for RECORD in the {self.step_num} steps of this run."
+
+
+def _tell(failure: Exception) -> None:
+    """Make a failure of ours a warning: nothing of ours may end a training."""
+    warn_user(f"profiling ended, the training goes on: {type(failure).__name__}: {failure}")
+
+
+def _quick_marks() -> tuple[Callable[[str], Any], Callable[[Any], None]]:
+    """What opens and closes a range: torch's own calls below `record_function`, at a quarter of its cost, where it has them."""
+    enter = getattr(torch._C._autograd, "_record_function_with_args_enter", None)
+    leave = getattr(torch._C._autograd, "_record_function_with_args_exit", None)
+    if enter is not None and leave is not None:
+        return enter, leave
+
+    def open_range(name: str) -> Any:
+        opened = record_function(name)
+        opened.__enter__()
+        return opened
+
+    return open_range, lambda opened: opened.__exit__(None, None, None)
+
+
+_enter, _leave = _quick_marks()
+
+
+class DrivenFace:
+    """What a user sees of a session that a trainer drives, whatever the trainer."""
+
+    _driven: Driven
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the stretch that was recorded last.
+
+        Raises:
+            StateError: Nothing has been recorded yet.
+        """
+        return self._driven.trace
+
+    @property
+    def saved_traces(self) -> list[Path]:
+        """The files that were written, in order."""
+        return self._driven.saved
