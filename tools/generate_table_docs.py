@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from kinetoscope.model.losses import CODES
 from kinetoscope.model.schema import KIND_NAMES, STORED, Table
 from kinetoscope.trace.tables import TABLES, definition
 
@@ -20,6 +21,12 @@ nanoseconds from the start of the trace; the unit is part of a column's name.
 
 The kinds of spans are {kinds}.
 """
+
+CODES_HEAD = """\
+The codes, with the words that stand beside them; some rows have more exact ones.
+
+| code | what | where | why |
+|---|---|---|---|"""
 
 STORED_HEAD = """\
 # What is stored
@@ -53,6 +60,12 @@ def page() -> str:
     lines = [HEAD.format(kinds=", ".join(f"`{kind}`" for kind in KIND_NAMES)).rstrip()]
     for name in TABLES:
         lines += lines_of(definition(name).schema, stored=False)
+        if name == "losses":
+            lines += ["", *CODES_HEAD.splitlines()]
+            lines += [
+                f"| `{code}` | {words.what} | {words.where} | {words.why.replace('|', chr(92) + '|')} |"
+                for code, words in CODES.items()
+            ]
     lines += ["", STORED_HEAD.rstrip()]
     for table in STORED.values():
         lines += lines_of(table, stored=True)

@@ -353,7 +353,7 @@ class ChromeParts {
 
   static nb::dict losses(const ChromeLosses& losses) {
     nb::dict made;
-    made["truncated"] = losses.truncated;
+    made["truncated_file"] = losses.truncated;
     made["bad_events"] = losses.bad_events;
     made["bad_header"] = losses.bad_header;
     made["bad_times"] = losses.bad_times;

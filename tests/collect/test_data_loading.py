@@ -221,7 +221,7 @@ def test_workers_that_were_there_before_are_told_as_a_loss(native):  # noqa: F81
     with profile(activities=CPU, engine=native, sources=[DataLoading()]) as prof:
         next(batches)
     (loss,) = prof.trace.losses
-    assert loss["what"] == "what DataLoader workers did"
+    assert loss["code"] == "workers_not_recorded"
     assert "begin it before the loop" in loss["why"]
 
 
@@ -268,7 +268,7 @@ def test_the_end_of_a_worker_that_is_killed_is_unknown_and_told_as_a_loss(native
         worker.kill()
         worker.join()
     trace = prof.trace
-    assert [loss["what"] for loss in trace.losses] == ["the end of a DataLoader worker"]
+    assert [loss["code"] for loss in trace.losses] == ["killed_workers"]
     (row,) = [row for row in trace.table("data_loading").to_pylist() if row["role"] == "worker"]
     assert (row["process"], row["batches"] > 0) == (worker.pid, True)
     # It is not there any more in what is recorded later.

@@ -106,7 +106,7 @@ def test_without_any_folder_the_trace_says_what_is_wrong(monkeypatch, tmp_path):
     monkeypatch.setattr(kineto_module, "_FOLDERS", (str(tmp_path / "neither"),))
     trace = record().trace
     (loss,) = trace.losses
-    assert loss["what"] == "every event of this recording"
+    assert loss["code"] == "recording_unreadable"
     assert "set TMPDIR" in loss["why"]
     assert not trace.complete
 
@@ -357,7 +357,7 @@ def test_ranges_with_quotes_are_kept_and_those_torch_cannot_write_are_counted():
     trace = record(run).trace
     assert {quoted, "unknown", "plain"} <= set(names_of(trace))
     (loss,) = trace.losses
-    assert (loss["what"], loss["count"]) == ("ranges whose name torch cannot write", 1)
+    assert (loss["code"], loss["count"]) == ("unwritable_names", 1)
 
 
 def test_where_torch_has_its_objects_names_and_stacks_are_what_they_are(tmp_path):

@@ -96,7 +96,7 @@ def test_stop_inside_an_open_range_says_what_is_unfinished() -> None:
     trace = prof.trace
     (row,) = named(trace, "open")
     assert int(trace.column("spans", "flags")[row]) & 2
-    assert [loss["what"] for loss in trace.losses] == ["spans without an end"]
+    assert [loss["code"] for loss in trace.losses] == ["unfinished_spans"]
 
 
 def test_compiled_frames_are_not_lost() -> None:
@@ -179,7 +179,7 @@ def test_a_ring_is_bounded_and_says_what_it_overwrote(tmp_path: Path) -> None:
             x = torch.neg(x)
     trace = prof.trace
     kept = len(named(trace, "aten::neg"))
-    (overwritten,) = [loss["count"] for loss in trace.losses if loss["what"] == "oldest spans overwritten"]
+    (overwritten,) = [loss["count"] for loss in trace.losses if loss["code"] == "recycled_spans"]
     assert kept + overwritten >= 120_000
     assert kept <= (2 << 20) // 48
     assert path.stat().st_size < 12 << 20

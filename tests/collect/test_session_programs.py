@@ -247,7 +247,9 @@ def test_the_kineto_engine_says_what_was_taken_from_it():
         torch.profiler.profile(activities=CPU),
     ):
         torch.ones(3) + 1
-    assert "torch.profiler ran while" in session.trace.losses[0]["why"]
+    (loss, *_) = session.trace.losses
+    assert loss["code"] == "recording_taken"
+    assert "torch.profiler ran while" in loss["why"]
     assert not session.trace.complete
 
 

@@ -43,8 +43,8 @@ def test_the_trace_says_when_it_was_off(engine, tmp_path):  # noqa: F811
     session = profile(activities=CPU, engine=engine)
     program(session)
     (loss,) = session.trace.losses
-    assert (loss["what"], loss["count"], loss["where"]) == (
-        "collection switched off by the program",
+    assert (loss["code"], loss["count"], loss["where"]) == (
+        "collection_paused",
         1,
         "CPU",
     )
@@ -91,9 +91,9 @@ def test_a_killed_recording_knows_of_it_too(native, tmp_path):  # noqa: F811
     session.toggle_collection_dynamic(False, CPU)
     live = Trace.from_recording(tmp_path / "live.recording")
     session.stop()
-    assert [loss["what"] for loss in live.losses] == [
-        "recording not stopped",
-        "collection switched off by the program",
+    assert [loss["code"] for loss in live.losses] == [
+        "recording_not_stopped",
+        "collection_paused",
     ]
 
 

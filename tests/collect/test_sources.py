@@ -126,7 +126,7 @@ def test_a_failing_source_is_one_warning_and_a_loss(call):
     assert f"{call}() failed: RuntimeError: no more paper" in str(caught[0].message)
     assert trace.table("spans").num_rows == 1
     (loss,) = trace.losses
-    assert loss["what"] == "what the source NotingSource records"
+    assert loss["code"] == "source_failed"
     assert f"{call}() failed" in loss["why"]
 
 

@@ -120,8 +120,8 @@ def test_a_reader_that_fails_is_left_out_and_told_as_a_loss():
     builder.thread()
     builder.span("aten::add", 0, 100)
     trace = GatheredSamples(sampler.begun, sampler.samples(), sampler.failure).add_to(builder.build())
-    assert [(loss["what"], loss["why"]) for loss in trace.losses] == [
-        ("samples of counters", "OSError: no such disk")
+    assert [(loss["code"], loss["why"]) for loss in trace.losses] == [
+        ("counter_samples", "OSError: no such disk")
     ]
 
 

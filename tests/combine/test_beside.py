@@ -241,9 +241,7 @@ def test_other_recordings_are_placed_by_the_clock_on_the_wall_and_it_is_said(mon
     )
     assert joined.column("processes", "start_ns").tolist() == [0, 700]
     assert joined.table("processes").column("error_ns").to_pylist() == [0, None]
-    assert [(loss["what"], loss["count"]) for loss in joined.losses] == [
-        ("clocks of processes that were not compared", 1)
-    ]
+    assert [(loss["code"], loss["count"]) for loss in joined.losses] == [("uncompared_clocks", 1)]
 
 
 def test_traces_without_any_clock_begin_together():

@@ -264,7 +264,7 @@ def test_losses_are_added_up_with_their_cycles():
         recorded(TraceBuilder().span("x", 0, 1).lose("dropped_spans", 4), 200, 2),
     ]
     (loss,) = concatenate(traces).losses
-    assert (loss["what"], loss["count"], loss["where"]) == ("spans not written", 7, "spans (cycles 0, 2)")
+    assert (loss["code"], loss["count"], loss["where"]) == ("dropped_spans", 7, "spans (cycles 0, 2)")
     killed = recorded(TraceBuilder().span("x", 0, 1).killed(), 300, 3)
     assert not concatenate([*traces, killed]).info["complete"]
 

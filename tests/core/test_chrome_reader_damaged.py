@@ -13,7 +13,7 @@ def test_a_bare_list_is_a_trace_even_without_its_end():
     for text in (whole, whole[:-1], whole[:-1] + b",\n"):
         assert lost(parts := read_text(text)) == {}
         assert names(parts) == ["a", "b"]
-    assert lost(parts := read_text(whole[:-3])) == {"truncated": 1}
+    assert lost(parts := read_text(whole[:-3])) == {"truncated_file": 1}
     assert names(parts) == ["a"]
 
 

@@ -252,7 +252,7 @@ def test_it_is_known_how_they_ended_and_whose_recording_was_cut(family):
     assert ended["forked"] == ended["inner"] == ended["late"] == "exit code 0"
     assert ended["killed by 9"] == ended["killed by 15"] == "killed, crashed or became another program"
     # The two that were killed and the one that became another program.
-    assert [loss["what"] for loss in trace.losses] == ["recording not stopped"] * 3
+    assert [loss["code"] for loss in trace.losses] == ["recording_not_stopped"] * 3
 
 
 def test_they_are_on_one_clock(family):

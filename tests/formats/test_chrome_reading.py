@@ -3,14 +3,15 @@
 import gzip
 import io
 import json
+from dataclasses import asdict
 
 import pytest
 
 from kinetoscope import FormatError
 from kinetoscope import open as open_trace
 from kinetoscope.formats.chrome.read import read_chrome_trace
-from kinetoscope.formats.chrome.read_info import LOSSES
 from kinetoscope.formats.chrome.read_tracks import CATEGORIES
+from kinetoscope.model.losses import Loss
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from tests.support.chrome_text import x
 from tests.support.kineto_text import PID, kernel, kinds, op, opened, spans
@@ -77,15 +78,7 @@ def test_a_text_that_breaks_off_gives_all_before_the_break():
     trace = open_trace(io.BytesIO(text[: len(text) // 2]))
     assert 40 < len(trace.columns("spans")) < 60
     assert not trace.complete
-    assert trace.losses == [
-        dict(
-            zip(
-                ("what", "count", "where", "why"),
-                ("file that breaks off", 1, *LOSSES["truncated"][1:]),
-                strict=True,
-            )
-        )
-    ]
+    assert trace.losses == [asdict(Loss.of("truncated_file"))]
 
 
 def test_a_packed_file_that_breaks_off_says_both():
@@ -93,14 +86,14 @@ def test_a_packed_file_that_breaks_off_says_both():
     packed = gzip.compress(text)
     trace = open_trace(io.BytesIO(packed[: len(packed) // 2]))
     assert 1000 < len(trace.columns("spans")) < 4000
-    assert {loss["what"] for loss in trace.losses} == {"file that breaks off", "compressed file cut short"}
+    assert {loss["code"] for loss in trace.losses} == {"truncated_file", "packed_cut"}
 
 
 def test_events_beyond_the_memory_limit_are_counted():
     events = [op("a", at, 1, odd=at) for at in range(50_000)]
     trace = opened(events, max_memory_bytes=1 << 20)
-    lost = {loss["what"]: loss["count"] for loss in trace.losses}
-    assert lost["events beyond the memory limit"] + len(trace.columns("spans")) == 50_000
+    lost = {loss["code"]: loss["count"] for loss in trace.losses}
+    assert lost["beyond_memory_limit"] + len(trace.columns("spans")) == 50_000
     assert len(trace.columns("spans")) > 1000
     assert len(opened(events, max_memory_bytes=0).columns("spans")) == 50_000
 
@@ -109,9 +102,9 @@ def test_a_packed_file_is_read_up_to_the_limit_on_what_it_unpacks_to():
     packed = gzip.compress(json.dumps([op(f"a{at}", at, 1) for at in range(1000)]).encode())
     trace = open_trace(io.BytesIO(packed), max_uncompressed_bytes=5000)
     assert 10 < len(trace.columns("spans")) < 100
-    assert {loss["what"] for loss in trace.losses} == {
-        "file that breaks off",
-        "file too large when unpacked",
+    assert {loss["code"] for loss in trace.losses} == {
+        "truncated_file",
+        "beyond_unpacking_limit",
     }
 
 
@@ -124,29 +117,31 @@ def test_odd_events_are_counted_in_words():
         {"ph": "E", "pid": PID, "tid": 3, "ts": 9},
         {"ph": "B", "name": "open", "pid": PID, "tid": 4, "ts": 2},
     )
-    lost = {loss["what"]: loss["count"] for loss in trace.losses}
+    lost = {loss["code"]: loss["count"] for loss in trace.losses}
     assert lost == {
-        "events that end before they begin": 1,
-        "events without a usable time": 1,
-        "events that could not be used": 1,
-        "ends of spans without their begin": 1,
-        "begins of spans without their end": 1,
+        "negative_durations": 1,
+        "bad_times": 1,
+        "bad_events": 1,
+        "unmatched_ends": 1,
+        "unfinished_begins": 1,
     }
-    for what, where, why in LOSSES.values():
-        assert what
-        assert where
-        assert why.endswith(".")
 
 
 def test_losses_that_a_file_tells_of_are_taken_over():
     told = [
-        {"what": "spans not written", "count": 7, "where": "spans", "why": "The disk was full."},
+        {
+            "code": "dropped_spans",
+            "what": "spans not written",
+            "count": 7,
+            "where": "spans",
+            "why": "The disk was full.",
+        },
         {"what": "odd", "count": -1},
         5,
     ]
     trace = opened(op("a", 0, 1), header={"losses": told})
     assert trace.losses[0] == told[0]
-    assert [loss["count"] for loss in trace.losses] == [7, 1]
+    assert [(loss["code"], loss["count"]) for loss in trace.losses] == [("dropped_spans", 7), ("", 1)]
 
 
 @pytest.mark.parametrize(

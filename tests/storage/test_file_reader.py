@@ -21,6 +21,7 @@ from kinetoscope import FormatError, open  # noqa: A004
 from kinetoscope.model.schema import STORED
 from kinetoscope.storage.ktrace import read_ktrace, unpacked_bytes
 from tests.support.rich_trace import rich_trace
+from tests.support.trace_builder import TraceBuilder
 
 
 def rewrite(path, member, content):
@@ -311,3 +312,20 @@ def test_a_file_is_closed_with_its_trace_or_without(tmp_path):
     del dropped
     gc.collect()
     assert opened() == 0
+
+
+def test_a_file_from_before_losses_had_codes(tmp_path):
+    path = tmp_path / "x.ktrace"
+    trace = TraceBuilder().span("aten::add", 0, 5).lose("dropped_spans", 7).killed().build()
+    trace.save(path)
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    del manifest["tables"]["losses"]["columns"]["code"]
+    rewrite(path, "manifest.json", json.dumps(manifest).encode())
+    with open(path) as old:
+        assert old.losses == [{**loss, "code": ""} for loss in trace.losses]
+        assert old.table("losses").column("code").to_pylist() == ["", ""]
+        assert not old.complete
+        old.save(tmp_path / "again.ktrace")
+    with open(tmp_path / "again.ktrace") as again:
+        assert [loss["count"] for loss in again.losses] == [1, 7]

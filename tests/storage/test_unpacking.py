@@ -11,7 +11,7 @@ import pytest
 
 from kinetoscope.storage import unpacking
 from kinetoscope.storage.byte_source import ByteSource
-from kinetoscope.storage.unpacking import LOSSES, UnpackedText
+from kinetoscope.storage.unpacking import UnpackedText
 
 RANDOM = random.Random(4)
 TEXT = b'{"traceEvents": [' + b",".join(b'{"n":%d}' % RANDOM.getrandbits(60) for _ in range(120_000)) + b"]}"
@@ -126,13 +126,6 @@ def test_a_small_file_that_unpacks_to_far_too_much_is_stopped(pack, monkeypatch)
 
 def test_text_that_is_not_packed_has_no_limit():
     assert unpacked(TEXT, 10) == (TEXT, {}, "")
-
-
-def test_every_loss_has_words():
-    for what, where, why in LOSSES.values():
-        assert what
-        assert where
-        assert why.endswith(".")
 
 
 class Failing(io.RawIOBase):

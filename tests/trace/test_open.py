@@ -34,7 +34,7 @@ def test_the_recording_of_a_killed_process_opens_and_says_so(tmp_path):
     with open(recording(tmp_path / "run.recording", killed=True)) as trace:
         assert trace.info["complete"] is False
         assert not trace.complete
-        assert {loss["what"] for loss in trace.losses} == {"recording not stopped", "spans without an end"}
+        assert {loss["code"] for loss in trace.losses} == {"recording_not_stopped", "unfinished_spans"}
         assert trace.table("spans").column("unfinished").to_pylist() == [False, True]
 
 

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.combine.processes import beside
+from kinetoscope.model.losses import UNFINISHED_SPANS
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.viewer.pages.health import REPORTED
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.pages.health import REPORTED, UNTIL_STOPPED, losses, numbers
 from kinetoscope.viewer.report import write_report
 from kinetoscope.viewer.server.answers import answer
 from kinetoscope.viewer.server.respond import respond
@@ -95,6 +97,22 @@ def test_a_recording_that_goes_on_is_no_reason_to_worry():
     found = answer(trace, "health", {})
     assert found["line"]["text"].startswith("Never stopped")
     assert found["losses"] == {"kinds": 2, "count": 4}
+
+
+def test_losses_are_recognized_by_their_codes_and_not_by_their_sentences():
+    builder = TraceBuilder().span("aten::mm", 0, 10).lose(UNFINISHED_SPANS, 3).killed()
+    trace = builder.build()
+    table = trace.columns("losses")
+    columns = {name: table[name] for name in table}
+    sentences = columns["what"]
+    columns["what"] = ["in other words"] * len(sentences)
+    reworded = Trace.from_columns({"losses": columns}, strings=[""], info=trace.info)
+    assert numbers(reworded)["not_stopped"] == 1
+    assert losses(reworded, UNTIL_STOPPED) == {"kinds": 0, "count": 0}
+    columns |= {"what": sentences, "code": [""] * len(sentences)}
+    uncoded = Trace.from_columns({"losses": columns}, strings=[""])
+    assert numbers(uncoded)["not_stopped"] == 0
+    assert losses(uncoded, UNTIL_STOPPED) == {"kinds": 2, "count": 4}
 
 
 def test_a_whole_trace_is_good():

@@ -7,12 +7,13 @@ have each thing once; the other tables have the rows of all traces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import Placement
 from kinetoscope.model.schema import STORED
 
@@ -116,21 +117,18 @@ def joined_losses(parts: Sequence[tuple[Columns, list[int]]]) -> dict[str, list[
     Returns:
         The columns of the table.
     """
-    counts: dict[tuple[str, str, str], int] = {}
-    cycles: dict[tuple[str, str, str], list[int]] = {}
+    counts: dict[Loss, int] = {}
+    cycles: dict[Loss, list[int]] = {}
     for losses, numbers in parts:
-        rows = zip(losses["what"], losses["where"], losses["why"], losses["count"].tolist(), strict=True)
-        for what, where, why, count in rows:
-            key = (what, where, why)
-            counts[key] = counts.get(key, 0) + count
-            if " (cycle" not in where:
-                cycles.setdefault(key, []).extend(numbers)
-    return {
-        "what": [what for what, _, _ in counts],
-        "count": list(counts.values()),
-        "where": [f"{key[1]}{_named(cycles.get(key, []))}" for key in counts],
-        "why": [why for _, _, why in counts],
-    }
+        for loss in losses_of(losses):
+            kind = replace(loss, count=0)
+            counts[kind] = counts.get(kind, 0) + loss.count
+            if " (cycle" not in loss.where:
+                cycles.setdefault(kind, []).extend(numbers)
+    return loss_columns(
+        replace(kind, count=count, where=f"{kind.where}{_named(cycles.get(kind, []))}")
+        for kind, count in counts.items()
+    )
 
 
 def _named(numbers: list[int]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.schema import FLAG_ASYNC, STORED, SpanKind
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
@@ -452,25 +453,17 @@ class _Join:
 
     def _losses(self, fit: Fit) -> dict[str, list[Any]]:
         """What both lost, and whether their clocks disagree."""
-        names = ("what", "count", "where", "why")
-        rows = [
-            row
-            for trace in (self._host, self._device)
-            for row in zip(*(list(trace.column("losses", name)) for name in names), strict=True)
-        ]
+        losses = [loss for trace in (self._host, self._device) for loss in losses_of(trace.columns("losses"))]
         if not self._clocks_known:
-            why = (
-                "One of the two recorders does not say when it began: both were taken to have begun together."
-            )
-            rows.append(("one clock for host and devices", 1, "spans", why))
+            losses.append(Loss.of("device_clock_unknown"))
         elif not fit.fits:
             why = (
                 f"{fit.astride} of {fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
                 f"by up to {fit.largest_astride_ns} ns: times of devices are off by as much, and their work may be counted for "
                 "a neighbour of the operator that launched it."
             )
-            rows.append(("device times that do not fit the host's", fit.astride, "spans", why))
-        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+            losses.append(Loss.of("device_clock_misfit", fit.astride, why=why))
+        return loss_columns(losses)
 
     def _info(self, fit: Fit) -> dict[str, Any]:
         """What the host's side says, and what only the device's can."""

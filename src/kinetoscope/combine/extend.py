@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.model.losses import loss_columns, losses_of
 from kinetoscope.model.schema import STORED
 
 if TYPE_CHECKING:
@@ -14,17 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from kinetoscope.model.losses import Loss
     from kinetoscope.model.trace_data import AnyTrace, TraceData
-
-
-@dataclass(frozen=True)
-class Loss:
-    """One row of `losses`."""
-
-    what: str
-    count: int
-    where: str
-    why: str
 
 
 def with_more(
@@ -42,7 +33,7 @@ def with_more(
         counters: For each name its points in time in nanoseconds from the start of the trace, and its values.
         info: Facts that join those of the trace, and replace those of the same name.
         losses: What is missing beside what the trace says itself.
-        without_losses: Of what the trace says to be missing, what is not, by the words in `what`.
+        without_losses: Of what the trace says to be missing, what is not, by their codes.
 
     Returns:
         The new trace. Closing it closes the given one.
@@ -60,11 +51,8 @@ def with_more(
     if counters:
         _add_counters(trace, tables, strings, counters)
     if losses or without_losses:
-        own, added = trace.columns("losses"), [asdict(loss) for loss in losses]
-        kept = [row for row, what in enumerate(own["what"]) if what not in without_losses]
-        tables["losses"] = {
-            name: [*(own[name][row] for row in kept), *(loss[name] for loss in added)] for name in own
-        }
+        own = losses_of(trace.columns("losses"))
+        tables["losses"] = loss_columns([*(loss for loss in own if loss.code not in without_losses), *losses])
     made = trace.from_columns(tables, strings=strings, info={**trace.info, **(info or {})}, path=trace.path)
     made.on_close(trace.close)
     return made

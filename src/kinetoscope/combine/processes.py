@@ -7,12 +7,14 @@ steps, cycles) stays apart: these rows are never made one, and name their row of
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.concatenate import IDENTITY, POINTS_IN_TIME, WITHIN_EACH, Joining, Part
+from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import (
     Placement,
     by_wall_clock,
@@ -198,33 +200,21 @@ class _Beside(Joining):
     def _losses(self) -> dict[str, list[Any]]:
         """The losses of every process, which are named, and what is not known of the clocks."""
         several = len(self._tables["processes"]["pid"]) > 1
-        made: dict[str, list[Any]] = {name: [] for name in STORED["losses"].column_names}
+        made: list[Loss] = []
         for part in self._parts:
-            losses, whose = part.trace.columns("losses"), self._named(part) if several else ""
-            for name, values in made.items():
-                values += list(losses[name])
-            if whose:
-                count = len(losses)
-                made["where"][len(made["where"]) - count :] = [f"{where}{whose}" for where in losses["where"]]
-        unsure = sum(part.place.error_ns < 0 for part in self._parts)
-        if unsure:
-            made["what"].append("clocks of processes that were not compared")
-            made["count"].append(unsure)
-            made["where"].append("times")
-            made["why"].append(
-                "They were put on one axis by what their clocks showed, or by what was asked for: how far these were apart is "
-                "not known. Record them on one machine, or let the ranks align their clocks."
-            )
+            whose = self._named(part) if several else ""
+            losses = losses_of(part.trace.columns("losses"))
+            made += [replace(loss, where=f"{loss.where}{whose}") for loss in losses]
+        if unsure := sum(part.place.error_ns < 0 for part in self._parts):
+            made.append(Loss.of("uncompared_clocks", unsure))
         for part in self._parts:
             if violated_ns := part.place.facts.get("violated_ns"):
-                made["what"].append("moments that no straight clock fits")
-                made["count"].append(1)
-                made["where"].append(f"times{self._named(part)}")
-                made["why"].append(
+                why = (
                     f"What is known of its clock contradicts itself by {violated_ns} ns, so its error may be larger than told: the clock "
                     "was set or bent while it recorded, or calls of ranks were taken for each other."
                 )
-        return made
+                made.append(Loss.of("contradictory_clock", where=f"times{self._named(part)}", why=why))
+        return loss_columns(made)
 
     def _named(self, part: Part) -> str:
         """Whose a part is, in words."""

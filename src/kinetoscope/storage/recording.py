@@ -13,7 +13,7 @@ from kinetoscope._errors import FormatError
 from kinetoscope.model.assemble import assemble
 from kinetoscope.model.calls import mark_collections
 from kinetoscope.model.cycles import one_cycle
-from kinetoscope.model.losses import TOLD_AT_STOP, loss_rows
+from kinetoscope.model.losses import NOT_STOPPED, TOLD_AT_STOP, counted_losses, loss_columns, paused_losses
 from kinetoscope.model.schema import StorageRole
 from kinetoscope.model.trace_data import TraceData
 
@@ -256,10 +256,10 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
     mark_collections(tables, recording["strings"], info)
     strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
-    found = {**recording["losses"], "skipped_storages": unseen}
+    found = {NOT_STOPPED: int(not stopped), **recording["losses"], "skipped_storages": unseen}
     # What the recorder itself could tell only when it had stopped.
     found |= {name: told for name in TOLD_AT_STOP if isinstance(told := info.get(name), int)}
-    tables["losses"] = loss_rows(found, stopped=stopped, pauses=info.get("pauses"))
+    tables["losses"] = loss_columns([*counted_losses(found), *paused_losses(info.get("pauses"))])
     tables["cycles"] = one_cycle(info, recording["stop_ns"])
     info.update(
         process=recording["process"],

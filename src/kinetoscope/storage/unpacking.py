@@ -1,7 +1,7 @@
 """Files that hold text, packed by gzip or zstd or not at all: told by their first bytes, unpacked block by block.
 
 A packed file that breaks off or is damaged gives what can be had of it, and a count of what went wrong by a name of
-`LOSSES`. How much is unpacked is limited, so that a small file cannot keep a program busy for hours.
+`UnpackedText.losses`. How much is unpacked is limited, so that a small file cannot keep a program busy for hours.
 """
 
 from __future__ import annotations
@@ -160,29 +160,9 @@ _ZSTD_BYTES = 1 << 14
 FREE_BYTES = 1 << 30
 FREE_RATIO = 200
 
-LOSSES: dict[str, tuple[str, str, str]] = {
-    "packed_cut": (
-        "compressed file cut short",
-        "file",
-        "The compressed file ends before its end, as when its writer was killed or a download broke off.",
-    ),
-    "packed_damaged": (
-        "damaged place in the compressed file",
-        "file",
-        "What comes after the damage cannot be unpacked.",
-    ),
-    "bytes_after_end": (
-        "bytes after the end of the compressed data",
-        "file",
-        "They are not compressed data and were left out.",
-    ),
-    "beyond_unpacking_limit": (
-        "file too large when unpacked",
-        "file",
-        f"The limit is {FREE_RATIO} times its size or {FREE_BYTES >> 30} GiB, or else max_uncompressed_bytes.",
-    ),
-}
-"""Names of what can go wrong -> what, where and why, as the table `losses` says it."""
+LIMIT_IN_WORDS = (
+    f"The limit is {FREE_RATIO} times its size or {FREE_BYTES >> 30} GiB, or else max_uncompressed_bytes."
+)
 
 
 class UnpackedText:
@@ -190,13 +170,13 @@ class UnpackedText:
 
     Attributes:
         source: Where the bytes come from.
-        losses: How often what went wrong, by the names of `LOSSES`; complete when all blocks have been taken.
+        losses: How often what went wrong, by the codes of losses; complete when all blocks have been taken.
         packing: `gzip`, `zstd` or empty.
         beginning: The first 64 KiB of what was unpacked so far.
     """
 
     def __init__(self, source: ByteSource, max_uncompressed_bytes: int | None = None) -> None:
-        """Look at the first bytes; `max_uncompressed_bytes` limits what packed bytes become, see `LOSSES` for without."""
+        """Look at the first bytes; `max_uncompressed_bytes` limits what packed bytes become, see `LIMIT_IN_WORDS` for without."""
         self.source = source
         self.losses: dict[str, int] = {}
         self._limit = max_uncompressed_bytes

@@ -178,12 +178,7 @@ class JoinedRecording:
 
 def _without_devices(host: Trace, why: str) -> Trace:
     """The host's trace alone, which says what is missing."""
-    from kinetoscope.collect.engines.kineto import delivered
-    from kinetoscope.trace import Trace
+    from kinetoscope.combine.extend import with_more
+    from kinetoscope.model.losses import Loss
 
-    tables = delivered(host)
-    lost = {name: list(host.column("losses", name)) for name in ("what", "count", "where", "why")}
-    for name, value in (("what", "what ran on devices"), ("count", 1), ("where", "spans"), ("why", why)):
-        lost[name].append(value)
-    tables["losses"] = lost
-    return Trace.from_columns(tables, strings=host.strings, info=host.info)
+    return with_more(host, losses=[Loss.of("devices_not_recorded", why=why)])

@@ -40,6 +40,7 @@ from kinetoscope.collect.session.activities import extensions, name_of
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
+from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
 from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRANSFER_MARKS, SpanKind
 from kinetoscope.trace import Trace
 
@@ -550,19 +551,6 @@ class Aside(Generic[Result]):
 
 # What the engine writes at its start and the trace does not keep: the monotonic clock less the one on the wall.
 MONOTONIC_KEY = "monotonic_of_realtime_ns"
-_LOSS_COLUMNS = ("what", "count", "where", "why")
-_EVERYTHING = "every event of this recording"
-_WHOLE = "the whole recording"
-_WHY_TAKEN = (
-    "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
-    "use one of them at a time, or the native engine, which can run beside torch.profiler"
-)
-_WHY_UNKNOWN = (
-    "torch writes `unknown` for a name with other characters than those of ASCII, and puts other characters in the place of "
-    "quotes and backslashes. The native engine keeps them."
-)
-
-Loss = tuple[str, int, str, str]
 
 
 class KinetoRecording:
@@ -620,7 +608,6 @@ class KinetoRecording:
         """Read torch's text, and say what is missing."""
         from kinetoscope.collect.engines.experimental import EVENT_METADATA
         from kinetoscope.model.cycles import one_cycle
-        from kinetoscope.model.losses import loss_rows, pause_losses
         from kinetoscope.storage.recording import add_storages
         from kinetoscope.trace import Trace
 
@@ -639,12 +626,12 @@ class KinetoRecording:
         strings = [""]
         lost: list[Loss] = []
         if results is None:
-            lost.append((_EVERYTHING, 1, _WHOLE, _WHY_TAKEN))
+            lost.append(Loss.of("recording_taken"))
         else:
             try:
                 read = self._read(results, may_start_threads)
             except RecorderError as error:
-                lost.append((_EVERYTHING, 1, _WHOLE, str(error)))
+                lost.append(Loss.of("recording_unreadable", why=str(error)))
                 info["start_realtime_ns"] = int(results.trace_start_ns())
             else:
                 tables, strings, told = self._columns(read)
@@ -657,11 +644,11 @@ class KinetoRecording:
                 if self._has_objects and self._setting(EVENT_METADATA):
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
-            lost += _rows(loss_rows({"skipped_storages": unseen}, stopped=True))
-        lost += _rows(pause_losses(info.get("pauses")))
+            lost += counted_losses({"skipped_storages": unseen})
+        lost += paused_losses(info.get("pauses"))
         if isinstance(monotonic_of_realtime_ns, int) and info.get("start_realtime_ns", 0) > 0:
             info["start_monotonic_ns"] = info["start_realtime_ns"] + monotonic_of_realtime_ns
-        tables["losses"] = {name: [loss[place] for loss in lost] for place, name in enumerate(_LOSS_COLUMNS)}
+        tables["losses"] = loss_columns(lost)
         tables["cycles"] = one_cycle(info, max(self._window_ns, info.get("stop_ns", 0)))
         self._results = None
         return Trace.from_columns(tables, strings=strings, info=info)
@@ -709,21 +696,12 @@ _TOLD = frozenset(
 
 
 def _losses(read: Trace, tables: Tables) -> list[Loss]:
-    """What reading has lost, in rows of the table."""
-    lost: list[Loss] = _rows(tables.pop("losses", {}))
+    """What reading has lost."""
+    tables.pop("losses", None)
+    lost = losses_of(read.columns("losses"))
     if unknown := unwritable_ranges(read):
-        lost.append(("ranges whose name torch cannot write", unknown, "strings", _WHY_UNKNOWN))
+        lost.append(Loss.of("unwritable_names", unknown))
     return lost
-
-
-def _rows(columns: dict[str, Any]) -> list[Loss]:
-    """The rows of a table of losses."""
-    if not columns:
-        return []
-    return [
-        (str(what), int(count), str(where), str(why))
-        for what, count, where, why in zip(*(columns[name] for name in _LOSS_COLUMNS), strict=True)
-    ]
 
 
 class ResultsFace:

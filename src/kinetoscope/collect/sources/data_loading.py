@@ -480,8 +480,9 @@ class GatheredLoading:
 
     def add_to(self, trace: Trace) -> Trace:
         """Return the trace with a process for each worker."""
-        from kinetoscope.combine.extend import Loss, with_more
+        from kinetoscope.combine.extend import with_more
         from kinetoscope.combine.processes import beside
+        from kinetoscope.model.losses import Loss
         from kinetoscope.model.processes import MONOTONIC, Placement
 
         begin_ns = self._begun.begin_of(trace)
@@ -489,13 +490,11 @@ class GatheredLoading:
         losses = []
         if lost := sum(worker.lost for worker in self._workers):
             why = f"A worker keeps its last {ROWS} batches; record for a shorter time, by a schedule."
-            losses.append(Loss("batches that DataLoader workers made", lost, "processes", why))
+            losses.append(Loss.of("overwritten_worker_batches", lost, why=why))
         if killed := sum(worker.killed for worker in self._workers):
-            why = "It was killed: what it did last is shown until the end of the trace, though it ended before that."
-            losses.append(Loss("the end of a DataLoader worker", killed, "processes", why))
+            losses.append(Loss.of("killed_workers", killed))
         if not self._workers and _has_workers(trace):
-            why = "They began before the session did (begin it before the loop over the loader), or are not torch's own."
-            losses.append(Loss("what DataLoader workers did", 1, "processes", why))
+            losses.append(Loss.of("workers_not_recorded"))
         if not self._workers:
             return with_more(trace, losses=losses) if losses else trace
         known = [

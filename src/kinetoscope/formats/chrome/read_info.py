@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.formats.chrome.read_tracks import CUDA, HPU, MTIA, PRIVATE_USE_1, XPU
-from kinetoscope.storage.unpacking import LOSSES as PACKING_LOSSES
+from kinetoscope.model.losses import Loss, counted_losses, loss_columns
+from kinetoscope.storage.unpacking import LIMIT_IN_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence
@@ -27,92 +29,6 @@ Arguments of events stand there by their names, categories as `cat`.
 """
 WINDOW = "Record Window End"
 """The last event of a file of Kineto's, which stands in that list for all that say when was recorded."""
-
-LOSSES: dict[str, tuple[str, str, str]] = {
-    "truncated": (
-        "file that breaks off",
-        "file",
-        "The text ends in the middle, as when its writer was killed: everything before that is here.",
-    ),
-    "bad_events": (
-        "events that could not be used",
-        "events",
-        "They are no JSON, lack what every event needs, or are counters whose value is no number.",
-    ),
-    "bad_times": (
-        "events without a usable time",
-        "events",
-        "Their time or duration is missing, no number, or beyond what 64 bits of nanoseconds hold; only those with a time are kept.",
-    ),
-    "negative_durations": (
-        "events that end before they begin",
-        "events",
-        "They are kept, with a duration of 0.",
-    ),
-    "unmatched_ends": (
-        "ends of spans without their begin",
-        "events",
-        "The begin lies before the recording, or was lost.",
-    ),
-    "unfinished_begins": (
-        "begins of spans without their end",
-        "events",
-        "They were still running when the recording ended, and are cut at its last event.",
-    ),
-    "too_deep": (
-        "events nested deeper than is read",
-        "events",
-        "They are kept, without the values that are nested too deeply.",
-    ),
-    "beyond_memory_limit": (
-        "events beyond the memory limit",
-        "events",
-        "Columns and texts had reached it; max_memory_bytes of kinetoscope.open sets it.",
-    ),
-    "bad_header": (
-        "facts of the run that could not be read",
-        "info",
-        "They, or what separates them, are no JSON.",
-    ),
-    "bad_arguments": (
-        "different texts of arguments that could not be read",
-        "arguments",
-        "They are no JSON. Their events are kept: shapes are missing there, other arguments are one text.",
-    ),
-    "bad_ids": (
-        "numbers of processes, threads or arrows that are damaged",
-        "events",
-        "Their events are kept, on a thread of their own or without their arrow.",
-    ),
-    "repeated_lists": (
-        "further list of events in one file",
-        "file",
-        "Its events are here, too: two traces may have been written into one file, or a part of one was overwritten.",
-    ),
-    "bad_memory_events": (
-        "marks of memory that could not be used",
-        "allocations",
-        "Their size is missing or no number.",
-    ),
-    "missing_durations": ("events without a duration", "events", "They are kept, with a duration of 0."),
-    "oversized_values": (
-        "events or facts of the run too large to keep",
-        "file",
-        "One event may have up to 64 MiB of text, or less in a damaged file, and all facts of the run together 64 MiB.",
-    ),
-    "ignored_events": (
-        "events of a kind that is not read",
-        "events",
-        "Their phase is none that slices, counters, arrows or marks have.",
-    ),
-    "ascend_spans": (
-        "slices of an Ascend device taken for work of the host",
-        "devices",
-        "Traces of torch_npu do not say in Kineto's way what ran on the device: its tables of kernels, streams and idle time are empty.",
-    ),
-    "text_after_end": ("file with text after the end of the trace", "file", "The text was left out."),
-}
-"""Counts of the native reader -> what, where and why, as the table `losses` says it."""
 
 
 def read_header(header: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -184,21 +100,18 @@ def lacks(info: Mapping[str, Any], what: str) -> bool:
 
 def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
     """The table `losses`: what reading lost, and what the file says was lost before."""
-    rows: list[tuple[str, int, str, str]] = []
-    for name, count in counted.items():
-        if count > 0:
-            what, where, why = {**LOSSES, **PACKING_LOSSES}.get(
-                name, (name.replace("_", " "), "file", "The reader counted it.")
-            )
-            rows.append((what, int(count), where, why))
+    losses = [
+        replace(loss, why=LIMIT_IN_WORDS) if loss.code == "beyond_unpacking_limit" else loss
+        for loss in counted_losses(counted)
+    ]
     told = header.get("losses")
     for loss in told if isinstance(told, list) else []:
         if isinstance(loss, dict) and isinstance(loss.get("what"), str):
             times = loss.get("count")
             count = times if type(times) is int and 0 <= times < 2**62 else 1
-            rows.append((loss["what"], count, str(loss.get("where", "")), str(loss.get("why", ""))))
-    columns = ("what", "count", "where", "why")
-    return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
+            code, where, why = (str(loss.get(name, "")) for name in ("code", "where", "why"))
+            losses.append(Loss(code, loss["what"], count, where, why))
+    return loss_columns(losses)
 
 
 def read_cycles(windows: Sequence[tuple[str, int, int]], stop_ns: int) -> dict[str, list[int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from kinetoscope.model.device_time import calls_runtime
-from kinetoscope.model.losses import NOT_STOPPED
+from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
 from kinetoscope.tables.costs.flops import covered_percent
 from kinetoscope.tables.device.work import device_work
@@ -243,7 +243,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 """What a report must answer of this."""
 
 # What is missing from every recording that goes on.
-UNTIL_STOPPED = (NOT_STOPPED, "spans without an end")
+UNTIL_STOPPED = (NOT_STOPPED, UNFINISHED_SPANS)
 # Calls that start work on a device: cudaLaunchKernel, hipModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync, hipMemsetAsync.
 _STARTS = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _CLOCK_FACTS = (
@@ -266,7 +266,7 @@ def health(trace: Trace, query: Query) -> dict[str, Any]:
 def losses(trace: Trace, expected: tuple[str, ...]) -> dict[str, int]:
     """How many kinds of losses there are besides those that are expected, and how many in all."""
     table = trace.columns("losses")
-    lost = [count for what, count in zip(table["what"], table["count"], strict=True) if what not in expected]
+    lost = [count for code, count in zip(table["code"], table["count"], strict=True) if code not in expected]
     return {"kinds": len(lost), "count": int(sum(lost))}
 
 
@@ -275,7 +275,7 @@ def numbers(trace: Trace) -> dict[str, Any]:
     spans, processes = trace.columns("spans"), trace.columns("processes")
     errors = processes["error_ns"]
     return {
-        "not_stopped": sum(what == NOT_STOPPED for what in trace.columns("losses")["what"])
+        "not_stopped": trace.columns("losses")["code"].count(NOT_STOPPED)
         or int(trace.info.get("complete") is False and len(processes) == 0),
         "spans": len(spans),
         "unfinished": int(((spans["flags"] & FLAG_UNFINISHED) != 0).sum()),
