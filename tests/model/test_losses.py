@@ -93,7 +93,7 @@ def test_a_loss_without_a_code_of_the_catalogue_cannot_be_made():
 
 def test_losses_are_taken_away_by_their_code():
     trace = TraceBuilder().span("aten::add", 0, 5, unfinished=True).killed().build()
-    other = Loss("", CODES[NOT_STOPPED].what, 1, "elsewhere", "It has the sentence, and no code.")
+    other = Loss(CODES[NOT_STOPPED].what, 1, "elsewhere", "It has the sentence, and no code.", "")
     made = with_more(with_more(trace, losses=[other]), without_losses=(NOT_STOPPED,))
     assert [(loss["code"], loss["where"]) for loss in made.losses] == [
         (UNFINISHED_SPANS, "spans"),

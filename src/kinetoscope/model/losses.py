@@ -314,11 +314,11 @@ CODES: dict[str, Words] = {
 class Loss:
     """One row of `losses`; the fields are its columns."""
 
-    code: str
     what: str
     count: int
     where: str
     why: str
+    code: str
 
     @classmethod
     def of(cls, code: str, count: int = 1, *, what: str = "", where: str = "", why: str = "") -> Loss:
@@ -328,7 +328,7 @@ class Loss:
             KeyError: `CODES` has no such code.
         """
         words = CODES[code]
-        return cls(code, what or words.what, count, where or words.where, why or words.why)
+        return cls(what or words.what, count, where or words.where, why or words.why, code)
 
 
 _COLUMNS = tuple(field.name for field in fields(Loss))
@@ -370,7 +370,7 @@ def loss_columns(losses: Iterable[Loss]) -> dict[str, list[Any]]:
 def losses_of(columns: Mapping[str, Any] | Columns) -> list[Loss]:
     """The rows of a table `losses` that has all its columns."""
     rows = zip(*(columns[name] for name in _COLUMNS), strict=True)
-    return [Loss(code, what, int(count), where, why) for code, what, count, where, why in rows]
+    return [Loss(what, int(count), where, why, code) for what, count, where, why, code in rows]
 
 
 def _lasted_ns(pause: Mapping[str, Any]) -> int | None:

@@ -460,6 +460,10 @@ STORED: dict[str, Table] = {
             "losses",
             "Something the trace should hold and does not. Empty means complete.",
             (
+                _c("what", "text", "", "What is missing or damaged."),
+                _c("count", "int64", "", "How many, at least.", 0),
+                _c("where", "text", "", "In which part of the recording."),
+                _c("why", "text", "", "Why, and what helps."),
                 _c(
                     "code",
                     "text",
@@ -467,10 +471,6 @@ STORED: dict[str, Table] = {
                     "Which kind of loss it is: a name that never changes, for programs to compare. The documentation of this table "
                     "lists all. Empty in files written before there were codes.",
                 ),
-                _c("what", "text", "", "What is missing or damaged."),
-                _c("count", "int64", "", "How many, at least.", 0),
-                _c("where", "text", "", "In which part of the recording."),
-                _c("why", "text", "", "Why, and what helps."),
             ),
         ),
     )

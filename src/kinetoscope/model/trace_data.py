@@ -159,7 +159,7 @@ class TraceData:
 
     @property
     def losses(self) -> list[dict[str, Any]]:
-        """What is missing, one mapping (`code`, `what`, `count`, `where`, `why`) for each kind of loss."""
+        """What is missing, one mapping (`what`, `count`, `where`, `why`, `code`) for each kind of loss."""
         losses = self.columns("losses")
         columns = [
             losses[name] if isinstance(losses[name], list) else losses[name].tolist() for name in losses

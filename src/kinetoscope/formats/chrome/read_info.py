@@ -109,8 +109,8 @@ def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[s
         if isinstance(loss, dict) and isinstance(loss.get("what"), str):
             times = loss.get("count")
             count = times if type(times) is int and 0 <= times < 2**62 else 1
-            code, where, why = (str(loss.get(name, "")) for name in ("code", "where", "why"))
-            losses.append(Loss(code, loss["what"], count, where, why))
+            where, why, code = (str(loss.get(name, "")) for name in ("where", "why", "code"))
+            losses.append(Loss(loss["what"], count, where, why, code))
     return loss_columns(losses)
 
 
