@@ -2,7 +2,7 @@
 
 A recording needs torch, and torch must not be imported before the program does it: programs set environment variables
 that torch reads at its import, and many never import it. This file is also run by path in Pythons that a recorded
-program starts (see `_child_start`), so it imports nothing but what Python has loaded anyway.
+program starts (see `child_start`), so it imports nothing but what Python has loaded anyway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns as Arrow tables. The only file of this room, beside those for files, that loads pyarrow."""
+"""Columns as Arrow tables. Beside this, only `storage` and what people see load pyarrow."""
 
 from __future__ import annotations
 

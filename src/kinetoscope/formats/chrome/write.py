@@ -12,7 +12,7 @@ What ran on a device lies under a process with the device's index, on a track wi
 Kineto says of it; a span of a file that was read keeps its category and whatever else that file said of it. Our own
 reader finds every column again but these: frames that only pass a call on and the folders of packages are left out of
 stacks, and rebuilt calls come back as calls. What it needs for that stands in the head of the file under "kinetoscope",
-and beside the names of tracks. What a file that was read did not have is not added: see `NOT_RECORDED` in `_chrome_read_info`.
+and beside the names of tracks. What a file that was read did not have is not added: see `NOT_RECORDED` in `read_info`.
 """
 
 from __future__ import annotations
