@@ -55,7 +55,7 @@ def test_every_format_is_written(call, path, tmp_path, suffix):
     output = tmp_path / f"other{suffix}"
     shown = call("convert", path, output)
     assert shown.exit_code == 0, shown.stderr
-    assert re.fullmatch(rf"{re.escape(str(output))}: [\d.]+ (B|kB|MB)\n", shown.stdout)
+    assert re.fullmatch(rf"{re.escape(str(output))}: [\d.]+ (B|KiB|MiB)\n", shown.stdout)
     assert output.exists()
 
 
@@ -138,7 +138,7 @@ def test_on_a_terminal_it_says_what_it_writes(call, path, tmp_path, monkeypatch)
         (["--window", "1:2s"], "'1' is no time: write a number with its unit"),
         (["--window", "1 year:"], "'1 year' is no time"),
         (["--window", "2s:1s"], "--window 2s:1s ends before it starts"),
-        (["--window", "5s:"], "starts at 5.000 s, but the trace is only"),
+        (["--window", "5s:"], "starts at 5 s, but the trace is only"),
         (["--steps", "2-"], "--steps 2-: '2-' is no number and no range: write them such as 2-4,7."),
         (["--steps", "4-2"], "'4-2' is no number and no range"),
         (["--steps", ""], "'' is no number"),

@@ -31,7 +31,7 @@ def test_ranks_of_one_machine_become_one_trace(ranks, tmp_path):
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0] == "rank 0 on node0: 2 spans from 0 ns on, by the machine's clock, to within 0 ns"
-    assert lines[1] == "rank 1 on node1: 2 spans from 2.00 µs on, by the machine's clock, to within 2.00 µs"
+    assert lines[1] == "rank 1 on node1: 2 spans from 2 µs on, by the machine's clock, to within 2 µs"
     assert lines[2].startswith(f"{tmp_path / 'all.ktrace'}: ")
     assert done.stderr == ""
     trace = kinetoscope.open(tmp_path / "all.ktrace")
@@ -41,8 +41,7 @@ def test_ranks_of_one_machine_become_one_trace(ranks, tmp_path):
 def test_a_rank_that_nothing_ties_to_the_others_is_said(ranks, tmp_path):
     done = merged(*ranks, "-o", tmp_path / "all.json.gz")
     assert (
-        "rank 2 on node2: 2 spans from 1.00 µs on, by the clock on the wall, by an unknown error"
-        in done.stdout
+        "rank 2 on node2: 2 spans from 1 µs on, by the clock on the wall, by an unknown error" in done.stdout
     )
     assert "incomplete: 1 clocks of processes that were not compared" in done.stderr
 

@@ -41,7 +41,7 @@ def test_a_file_that_takes_its_time_shows_how_far_it_is_and_then_nothing():
     shown.end()
     text = written.getvalue()
     assert "reading run [1].json" in text
-    assert "5.0/10.0 MB" in text
+    assert "4.8/9.5 MiB" in text
     assert "12,345 events" in text
     # The line is taken away again.
     assert text.rstrip("\n").endswith("\x1b[2K")

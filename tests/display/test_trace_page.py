@@ -30,8 +30,8 @@ def builder():
 
 def test_a_trace_shows_its_facts_its_steps_and_its_operators(builder):
     shown = builder.build()._repr_html_()
-    assert "Trace: 39.003 us, 12 spans, 1 thread, 4 steps, 4 allocations and frees" in shown
-    assert "4 steps: 9.000 us to 9.003 us, median 9.002 us" in shown
+    assert "Trace: 39.0 µs, 12 spans, 1 thread, 4 steps, 4 allocations and frees" in shown
+    assert "4 steps: 9 µs to 9.00 µs, median 9.00 µs" in shown
     assert shown.count("<rect") == 4
     assert shown.index("aten::addmm") < shown.index("aten::linear")
     assert 'title="16,000 ns"' in shown
@@ -44,7 +44,7 @@ def test_the_whole_page_has_modules_lines_and_the_peak(builder):
     assert "Recorded: " in shown
     assert "  fc" in shown
     assert "&lt;model.py&gt;:7" in shown
-    assert "Memory at its peak on cpu: 8.00 KB after 30.300 us" in shown
+    assert "Memory at its peak on cpu: 8 KiB after 30.3 µs" in shown
     assert 'title="8,192 bytes"' in shown
 
 
@@ -93,7 +93,7 @@ def test_several_processes_are_a_tree_whose_modules_and_steps_are_told_once(buil
     assert "24 spans" in shown
     assert "2 processes" in shown
     # Of steps of 36.006 us operators run for 20.
-    assert re.search(r">  [^<]+</td><td>701</td><td>1</td><td[^>]*>20.000 us</td><td>55.5 %</td>", shown)
+    assert re.search(r">  [^<]+</td><td>701</td><td>1</td><td[^>]*>20 µs</td><td>55.5 %</td>", shown)
     assert shown.count(">Linear</td>") == 1
     assert 'title="40,000 ns"' in shown
     assert "4 steps: " in shown

@@ -53,10 +53,10 @@ def test_the_device_that_held_most_is_the_one_told():
     builder.allocate(500, 0x30, 2000, device=CUDA)
     lines = told(builder, max_peak_bytes=4096)
     assert lines[0] == (
-        "max_peak_bytes=4,096: 5,000 bytes held at once on cuda:1, 904 too many, 0.0005 ms after the start"
+        "max_peak_bytes=4,096: 4.88 KiB (5,000 bytes) held at once on cuda:1, 904 B too many, 500 ns after the start"
     )
     # What was freed before is no part of it, nor is what another device held.
-    assert [line.split() for line in lines[2:]] == [["5,000", "aten::empty", "-", "-"]]
+    assert [line.split() for line in lines[2:]] == [["4.88", "KiB", "aten::empty", "-", "-"]]
     assert told(builder, max_peak_bytes=5000) == []
 
 
@@ -66,7 +66,7 @@ def test_allocations_are_counted_on_all_devices_and_frees_are_none():
     builder.free(150, 0x10)
     builder.allocate(200, 0x10, 1500, device=CUDA)
     lines = told(builder, max_allocations=1)
-    assert lines[0] == "max_allocations=1: 2 blocks allocated, 3 kB together, 1 too many"
+    assert lines[0] == "max_allocations=1: 2 blocks allocated, 2.93 KiB together, 1 too many"
     assert ["1", "(outside", "all)", "-", "train.py:5", "in", "main"] in [line.split() for line in lines]
 
 
@@ -80,8 +80,8 @@ def test_the_longest_step_after_the_warm_up_is_told_with_what_took_it():
         "max_step_ms=11: step 2 took 30 ms, 19 ms too long; the median of 3 steps is 12 ms, 2 of them too long"
     )
     assert [line.split() for line in lines[2:]] == [
-        ["26.000", "aten::mm", "-", "-"],
-        ["4", "ms", "of", "it", "were", "outside", "all", "operators"],
+        ["26", "ms", "aten::mm", "-", "-"],
+        ["4", "ms", "of", "it", "outside", "all", "operators"],
     ]
     assert told(builder, max_step_ms=30, warmup_steps=1) == []
 
@@ -95,8 +95,8 @@ def test_a_warm_up_of_a_test_without_steps_leaves_nothing():
 
 def test_what_was_recorded_is_the_step_of_a_test_without_any():
     assert told(TraceBuilder(), ran_ns=2_500_000, max_step_ms=2) == [
-        "max_step_ms=2: the test, which marks no steps, took 2.5 ms, 0.5 ms too long",
-        "  2.5 ms of it were outside all operators",
+        "max_step_ms=2: the test, which marks no steps, took 2.50 ms, 500 µs too long",
+        "  2.50 ms of it outside all operators",
     ]
 
 

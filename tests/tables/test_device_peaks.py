@@ -64,9 +64,9 @@ def test_allocators_of_several_processes_count_together():
     ("peak", "text"),
     [
         (DevicePeak("cuda:0", 2_500_000_000, 5, True, 1_700_000_000, 3_000_000_000, None),
-         "2.50 GB allocated on cuda:0 (3.00 GB reserved), 1.70 GB of it attributed"),
-        (DevicePeak("cpu", 2_000, 5, True, 2_000, None, None), "2.00 kB allocated on cpu"),
-        (DevicePeak("cpu", 2_000, 5, False, 2_000, None, None), "2.00 kB on cpu of tensors allocated while recording"),
+         "2.33 GiB allocated on cuda:0 (2.79 GiB reserved), 1.58 GiB of it attributed"),
+        (DevicePeak("cpu", 2_000, 5, True, 2_000, None, None), "1.95 KiB allocated on cpu"),
+        (DevicePeak("cpu", 2_000, 5, False, 2_000, None, None), "1.95 KiB on cpu of tensors allocated while recording"),
     ],
 )  # fmt: skip
 def test_a_peak_in_words_names_its_device(peak, text):
@@ -76,7 +76,7 @@ def test_a_peak_in_words_names_its_device(peak, text):
 def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):
     trace = late()
     shown = dict(describe(trace, "x.json"))
-    assert shown["memory peak"] == "10.3 kB allocated on cuda:0 (40.0 kB reserved), 300 B of it attributed"
+    assert shown["memory peak"] == "10.1 KiB allocated on cuda:0 (39.1 KiB reserved), 300 B of it attributed"
     found = answer(trace, "overview/memory", {})
     assert [(peak["device"], peak["bytes"], peak["attributed_bytes"]) for peak in found["peaks"]] == [
         ("cuda:0", 10_300, 300), ("cuda:1", 150, 150), ("cpu", 64, 64),
@@ -92,7 +92,7 @@ def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):
     shown = CliRunner().invoke(main, ["report", "--text", str(tmp_path / "x.ktrace")])
     assert shown.exit_code == 0
     out = " ".join(shown.output.split())
-    assert "peak 10.3 kB allocated on cuda:0 (40.0 kB reserved), 300 B of it attributed, after 6.00 µs" in out
+    assert "peak 10.1 KiB allocated on cuda:0 (39.1 KiB reserved), 300 B of it attributed, after 6 µs" in out
     assert "peak 64 B allocated on cpu" in out
 
 
@@ -100,9 +100,9 @@ def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):
 @pytest.mark.parametrize(
     ("name", "allocated", "attributed"),
     [
-        ("h100_owlv2_stack_mem", "2.71 GB", "1.79 GB"),
-        ("vllm_graph_capture_stack", "192 GB", "17.7 MB"),
-        ("v100_resnet50_mem", None, "2.79 GB"),
+        ("h100_owlv2_stack_mem", "2.52 GiB", "1.67 GiB"),
+        ("vllm_graph_capture_stack", "178 GiB", "16.9 MiB"),
+        ("v100_resnet50_mem", None, "2.60 GiB"),
     ],
 )
 def test_peaks_of_real_traces(name, allocated, attributed):

@@ -1,38 +1,43 @@
-/** Numbers as people read them: three or four digits and a unit. */
+/** Numbers as people read them, with a unit: what src/kinetoscope/display/units.py does, tested with the same values. */
 
 type Units = readonly (readonly [scale: number, name: string])[];
 type Known = number | null | undefined;
 
-const TIME_UNITS: Units = [
-  [1e9, " s"],
-  [1e6, " ms"],
-  [1e3, " µs"],
-  [1, " ns"],
+export const TIME_UNITS: Units = [
+  [1e9, "s"],
+  [1e6, "ms"],
+  [1e3, "µs"],
+  [1, "ns"],
 ];
 
 const BYTE_UNITS: Units = [
-  [2 ** 40, " TiB"],
-  [2 ** 30, " GiB"],
-  [2 ** 20, " MiB"],
-  [2 ** 10, " KiB"],
-  [1, " B"],
+  [2 ** 60, "EiB"],
+  [2 ** 50, "PiB"],
+  [2 ** 40, "TiB"],
+  [2 ** 30, "GiB"],
+  [2 ** 20, "MiB"],
+  [2 ** 10, "KiB"],
+  [1, "B"],
 ];
 
 const COUNT_UNITS: Units = [
-  [1e15, " P"],
-  [1e12, " T"],
-  [1e9, " G"],
-  [1e6, " M"],
-  [1e3, " k"],
+  [1e15, "P"],
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
 ];
+
+/** Times from here on are written in minutes and hours. */
+const CLOCK_NS = 100e9;
 
 const NONE = "–";
 
 function isNumber(value: Known): value is number {
-  return value != null && !Number.isNaN(value);
+  return value != null && Number.isFinite(value);
 }
 
-/** Three significant digits, never in powers of ten. */
+/** Three significant digits, never in powers of ten; a whole number has no decimals. */
 function digits(value: number): string {
   const size = Math.abs(value);
   return value.toFixed(size >= 99.95 || Number.isInteger(value) ? 0 : size >= 9.995 ? 1 : 2);
@@ -41,25 +46,30 @@ function digits(value: number): string {
 /** A value in the largest of some units that it reaches; in the last one, if in none. */
 function inUnits(value: Known, units: Units, last: string, after = ""): string {
   if (!isNumber(value)) return NONE;
-  if (value === 0) return "0";
   // 999.96 µs reads as 1.00 ms.
   const [scale, name] = units.find(([scale]) => Math.abs(value) >= scale * 0.9995) ?? [1, last];
-  return `${digits(value / scale)}${name}${after}`.trimEnd();
+  return `${digits(value / scale)} ${name}${after}`.trimEnd();
 }
 
-/** `1.25 ms` for 1_250_000. */
+/** `1.25 ms` for 1_250_000; `1 min 40 s` from 100 s on. */
 export function time(ns: Known): string {
-  return inUnits(ns, TIME_UNITS, " ns");
+  if (!isNumber(ns) || Math.abs(ns) < CLOCK_NS) return inUnits(ns, TIME_UNITS, "ns");
+  const seconds = Math.floor(Math.abs(ns) / 1e9 + 0.5);
+  const hours = Math.floor(seconds / 3600);
+  const two = (value: number) => String(value).padStart(2, "0");
+  const minutes = Math.floor(seconds / 60) % 60;
+  const text = hours ? `${hours} h ${two(minutes)} min` : `${minutes} min ${two(seconds % 60)} s`;
+  return ns < 0 ? `-${text}` : text;
 }
 
 /** `1.25 MiB` for 1_310_720. */
 export function bytes(count: Known): string {
-  return inUnits(count, BYTE_UNITS, " B");
+  return inUnits(count, BYTE_UNITS, "B");
 }
 
 /** `1.23 G` for 1_230_000_000, with a unit behind it such as `FLOP`. */
 export function scaled(value: Known, unit = ""): string {
-  return inUnits(value, COUNT_UNITS, " ", unit);
+  return inUnits(value, COUNT_UNITS, "", unit);
 }
 
 /** `1,234,567`: a count, exactly. */
@@ -67,6 +77,7 @@ export function count(value: Known): string {
   return isNumber(value) ? value.toLocaleString("en-US", { maximumFractionDigits: 2 }) : NONE;
 }
 
+/** `28.7 %`, or `<0.1 %`. */
 export function percent(value: Known): string {
   if (!isNumber(value)) return NONE;
   if (value > 0 && value < 0.05) return "<0.1 %";

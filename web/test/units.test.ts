@@ -1,29 +1,31 @@
+import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import * as units from "../src/units";
 
-test.each([
-  [0, "0"],
-  [1, "1 ns"],
-  [999, "999 ns"],
-  [1_000, "1 µs"],
-  [1_234, "1.23 µs"],
-  [12_345, "12.3 µs"],
-  [999_960, "1.00 ms"],
-  [123_456_789, "123 ms"],
-  [61e9, "61 s"],
-  [null, "–"],
-  [Number.NaN, "–"],
-])("%s ns is shown as %s", (ns, text) => {
-  expect(units.time(ns)).toBe(text);
+type Vectors = Record<"time" | "bytes" | "operations" | "percent" | "count", [number, string][]>;
+
+// Written and checked by tests/support/unit_vectors.py: what is printed in a terminal and in a notebook.
+const vectors: Vectors = JSON.parse(readFileSync("../tests/golden/units.json", "utf-8"));
+
+const shown: Record<keyof Vectors, (value: number) => string> = {
+  time: units.time,
+  bytes: units.bytes,
+  operations: (value) => units.scaled(value, "FLOP"),
+  percent: units.percent,
+  count: units.count,
+};
+
+test.each(Object.keys(shown) as (keyof Vectors)[])("%s is shown as it is everywhere else", (kind) => {
+  expect(vectors[kind].length).toBeGreaterThan(5);
+  for (const [value, text] of vectors[kind]) expect(shown[kind](value), `${kind} ${value}`).toBe(text);
 });
 
-test.each([
-  [0, "0"],
-  [1_023, "1023 B"],
-  [1_536, "1.50 KiB"],
-  [-3 * 2 ** 30, "-3 GiB"],
-])("%s bytes are shown as %s", (count, text) => {
-  expect(units.bytes(count)).toBe(text);
+test("what is not there is a dash", () => {
+  for (const value of [null, undefined, Number.NaN, Number.POSITIVE_INFINITY]) {
+    expect(units.time(value)).toBe("–");
+    expect(units.bytes(value)).toBe("–");
+    expect(units.percent(value)).toBe("–");
+  }
 });
 
 test("a column is shown in its unit and headed without it", () => {

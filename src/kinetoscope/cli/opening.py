@@ -81,7 +81,7 @@ class ReadingBar:
         self._shown = Progress(
             TextColumn("reading {task.description}"),
             BarColumn(),
-            DownloadColumn(),
+            DownloadColumn(binary_units=True),
             TextColumn("{task.fields[events]}"),
             console=self._printer,
             transient=True,

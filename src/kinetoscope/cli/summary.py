@@ -403,7 +403,7 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
         if work.flops is not None:
             rate = work.flops * 1e9 / recorded_ns if recorded_ns else 0.0
             counted = f"{units.operations(work.flops)}, {units.operations(rate)}/s; known for "
-            counted += f"{work.covered_percent:.1f} % of the operators' time"
+            counted += f"{units.percent(work.covered_percent)} of the operators' time"
         lines += fold("", counted, width)
     for note in finished.notes:
         lines += fold("", f"note: {note}", width, style="yellow")[:3]

@@ -149,9 +149,9 @@ def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
         if name == "bytes" or name.endswith("_bytes"):
             return ["" if value is None else units_module.size(value) for value in values]
         if name.endswith("_percent"):
-            return ["" if value is None else f"{value:.1f} %" for value in values]
+            return ["" if value is None else units_module.percent(value) for value in values]
         if name in _COUNTS:
-            return ["" if value is None else f"{value:,}" for value in values]
+            return ["" if value is None else units_module.number(value) for value in values]
     return [_cell(value) for value in values]
 
 
@@ -164,7 +164,7 @@ def _cell(value: object) -> str:
     if isinstance(value, int | Decimal):
         return str(value)
     if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+        return units_module.number(value)
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     # Control characters would move the cursor, and half a surrogate pair cannot be written.
     return "".join(

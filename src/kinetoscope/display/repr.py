@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kinetoscope.display.units import duration
+
 if TYPE_CHECKING:
     import rich.table
 
@@ -19,7 +21,7 @@ def facts(trace: TraceData) -> dict[str, str]:
     allocations = len(trace.columns("allocations"))
     if allocations:
         known["allocations and frees"] = f"{allocations:,}"
-    known["duration"] = duration_text(trace.duration_ns)
+    known["duration"] = duration(trace.duration_ns)
     if "process" in trace.info:
         known["process"] = str(trace.info["process"])
     if trace.path is not None:
@@ -54,11 +56,3 @@ def rich_table(trace: TraceData) -> rich.table.Table:
         # As Text, so that square brackets in a path are not taken for markup.
         table.add_row(name, Text(value))
     return table
-
-
-def duration_text(duration_ns: int) -> str:
-    """Say a duration in a unit that fits it."""
-    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
-        if duration_ns >= size:
-            return f"{duration_ns / size:.3f} {unit}"
-    return f"{duration_ns} ns"

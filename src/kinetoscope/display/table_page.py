@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.display import units
 from kinetoscope.display.html import Cell, note, page, table
-from kinetoscope.display.repr import duration_text
-from kinetoscope.display.torch_units import size_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,24 +31,24 @@ def table_html(found: pyarrow.Table) -> str | None:
     own = found.schema.metadata or {}
     if b"table" not in own or b"row" not in own:
         return None
-    units, headings, left = [], [], []
+    units_of, headings, left = [], [], []
     for place, column in enumerate(found.schema):
         said = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
         named = column.name in _NUMBERS_THAT_NAME and not said.get("unit")
-        units.append(_NAME if named else said.get("unit", ""))
+        units_of.append(_NAME if named else said.get("unit", ""))
         headings.append(Cell(column.name, said.get("meaning", "")))
         if str(column.type).startswith(("string", "dictionary", "large_string")):
             left.append(place)
     # Column by column, since nobody keeps a program from naming two alike.
     columns = [column.to_pylist() for column in found.slice(0, ROWS).columns]
     rows = [
-        [_cell(value, unit) for value, unit in zip(row, units, strict=True)]
+        [_cell(value, unit) for value, unit in zip(row, units_of, strict=True)]
         for row in zip(*columns, strict=True)
     ]
     shown = (
         f"the first {len(rows)} of {found.num_rows:,} rows"
         if found.num_rows > len(rows)
-        else f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
+        else units.count(len(rows), "row")
     )
     return page(note(f"{own[b'table'].decode()}: {shown}"), table(headings, rows, left=left))
 
@@ -63,12 +62,9 @@ def _cell(value: Any, unit: str) -> Cell:
     if unit == _NAME or unit.startswith("row of "):
         return Cell(str(value))
     if unit == "ns":
-        return Cell(duration_text(round(value)), f"{value:,} ns")
+        return Cell(units.duration(value), f"{value:,} ns")
     if unit == "bytes":
-        return Cell(size_text(round(value)), f"{value:,} bytes")
+        return Cell(units.size(value), f"{value:,} bytes")
     if unit == "%":
-        return Cell(f"{value:.1f}", f"{value} %", value / 100)
-    return Cell(
-        f"{value:,}" if isinstance(value, int) else f"{value:,.4g}",
-        str(value) if isinstance(value, float) else "",
-    )
+        return Cell(units.percent(value), f"{value} %", value / 100)
+    return Cell(units.number(value), str(value) if isinstance(value, float) else "")

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.display import units
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
-from kinetoscope.display.repr import duration_text, facts
-from kinetoscope.display.torch_units import size_text
+from kinetoscope.display.repr import facts
 from kinetoscope.tables.host.breakdown import HostShares, StepTime, busiest_places, host_shares
 from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
@@ -72,7 +72,7 @@ def _facts(trace: TraceData, title: str) -> str:
     known = facts(trace)
     said = [known["duration"], *(_many(known[name], name) for name in _SAID if name in known)]
     if processes := len(trace.columns("processes")):
-        said.insert(1, "1 process" if processes == 1 else f"{processes:,} processes")
+        said.insert(1, units.count(processes, "process", "processes"))
     if "file" in known and not _TEMPORARY.search(known["file"]):
         said.append(known["file"])
     line = f"{title}: {', '.join(said)}"
@@ -95,7 +95,7 @@ def _steps(trace: TraceData) -> str:
     steps = trace.column("steps", "duration_ns")[of_first].tolist()
     if len(steps) < 2:
         return ""
-    said = f"{len(steps):,} steps: {duration_text(min(steps))} to {duration_text(max(steps))}, median {duration_text(round(median(steps)))}"
+    said = f"{units.count(len(steps), 'step')}: {units.duration(min(steps))} to {units.duration(max(steps))}, median {units.duration(median(steps))}"
     said += f" (of {whose})" if whose else ""
     return f"<div>{columns_chart(steps, said)}</div>{note(said)}"
 
@@ -114,7 +114,7 @@ def _processes(trace: TraceData, rows: int) -> str:
             str(tree[at]["pid"]),
             str(tree[at]["rank"]) if tree[at]["rank"] >= 0 else "–",
             _time(worked[at], _whole_ns(places, tree[at])),
-            _percent(worked[at], _whole_ns(places, tree[at])),
+            units.percent(worked[at], _whole_ns(places, tree[at])),
             _time(_whole_ns(places, tree[at])),
         ]
         for at in sorted(largest[:rows])
@@ -143,7 +143,7 @@ def _operators(trace: TraceData, rows: int) -> str:
         [
             Cell(row["name"], row["kind"]),
             _time(row["self_ns"], shares.whole_ns),
-            _percent(row["self_ns"], shares.whole_ns),
+            units.percent(row["self_ns"], shares.whole_ns),
             f"{row['count']:,}",
             _time(round(row["self_ns"] / row["count"])),
             *([_time(beside[row["name"], row["kind"]]["device_self_ns"])] if on_device else []),
@@ -163,7 +163,7 @@ def _ranges(trace: TraceData, rows: int) -> str:
         [
             row["name"],
             _time(row["total_ns"], shares.whole_ns),
-            _percent(row["total_ns"], shares.whole_ns),
+            units.percent(row["total_ns"], shares.whole_ns),
             _time(row["self_ns"]),
             f"{row['count']:,}",
         ]
@@ -190,7 +190,7 @@ def _modules(trace: TraceData, rows: int) -> str:
             f"{'  ' * row['depth']}{row['path']}",
             row["class"] or "",
             _time(row["total_ns"], shares.whole_ns),
-            _percent(row["total_ns"], shares.whole_ns),
+            units.percent(row["total_ns"], shares.whole_ns),
             _time(row["forward_ns"]),
             _time(row["backward_ns"]),
         ]
@@ -215,7 +215,7 @@ def _lines(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
             Cell(f"{place_of(row['file'])}:{row['line']}", row["file"]),
             _source(row["file"], row["line"]) or row["function"] or "",
             _time(row["self_ns"], shares.whole_ns),
-            _percent(row["self_ns"], shares.whole_ns),
+            units.percent(row["self_ns"], shares.whole_ns),
         ]
         for row in found[:rows]
     ]
@@ -241,7 +241,7 @@ def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
             row["module"] or "",
             Cell(_short(row["line"], place_of), row["line"] or ""),
             Cell(
-                size_text(row["bytes"]),
+                units.size(row["bytes"]),
                 f"{row['bytes']:,} bytes",
                 row["bytes"] / top.attributed_bytes if top.attributed_bytes else 0.0,
             ),
@@ -249,9 +249,11 @@ def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
         ]
         for row in found.slice(0, rows).to_pylist()
     ]
-    caption = f"Memory at its peak on {top.device}: {size_text(top.bytes)} after {duration_text(top.time_ns)}"
+    caption = (
+        f"Memory at its peak on {top.device}: {units.size(top.bytes)} after {units.duration(top.time_ns)}"
+    )
     if top.attributed_bytes < top.bytes:
-        caption += f", of which at most {size_text(top.attributed_bytes)} is attributed"
+        caption += f", of which at most {units.size(top.attributed_bytes)} is attributed"
     headings = ["operator", "category", "module", "line", "bytes", "blocks"]
     return table(headings, body, left=(0, 1, 2, 3), caption=caption) + _rest(
         found.num_rows, rows, "memory_peak"
@@ -285,17 +287,12 @@ def _time(time_ns: int | None, whole_ns: int = 0) -> Cell:
     if time_ns is None:
         return Cell("–")
     share = time_ns / whole_ns if whole_ns > 0 else 0.0
-    return Cell(duration_text(time_ns), f"{time_ns:,} ns", share) if time_ns else Cell("–")
+    return Cell(units.duration(time_ns), f"{time_ns:,} ns", share) if time_ns else Cell("–")
 
 
 def _bytes(size: int | None) -> Cell:
     """A size, exact when pointed at."""
-    return Cell(size_text(size), f"{size:,} bytes") if size else Cell("–")
-
-
-def _percent(part: Any, whole: int) -> str:
-    """A share."""
-    return f"{100 * part / whole:.1f} %" if whole > 0 else "–"
+    return Cell(units.size(size), f"{size:,} bytes") if size else Cell("–")
 
 
 def _rest(have: int, shown: int, name: str) -> str:

@@ -1,10 +1,16 @@
-"""Numbers as people read and write them."""
+"""Times, bytes, counts and shares as people read and write them: the one place that formats them.
+
+Tables that stand in for torch's have torch's own format, which is in `kinetoscope.display.torch_units`.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import re
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 
 from kinetoscope._errors import ArgumentError
@@ -12,70 +18,84 @@ from kinetoscope._errors import ArgumentError
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _LONGEST_RANGE = 10_000_000
-_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+# Times from here on are written in minutes and hours.
+_CLOCK_NS = 100e9
+_BYTES = tuple((2.0**power, unit) for power, unit in (
+    (60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B"),
+))  # fmt: skip
+_COUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_POWERS = " KMGT"
+_NONE = "–"
+# Enough digits for any float.
+_EXACT = Context(prec=400)
+
+# `size` for pages that stand alone; the viewer's page has its own in web/src/units.ts. All are tested with the same values.
+SIZE_SCRIPT = """  function size(bytes) {
+    var units = UNITS, at = 0;
+    while (at < units.length - 1 && Math.abs(bytes) < units[at][0] * 0.9995) at++;
+    var value = bytes / units[at][0], large = Math.abs(value);
+    return value.toFixed(large >= 99.95 || value % 1 === 0 ? 0 : large >= 9.995 ? 1 : 2) + " " + units[at][1];
+  }
+""".replace("UNITS", json.dumps(_BYTES))
 
 
 def duration(ns: float) -> str:
-    """Write a duration with three digits: `1.23 s`, `45.6 ms`, `789 µs`, `12 ns`."""
-    size = abs(ns)
-    if size >= 100e9:
-        seconds = round(size / 1e9)
-        hours, minutes = divmod(seconds // 60, 60)
-        text = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds % 60:02} s"
-        return f"-{text}" if ns < 0 else text
-    for unit, ns_in_unit in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if size >= 0.9995 * ns_in_unit:
-            return f"{_three_digits(ns / ns_in_unit)} {unit}"
-    return f"{ns:.0f} ns"
+    """Write a time with three digits: `1.23 s`, `45.6 ms`, `789 µs`, `12 ns`; from 100 s on `1 min 40 s`."""
+    if abs(ns) < _CLOCK_NS or not math.isfinite(ns):
+        return _in_units(ns, _TIMES, "ns")
+    seconds = math.floor(abs(ns) / 1e9 + 0.5)
+    hours, minutes = divmod(seconds // 60, 60)
+    text = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds % 60:02} s"
+    return f"-{text}" if ns < 0 else text
 
 
 def size(count_bytes: float) -> str:
-    """Write a number of bytes with three digits: `1.23 GB`, `45.6 MB`, `789 B`; 1 MB is a million bytes."""
-    for unit, bytes_in_unit in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(count_bytes) >= 0.9995 * bytes_in_unit:
-            return f"{_three_digits(count_bytes / bytes_in_unit)} {unit}"
-    return f"{count_bytes:.0f} B"
+    """Write a number of bytes with three digits: `1.23 GiB`, `45.6 MiB`, `789 B`; 1 KiB is 1024 bytes."""
+    return _in_units(count_bytes, _BYTES, "B")
 
 
 def operations(flops: float) -> str:
     """Write a number of floating-point operations with three digits: `1.23 TFLOP`, `45.6 GFLOP`, `789 FLOP`."""
-    for unit, flops_in_unit in (
-        ("PFLOP", 1e15),
-        ("TFLOP", 1e12),
-        ("GFLOP", 1e9),
-        ("MFLOP", 1e6),
-        ("kFLOP", 1e3),
-    ):
-        if flops >= 0.9995 * flops_in_unit:
-            return f"{_three_digits(flops / flops_in_unit)} {unit}"
-    return f"{flops:.0f} FLOP"
+    return _in_units(flops, _COUNTS, "", "FLOP")
 
 
-def count(number: int, noun: str, plural: str | None = None) -> str:
+def number(value: float) -> str:
+    """Write a number without a unit: `1,234,567`, and four digits of one that is not whole."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+
+
+def count(amount: int, noun: str, plural: str | None = None) -> str:
     """Write how many there are of something: `1 step`, `1,234 steps`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
 
 
-def percent(part: float, whole: float) -> str:
-    """Write a share: `28.7 %`, `<0.1 %`, or a dash where there is no whole."""
-    if whole <= 0:
-        return "–"
-    share = 100 * part / whole
+def percent(part: float, whole: float = 100.0) -> str:
+    """Write a share, of 100 unless told otherwise: `28.7 %`, `<0.1 %`, or a dash where there is no whole."""
+    if whole <= 0 or not math.isfinite(part):
+        return _NONE
+    share = 100.0 * part / whole
     if 0 < share < 0.05:
         return "<0.1 %"
-    return f"{share:.1f} %"
+    return f"{_rounded(share, 0 if share >= 99.95 or share == 0 else 1)} %"
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes such as `64M`; K, M and G are thousands, millions and billions.
+    """Read a number of bytes such as `64MB` or `64MiB`; `64M` and `64MB` are 64,000,000 bytes, `64MiB` is 64 * 1024 * 1024.
 
     Raises:
         ArgumentError: It is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
-    if found is None or (number := int(float(found[1]) * _SIZES[found[2].upper()])) <= 0:
-        raise ArgumentError(f"{text!r} is no size: write a number of bytes such as 64M or 2G.")
-    return number
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", text.strip(), re.IGNORECASE | re.ASCII)
+    base = 1024 if found and found[3] else 1000
+    if (
+        found is None
+        or (amount := int(float(found[1]) * base ** _POWERS.index((found[2] or " ").upper()))) <= 0
+    ):
+        raise ArgumentError(f"{text!r} is no size: write a number of bytes such as 64M, 64MiB or 2G.")
+    return amount
 
 
 def parse_duration(text: str) -> int:
@@ -144,7 +164,22 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BLOCKS[min(7, int(8 * max(0.0, height) / top))] for height in heights)
 
 
-def _three_digits(number: float) -> str:
-    """Write a number from 1 to 999 with three significant digits."""
-    size = abs(number)
-    return f"{number:.2f}" if size < 9.995 else f"{number:.1f}" if size < 99.95 else f"{number:.0f}"
+def _in_units(value: float, units: Sequence[tuple[float, str]], last: str, after: str = "") -> str:
+    """Write a value in the largest of some units that it reaches; in the last one, if in none."""
+    if not math.isfinite(value):
+        return _NONE
+    # 999.96 µs reads as 1.00 ms.
+    scale, name = next((unit for unit in units if abs(value) >= unit[0] * 0.9995), (1.0, last))
+    return f"{_three_digits(float(value) / scale)} {name}{after}"
+
+
+def _three_digits(value: float) -> str:
+    """Write a number with three significant digits, never in powers of ten; a whole one has no decimals."""
+    large = abs(value)
+    return _rounded(value, 0 if large >= 99.95 or value.is_integer() else 1 if large >= 9.995 else 2)
+
+
+def _rounded(value: float, decimals: int) -> str:
+    """Write a number with so many decimals. Halves are rounded away from zero, as in the viewer's page."""
+    step = Decimal(1).scaleb(-decimals)
+    return f"{Decimal(value).quantize(step, ROUND_HALF_UP, _EXACT):f}"

@@ -22,6 +22,7 @@ from kinetoscope._errors import MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
 from kinetoscope.collect.session.metadata import ranked
 from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.display import units
 from kinetoscope.integrations.trainers import Driven, DrivenFace, asked, checked_name
 from kinetoscope.torch_events import arguments as arguments_module
 
@@ -275,7 +276,9 @@ class KinetoscopeProfiler(DrivenFace):
         lines = [f"{str(self._stage).upper()} Kinetoscope"]
         if steps:
             usual_ns = sorted(step["duration_ns"] for step in steps)[len(steps) // 2]
-            lines.append(f"steps {steps[0]['number']} to {steps[-1]['number']}, {usual_ns / 1e6:.2f} ms each")
+            lines.append(
+                f"steps {steps[0]['number']} to {steps[-1]['number']}, {units.duration(usual_ns)} each"
+            )
         lines += [f"trace: {path}" for path in self.saved_traces[self._saved_before :]]
         lines.append(session.key_averages().table(sort_by=self._sort_by, row_limit=self._row_limit))
         return "\n".join(lines)

@@ -12,7 +12,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut
-from kinetoscope.display.repr import duration_text
+from kinetoscope.display import units
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.trace.tables import TABLES, definition
@@ -198,7 +198,7 @@ class Trace(TraceData):
         lasted_ns = self.duration_ns
         if start > 0 and start >= lasted_ns:
             raise ArgumentError(
-                f"the window starts at {duration_text(start)}, but the trace is only {duration_text(lasted_ns)} long"
+                f"the window starts at {units.duration(start)}, but the trace is only {units.duration(lasted_ns)} long"
             )
         # What happens at the very end belongs to a window that reaches it.
         limit = ENDLESS_NS if end >= lasted_ns else end

@@ -74,8 +74,10 @@ export function marks(durations: Durations, room: number): { at: number; text: s
 
 /** `20 µs`: a round duration has no digits to spare. */
 function round(ns: number): string {
-  const [number = "", unit = ""] = units.time(ns).split(" ");
-  return `${Number.parseFloat(number)} ${unit}`;
+  return units
+    .time(ns)
+    .replace(/\.0+ /, " ")
+    .replace(/(\.\d*[1-9])0+ /, "$1 ");
 }
 
 /** The bar that an address names by its edges. */

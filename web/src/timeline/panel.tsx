@@ -199,6 +199,5 @@ function LinkRow(props: { link: Link; timeline: Timeline }) {
 
 function share(part: number, whole: number): string {
   if (whole <= 0) return "";
-  const percent = (100 * part) / whole;
-  return percent > 0 && percent < 0.05 ? " · < 0.1 %" : ` · ${units.percent(percent)}`;
+  return ` · ${units.percent((100 * part) / whole)}`;
 }

@@ -1,5 +1,6 @@
 /** The marks of the time axis and how moments are written. */
 
+import { TIME_UNITS } from "../units";
 import type { View } from "./view";
 
 export interface Ticks {
@@ -10,13 +11,6 @@ export interface Ticks {
   major: readonly { time: number; label: string }[];
   minor: readonly number[];
 }
-
-const UNITS = [
-  [1e9, "s"],
-  [1e6, "ms"],
-  [1e3, "µs"],
-  [1, "ns"],
-] as const;
 
 /** More decimals than this and a label is too long to be read: labels then count from a base. */
 const MOST_DECIMALS = 3;
@@ -75,7 +69,7 @@ function leading(step: number): number {
 }
 
 function unitFor(ns: number): readonly [number, string] {
-  return UNITS.find(([unit]) => ns >= unit) ?? [1, "ns"];
+  return TIME_UNITS.find(([unit]) => ns >= unit) ?? [1, "ns"];
 }
 
 function decimals(step: number, unit: number): number {

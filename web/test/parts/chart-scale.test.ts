@@ -85,5 +85,5 @@ it("values read with their unit", () => {
     reading(12.34, "%"),
     reading(236.46, "W"),
     reading(null, "W"),
-  ]).toEqual(["1 MiB", "0/s", "12.3 %", "236 W", "–"]);
+  ]).toEqual(["1 MiB", "0 B/s", "12.3 %", "236 W", "–"]);
 });

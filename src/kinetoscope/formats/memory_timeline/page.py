@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.display.units import SIZE_SCRIPT, duration, percent, size
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
 from kinetoscope.tables.memory.facts import judged_blocks
@@ -71,7 +72,8 @@ th.number, .number { text-align: right; white-space: nowrap; font-variant-numeri
 .share i { display: block; height: 4px; border-radius: 2px; min-width: 1px; }
 """
 
-SCRIPT = """
+SCRIPT = (
+    """
 (function () {
   var data = JSON.parse(document.getElementById("data").textContent);
   var figure = document.getElementById("chart"), svg = figure.querySelector("svg");
@@ -80,17 +82,11 @@ SCRIPT = """
   var areas = document.getElementById("areas"), ticks = document.getElementById("ticks");
   var left = +svg.dataset.left, right = +svg.dataset.right, bottom = +svg.dataset.bottom, top = +svg.dataset.top;
   var whole = [areas.innerHTML, ticks.innerHTML], from = 0, until = data.end_ns, pressed = null;
-  function size(bytes) {
-    var units = ["GiB", "MiB", "KiB"];
-    for (var i = 0; i < 3; i++) {
-      var unit = Math.pow(1024, 3 - i);
-      if (bytes >= unit) return (bytes / unit).toFixed(2) + " " + units[i];
-    }
-    return bytes + " B";
-  }
-  function time(ns) {
+"""
+    + SIZE_SCRIPT
+    + """  function time(ns) {
     if (ns >= 1e9) return (ns / 1e9).toFixed(4) + " s";
-    return ns >= 1e6 ? (ns / 1e6).toFixed(3) + " ms" : (ns / 1e3).toFixed(1) + " us";
+    return ns >= 1e6 ? (ns / 1e6).toFixed(3) + " ms" : (ns / 1e3).toFixed(1) + " µs";
   }
   function after(ns) {
     var low = 0, high = data.time_ns.length;
@@ -184,6 +180,7 @@ SCRIPT = """
   });
 })();
 """
+)
 
 
 # The picture of memory over time: areas by category, one on the other, as SVG.
@@ -247,14 +244,6 @@ def _highest(
     return np.union1d(rows[order[first]], rows[-1:])
 
 
-def amount(size_bytes: int) -> str:
-    """Return a number of bytes in the largest binary unit that leaves at least 1."""
-    for power, unit in ((6, "EiB"), (5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size_bytes >= 1024**power:
-            return f"{size_bytes / 1024**power:.2f} {unit}"
-    return f"{size_bytes} B"
-
-
 def curve_of(changes: Changes, category: NDArray[np.uint8], duration_ns: int) -> Curve:
     """Choose what to show: of all that happens within a column of the picture the moment of its highest total.
 
@@ -306,7 +295,7 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
         y = _y(tick, top)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(
-            f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{amount(tick)}</text>'
+            f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{size(tick)}</text>'
         )
     x = _LEFT + curve.time_ns / curve.duration_ns * _COLUMNS
     below = np.zeros(len(total))
@@ -355,7 +344,7 @@ def _mark(peak_ns: int, highest: int, top: int, duration_ns: int) -> str:
         f'<g id="peak" data-ns="{peak_ns}"><line class="peak" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{HEIGHT - _BOTTOM}"/>'
         f'<circle class="peak" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
         f'<text class="peak" x="{x - 8 if right else x + 8:.1f}" y="{_TOP - 12}" '
-        f'text-anchor="{"end" if right else "start"}">peak {amount(highest)}</text></g>'
+        f'text-anchor="{"end" if right else "start"}">peak {size(highest)}</text></g>'
     )
 
 
@@ -386,9 +375,9 @@ def _time_ticks(duration_ns: int) -> list[int]:
 
 def _axis_time(time_ns: int, duration_ns: int) -> str:
     """A time in the unit that suits the whole axis."""
-    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if duration_ns >= 5 * size:
-            return f"{time_ns / size:g} {unit}" if time_ns else "0"
+    for unit, scale in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if duration_ns >= 5 * scale:
+            return f"{time_ns / scale:g} {unit}" if time_ns else "0"
     return f"{time_ns} ns" if time_ns else "0"
 
 
@@ -460,20 +449,20 @@ def _facts(trace: TraceData, device: int, at: Peak | None, curve: Curve) -> str:
     if at is None:
         return _fact("nothing", "No memory of this device was allocated while recording.")
     steps = trace.column("steps", "number")
-    where = f"after {_time_text(at.time_ns)}" + (f", in step {int(steps[at.step])}" if at.step >= 0 else "")
+    where = f"after {duration(at.time_ns)}" + (f", in step {int(steps[at.step])}" if at.step >= 0 else "")
     before, end = int(curve.before_bytes), int(curve.end_bytes)
     allocations = int((changes_of(trace, device).action == CREATE).sum())
     told = allocator_peak(trace, *blocks_of(trace).devices[device])
     counted = [
-        _fact(amount(size), f"{what} at most, as the allocator counted")
-        for size, what in ((told.allocated_bytes, "allocated"), (told.reserved_bytes, "reserved"))
-        if size >= max(at.bytes, 1)
+        _fact(size(counted_bytes), f"{what} at most, as the allocator counted")
+        for counted_bytes, what in ((told.allocated_bytes, "allocated"), (told.reserved_bytes, "reserved"))
+        if counted_bytes >= max(at.bytes, 1)
     ]
     return "".join([
         *counted,
-        _fact(amount(at.bytes), f"{'attributed at the peak' if counted else 'peak'}, {where}"),
-        _fact(amount(before), "there before the recording"),
-        _fact(amount(end), "live at the end"),
+        _fact(size(at.bytes), f"{'attributed at the peak' if counted else 'peak'}, {where}"),
+        _fact(size(before), "there before the recording"),
+        _fact(size(end), "live at the end"),
         _fact(f"{allocations:,}", "allocations"),
     ])  # fmt: skip
 
@@ -504,7 +493,7 @@ def _categories(trace: TraceData, at: Peak | None) -> str:
         if counts[category]:
             cells = [
                 _category_cell(CATEGORY_NAMES[category], category),
-                _number(amount(int(sums[category]))),
+                _number(size(int(sums[category]))),
                 _bar(int(sums[category]), total, category),
                 _number(f"{int(counts[category]):,}"),
             ]
@@ -517,12 +506,12 @@ def _holders_about(trace: TraceData, at: Peak | None) -> str:
     if at is None:
         return ""
     judged, live = judged_blocks(trace), live_at(trace, at)
-    size = judged.blocks.bytes[live]
-    known = int(size[judged.category[live] != MemoryCategory.UNKNOWN].sum())
-    placed = int(size[judged.module[live] >= 0].sum())
+    held = judged.blocks.bytes[live]
+    known = int(held[judged.category[live] != MemoryCategory.UNKNOWN].sum())
+    placed = int(held[judged.module[live] >= 0].sum())
     return (
-        f"Blocks that were live at the peak, by what they are for, module, operator and line. {100 * known / at.bytes:.1f} % "
-        f"of the bytes have a category, {100 * placed / at.bytes:.1f} % a module."
+        f"Blocks that were live at the peak, by what they are for, module, operator and line. {percent(known, at.bytes)} "
+        f"of the bytes have a category, {percent(placed, at.bytes)} a module."
     )
 
 
@@ -536,7 +525,7 @@ def _holders(trace: TraceData, device: str, at: Peak | None) -> str:
         category = numbers[row["category"]]
         stack = "\n".join(reversed((row["stack"] or "").split(";")))
         cells = [
-            _number(amount(row["bytes"])),
+            _number(size(row["bytes"])),
             _bar(row["bytes"], total, category),
             _category_cell(row["category"], category),
             f"<td>{escape(row['module'] or '')}</td>",
@@ -579,7 +568,7 @@ def _bar(part: int, whole: int, category: MemoryCategory) -> str:
     """A cell with a share as a number and as a bar."""
     share = 100 * part / whole if whole else 0.0
     return (
-        f'<td class="share"><span>{share:.1f} %</span>'
+        f'<td class="share"><span>{percent(part, whole)}</span>'
         f'<i style="width:{share:.2f}%;background:{COLOURS[category]}"></i></td>'
     )
 
@@ -588,11 +577,3 @@ def _short(line: str) -> str:
     """A source line without the folders of its file."""
     place, colon, function = line.partition("): ")
     return place.replace("\\", "/").rsplit("/", 1)[-1] + colon + function
-
-
-def _time_text(time_ns: int) -> str:
-    """A time with its unit."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if time_ns >= size:
-            return f"{time_ns / size:.2f} {unit}"
-    return f"{max(time_ns, 0)} ns"

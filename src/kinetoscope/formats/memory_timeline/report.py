@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.formats.memory_timeline.page import amount, page
+from kinetoscope.display.units import duration, percent, size
+from kinetoscope.formats.memory_timeline.page import page
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
 from kinetoscope.storage.whole_file import replaced
@@ -57,7 +58,7 @@ def write_memory_report(
         place = find_device(trace, None)
     lines = [f"Out of memory: {failure.strip()}", ""]
     if wanted_bytes is not None:
-        lines.append(f"asked for    {amount(wanted_bytes)}")
+        lines.append(f"asked for    {size(wanted_bytes)}")
     if where is not None:
         lines.append(f"at           {where}")
     lines += _last_operator(trace)
@@ -102,20 +103,20 @@ def _memory(trace: TraceData, place: int) -> list[str]:
         return [f"No tensor memory of {name} was allocated while recording."]
     judged, live = judged_blocks(trace), live_at(trace, at)
     end_bytes = int(changes_of(trace, place).total_bytes[-1])
-    when = f"{at.time_ns / 1e6:.1f} ms after the start"
+    when = f"{duration(at.time_ns)} after the start"
     allocated = allocator_peak(trace, *blocks_of(trace).devices[place]).allocated_bytes
     lines = []
     if allocated > at.bytes:
-        lines.append(f"Allocated on {name}: {amount(allocated)} at the peak. The trace can attribute:")
+        lines.append(f"Allocated on {name}: {size(allocated)} at the peak. The trace can attribute:")
     lines += [
-        f"Tensors on {name}: {amount(at.bytes)} at the peak, {when}; {amount(end_bytes)} at the end.",
+        f"Tensors on {name}: {size(at.bytes)} at the peak, {when}; {size(end_bytes)} at the end.",
         "",
         "At the peak, by category",
     ]
     sums = np.zeros(len(MemoryCategory), dtype=np.int64)
     np.add.at(sums, judged.category[live], judged.blocks.bytes[live])
     lines += [
-        f"  {amount(int(sums[category])):>12}  {100 * int(sums[category]) / at.bytes:5.1f} %  {CATEGORY_NAMES[category]}"
+        f"  {size(int(sums[category])):>12}  {percent(int(sums[category]), at.bytes):>7}  {CATEGORY_NAMES[category]}"
         for category in np.argsort(-sums, kind="stable")
         if sums[category]
     ]
@@ -124,7 +125,7 @@ def _memory(trace: TraceData, place: int) -> list[str]:
         parts = [row["module"], row["operator"], row["line"]]
         told = printable(", ".join(part for part in parts if part)) or "-"
         lines.append(
-            f"  {amount(row['bytes']):>12}  {row['peak_percent']:5.1f} %  {row['category']:<15}  {told}"
+            f"  {size(row['bytes']):>12}  {percent(row['peak_percent']):>7}  {row['category']:<15}  {told}"
             + (f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else "")
         )
     return lines

@@ -101,7 +101,11 @@ def limits_of(marks: Sequence[Mapping[str, Any]], positional: Sequence[Sequence[
 
 
 def _number(name: str, value: Any) -> float:
-    """Check a limit: a whole number from 0 on, or a time above 0."""
+    """Check a limit: a whole number from 0 on, or a time above 0; bytes may be a text such as `64MiB`."""
+    if name == "max_peak_bytes" and isinstance(value, str):
+        from kinetoscope.display.units import parse_size
+
+        return parse_size(value)
     fraction = name in _FRACTIONS
     fits = isinstance(value, int | float if fraction else int) and not isinstance(value, bool)
     if fits and (0 < value < float("inf") if fraction else value >= 0):

@@ -13,6 +13,7 @@ import numpy as np
 import kinetoscope
 from kinetoscope import _core
 from kinetoscope._errors import StateError
+from kinetoscope.display import units
 from kinetoscope.integrations.pytest.limits import WARMUP
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK, OPTIMIZER
@@ -226,7 +227,7 @@ def _counted(trace: Trace, rows: Rows, noun: str) -> _Measured:
     ones = np.ones(len(rows), dtype=np.int64)
     return _Measured(
         len(rows),
-        lambda allowed: f"{_many(len(rows), noun)} ran, {len(rows) - allowed:,.0f} too many",
+        lambda allowed: f"{units.count(len(rows), noun)} ran, {len(rows) - allowed:,.0f} too many",
         lambda: _places(trace, ones, spans["name"][rows], rows, ("calls", noun), "{:,.0f}".format),
     )
 
@@ -241,17 +242,17 @@ def _step_ms(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
         duration_ns = own["duration_ns"][first:]
     if len(duration_ns) == 0:
         raise StateError(
-            f"{WARMUP}={first} leaves no step to be looked at: the trace has {_many(len(own), 'step')}"
+            f"{WARMUP}={first} leaves no step to be looked at: the trace has {units.count(len(own), 'step')}"
         )
     worst = int(np.argmax(duration_ns))
-    took_ms = float(duration_ns[worst]) / 1e6
+    took_ns = int(duration_ns[worst])
 
     def sentence(allowed: float) -> str:
-        over = f"took {took_ms:,.3g} ms, {took_ms - allowed:,.3g} ms too long"
+        over = f"took {units.duration(took_ns)}, {units.duration(took_ns - allowed * 1e6)} too long"
         if len(own) == 0:
             return f"the test, which marks no steps, {over}"
         late = int((duration_ns > allowed * 1e6).sum())
-        others = f"; the median of {_many(len(duration_ns), 'step')} is {np.median(duration_ns) / 1e6:,.3g} ms, {late:,} of them too long"
+        others = f"; the median of {units.count(len(duration_ns), 'step')} is {units.duration(np.median(duration_ns))}, {late:,} of them too long"
         if len(duration_ns) > 1:
             over += others
         if first + worst == 0 and own["source"][0] == OPTIMIZER:
@@ -269,15 +270,17 @@ def _step_ms(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
             spans["self_ns"][rows],
             spans["name"][rows],
             rows,
-            ("self ms", "operator"),
-            lambda ns: f"{ns / 1e6:,.3f}",
+            ("self", "operator"),
+            units.duration,
         )
-        outside_ms = took_ms - float(spans["self_ns"][rows].sum()) / 1e6
+        outside_ns = took_ns - int(spans["self_ns"][rows].sum())
         return (
-            [*lines, f"  {outside_ms:,.3g} ms of it were outside all operators"] if outside_ms > 0 else lines
+            [*lines, f"  {units.duration(outside_ns)} of it outside all operators"]
+            if outside_ns > 0
+            else lines
         )
 
-    return _Measured(took_ms, sentence, where)
+    return _Measured(took_ns / 1e6, sentence, where)
 
 
 def _allocations(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
@@ -293,7 +296,7 @@ def _allocations(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
     return _Measured(
         len(rows),
         lambda allowed: (
-            f"{_many(len(rows), 'block')} allocated, {_size(total)} together, {len(rows) - allowed:,.0f} too many"
+            f"{units.count(len(rows), 'block')} allocated, {units.size(total)} together, {len(rows) - allowed:,.0f} too many"
         ),
         where,
     )
@@ -313,8 +316,10 @@ def _peak_bytes(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
     def sentence(allowed: float) -> str:
         kind, index = divmod(place, 256)
         name = DeviceType(kind).name.lower() if kind in set(DeviceType) else f"device{kind}"
-        when = f"{int(blocks['time_ns'][moment]) / 1e6:,.3g} ms after the start"
-        return f"{best:,} bytes held at once on {name}{f':{index - 1}' if index else ''}, {best - allowed:,.0f} too many, {when}"
+        when = f"{units.duration(int(blocks['time_ns'][moment]))} after the start"
+        # A limit is in bytes: the exact number is what to set it to.
+        device = f"{name}:{index - 1}" if index else name
+        return f"{units.size(best)} ({best:,} bytes) held at once on {device}, {units.size(best - allowed)} too many, {when}"
 
     def where() -> list[str]:
         rows = np.arange(len(blocks))
@@ -323,7 +328,7 @@ def _peak_bytes(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
             (devices == place) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
         )
         held = np.flatnonzero(live)
-        return _memory_places(trace, blocks["bytes"][held], held, ("bytes", "operator"), "{:,.0f}".format)
+        return _memory_places(trace, blocks["bytes"][held], held, ("bytes", "operator"), units.size)
 
     return _Measured(best, sentence, where)
 
@@ -393,7 +398,9 @@ def _places(
     ]
     if len(order) > MOST_PLACES:
         rest = order[MOST_PLACES:]
-        out.append(f"  {shown(int(sums[rest].sum())):>{widths[0]}}  in {_many(len(rest), 'other place')}")
+        out.append(
+            f"  {shown(int(sums[rest].sum())):>{widths[0]}}  in {units.count(len(rest), 'other place')}"
+        )
     return out
 
 
@@ -418,16 +425,3 @@ def _cut(text: str) -> str:
     """Keep a name short enough for a table."""
     text = printable(text)
     return text if len(text) <= _WIDEST_NAME else text[: _WIDEST_NAME - 3] + "..."
-
-
-def _many(number: int, noun: str) -> str:
-    """Say how many there are of something."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _size(size_bytes: int) -> str:
-    """Say a number of bytes in words."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size_bytes >= size:
-            return f"{size_bytes / size:.3g} {unit}"
-    return f"{size_bytes} B"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope.display import units
 from kinetoscope.storage.unpacking import available_bytes
 from kinetoscope.trace.tables import definition
 from kinetoscope.trace.trace import tables_named
@@ -208,7 +209,7 @@ class Queries:
                 process.wait()
                 why = self._ended_for or "It took more memory than it may, or DuckDB broke down"
                 raise (StateError if why == STOPPED else ArgumentError)(
-                    f"{why}; queries get {self.time_s:g} s and {self.memory_bytes / (1 << 30):.2g} GiB."
+                    f"{why}; queries get {self.time_s:g} s and {units.size(self.memory_bytes)}."
                     if why != STOPPED
                     else why
                 ) from error

@@ -1,7 +1,7 @@
 """The process that runs queries for a page: takes limits upon itself, then answers one query after the other.
 
 It is started by `_sql` and talks to it through its standard input and output: a line of JSON for each query, and a
-line of JSON with the result behind it. It imports nothing else of this package.
+line of JSON with the result behind it. Of this package it imports only how numbers are written.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from kinetoscope.display import units
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,8 +40,7 @@ _ONLY_QUESTIONS = (
     "Only questions can be asked: select, with, from, describe, show, summarize or explain, one at a time."
 )
 _TOO_MUCH = (
-    "The query took more memory than the {:.2g} GiB that it may: "
-    "ask for fewer rows or columns, or add them up first."
+    "The query took more memory than the {} that it may: ask for fewer rows or columns, or add them up first."
 )
 
 # Each is set where this version of DuckDB has it; `True` for those without which nothing is run.
@@ -101,7 +102,7 @@ def _answered(asked: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any],
             body = as_csv(found) if asked["form"] == "csv" else _as_stream(found)
     except Exception as error:  # noqa: BLE001  (whatever it is, the person at the page is to read it)
         if _lacked_memory(error):
-            return {"error": _TOO_MUCH.format(memory_bytes / (1 << 30)), "last": True}, b""
+            return {"error": _TOO_MUCH.format(units.size(memory_bytes)), "last": True}, b""
         if isinstance(error, duckdb.Error | ValueError):
             return {"error": str(error)}, b""
         return {"error": f"The query could not be run ({type(error).__name__}: {error})", "last": True}, b""
