@@ -52,7 +52,7 @@ def test_a_file_of_unknown_size_is_shown_too():
     clock.now_s = 9
     shown(5_000_000, None, 3)
     shown.end()
-    assert "5.0/? MB" in written.getvalue()
+    assert "4.8/? MiB" in written.getvalue()
 
 
 def test_without_a_terminal_a_trace_is_just_opened(tmp_path, capsys):

@@ -86,7 +86,7 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "net.py:34" in text
     assert "  fc  Linear" in text
     assert "(optimizer)" in text
-    assert "peak 2.00 MB on cpu of tensors" in text
+    assert "peak 1.91 MiB on cpu of tensors" in text
     assert "lost      nothing" in text
     assert "5 records in it times 200 ns" in text
     assert "run.ktrace" in text
@@ -111,7 +111,7 @@ def test_shares_are_of_step_time_and_start_up_is_none_of_it(tmp_path):
     lines = shown(finished(tmp_path, training_trace()))
     addmm = next(line for line in lines if line.startswith("aten::addmm")).split()
     # Of the second step of 10 ms: the first one has no beginning of its own.
-    assert addmm[1:5] == ["2.00", "ms", "20.0", "%"]
+    assert addmm[1:5] == ["2", "ms", "20.0", "%"]
     text = "\n".join(lines)
     # 3 ms forward and 2 ms backward are operators, and the optimizer's range is none.
     assert "step time: operators 50.0 %, Python and other 50.0 %" in text

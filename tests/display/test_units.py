@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -98,6 +99,7 @@ def test_shares():
     assert units.percent(0, 5) == "0 %"
     assert units.percent(5, 5) == "100 %"
     assert units.percent(28.7) == "28.7 %"
+    assert units.percent(Decimal("12.5")) == "12.5 %"
     assert units.percent(float("nan")) == "–"
     assert units.percent(1, 0) == "–"
 

@@ -268,7 +268,7 @@ def test_tables_show_their_units_and_what_they_mean():
     trace = builder.build()
     shown = table_html(trace.table("ops"))
     assert "ops: 1 row<" in shown
-    assert 'title="2,500,000 ns">2.500 ms</td>' in shown
+    assert 'title="2,500,000 ns">2.50 ms</td>' in shown
     assert 'title="2,048 bytes">2.00 KB</td>' in shown
     assert "Share of all self time." in shown
     assert "aten::&lt;b&gt;" in shown

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope import StateError
+from kinetoscope import ArgumentError, StateError
 from kinetoscope.integrations.pytest.limits import limits_of
 from kinetoscope.integrations.pytest.verdict import MOST_PLACES, judge
 from tests.support.hostile import HOSTILE_NAMES
@@ -58,6 +58,20 @@ def test_the_device_that_held_most_is_the_one_told():
     # What was freed before is no part of it, nor is what another device held.
     assert [line.split() for line in lines[2:]] == [["4.88", "KiB", "aten::empty", "-", "-"]]
     assert told(builder, max_peak_bytes=5000) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"), [("64MB", 64_000_000), ("64MiB", 64 << 20), ("4096", 4096), ("2 KiB", 2048)]
+)
+def test_a_limit_of_bytes_may_have_a_unit(text, allowed):
+    assert limits_of([{"max_peak_bytes": text}]).allowed == {"max_peak_bytes": allowed}
+
+
+def test_a_limit_of_bytes_that_cannot_be_read_is_named():
+    with pytest.raises(ArgumentError, match="max_peak_bytes='much' is not valid .* '64MiB'"):
+        limits_of([{"max_peak_bytes": "much"}])
+    with pytest.raises(ArgumentError, match="max_operators='64M' is not valid"):
+        limits_of([{"max_operators": "64M"}])
 
 
 def test_allocations_are_counted_on_all_devices_and_frees_are_none():

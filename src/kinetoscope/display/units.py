@@ -73,10 +73,10 @@ def count(amount: int, noun: str, plural: str | None = None) -> str:
 
 
 def percent(part: float, whole: float = 100.0) -> str:
-    """Write a share, of 100 unless told otherwise: `28.7 %`, `<0.1 %`, or a dash where there is no whole."""
+    """Write a share of a whole, by default of 100: `28.7 %`, `<0.1 %`, or a dash where there is no whole."""
     if whole <= 0 or not math.isfinite(part):
         return _NONE
-    share = 100.0 * part / whole
+    share = 100.0 * float(part) / float(whole)
     if 0 < share < 0.05:
         return "<0.1 %"
     return f"{_rounded(share, 0 if share >= 99.95 or share == 0 else 1)} %"

@@ -105,7 +105,12 @@ def _number(name: str, value: Any) -> float:
     if name == "max_peak_bytes" and isinstance(value, str):
         from kinetoscope.display.units import parse_size
 
-        return parse_size(value)
+        try:
+            return parse_size(value)
+        except ArgumentError as error:
+            raise ArgumentError(
+                f"{name}={value!r} is not valid for the marker kinetoscope; use a number of bytes such as 65536 or '64MiB'"
+            ) from error
     fraction = name in _FRACTIONS
     fits = isinstance(value, int | float if fraction else int) and not isinstance(value, bool)
     if fits and (0 < value < float("inf") if fraction else value >= 0):
