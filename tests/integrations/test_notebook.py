@@ -269,7 +269,7 @@ def test_tables_show_their_units_and_what_they_mean():
     shown = table_html(trace.table("ops"))
     assert "ops: 1 row<" in shown
     assert 'title="2,500,000 ns">2.50 ms</td>' in shown
-    assert 'title="2,048 bytes">2.00 KB</td>' in shown
+    assert 'title="2,048 bytes">2 KiB</td>' in shown
     assert "Share of all self time." in shown
     assert "aten::&lt;b&gt;" in shown
     assert ">–</td>" in table_html(trace.table("spans"))

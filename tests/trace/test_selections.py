@@ -222,7 +222,7 @@ def test_the_rank_of_the_whole_trace_counts_for_threads_that_tell_none():
         (lambda trace: trace.window(1.5), r"start_ns is 1\.5; pass a whole number of nanoseconds"),
         (lambda trace: trace.window(-1), r"start_ns is -1; pass nanoseconds"),
         (lambda trace: trace.window(0, 2**70), "end_ns is"),
-        (lambda trace: trace.window(10**9), r"starts at 1\.000 s, but the trace is only 300 ns long"),
+        (lambda trace: trace.window(10**9), r"starts at 1 s, but the trace is only 300 ns long"),
         (lambda trace: trace.window(device="both"), r"device='both': choose one of: time, launch"),
         (lambda trace: trace.select_steps([0], device=""), "device=''"),
         (lambda trace: trace.select_steps([0, 5, 6, 9]), r"the trace has no step 5-6, 9; it has 0-1"),
