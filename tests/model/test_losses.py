@@ -18,6 +18,7 @@ from kinetoscope.model.losses import (
     TOLD_AT_STOP,
     UNFINISHED_SPANS,
     Loss,
+    counted_losses,
     loss_columns,
     losses_of,
 )
@@ -124,3 +125,8 @@ def test_losses_without_codes_have_the_empty_one_wherever_they_go():
     told = [{name: values[0] for name, values in columns.items()}]
     trace = opened(op("a", 0, 1), header={"losses": json.loads(json.dumps(told))})
     assert losses_of(trace.columns("losses")) == [expected]
+
+
+def test_what_a_newer_reader_counts_is_a_loss_too():
+    (loss,) = counted_losses({"eaten_by_mice": 3, "dropped_spans": 0})
+    assert (loss.what, loss.count, loss.code) == ("eaten by mice", 3, "eaten_by_mice")

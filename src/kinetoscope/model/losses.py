@@ -335,8 +335,14 @@ _COLUMNS = tuple(field.name for field in fields(Loss))
 
 
 def counted_losses(counts: Mapping[str, int]) -> list[Loss]:
-    """What a reader counted, by codes; zeros are left out."""
-    return [Loss.of(code, int(count)) for code, count in counts.items() if count > 0]
+    """What a reader counted, by codes; zeros are left out. One that is newer than this code counts what has no words here."""
+    return [
+        Loss.of(code, int(count))
+        if code in CODES
+        else Loss(code.replace("_", " "), int(count), "recording", "A newer release counted it.", code)
+        for code, count in counts.items()
+        if count > 0
+    ]
 
 
 def paused_losses(pauses: object) -> list[Loss]:
