@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 import numpy as np
 
+from kinetoscope.launch.program import OUR_FOLDERS
 from kinetoscope.model.schema import STORED
 from kinetoscope.trace import Trace
 
 _OURS = (
-    str(Path(__file__).parent) + os.sep,
-    str(Path(__file__).parents[1] / "cli") + os.sep,
+    *OUR_FOLDERS,
     str(Path(__file__).parents[1] / "__main__.py"),
     os.path.dirname(click.__file__) + os.sep,
     "<frozen runpy>",

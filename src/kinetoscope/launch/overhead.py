@@ -22,7 +22,6 @@ from kinetoscope.tables.host.visible import host_spans
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.collect import profile
     from kinetoscope.launch.options import Wanted
     from kinetoscope.trace import Trace
 
@@ -168,7 +167,7 @@ class Timed:
         self._recorded_ns: list[list[int]] = []
         self._records = 0
 
-    def take_turn(self, session: profile | Any) -> None:
+    def take_turn(self, session: Any) -> None:
         """Time a slice of each kind."""
         self._bare_ns.append(self._slice_ns())
         session.start()
@@ -208,7 +207,7 @@ class Timed:
         return times_ns
 
 
-def measured(programs: list[Timed], session: profile | Any) -> Overhead | None:
+def measured(programs: list[Timed], session: Any) -> Overhead | None:
     """Let two programs take turns for a while; the one whose records lie closer together comes first."""
     begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
     for done in range(MOST_ROUNDS):

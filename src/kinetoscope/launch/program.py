@@ -16,7 +16,7 @@ from kinetoscope._errors import ArgumentError
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # The frames below a program that is run.
-_OUR_FOLDERS = tuple(os.path.join(_PACKAGE, room, "") for room in ("launch", "cli"))
+OUR_FOLDERS = tuple(os.path.join(_PACKAGE, room, "") for room in ("launch", "cli"))
 
 
 class CannotRun(ArgumentError):
@@ -151,7 +151,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     last = trace
     while last is not None:
         following = last.tb_next
-        while following is not None and following.tb_frame.f_code.co_filename.startswith(_OUR_FOLDERS):
+        while following is not None and following.tb_frame.f_code.co_filename.startswith(OUR_FOLDERS):
             following = following.tb_next
         last.tb_next = following
         last = following
@@ -160,7 +160,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 
 def _is_ours(trace: TracebackType) -> bool:
     """Whether an outermost frame belongs to this command and not to the program."""
-    return trace.tb_frame.f_code.co_filename.startswith((*_OUR_FOLDERS, "<frozen importlib", "<frozen runpy"))
+    return trace.tb_frame.f_code.co_filename.startswith((*OUR_FOLDERS, "<frozen importlib", "<frozen runpy"))
 
 
 def _put_first(folder: str, *, even_if_safe: bool = False) -> None:

@@ -186,8 +186,8 @@ CODES: dict[str, Words] = {
     "uncompared_clocks": Words(
         "clocks of processes that were not compared",
         "times",
-        "They were put on one axis by what their clocks showed, or by what was asked for: how far these were apart is "
-        "not known. Record them on one machine, or let the ranks align their clocks.",
+        "They were put on one axis by what their clocks showed, or by the given offsets: how far the clocks were apart "
+        "is unknown. Record them on one machine, or let the ranks align their clocks.",
     ),
     "contradictory_clock": Words(
         "moments that no straight clock fits",

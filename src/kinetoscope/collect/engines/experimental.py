@@ -72,7 +72,7 @@ def name_what_has_no_effect(
         return
     changed = changed_settings(config)
     if getattr(engine, "has_torchs_collector", False):
-        # Beside the native recorder torch's collector records devices, and is not asked for its event objects.
+        # Beside the native recorder torch's collector records devices, and its event objects are not read.
         idle = [f"experimental_config.{EVENT_METADATA}"] if EVENT_METADATA in changed else []
     else:
         idle = [f"experimental_config.{name}" for name in changed if name not in _ALWAYS_NATIVE]

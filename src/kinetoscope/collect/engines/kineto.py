@@ -67,7 +67,7 @@ _numbers_lock = threading.Lock()
 def leave_out(
     native: dict[str, Any], kinds: frozenset[str] | None, off_ns: Sequence[tuple[int, float]]
 ) -> None:
-    """Take out what was not asked for: torch writes all operators, whichever were chosen and while they are switched off.
+    """Remove what the session does not record: torch writes all operators, whichever were chosen and while they are switched off.
 
     Args:
         native: What `_core.ChromeReader.finish` returned; changed.
@@ -102,7 +102,7 @@ def leave_out(
 
 
 def mark_transfers(native: dict[str, Any]) -> None:
-    """Flag the ranges of backends that carry out calls between ranks: they end on other threads, and torch's text is silent on that."""
+    """Flag the ranges of collectives' backends: they end on other threads, which torch's text does not say."""
     spans, strings = native["spans"], native["strings"]
     named = np.array([text.startswith(TRANSFER_MARKS) for text in strings], dtype=bool)
     if named.any():
@@ -175,7 +175,7 @@ def note_this_thread() -> None:
 
 
 def device_of(activities: Sequence[str]) -> int | None:
-    """torch's number of the type of device that was asked for, None without or with several."""
+    """torch's number of the one type of device that is recorded, None without or with several."""
     found = {DEVICE_TYPES[name] for name in activities if name in DEVICE_TYPES}
     return found.pop() if len(found) == 1 else None
 
@@ -504,7 +504,7 @@ class Aside(Generic[Result]):
     """Runs a function once, on a thread of its own; interrupts go to the main thread, which only waits."""
 
     def __init__(self, work: Callable[[bool], Result]) -> None:
-        """Keep `work`, which is told whether threads can be had."""
+        """Keep `work`, whose argument says whether threads can still be started."""
         self._work: Callable[[bool], Result] | None = work
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -543,7 +543,7 @@ class Aside(Generic[Result]):
     def _run(self, work: Callable[[bool], Result], may_start_threads: bool) -> None:
         try:
             self._done = work(may_start_threads), None
-        except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
+        except BaseException as error:  # noqa: BLE001  (raised again by `result`)
             self._done = None, error
 
 
@@ -654,7 +654,7 @@ class KinetoRecording:
         return Trace.from_columns(tables, strings=strings, info=info)
 
     def _read(self, results: Any, may_start_threads: bool) -> Trace:
-        """The trace as the file has it, without what was not asked for."""
+        """The trace as the file has it, without what the session does not record."""
         text = read_text(results, may_start_threads=may_start_threads)
         if self._has_objects and UNWRITABLE in text["strings"]:
             text = read_objects(results) or text
@@ -669,7 +669,7 @@ class KinetoRecording:
         return Trace.of(made_trace(text))
 
     def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
-        """The columns, the strings and the metadata, with what is known of a live recording beyond its file."""
+        """The columns, the strings and the metadata, with what a live recording has beyond its file."""
         tables = delivered(read)
         strings = read.strings
         if self._setting("capture_overload_names"):

@@ -25,7 +25,6 @@ from kinetoscope.collect.engines.choose import EngineName, choose_engine
 from kinetoscope.collect.engines.engine import Engine, RecordingRequest, StillRecordingError
 from kinetoscope.collect.engines.experimental import checked_config, name_what_has_no_effect, noted_settings
 from kinetoscope.collect.session import arguments, metadata
-from kinetoscope.collect.session import metadata as metadata_module
 from kinetoscope.collect.session.activities import (
     ActivityItem,
     asked_activities,
@@ -50,65 +49,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kinetoscope.trace import Trace
-
-
-# The metadata calls of a session.
-
-
-class TakesMetadata:
-    """What a program can write into the trace beside the events."""
-
-    _lock: threading.RLock
-    _state: str
-    _cycles: KeptCycles
-    _metadata: metadata_module.Metadata
-
-    def add_metadata(self, key: str, value: str) -> None:
-        """Add a text to the trace: the one that records now or next or, after stop, the finished one.
-
-        Args:
-            key: Top-level key of the exported trace.
-            value: Any string.
-
-        Raises:
-            ArgumentError: The key belongs to the trace format, or the value is no string.
-        """
-        self.add_metadata_json(key, metadata_module.quoted(key, value))
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace: the one that records now or next or, after stop, the finished one.
-
-        Args:
-            key: Top-level key of the exported trace.
-            value: Strict JSON.
-
-        Raises:
-            ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
-        """
-        with self._lock:
-            if self._state == "idle" and self._cycles.last is not None:
-                checked = metadata_module.Metadata()
-                checked.add(key, value)
-                self._cycles.add_info(checked.gathered())
-            else:
-                self._metadata.add(key, value)
-
-    def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace of every cycle that begins from now on.
-
-        Args:
-            key: Top-level key of the exported trace.
-            value: Strict JSON.
-
-        Raises:
-            ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
-        """
-        self._metadata.preset(key, value)
-
-    @property
-    def preset_metadata(self) -> dict[str, str]:
-        """What `preset_metadata_json` was given: JSON texts by key."""
-        return self._metadata.preset_ones
 
 
 # The id of each recorded cycle, by which its trace can be found again elsewhere.
@@ -356,7 +296,7 @@ ACTIVE_SESSIONS = ActiveSessions()
 os.register_at_fork(after_in_child=ACTIVE_SESSIONS.empty_in_child)
 
 
-class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
+class _KinetoProfile(TorchFace, ReadsCycles):
     """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
 
     Args:
@@ -452,6 +392,55 @@ class _KinetoProfile(TorchFace, TakesMetadata, ReadsCycles):
         self._stopwatch = Stopwatch()
         self._owner = Owner()
         self._warned_of: set[str] = set()
+
+    # ------------------------------------------------------------------------------------------------- metadata
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Add a text to the trace: the one that records now or next or, after stop, the finished one.
+
+        Args:
+            key: Top-level key of the exported trace.
+            value: Any string.
+
+        Raises:
+            ArgumentError: The key belongs to the trace format, or the value is no string.
+        """
+        self.add_metadata_json(key, metadata.quoted(key, value))
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Add a JSON value to the trace: the one that records now or next or, after stop, the finished one.
+
+        Args:
+            key: Top-level key of the exported trace.
+            value: Strict JSON.
+
+        Raises:
+            ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
+        """
+        with self._lock:
+            if self._state == "idle" and self._cycles.last is not None:
+                checked = metadata.Metadata()
+                checked.add(key, value)
+                self._cycles.add_info(checked.gathered())
+            else:
+                self._metadata.add(key, value)
+
+    def preset_metadata_json(self, key: str, value: str) -> None:
+        """Add a JSON value to the trace of every cycle that begins from now on.
+
+        Args:
+            key: Top-level key of the exported trace.
+            value: Strict JSON.
+
+        Raises:
+            ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
+        """
+        self._metadata.preset(key, value)
+
+    @property
+    def preset_metadata(self) -> dict[str, str]:
+        """What `preset_metadata_json` was given: JSON texts by key."""
+        return self._metadata.preset_ones
 
     # ------------------------------------------------------------------------------------------------- recording
 

@@ -75,7 +75,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int, int] | None:
         start = storage.data_ptr() + tensor.storage_offset() * width
         # A dimension of stride 0 shows the same elements again.
         shown = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
-    except (RuntimeError, NotImplementedError, ValueError):
+    except (RuntimeError, ValueError):
         # Functional, batched and not yet materialised tensors have no storage: torch refuses to tell.
         return None
     last = sum((size - 1) * stride for size, stride in shown)

@@ -17,18 +17,14 @@ from kinetoscope import _core
 from kinetoscope.model.calls import call_mask
 from kinetoscope.model.schema import STORED, SpanKind
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.tables.costs.columns import span_costs
 from kinetoscope.tables.host.rebuilt_calls import call_names, order_with_calls, rebuilt_calls
 from kinetoscope.tables.host.shown_stacks import shown_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from kinetoscope.model.assemble import Strings
-    from kinetoscope.model.columns import Columns
     from kinetoscope.tables.host.rebuilt_calls import RebuiltCalls
     from kinetoscope.tables.host.shown_stacks import ShownFrames
 
@@ -59,13 +55,6 @@ class EventTrace(TraceData):
     ids: NDArray[np.int64]
     moved: NDArray[np.int32]
     is_call: NDArray[np.bool_]
-
-    def __init__(
-        self, tables: dict[str, Columns], strings: Strings, info: dict[str, Any], path: Path | None = None
-    ) -> None:
-        """Hold the parts; `trace_of_events` makes one."""
-        super().__init__(tables, strings, info, path)
-        tables["spans"].source(("flops", "bytes_moved"), lambda: span_costs(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the trace that it shows."""
