@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 
 spans_strategy = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 30)), max_size=40

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 
 PATHS = [[], [0], [0, 1], [0, 1, 2], [0, 3], [4, 1]]
 """The keys of the calls around an operator, outermost first; a call has as many frames around it as calls."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from tests.support.chrome_text import lost, names, plain, read, read_text, x
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.schema import SpanKind
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "dur": 1}

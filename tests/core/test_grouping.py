@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 
 narrow = st.one_of(st.integers(-3, 3), st.integers(-(2**31), 2**31 - 1))
 wide = st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1))

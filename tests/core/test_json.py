@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from tests.support.strict_json import paired, read_strictly
 
 # Hypothesis leaves lone surrogates out unless asked.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 
 Span = tuple[int, int, int]  # thread, start, duration
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from tests.support.perfetto_file import Slice, read_perfetto
 
 SPANS: dict[str, tuple[type[np.generic], int]] = {

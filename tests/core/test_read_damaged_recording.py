@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from tests.support.recording_builder import (
     ALLOCATIONS,
     DICTIONARY,

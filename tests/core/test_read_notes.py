@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from tests.support.recording_builder import RecordingBuilder
 
 OPERAND, GRADIENT, RECORD_FUNCTION = 1, 2, 3

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from tests.support.recording_builder import SPAN, SPANS, Chunk, RecordingBuilder
 
 UNFINISHED = 2

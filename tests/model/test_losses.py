@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.combine.device import join_device
 from kinetoscope.combine.extend import with_more
 from kinetoscope.combine.processes import beside

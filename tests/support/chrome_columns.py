@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from tests.support.strict_json import read_strictly
 
 HEADER, FOOTER = b'{"traceEvents": [', b"]}"

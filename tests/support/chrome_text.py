@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 
 OPERATOR, ANNOTATION, PYTHON, MODULE, KERNEL, MEMCPY, RUNTIME = 0, 2, 4, 5, 6, 7, 9
 ASYNC, UNFINISHED, INSTANT = 1, 2, 8

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.formats.block_file import write_blocks
 from kinetoscope.formats.chrome.slices import shown_spans
 from kinetoscope.formats.chrome.write import CATEGORIES, DEVICE_CATEGORIES

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.assemble import sums_below
 from kinetoscope.model.names import stack_frames
 from kinetoscope.storage.whole_file import replaced

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model import cycles as cycles_module
 from kinetoscope.model import steps as steps_module
 from kinetoscope.model.calls import attribute_beside_calls, call_mask, nest_beside_calls

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER, SpanKind
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.model.assemble import assemble
 from kinetoscope.model.calls import mark_collections

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host import visible

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.assemble import sums_below
 from kinetoscope.model.device_time import counted_launches, operators_around
 from kinetoscope.model.schema import STORED

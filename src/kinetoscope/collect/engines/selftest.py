@@ -62,7 +62,7 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
 def _try_features(recorder: Recorder) -> dict[str, str]:
     import torch
 
-    from kinetoscope import _core
+    import kinetoscope._core as _core
 
     class Inner(torch.nn.Module):
         def __init__(self) -> None:
@@ -119,7 +119,7 @@ def check_calls(recorder: Recorder) -> str:
     """
     import torch
 
-    from kinetoscope import _core
+    import kinetoscope._core as _core
 
     class Called(torch.nn.Module):
         def forward(self) -> None:

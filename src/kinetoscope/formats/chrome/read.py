@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.formats.chrome.read_calls import MODULE_MARK, Calls, Strings
 from kinetoscope.formats.chrome.read_info import (

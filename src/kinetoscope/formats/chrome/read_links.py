@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read_tracks import CALLS_OF_RUNTIMES, DEVICE_WORK
 from kinetoscope.model.schema import SCOPE_BACKWARD, SpanKind
 

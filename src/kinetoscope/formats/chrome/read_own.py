@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read_links import Arrows
 from kinetoscope.model.assemble import spread_down
 from kinetoscope.model.schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.formats.block_file import write_blocks
 from kinetoscope.formats.chrome.read_info import WINDOW, lacks
 from kinetoscope.formats.chrome.read_own import LIST_HEAD, OWN

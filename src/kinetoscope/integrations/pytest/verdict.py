@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 import kinetoscope
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.display import units
 from kinetoscope.integrations.pytest.limits import WARMUP

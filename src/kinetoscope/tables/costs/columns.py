@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.evaluate import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import (
     attention,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, is_operator

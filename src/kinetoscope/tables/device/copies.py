@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.device.starters import starters

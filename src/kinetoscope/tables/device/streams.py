@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.processes import PROCESS_COLUMNS, infos, of_processes, rank_of
 from kinetoscope.model.schema import Column, SpanKind, Table

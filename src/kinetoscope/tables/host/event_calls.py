@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.calls import call_mask
 from kinetoscope.model.schema import STORED, SpanKind
 from kinetoscope.model.trace_data import TraceData

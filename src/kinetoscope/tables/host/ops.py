@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, group_coverage

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.schema import FLAG_ASYNC
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import calls_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.schema import Column, SpanKind, Table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.device_time import works_on_device
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8

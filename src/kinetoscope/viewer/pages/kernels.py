@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.device.copies import copies as copies_table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.steps import MARK

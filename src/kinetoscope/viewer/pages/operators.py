@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts, stack_frames
