@@ -17,6 +17,7 @@ from kinetoscope._errors import (
     RecorderError,
     StateError,
 )
+from kinetoscope._version import __version__
 
 if TYPE_CHECKING:
     from kinetoscope.collect import (
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace.merging import merge
     from kinetoscope.viewer.report import report
     from kinetoscope.viewer.server.view import view
-
-__version__ = "0.1.0"
 
 # Without `open`: whoever imports all names keeps the one of Python.
 __all__ = [

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope import __version__
 from kinetoscope._errors import RecorderError
+from kinetoscope._version import __version__
 from kinetoscope.display import units
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope import __version__
 from kinetoscope._errors import KinetoscopeError
+from kinetoscope._version import __version__
 from kinetoscope.display import terminal
 
 if TYPE_CHECKING:

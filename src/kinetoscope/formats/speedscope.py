@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope
 import kinetoscope._core as _core
+from kinetoscope._version import __version__
 from kinetoscope.model.assemble import sums_below
 from kinetoscope.model.names import stack_frames
 from kinetoscope.storage.whole_file import replaced
@@ -81,7 +81,7 @@ def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None
     longest = max(range(len(groups)), key=lambda place: len(groups[place][1]), default=0)
     opening = {
         "$schema": SCHEMA,
-        "exporter": f"kinetoscope {kinetoscope.__version__}",
+        "exporter": f"kinetoscope {__version__}",
         "name": name,
         "activeProfileIndex": longest,
         "shared": {"frames": frames},

@@ -8,8 +8,8 @@ import shutil
 import stat
 from pathlib import Path
 
-from kinetoscope import __version__
 from kinetoscope._errors import ArgumentError
+from kinetoscope._version import __version__
 from kinetoscope.launch.options import Wanted
 
 _WANTED = "run.wanted"

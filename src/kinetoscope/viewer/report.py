@@ -516,7 +516,7 @@ def report_page(trace: Trace, name: str, most: int = MOST_ITEMS) -> str:
         name: What the page calls it.
         most: Of so many spans and runs the timeline can hold.
     """
-    from kinetoscope import __version__
+    from kinetoscope._version import __version__
 
     blocks: list[str] = []
     kept = kept_spans(trace, most)

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kinetoscope import __version__
 from kinetoscope._errors import KinetoscopeError
+from kinetoscope._version import __version__
 from kinetoscope.collect.engines.build import cache_directory
 from kinetoscope.collect.engines.engine import EngineStatus, RecordingRequest
 from kinetoscope.collect.engines.recorder import load_recorder

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-import kinetoscope
 from kinetoscope._errors import ArgumentTypeError, KinetoscopeError, StateError
 from kinetoscope.collect.engines.choose import EngineName, choose_engine
 from kinetoscope.collect.engines.engine import Engine, RecordingRequest, StillRecordingError
@@ -143,7 +142,7 @@ _HOST_WANTED = re.compile(r"tried to allocate (\d+) bytes")
 _DEVICE_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
 _DEVICE_NUMBER = re.compile(r"\b(?:GPU|device) (\d+)\b")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_OWN = os.path.dirname(os.path.abspath(kinetoscope.__file__)) + os.sep
+_OWN = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
