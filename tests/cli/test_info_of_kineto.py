@@ -1,6 +1,7 @@
 """`info` on files of Kineto."""
 
 import json
+import re
 
 from tests.support.kineto_text import call as runtime_call
 from tests.support.kineto_text import kernel, named, op
@@ -38,28 +39,28 @@ def test_devices_ranks_and_versions_are_said_in_words(call, tmp_path):
     )
     shown = call("info", path, columns=300)
     assert shown.exit_code == 0, shown.stderr
-    facts = {line[:10].strip(): line[10:].strip() for line in shown.stdout.splitlines()}
-    assert facts["on"] == "8 x AMD Instinct MI300X, CUDA 12.4, HIP 6.4"
-    assert facts["rank"] == "3 of 16, nccl 2.22.3, 2 process groups"
-    assert facts["with"] == "kineto engine, stacks"
-    assert facts["recorded"].endswith("process 100 (python3)")
-    assert facts["holds"].endswith("1 device stream, 1 launch, 1 kernel, 1 copy or filling of memory")
-    assert facts["complete"] == "yes, nothing was lost"
-    assert "(whole in the table `info`)" in " ".join(shown.stdout.split())
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in shown.stdout.splitlines())
+    assert (facts["Devices"], facts["CUDA"], facts["HIP"]) == ("8 × AMD Instinct MI300X", "12.4", "6.4")
+    assert (facts["Ranks"], facts["NCCL"]) == ("3 of 16, nccl, 2 process groups", "2.22.3")
+    assert (facts["Engine"], facts["Options"]) == ("kineto", "stacks")
+    assert facts["Recorded"].endswith("process 100 (python3)")
+    assert facts["Contents"].endswith("1 device stream, 1 launch, 1 kernel, 1 device copy or memset")
+    assert facts["Complete"] == "yes, nothing was lost"
+    assert "(in full in the table `info`)" in " ".join(shown.stdout.split())
     assert "deviceProperties" not in shown.stdout
     assert "MI300X" in call("table", path, "info").stdout
 
 
 def test_a_file_of_another_tool_has_no_engine(call, tmp_path):
     path = written(tmp_path, {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2})
-    assert "engine" not in call("info", path).stdout
+    assert "Engine" not in call("info", path).stdout
 
 
 def test_a_file_cut_short_says_so(call, tmp_path):
     path = tmp_path / "cut.json"
     path.write_text(json.dumps([op("aten::add", 0, 5), op("b", 1, 2)])[:-3])
     shown = " ".join(call("info", path, columns=300).stdout.split())
-    assert "no, see what was lost" in shown
+    assert "no: some events were lost" in shown
     assert "1 file that breaks off" in shown
 
 

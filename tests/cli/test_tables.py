@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -153,13 +154,13 @@ def test_convert_refuses_what_it_cannot_write(call, trace_path, tmp_path):
 
 def test_info_says_what_ran_how_it_ended_and_that_nothing_is_missing(call, trace_path):
     shown = call("info", trace_path)
-    facts = {line[:10].strip(): line[10:].strip() for line in shown.stdout.splitlines()}
-    assert facts["complete"] == "yes, nothing was lost"
-    assert facts["program"] == "python train.py --lr 0.1 (exit code 0)"
-    assert facts["holds"].startswith("10 spans, 1 thread, 2 steps, 2 modules")
-    assert facts["with"] == "native engine, memory"
-    assert "bytes a span" in facts["trace"]
-    assert "torch 2.13.0" in facts["on"]
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in shown.stdout.splitlines())
+    assert facts["Complete"] == "yes, nothing was lost"
+    assert facts["Program"] == "python train.py --lr 0.1 (exit code 0)"
+    assert facts["Contents"].startswith("10 spans, 1 thread, 2 steps, 2 modules")
+    assert (facts["Engine"], facts["Options"]) == ("native", "memory")
+    assert "per span" not in facts["Trace"]
+    assert facts["PyTorch"] == "2.13.0"
 
 
 def test_info_says_what_was_lost_and_that_the_program_was_killed(call, tmp_path):

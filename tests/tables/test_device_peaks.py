@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 import kinetoscope
 from kinetoscope.cli import main
-from kinetoscope.cli.info import describe, peak_text
+from kinetoscope.display.description import describe, peak_text
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
 from kinetoscope.viewer.server.answers import answer
@@ -75,8 +75,11 @@ def test_a_peak_in_words_names_its_device(peak, text):
 
 def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):
     trace = late()
-    shown = dict(describe(trace, "x.json"))
-    assert shown["memory peak"] == "10.1 KiB allocated on cuda:0 (39.1 KiB reserved), 300 B of it attributed"
+    shown = {fact.label: fact.text for fact in describe(trace)}
+    assert (
+        shown["Memory peak"].splitlines()[0]
+        == "10.1 KiB allocated on cuda:0 (39.1 KiB reserved), 300 B of it attributed"
+    )
     found = answer(trace, "overview/memory", {})
     assert [(peak["device"], peak["bytes"], peak["attributed_bytes"]) for peak in found["peaks"]] == [
         ("cuda:0", 10_300, 300), ("cuda:1", 150, 150), ("cpu", 64, 64),

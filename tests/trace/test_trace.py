@@ -178,14 +178,14 @@ def test_it_prints_well_everywhere():
     builder = TraceBuilder().step(0, 0, 2_500_000).span("aten::relu", 0, 400)
     builder.allocate(3, 0x10, 5)
     trace = builder.build()
-    assert repr(trace) == "<Trace: 2 spans, 1 threads, 1 steps, 2.50 ms, complete>"
+    assert repr(trace) == "<Trace: 2 spans, 1 thread, 1 step, 1 allocation or free, 2.50 ms, complete>"
     out = io.StringIO()
     Console(file=out, width=80).print(trace)
     assert "2.50 ms" in out.getvalue()
-    assert "allocations and frees" in out.getvalue()
+    assert "1 allocation or free" in out.getvalue()
     html = trace._repr_html_()
     assert html.startswith('<div class="kinetoscope ')
-    assert "2.50 ms, 2 spans, 1 thread, 1 step, 1 allocations and frees" in html
+    assert "2.50 ms, 2 spans, 1 thread, 1 step, 1 allocation or free" in html
     assert "aten::relu" in html
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from kinetoscope.cli.info import command_line, completeness, peak_text, summed_losses
 from kinetoscope.display import units
+from kinetoscope.display.description import command_line, completeness, ended, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.launch.overhead import spacing_of
 from kinetoscope.model.schema import Phase, SpanKind
@@ -325,13 +325,11 @@ def print_trace(trace: Trace, path: str) -> None:
     from kinetoscope.launch.recording import Finished
 
     name, info = PurePath(path).name, trace.info
-    program = info.get("program")
-    ended = program.get("ended", "") if isinstance(program, dict) else ""
     missing = completeness(trace)
     told = Finished(
         trace=trace,
         program=Program(name, is_module=True),
-        ended=str(ended),
+        ended=ended(info),
         wanted=Wanted(prefix=Path(name), memory=bool(info.get("profile_memory"))),
         files=(),
         engine=str(info.get("engine", "kineto")),
@@ -376,9 +374,7 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
 
 def _title(finished: Finished, width: int) -> Text:
     """What ran, between rules."""
-    ran = (
-        command_line(finished.trace.info).removeprefix("python ").partition(" (")[0] or finished.program.name
-    )
+    ran = command_line(finished.trace.info).removeprefix("python ") or finished.program.name
     name = cut(ran, width - 19)
     rule = "━" * (width - cell_len(name) - 16)
     return Text.assemble(
@@ -677,7 +673,7 @@ def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
 
 def _lost(finished: Finished, width: int) -> list[Text]:
     """What is missing from the trace."""
-    losses = summed_losses(finished.trace)
+    losses = lost(finished.trace)
     if not losses:
         return fold("lost", "nothing", width)
     told = "; ".join(f"{count:,} {what} ({why.rstrip('.')})" for (what, why), count in losses.items())

@@ -10,8 +10,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.display import units
+from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
-from kinetoscope.display.repr import facts
 from kinetoscope.tables.host.breakdown import HostShares, StepTime, busiest_places, host_shares
 from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
@@ -30,7 +30,6 @@ MOST_SPANS = 5_000_000
 
 # Where a session keeps its recording when nobody says where; that file goes with the trace.
 _TEMPORARY = re.compile(r"kinetoscope-\d+-[^/]+/live\.recording$")
-_SAID = ("spans", "threads", "steps", "allocations and frees")
 
 
 def trace_page(
@@ -69,24 +68,15 @@ def trace_page(
 
 def _facts(trace: TraceData, title: str) -> str:
     """What the trace holds, and what is missing in it."""
-    known = facts(trace)
-    said = [known["duration"], *(_many(known[name], name) for name in _SAID if name in known)]
+    parts = [units.duration(trace.duration_ns), *main_counts(trace)]
     if processes := len(trace.columns("processes")):
-        said.insert(1, units.count(processes, "process", "processes"))
-    if "file" in known and not _TEMPORARY.search(known["file"]):
-        said.append(known["file"])
-    line = f"{title}: {', '.join(said)}"
-    lost = (
-        ""
-        if known["complete"] == "yes"
-        else note(f"not complete: {known['complete'].removeprefix('no: ')}", warns=True)
+        parts.insert(1, units.count(processes, "process", "processes"))
+    if trace.path is not None and not _TEMPORARY.search(str(trace.path)):
+        parts.append(str(trace.path))
+    missing = incomplete(trace)
+    return note(f"{title}: {', '.join(parts)}") + (
+        note(f"Incomplete: {missing}", warns=True) if missing else ""
     )
-    return note(line) + lost
-
-
-def _many(number: str, noun: str) -> str:
-    """Say how many there are of something."""
-    return f"1 {noun[:-1]}" if number == "1" and " " not in noun else f"{number} {noun}"
 
 
 def _steps(trace: TraceData) -> str:

@@ -339,13 +339,13 @@ class Trace(TraceData):
 
     def __repr__(self) -> str:
         """One line: where from, how much, whether complete."""
-        from kinetoscope.display.repr import one_line
+        from kinetoscope.display.description import one_line
 
         return "<Trace (closed)>" if self._closed else one_line(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print as a small table in rich."""
-        from kinetoscope.display.repr import rich_table
+        from kinetoscope.display.description import rich_table
 
         yield repr(self) if self._closed else rich_table(self)
 

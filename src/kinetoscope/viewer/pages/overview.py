@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.display.description import command_line, ended, environment
 from kinetoscope.model.device_time import works_on_device
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import SpanKind
@@ -18,7 +19,6 @@ from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
 from kinetoscope.viewer.pages.health import said
-from kinetoscope.viewer.pages.run_facts import ended, program, run_facts
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -185,11 +185,11 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         for name in ("threads", "modules", "stacks", "shapes", "allocations", "collectives", "counters")
     }
     found = {
-        "program": program(trace.info),
-        "ended": ended(trace.info),
+        "program": command_line(trace.info) or None,
+        "ended": ended(trace.info) or None,
         "start_realtime_ns": began if type(began) is int and 0 < began < 2**63 else None,
         "duration_ns": trace.duration_ns,
-        "facts": run_facts(trace),
+        "facts": [{"label": fact.label, "value": fact.text} for fact in environment(trace)],
         "processes": max(1, len(trace.columns("processes"))),
         "process_names": process_names(trace),
         "spans": len(kind),

@@ -1,28 +1,31 @@
 import pytest
 
 from kinetoscope.combine.processes import beside
-from kinetoscope.viewer.pages.run_facts import LONGEST, ended, program, run_facts
+from kinetoscope.display.description import LONGEST, command_line, ended, environment
 from tests.support.trace_builder import TraceBuilder
 
 
 def facts(**known):
     trace = TraceBuilder().span("aten::mm", 0, 10).build()
     trace.info.update(known)
-    return {row["label"]: row["value"] for row in run_facts(trace)}
+    return {fact.label: fact.text for fact in environment(trace)}
 
 
 def test_the_program_is_its_command_line():
-    assert program({"program": {"command": ["train.py", "--name", "a b"]}}) == "python train.py --name 'a b'"
-    assert program({"command_line": ["train.py", "3"]}) == "python train.py 3"
-    assert program({"command_line": "torchrun train.py"}) == "torchrun train.py"
-    assert program({}) is None
-    assert program({"program": "soon", "command_line": []}) is None
+    assert (
+        command_line({"program": {"command": ["train.py", "--name", "a b"]}})
+        == "python train.py --name 'a b'"
+    )
+    assert command_line({"command_line": ["train.py", "3"]}) == "python train.py 3"
+    assert command_line({"command_line": "torchrun train.py"}) == "torchrun train.py"
+    assert not command_line({})
+    assert not command_line({"program": "soon", "command_line": []})
 
 
 def test_how_it_ended_is_said_where_it_is_known():
     assert ended({"program": {"ended": "exit code 0"}}) == "exit code 0"
-    assert ended({"program": {"ended": 3}}) is None
-    assert ended({}) is None
+    assert not ended({"program": {"ended": 3}})
+    assert not ended({})
 
 
 def test_equal_devices_are_counted():
@@ -58,7 +61,7 @@ def ranks(numbers):
             "host_name", f"node{number // 4}"
         )
         made.append(builder.build())
-    return {row["label"]: row["value"] for row in run_facts(beside(made, [0] * len(made)))}
+    return {fact.label: fact.text for fact in environment(beside(made, [0] * len(made)))}
 
 
 def test_ranks_of_several_processes_are_told_together():
