@@ -13,8 +13,8 @@ from benchmarks.viewing import big_trace
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 from kinetoscope.viewer.report import report
-from kinetoscope.viewer.server.respond import page_text
-from kinetoscope.viewer.server.server import Server
+from kinetoscope.viewer.server.routes import page_text
+from kinetoscope.viewer.server.serve import Server
 from tests.support.browser import Chromium, what_is_missing
 
 REPORT_MB, BUNDLE_KB = 12.0, 200.0

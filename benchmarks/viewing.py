@@ -9,8 +9,7 @@ import numpy as np
 from benchmarks.harness import Result, run
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import encoded
+from kinetoscope.viewer.server.routes import answer, encoded
 
 WIDTH = 1600
 ROWS = 24

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
     from kinetoscope.trace.merging import merge
     from kinetoscope.viewer.report import report
-    from kinetoscope.viewer.server.view import view
+    from kinetoscope.viewer.server.serve import view
 
 # Without `open`: whoever imports all names keeps the one of Python.
 __all__ = [
@@ -110,7 +110,7 @@ _HOMES = {
     "tensorboard_trace_handler": "kinetoscope.collect",
     "uninstall": "kinetoscope.collect",
     "unregister_flops": "kinetoscope.tables.costs",
-    "view": "kinetoscope.viewer.server.view",
+    "view": "kinetoscope.viewer.server.serve",
 }
 
 # Modules that are reached like the names above, without an import of their own.

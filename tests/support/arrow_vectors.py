@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kinetoscope.viewer.server.respond import encoded
+from kinetoscope.viewer.server.routes import encoded
 
 PATH = Path(__file__).parents[1] / "golden" / "viewer_arrow.json"
 

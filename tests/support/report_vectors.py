@@ -10,9 +10,9 @@ from random import Random
 
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.viewer.report import report_page
-from kinetoscope.viewer.server.answers import Limited, answer
-from kinetoscope.viewer.timeline.counters import counters_of
-from kinetoscope.viewer.timeline.tracks import timeline
+from kinetoscope.viewer.server.requests import Limited
+from kinetoscope.viewer.server.routes import answer
+from kinetoscope.viewer.timeline.tracks import counters_of, timeline
 from tests.support.trace_builder import TraceBuilder
 
 PATH = Path(__file__).parents[1] / "golden" / "viewer_report.json"

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.server import Server
+    from kinetoscope.viewer.server.serve import Server
 
 
 class Serving:
@@ -42,7 +42,7 @@ class Serving:
 
     def _started(self) -> Server:
         if self._server is None:
-            from kinetoscope.viewer.server.server import Server
+            from kinetoscope.viewer.server.serve import Server
 
             self._server = Server(lambda: tuple(self._traces), 0)
             self._thread = threading.Thread(target=self._server.run, name="viewer", daemon=True)

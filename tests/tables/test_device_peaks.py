@@ -9,7 +9,7 @@ from kinetoscope.cli import main
 from kinetoscope.display.description import describe, peak_text
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.kineto_text import PID, op, opened
 from tests.support.plain_chrome import plain_trace
 from tests.support.shared_traces import needs_shared_traces, shared_trace

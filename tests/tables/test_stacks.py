@@ -1,6 +1,6 @@
 """Stacks with the time spent in each."""
 
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -1,4 +1,4 @@
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope.viewer.pages.operators import WAYS
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import any_traces
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.trace_builder import TraceBuilder
 
 

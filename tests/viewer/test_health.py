@@ -11,8 +11,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
 from kinetoscope.viewer.pages.health import REPORTED, UNTIL_STOPPED, losses, numbers
 from kinetoscope.viewer.report import write_report
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.timeline.instances import bar_edges
+from kinetoscope.viewer.pages.operators import bar_edges
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.viewer.pages.kernels import reported, uses_tensor_cores
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 

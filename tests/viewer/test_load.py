@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinetoscope.viewer.pages import utilization
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.pages import overview
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 
 @pytest.fixture(autouse=True)
 def four_stretches(monkeypatch):
-    monkeypatch.setattr(utilization, "STRETCHES", 4)
+    monkeypatch.setattr(overview, "STRETCHES", 4)
 
 
 def series(trace):

@@ -13,8 +13,7 @@ from kinetoscope.combine.processes import beside
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES
 from kinetoscope.viewer.pages import memory as memory_module
 from kinetoscope.viewer.pages.memory import places
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.viewer.pages.modules import REPORTED
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import encoded
+from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder

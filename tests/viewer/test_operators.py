@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.viewer.pages.operators import WAYS, reported
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import any_traces
 from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder

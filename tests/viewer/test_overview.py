@@ -7,8 +7,7 @@ from hypothesis import given, settings
 import kinetoscope
 from kinetoscope.combine.processes import beside
 from kinetoscope.viewer.pages.overview import REPORTED
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import END_NS, any_traces
 from tests.support.trace_builder import TraceBuilder
 

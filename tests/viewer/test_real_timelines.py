@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.shared_traces import needs_shared_traces, shared_trace

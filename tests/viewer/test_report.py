@@ -11,8 +11,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.viewer.report import questions, report, report_page, spelled
-from kinetoscope.viewer.server.answers import ANSWERS, answer
-from kinetoscope.viewer.server.respond import encoded, page_text
+from kinetoscope.viewer.server.routes import ROUTES, answer, encoded, page_text
 from tests.support.report_vectors import MOST_CUT, PATH, everything, parts_of, vectors
 from tests.support.trace_builder import TraceBuilder
 
@@ -57,7 +56,7 @@ def test_every_question_of_a_page_can_be_asked(trace):
     }
     assert errors == {}
     assert {path.partition("/")[0] for path, _ in questions(trace)} <= {
-        key.partition("/")[0] for key in ANSWERS
+        key.partition("/")[0] for key in ROUTES
     }
 
 

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from kinetoscope.viewer.server import respond as respond_module
+from kinetoscope.viewer.server import routes as respond_module
 from kinetoscope.viewer.server.open_traces import Offer
-from kinetoscope.viewer.server.respond import content_policy, disposition, respond
+from kinetoscope.viewer.server.routes import content_policy, disposition, respond
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.any_trace import any_traces

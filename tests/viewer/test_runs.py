@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.timeline.calls import joined
+from kinetoscope.viewer.server.routes import answer
+from kinetoscope.viewer.timeline.rows import joined
 from tests.support.trace_builder import TraceBuilder
 
 # A tree of nodes: 0 is around 1 and 2, 1 around 3, 3 around 4; 5 is another root, around 6.

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.viewer.server import server as server_module
-from kinetoscope.viewer.server.server import Server, refusal
+from kinetoscope.viewer.server import serve as server_module
+from kinetoscope.viewer.server.serve import Server, refusal
 from tests.support.trace_builder import TraceBuilder
 
 HOST = "127.0.0.1:8765"

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.server.routes import answer, respond
 from kinetoscope.viewer.timeline.rows import span_tracks
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder

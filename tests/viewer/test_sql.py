@@ -14,7 +14,7 @@ pytest.importorskip("duckdb")
 import duckdb
 
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.sql import queries as queries_module
 from kinetoscope.viewer.sql.queries import EXAMPLES, Queries, queries
 from kinetoscope.viewer.sql.worker import _lacked_memory, as_csv, shown

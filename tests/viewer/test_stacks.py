@@ -8,8 +8,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.processes import beside
 from kinetoscope.model.processes import Placement
 from kinetoscope.viewer.pages.stacks import MEASURES, ORDERS, reported
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import encoded
+from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder

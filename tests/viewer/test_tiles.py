@@ -4,7 +4,7 @@ import pytest
 
 from kinetoscope.combine.processes import beside
 from kinetoscope.viewer.pages.overview import memory_tile, step_tile, work_tile
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -5,7 +5,7 @@ import pytest
 import kinetoscope
 from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.processes import beside
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 

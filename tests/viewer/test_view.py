@@ -13,7 +13,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.viewer.server import view as view_module
+from kinetoscope.viewer.server import serve as view_module
 from kinetoscope.viewer.sql import queries as queries_module
 from tests.support.trace_builder import TraceBuilder
 

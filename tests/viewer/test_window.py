@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import respond
+from kinetoscope.viewer.server.routes import answer, respond
 from kinetoscope.viewer.timeline.tracks import timeline
 from kinetoscope.viewer.timeline.window import look
 from tests.support.any_trace import any_traces

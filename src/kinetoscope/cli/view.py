@@ -32,7 +32,7 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
     runs, is read again while it is looked at.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.viewer.server.view import open_browser, opened
+    from kinetoscope.viewer.server.serve import open_browser, opened
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib
 import json
 import os
 import zlib
@@ -29,16 +28,17 @@ from kinetoscope.model.trace_data import calls_of
 from kinetoscope.storage.whole_file import replaced
 from kinetoscope.tables.device.copies import direction_of
 from kinetoscope.tables.device.starters import starters
-from kinetoscope.viewer.server.answers import ANSWERS, Limited, answer
-from kinetoscope.viewer.server.respond import ARROW, content_policy, encoded, page_text
+from kinetoscope.viewer.pages import health, kernels, memory, modules, operators, overview, stacks
+from kinetoscope.viewer.pages.operators import INSTANCES_SCHEMA
+from kinetoscope.viewer.server.requests import Limited
+from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import span as span_module
-from kinetoscope.viewer.timeline.counters import counters_of
-from kinetoscope.viewer.timeline.instances import INSTANCES_SCHEMA
-from kinetoscope.viewer.timeline.links import all_arrows, beyond, carried_out, launched
+from kinetoscope.viewer.timeline import tracks
 from kinetoscope.viewer.timeline.range import RANGE_SCHEMA, outer_spans
 from kinetoscope.viewer.timeline.rows import Rows, span_tracks
 from kinetoscope.viewer.timeline.search import SEARCH_SCHEMA
-from kinetoscope.viewer.timeline.tracks import timeline
+from kinetoscope.viewer.timeline.span import all_arrows, beyond, carried_out, launched
+from kinetoscope.viewer.timeline.tracks import counters_of, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 # whole numbers. Columns whose values rise are kept as differences.
 
 _INT32 = np.iinfo(np.int32)
+PAGES = (overview, operators, kernels, modules, stacks, memory, health)
+
 LARGEST = 2**52
 """Beyond it a page's numbers, and what is made of them here, are not exact. In ns that is 52 days."""
 
@@ -546,8 +548,7 @@ def report_page(trace: Trace, name: str, most: int = MOST_ITEMS) -> str:
 
 def questions(trace: Trace) -> Iterator[Question]:
     """What the pages ask whatever the reader does: as their modules list it in `REPORTED` and `reported`."""
-    for module in dict.fromkeys(place.partition(":")[0] for place in ANSWERS.values()):
-        room = importlib.import_module(module)
+    for room in (*PAGES, tracks):
         yield from getattr(room, "REPORTED", ())
         if hasattr(room, "reported"):
             yield from room.reported(trace)

@@ -9,8 +9,7 @@ import torch
 import kinetoscope
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
-from kinetoscope.viewer.server.answers import answer
-from kinetoscope.viewer.server.respond import encoded
+from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.counting import recorded
 from tests.support.trace_builder import TraceBuilder
 

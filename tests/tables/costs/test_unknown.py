@@ -7,7 +7,7 @@ import kinetoscope
 from kinetoscope.tables.costs.call import OperatorCall
 from kinetoscope.tables.costs.evaluate import Standing, built_in, distinct_calls, rule_of
 from kinetoscope.tables.costs.flops import NO_SHAPES, counted_flops
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 

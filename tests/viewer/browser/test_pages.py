@@ -10,7 +10,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.viewer.report import report
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 
 PAGES = {

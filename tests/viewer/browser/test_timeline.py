@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from kinetoscope.viewer.server.answers import answer
+from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 US = 1_000

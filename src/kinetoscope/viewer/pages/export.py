@@ -12,11 +12,11 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls
 from kinetoscope.tables.host.shown_stacks import shown_stacks
-from kinetoscope.viewer.server.answers import MadeFile, number
+from kinetoscope.viewer.server.requests import MadeFile, number
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
 
 # What is asked for -> suffix, and what kind of file it is for a browser.
 FORMATS = {

@@ -18,7 +18,7 @@ from kinetoscope.viewer.server.open_traces import is_running
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
 
 
 # What the numbers about a trace's health mean, in words.

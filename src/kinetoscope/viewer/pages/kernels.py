@@ -14,14 +14,13 @@ from kinetoscope.tables.device.copies import copies as copies_table
 from kinetoscope.tables.device.kernels import KERNELS_SCHEMA
 from kinetoscope.tables.device.kernels import kernels as kernels_table
 from kinetoscope.viewer.pages.operators import choice
-from kinetoscope.viewer.pages.tables import MOST_ROWS
-from kinetoscope.viewer.server.answers import Limited
+from kinetoscope.viewer.server.requests import MOST_ROWS, Limited
 
 if TYPE_CHECKING:
     import pyarrow
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
 
 TENSOR_CORES = Column(
     "tensor_cores",

@@ -22,7 +22,7 @@ from kinetoscope.tables.memory.facts import judged_blocks
 from kinetoscope.tables.memory.peak import asking, grouped, through
 from kinetoscope.tables.memory.timeline import changes_of, device_names
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.viewer.server.answers import Limited, number
+from kinetoscope.viewer.server.requests import Limited, number
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kinetoscope.tables.memory.blocks import Blocks
     from kinetoscope.tables.memory.facts import Judged
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
 
     Rows = NDArray[np.int64]
 

@@ -16,14 +16,14 @@ from kinetoscope.tables.costs.columns import costs_of, coverage, is_operator
 from kinetoscope.tables.host.modules import by_module, with_submodules
 from kinetoscope.tables.host.visible import event_names, host_spans
 from kinetoscope.torch_events.function_event import STEP_KEY
-from kinetoscope.viewer.server.answers import Limited
+from kinetoscope.viewer.server.requests import Limited
 from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
 
 _MOST_MODULES = 50_000
 _MOST_ROWS = 200_000

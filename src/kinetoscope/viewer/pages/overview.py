@@ -8,22 +8,227 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from kinetoscope._errors import ArgumentError
 from kinetoscope.display.description import command_line, ended, environment
+from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.device_time import works_on_device
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.costs.flops import counted_flops
-from kinetoscope.tables.host.breakdown import StepTime, step_time
+from kinetoscope.tables.device.work import busy, device_work
+from kinetoscope.tables.host.breakdown import StepTime, host_shares, step_time
+from kinetoscope.tables.host.lines import lines_in
+from kinetoscope.tables.host.modules import modules_in
+from kinetoscope.tables.host.ops import operators_in
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
 from kinetoscope.viewer.pages.health import said
+from kinetoscope.viewer.server.requests import Limited
+from kinetoscope.viewer.timeline.tracks import counters_of
 
 if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.tables.intervals import Intervals
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.pages.health import Said
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.timeline.tracks import Counter
+
+
+# How busy devices were, and what was sampled of the machine, over the whole trace at the detail of a small chart.
+
+STRETCHES = 240
+MOST_SERIES = 24
+
+
+def load(trace: Trace, query: Query) -> pyarrow.Table:
+    """Answer `load`: the trace in equal stretches of time, and for each of them what devices and the machine did.
+
+    The column `time_ns` is where each stretch begins. The others, `series0` and so on, have what they show as their
+    meaning: of each device the percentage of the time in which it worked, then each sampled counter, of bytes the most
+    and of everything else the mean, which is null before the first sample.
+    """
+    edges = np.linspace(0.0, max(trace.duration_ns, 1), STRETCHES + 1)
+    columns: dict[str, Any] = {"time_ns": edges[:-1]}
+    fields = [Column("time_ns", "float64", "ns", "Where the stretch begins.")]
+    work, many = device_work(trace), len({device.rank for device in device_work(trace).devices}) > 1
+    for device, did in zip(work.devices, busy(trace), strict=True):
+        rank = f" · rank {device.rank}" if many else ""
+        _add(
+            columns,
+            fields,
+            "%",
+            f"{device.name}{rank} busy",
+            busy_percent(did.compute | did.communication | did.copies, edges),
+        )
+    for counter in counters_of(trace):
+        if counter.detail == "sampled":
+            _add(columns, fields, counter.unit, counter.label, sampled(counter, edges))
+    kept = fields[: 1 + MOST_SERIES]
+    return to_arrow(
+        Table("load", "A stretch of time.", tuple(kept)), {one.name: columns[one.name] for one in kept}
+    )
+
+
+def busy_percent(worked: Intervals, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of each stretch between two edges in which something worked."""
+    if len(worked) == 0:
+        return np.zeros(len(edges) - 1)
+    # How much work was done up to a time: flat between stretches of work, rising within them.
+    turns = np.stack([worked.start_ns, worked.end_ns], axis=1).ravel()
+    lasting = np.cumsum(worked.end_ns - worked.start_ns)
+    done = np.stack([np.append(0, lasting[:-1]), lasting], axis=1).ravel()
+    share: NDArray[np.float64] = 100 * np.diff(np.interp(edges, turns, done)) / np.diff(edges)
+    return share.clip(0, 100)
+
+
+def sampled(counter: Counter, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values of a counter between any two edges; each holds until the next."""
+    time, value = counter.time_ns.astype(np.float64), counter.value
+    rows = np.searchsorted(time, edges)
+    if counter.unit == "bytes":
+        first = np.maximum(rows[:-1] - 1, 0)
+        pairs = np.stack([first, np.maximum(rows[1:], first + 1)], axis=1).ravel()
+        found = np.maximum.reduceat(np.append(value, -np.inf), pairs)[::2]
+    else:
+        known = np.append(time, max(edges[-1], time[-1]) + 1)
+        sums = np.append(0, np.cumsum(value * np.diff(known)))
+        covered = np.diff(np.maximum(edges, time[0]))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.diff(np.interp(edges, known, sums)) / covered
+    return np.where(edges[1:] > time[0], found, np.nan)
+
+
+def _add(
+    columns: dict[str, Any], fields: list[Column], unit: str, label: str, values: NDArray[np.float64]
+) -> None:
+    """Put one more series to those that are there."""
+    name = f"series{len(fields) - 1}"
+    columns[name] = values
+    fields.append(Column(name, "float64", unit, label))
+
+
+# The first rows of tables by time, for lists of what took most.
+
+MOST = 10
+TIMES = ("host", "device")
+
+# Of each table: its column for the time on devices, and those for `name`, `detail`, `kind`, `key`, `depth` and `count`.
+_COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
+    "ops": ("device_self_ns", {"name": "name", "kind": "kind", "count": "count"}),
+    "modules": (
+        "device_ns",
+        {"name": "path", "detail": "class", "key": "id", "depth": "depth", "count": "total_operators"},
+    ),
+    "lines": (
+        "device_self_ns",
+        {"name": "file", "detail": "function", "key": "line", "count": "count"},
+    ),
+    "kernels": ("total_ns", {"name": "name", "detail": "operator", "kind": "sort", "count": "calls"}),
+}  # fmt: skip
+_TEXTS, _NUMBERS = ("name", "detail", "kind"), ("key", "depth", "count")
+
+
+def top(trace: Trace, query: Query, name: str) -> Limited:
+    """Answer `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most time.
+
+    The option `time` says whose: `host` or `device`. On the host these are times in the steps, start-up left out, and shares of step
+    time; ranges are no operators. On devices they are shares of all such time. Modules stay in the order of their tree; those of several processes that
+    have one path and class are one.
+
+    Returns:
+        `name`, `detail`, `kind`, `key`, `depth`, `count`, `time_ns`, and `share` in percent.
+
+    Raises:
+        LookupError: Another table.
+        ArgumentError: Another time.
+    """
+    if name not in _COLUMNS:
+        raise LookupError(name)
+    time = query.get("time", "host")
+    if time not in TIMES:
+        raise ArgumentError(f"time={time[:50]!r} is not valid: use 'host' or 'device'")
+    return trace.cached(f"viewer: top {name} {time}", lambda: _top(trace, name, time))
+
+
+def _top(trace: Trace, name: str, time: str) -> Limited:
+    """Put the rows together."""
+    if time == "host" and name != "kernels":
+        return _of_host(trace, name)
+    times, columns = _COLUMNS[name]
+    found = trace.table(name)
+    total = len(found)
+    made: dict[str, Any] = {
+        column: found[columns[column]].cast(pa.string())
+        if column in columns
+        else pa.nulls(len(found), pa.string())
+        for column in _TEXTS
+    }
+    made |= {
+        column: found[columns[column]].cast(pa.int64()) if column in columns else pa.nulls(len(found), pa.int64())
+        for column in _NUMBERS
+    }  # fmt: skip
+    made["time_ns"] = found[times].cast(pa.int64())
+    table = pa.table(made)
+    if name == "modules" and len(trace.columns("processes")):
+        table = _alike_together(table)
+    if name == "kernels":
+        whole = int(pc.sum(table["time_ns"]).as_py() or 0)
+    else:
+        whole = int(trace.column("spans", "device_self_ns").clip(0).sum())
+    return _largest(table, name, whole, total)
+
+
+def _of_host(trace: Trace, name: str) -> Limited:
+    """The rows by their time on the host in the steps, as shares of step time."""
+    shares = host_shares(trace)
+    makers = {"ops": operators_in, "modules": modules_in, "lines": lines_in}
+    rows: list[dict[str, Any]] = makers[name](trace, shares)
+    time = "total_ns" if name == "modules" else "self_ns"
+    _, columns = _COLUMNS[name]
+    made: dict[str, Any] = {
+        column: pa.array([to_utf8(row[columns[column]]) for row in rows], pa.string())
+        if column in columns
+        else pa.nulls(len(rows), pa.string())
+        for column in _TEXTS
+    }
+    made |= {
+        column: pa.array([row[columns[column]] for row in rows], pa.int64())
+        if column in columns
+        else pa.nulls(len(rows), pa.int64())
+        for column in _NUMBERS
+    }
+    made["time_ns"] = pa.array([row[time] for row in rows], pa.int64())
+    return _largest(pa.table(made), name, shares.whole_ns, len(rows))
+
+
+def _largest(table: pa.Table, name: str, whole: int, total: int) -> Limited:
+    """The rows with the most time, with their shares of a whole."""
+    share = pc.divide(pc.multiply(table["time_ns"].cast(pa.float64()), 100.0), float(whole or 1))
+    table = table.append_column("share", share).filter(pc.greater(table["time_ns"], 0))
+    order = pc.sort_indices(table["time_ns"], sort_keys=[("", "descending")])[:MOST]
+    if name == "modules":
+        order = pc.take(order, pc.sort_indices(order))
+    return Limited(table.take(order), total)
+
+
+def _alike_together(table: pa.Table) -> pa.Table:
+    """Add up the modules of one path and class, each where the first of them stands."""
+    keys = ["name", "detail", "depth"]
+    sums = table.append_column("place", pa.array(range(len(table)), pa.int64())).group_by(keys)
+    added = sums.aggregate([("key", "min"), ("count", "sum"), ("time_ns", "sum"), ("place", "min")])
+    added = added.sort_by("place_min")
+    made = {name: added[name] for name in keys}
+    made |= {"key": added["key_min"], "count": added["count_sum"], "time_ns": added["time_ns_sum"]}
+    made["kind"] = pa.nulls(len(added), pa.string())
+    return pa.table({name: made[name] for name in table.column_names})
 
 
 # The numbers at the head of the overview, each with what else is to be said of it.
@@ -164,6 +369,7 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
 MOST_PLACES, MOST_NAMED = 12, 1000
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("load", {}),
     ("overview", {}),
     ("overview/work", {}),
     ("overview/memory", {}),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
 
 
 # Stacks with weights put together to a tree of frames, upright or inverted, small enough to be drawn and to be sent.

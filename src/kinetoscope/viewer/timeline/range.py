@@ -10,7 +10,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.trace_data import calls_of
-from kinetoscope.viewer.server.answers import span_of_time
+from kinetoscope.viewer.server.requests import span_of_time
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import chosen
 from kinetoscope.viewer.timeline.window import few_texts
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.columns import Columns
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Query
+    from kinetoscope.viewer.server.requests import Query
     from kinetoscope.viewer.timeline.rows import Rows
 
 RANGE_SCHEMA = Table(

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.calls import call_mask
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.host.shown_stacks import shown_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
+
 
 THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY = range(7)
 """What a track is of. With the row of the thread, stream, process or counter it makes the track's number."""
@@ -246,3 +249,252 @@ def _in_order(
         order = np.arange(len(group)) if order is None else order
         order[first:last] = order[first:last][np.lexsort((-duration, start))]
     return order
+
+
+# Python functions and modules over time, where their calls were not recorded: made from what the operators know.
+#
+# The operators of a thread, one after the other, each say in which functions (or modules) they ran. What neighbours agree
+# on is one run, from the first of them to the end of the last. Two calls right after each other, with no operator between
+# them, are one run; what runs no operator has none.
+
+_KNOWS_MODULES = np.zeros(256, dtype=bool)
+_KNOWS_MODULES[[SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.USER_ANNOTATION, SpanKind.COLLECTIVE]] = True
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs as columns.
+
+    Attributes:
+        thread: The row of the thread of each, ascending.
+        level: How many runs are around it; those of one thread and level do not overlap and are in order of time.
+        start_ns: When it begins.
+        end_ns: When it ends.
+        node: What ran: a node of the tree.
+    """
+
+    thread: NDArray[np.int32]
+    level: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    node: NDArray[np.int32]
+
+
+def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Track]:
+    """Return the tracks of runs, one for each thread that has any.
+
+    Args:
+        trace: The trace.
+        sort: `PYTHON` or `MODULES`. A thread whose calls were recorded has no runs.
+        process: For each thread the row of its process.
+    """
+    if len(trace.columns("stacks" if sort == PYTHON else "modules")) == 0:
+        return []
+    nodes, parent, names, texts = _functions(trace) if sort == PYTHON else _modules(trace)
+    if not (nodes >= 0).any():
+        return []
+    of_threads = _operators(trace, nodes, sort)
+    if not (of_threads[-1] >= 0).any():
+        return []
+    runs = joined(*of_threads, parent)
+    threads, place = np.unique(runs.thread, return_inverse=True)
+    depths = np.zeros(len(threads), np.int64)
+    np.maximum.at(depths, place, runs.level + 1)
+    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
+    order, rows = rows_of(
+        firsts[place] + runs.level, int(firsts[-1]), runs.start_ns, runs.end_ns - runs.start_ns
+    )
+    kind = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
+    rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, names=names[runs.node[order]], texts=texts, kind=kind)
+    return [
+        Track(sort, thread, max(int(process[thread]), 0), thread, rows, int(firsts[at]), int(depths[at]))
+        for at, thread in enumerate(threads.tolist())
+    ]
+
+
+def joined(
+    thread: NDArray[np.int32],
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    node: NDArray[np.int32],
+    parent: NDArray[np.int32],
+) -> Runs:
+    """Join what neighbours agree on.
+
+    Args:
+        thread: The thread of each span, ascending. Spans of one thread nest, and come in order of start, what is around
+            others first.
+        start_ns: When each begins.
+        end_ns: When each ends.
+        node: In what each ran: a node of the tree, -1 for in nothing.
+        parent: The tree: for each node the one around it, -1 for a root.
+
+    Returns:
+        The runs. A run ends with the last span in it, but not later than the next span that is not in it begins.
+    """
+    count, depth = len(thread), _depths(parent)
+    new_thread = np.ones(count, dtype=bool)
+    new_thread[1:] = thread[1:] != thread[:-1]
+    changed = new_thread.copy()
+    changed[1:] |= node[1:] != node[:-1]
+    at = np.flatnonzero(changed)
+    now = node[at]
+    before = np.where(new_thread[at], np.int32(-1), node[at - 1])
+    shared = _shared_depth(before, now, parent, depth)
+    opened, level, which = _levels(now, shared, parent, depth)
+    # What a thread leaves open is closed where the next one begins, or after all.
+    left = np.append(node[at - 1], node[-1])
+    left[0] = -1
+    closed, closed_level, _ = _levels(left, np.append(shared, 0), parent, depth)
+    closed = closed[np.argsort(closed_level, kind="stable")]
+    order = np.argsort(level, kind="stable")
+    opened, level, which = opened[order], level[order], which[order]
+    first, beyond = at[opened], np.append(at, count)[closed]
+    last = beyond - 1
+    end = _reach(thread, start_ns, end_ns, first, last)
+    over = (beyond < count) & ~np.append(new_thread, True)[beyond]
+    end = np.where(over, np.minimum(end, np.append(start_ns, 0)[beyond]), end)
+    # By thread, then by level, each in order of time.
+    by_thread = np.argsort(thread[first], kind="stable")
+    return Runs(
+        thread[first][by_thread],
+        level.astype(np.int64)[by_thread],
+        start_ns[first][by_thread],
+        end[by_thread],
+        which[by_thread],
+    )
+
+
+def _levels(
+    node: NDArray[np.int32], shared: NDArray[np.int64], parent: NDArray[np.int32], depth: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int32]]:
+    """All nodes from each one up to those it shares: whose each is, its level from 0, and which it is."""
+    deep = np.append(depth, 0)[node]
+    counts = np.maximum(deep - shared, 0)
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    # A stable sort of 16 bits is several times faster.
+    level = np.empty(total, np.int16 if int(deep.max(initial=0)) < 1 << 15 else np.int32)
+    which = np.empty(total, np.int32)
+    active = np.flatnonzero(counts)
+    current = node[active]
+    step = 1
+    while len(active):
+        places = ends[active] - step
+        level[places], which[places] = deep[active] - step, current
+        still = counts[active] > step
+        active, current, step = active[still], parent[current[still]], step + 1
+    return np.repeat(np.arange(len(node)), counts), level, which
+
+
+def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
+    """How many nodes are on the way from a root to each node, both counted."""
+    depth = np.ones(len(parent), np.int64)
+    active = np.flatnonzero(parent >= 0)
+    current = parent[active]
+    while len(active):
+        depth[active] += 1
+        above = parent[current]
+        active, current = active[above >= 0], above[above >= 0]
+    return depth
+
+
+def _shared_depth(
+    a: NDArray[np.int32], b: NDArray[np.int32], parent: NDArray[np.int32], depth: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How many nodes two nodes have in common on their ways from the root."""
+    a, b, deep = a.copy(), b.copy(), np.append(depth, 0)
+    above = np.append(parent, np.int32(-1))
+    active = np.flatnonzero(a != b)
+    while len(active):
+        one, other = a[active], b[active]
+        lower_a, lower_b = deep[one] >= deep[other], deep[other] >= deep[one]
+        a[active] = np.where(lower_a, above[one], one)
+        b[active] = np.where(lower_b, above[other], other)
+        active = active[a[active] != b[active]]
+    found: NDArray[np.int64] = deep[a]
+    return found
+
+
+def _reach(
+    thread: NDArray[np.int32],
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """The latest end of the spans from `first` to `last`: that of the last one, or of one of those around it."""
+    parent = _core.nest(thread, start_ns, end_ns - start_ns)["parent"]
+    at = last.copy()
+    active = np.flatnonzero(parent[at] >= first)
+    while len(active):
+        at[active] = parent[at[active]]
+        active = active[parent[at[active]] >= first[active]]
+    found: NDArray[np.int64] = end_ns[at]
+    return found
+
+
+def _operators(
+    trace: Trace, nodes: NDArray[np.int32], sort: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """The spans that runs are made from: thread, start, end and node."""
+    spans = trace.columns("spans")
+    kind, parent = spans["kind"], spans["parent"]
+    node = nodes.copy()
+    # A call of a device's runtime has no stack of its own: it ran where the span around it did.
+    bare = np.flatnonzero((node < 0) & (parent >= 0))
+    while len(bare):
+        node[bare] = node[parent[bare]]
+        found = node[bare] >= 0
+        if not found.any():
+            break
+        bare = bare[~found]
+    used = (spans["lane"] == 0) & (spans["stream"] < 0) & ~call_mask(kind)
+    recorded = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
+    with_calls = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+    with_calls[spans["thread"][kind == recorded]] = True
+    used &= ~with_calls[spans["thread"]]
+    known = node >= 0
+    used &= known if sort == PYTHON else known | _KNOWS_MODULES[kind]
+    rows = np.flatnonzero(used)
+    start = spans["start_ns"][rows]
+    return spans["thread"][rows], start, start + np.maximum(spans["duration_ns"][rows], 0), node[rows]
+
+
+def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
+    """For each span the call it ran in, the tree of calls, and their names.
+
+    A call is known by its caller's line, its function and its file: the lines that it goes through are one call.
+    """
+    stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    shown = shown_frames(trace)
+    rows = np.flatnonzero(shown.row[:-1] == np.arange(len(stacks)))
+    frame = stacks["frame"][rows]
+    function, file = np.append(frames["function"], 0)[frame], np.append(shown.file, 0)[frame]
+    called, name = np.unique(function * np.int64(len(shown.strings)) + file, return_inverse=True)
+    around = shown.parent[rows].astype(np.int64) + 1
+    keys, of_row = np.unique(around * max(len(called), 1) + name, return_inverse=True)
+    node_of = np.full(len(stacks) + 1, -1, np.int32)
+    node_of[rows] = of_row
+    above, names = np.divmod(keys, max(len(called), 1))
+    texts = [_call_name(shown.strings, *divmod(pair, len(shown.strings))) for pair in called.tolist()]
+    nodes = node_of[shown.row[trace.column("spans", "own_stack")]]
+    return nodes, node_of[above - 1], names.astype(np.int32), texts
+
+
+def _call_name(strings: list[str], function: int, file: int) -> str:
+    """`function (file)`, of the file's path the last two parts."""
+    if not strings[file]:
+        return strings[function]
+    return f"{strings[function]} ({'/'.join(strings[file].split('/')[-2:])})"
+
+
+def _modules(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
+    """For each span the module it ran in, in backward that of its forward operator; the tree of modules and their paths."""
+    modules = trace.columns("modules")
+    return (
+        trace.column("spans", "module"),
+        modules["holder"],
+        np.arange(len(modules), dtype=np.int32),
+        modules["path"],
+    )

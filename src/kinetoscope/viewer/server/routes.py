@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.viewer.server.answers import Limited, MadeFile, answer
+from kinetoscope.viewer.pages import export, health, kernels, memory, modules, operators, overview, stacks
 from kinetoscope.viewer.server.open_traces import Offer
+from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, MadeFile
+from kinetoscope.viewer.sql import queries
+from kinetoscope.viewer.timeline import search, span, tracks, window
+from kinetoscope.viewer.timeline.range import within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import IO
 
     import pyarrow
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.answers import Answer
+    from kinetoscope.viewer.server.requests import Answer, Query
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -101,6 +105,83 @@ def respond(
         return _error(409, str(error))
     except OSError as error:
         return _error(500, f"{error.filename or 'a file'}: {error.strerror or error}")
+
+
+def answer(trace: Trace, path: str, query: Query) -> Answer:
+    """Answer one request.
+
+    Args:
+        trace: The trace it is about.
+        path: What is requested, such as `table/ops`.
+        query: The options of the request, as its address has them.
+
+    Returns:
+        A table, a part of one, or what can be written as JSON.
+
+    Raises:
+        LookupError: There is no such path.
+        ArgumentError: An option has a value that cannot be used.
+    """
+    if path in ROUTES and not path.endswith("/"):
+        return ROUTES[path](trace, query)
+    kind, slash, rest = path.partition("/")
+    if slash and kind + slash in ROUTES:
+        return ROUTES[kind + slash](trace, query, rest)
+    raise LookupError(path)
+
+
+def table(trace: Trace, query: Query, name: str) -> Limited:
+    """Return the first rows of a table of the trace; the options are those of its function.
+
+    Raises:
+        ArgumentError: No such table, or an option that it does not have.
+    """
+    try:
+        found = trace.table(name, **query)
+    except TypeError as error:
+        raise ArgumentError(f"the table {name!r} has no such options: {', '.join(query)}") from error
+    return Limited(found.slice(0, MOST_ROWS), found.num_rows)
+
+
+ROUTES: dict[str, Callable[..., Answer]] = {
+    "arrows": span.arrows,
+    "chosen": operators.chosen,
+    "copies": kernels.copies,
+    "counter": tracks.counter,
+    "flame": stacks.flame,
+    "flame_choices": stacks.flame_choices,
+    "flame_operators": stacks.flame_operators,
+    "health": health.health,
+    "export/": export.export,
+    "export/about": export.about,
+    "histogram": operators.histogram,
+    "instances": operators.instances,
+    "kernels": kernels.kernels,
+    "load": overview.load,
+    "memory": memory.memory,
+    "memory/at": memory.at,
+    "memory/blocks": memory.blocks,
+    "memory/curve": memory.curve,
+    "memory/live": memory.live,
+    "memory/stacks": memory.stacks,
+    "module_operators": modules.module_operators,
+    "modules": modules.modules,
+    "operators": operators.operators,
+    "overview": overview.overview,
+    "overview/": overview.part,
+    "range": within,
+    "search": search.search,
+    "span/": span.span,
+    "sql": queries.rows,
+    "sql/about": queries.about,
+    "sql/csv": queries.csv,
+    "sql/stop": queries.stop,
+    "table/": table,
+    "top/": overview.top,
+    "tracks": tracks.tracks,
+    "window": window.window,
+}
+"""The function `(trace, query)` of each path; of one that ends in `/`, `(trace, query, rest)` of all paths that begin with it."""
 
 
 def encoded(found: Answer) -> Response:
