@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from kinetoscope.formats import speedscope
+from kinetoscope.formats import stacks as stacks_module
 from kinetoscope.trace import Trace
 from tests.support.any_trace import any_traces
 from tests.support.hostile import HOSTILE_NAMES
@@ -171,7 +171,7 @@ def test_nothing_recorded_is_a_file_that_opens(tmp_path):
 
 
 def test_many_events_are_written_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(speedscope, "_EVENTS_AT_ONCE", 7)
+    monkeypatch.setattr(stacks_module, "_EVENTS_AT_ONCE", 7)
     content = written(model_trace(), tmp_path / "x.speedscope.json")
     assert totals(content)[0]["gemm"] == 200
     count = 100

@@ -9,7 +9,7 @@ from IPython.core.error import UsageError
 from nbclient import NotebookClient
 
 import kinetoscope
-from kinetoscope.display.table_page import table_html
+from kinetoscope.display.html import table_html
 from kinetoscope.integrations import notebook
 from tests.support.trace_builder import TraceBuilder
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.formats.block_file import write_blocks
 from kinetoscope.formats.chrome.slices import shown_spans
 from kinetoscope.formats.chrome.write import CATEGORIES, DEVICE_CATEGORIES
 from kinetoscope.model.calls import call_mask
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_INSTANT, FLAG_UNFINISHED, SpanKind
+from kinetoscope.storage.atomic_write import write_blocks
 from kinetoscope.tables.host.shown_stacks import shown_stacks
 from kinetoscope.tables.stored import rank
 

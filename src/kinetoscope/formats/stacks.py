@@ -1,27 +1,47 @@
-"""Collapsed stacks, the format that FlameGraph and its relatives read; written only.
-
-One line for each stack: the names of its frames from the root, joined by `;`, one space, and a whole number of
-microseconds. The number is the time of the operators that ran with exactly this stack; in backward that is the stack
-of the forward operator.
-
-Safe frames: every white space, control character and `;` within a frame is written as `_`. So a line has one
-space, and no reader can take the end of a frame for the number or for a second one, as in `model.py(3): layer 12`.
-
-Rounding: times are kept in nanoseconds until equal stacks are added up. The whole microseconds of all lines together
-are the rounded sum of all times; what rounding down leaves goes to the stacks that lose most by it. Stacks that
-come to 0 are left out, as no reader shows them.
-"""
+"""Stacks for flame graph tools: collapsed stacks, and speedscope's format."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gzip
+import json
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import IO, TYPE_CHECKING, Any
 
-from kinetoscope.storage.whole_file import file_path, replaced
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope._version import __version__
+from kinetoscope.model.assemble import sums_below
+from kinetoscope.model.names import stack_frames
+from kinetoscope.storage.atomic_write import file_path, open_atomically
+from kinetoscope.tables.host.stacks import stack_sums
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+
+# Collapsed stacks, the format that FlameGraph and its relatives read; written only.
+#
+# One line for each stack: the names of its frames from the root, joined by `;`, one space, and a whole number of
+# microseconds. The number is the time of the operators that ran with exactly this stack; in backward that is the stack
+# of the forward operator.
+#
+# Safe frames: every white space, control character and `;` within a frame is written as `_`. So a line has one
+# space, and no reader can take the end of a frame for the number or for a second one, as in `model.py(3): layer 12`.
+#
+# Rounding: times are kept in nanoseconds until equal stacks are added up. The whole microseconds of all lines together
+# are the rounded sum of all times; what rounding down leaves goes to the stacks that lose most by it. Stacks that
+# come to 0 are left out, as no reader shows them.
 
 NS_PER_US = 1000
 
@@ -37,7 +57,7 @@ def write_stacks(weights: Mapping[tuple[str, ...], int], path: str | os.PathLike
         ArgumentError: The path is none.
         OSError: The file cannot be written.
     """
-    with replaced(file_path(path)) as file:
+    with open_atomically(file_path(path)) as file:
         for line in collapsed_lines(weights):
             file.write(line.encode(errors="backslashreplace") + b"\n")
 
@@ -71,3 +91,222 @@ def _safe(frame: str) -> str:
         else character
         for character in frame
     )  # fmt: skip
+
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_GZIP_LEVEL = 5
+_EVENTS_AT_ONCE = 1 << 20
+
+
+def write_speedscope(trace: TraceData, path: Path) -> None:
+    """Write a trace for speedscope.
+
+    Args:
+        trace: The trace.
+        path: Where to write; a name that ends in `.gz` is compressed. The file appears under its name only when it is
+            whole.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with _destination(path) as file:
+        _write(trace, file, path.name)
+
+
+@contextmanager
+def _destination(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """The file to write to."""
+    with open_atomically(path) as file:
+        if path.name.lower().endswith(".gz"):
+            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
+                yield packed
+        else:
+            yield file
+
+
+def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None:
+    """Write the frames, then one profile after the other."""
+    spans, strings = trace.columns("spans"), trace.strings
+    used = np.zeros(len(strings), dtype=bool)
+    used[spans["name"]] = True
+    names = np.flatnonzero(used)
+    frame_of_name = np.zeros(len(strings), dtype=np.int64)
+    frame_of_name[names] = np.arange(len(names))
+    frames = [{"name": strings[row] or "(no name)"} for row in names.tolist()]
+    # Every profile's frames stand in this one list: the names of spans first, then the lines of Python.
+    frames += _python_frames(trace)
+    groups = _groups(trace)
+    longest = max(range(len(groups)), key=lambda place: len(groups[place][1]), default=0)
+    opening = {
+        "$schema": SCHEMA,
+        "exporter": f"kinetoscope {__version__}",
+        "name": name,
+        "activeProfileIndex": longest,
+        "shared": {"frames": frames},
+    }
+    file.write(json.dumps(opening)[:-1].encode() + b',"profiles":[')
+    for place, (title, rows, nesting) in enumerate(groups):
+        file.write(b",\n" if place else b"\n")
+        _write_evented(trace, file, title, rows, nesting, frame_of_name)
+    sampled = _sampled(trace, len(names))
+    if not groups and not sampled:
+        # speedscope shows no file without a profile.
+        sampled = [_sampled_profile("nothing was recorded", "nanoseconds", [], [])]
+    for place, profile in enumerate(sampled):
+        file.write((b",\n" if groups or place else b"\n") + json.dumps(profile).encode())
+    file.write(b"\n]}\n")
+
+
+def _python_frames(trace: TraceData) -> list[dict[str, Any]]:
+    """The lines of Python code that stacks consist of."""
+    frames, strings = trace.columns("frames"), trace.strings
+    return [
+        {"name": strings[function] or "(no name)", "file": strings[file], "line": line}
+        for function, file, line in zip(
+            *(frames[name].tolist() for name in ("function", "file", "line")), strict=True
+        )
+    ]
+
+
+# Spans
+
+
+def _groups(trace: TraceData) -> list[tuple[str, Rows, dict[str, Any]]]:
+    """For each profile of spans its title, its spans, which all nest, and how they do."""
+    spans = trace.columns("spans")
+    thread, stream, lane = (spans[name].astype(np.int64) for name in ("thread", "stream", "lane"))
+    order = np.lexsort((np.arange(len(thread)), lane, stream, thread))
+    same = np.ones(len(order) + 1, dtype=bool)
+    for values in (thread, stream, lane):
+        same[1:-1] &= values[order][1:] == values[order][:-1]
+    same[[0, -1]] = False
+    found = []
+    for first, last in pairwise(np.flatnonzero(~same).tolist()):
+        rows = order[first:last]
+        title = _title(trace, int(thread[rows[0]]), int(stream[rows[0]]))
+        beside = int(lane[rows[0]]) > 0
+        while len(rows):
+            nesting: dict[str, Any] = dict(
+                _core.nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
+            )
+            nests = nesting["lane"] == 0
+            if not nests.all():
+                # Nobody but a damaged file has such; what nests goes first.
+                rows, left = rows[nests], rows[~nests]
+                nesting = dict(
+                    _core.nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
+                )
+            else:
+                left = rows[:0]
+            found.append((f"{title}, beside others" if beside else title, rows, nesting))
+            rows, beside = left, True
+    return found
+
+
+def _title(trace: TraceData, thread: int, stream: int) -> str:
+    """What a thread or a stream is called."""
+    threads = trace.columns("threads")
+    name = threads["name"][thread] if thread < len(threads) else ""
+    if stream >= 0:
+        streams = trace.columns("streams")
+        text = f"device {streams['device_index'][stream]}, stream {streams['number'][stream]}"
+        return f"{text} ({name})" if name else text
+    number = int(threads["os_tid"][thread]) if thread < len(threads) else thread
+    return f"{name} (thread {number})" if name else f"thread {number}"
+
+
+def _write_evented(
+    trace: TraceData,
+    file: IO[bytes] | gzip.GzipFile,
+    title: str,
+    rows: Rows,
+    nesting: dict[str, Any],
+    frame_of_name: Rows,
+) -> None:
+    """Write the openings and closings of spans that nest."""
+    spans = trace.columns("spans")
+    start, frame = spans["start_ns"][rows], frame_of_name[spans["name"][rows]]
+    end = start + spans["duration_ns"][rows]
+    depth, parent = nesting["depth"], nesting["parent"]
+    # When a span opens, all before it have opened, and all but those around it have closed again; its own closing
+    # follows those of all that is inside it.
+    opening = 2 * np.arange(len(rows)) - depth
+    closing = opening + 2 * sums_below(parent, depth, np.ones(len(rows), dtype=np.int64)) - 1
+    opens = np.zeros(2 * len(rows), dtype=bool)
+    opens[opening] = True
+    at, of = np.zeros(2 * len(rows), dtype=np.int64), np.zeros(2 * len(rows), dtype=np.int64)
+    at[opening], at[closing] = start, end
+    of[opening], of[closing] = frame, frame
+    about = {
+        "type": "evented",
+        "name": title,
+        "unit": "nanoseconds",
+        "startValue": min(0, int(start.min())),
+        "endValue": max(trace.duration_ns, int(end.max())),
+    }
+    file.write(json.dumps(about)[:-1].encode() + b',"events":[')
+    for begin in range(0, len(at), _EVENTS_AT_ONCE):
+        part = slice(begin, begin + _EVENTS_AT_ONCE)
+        text = _events_text(opens[part], of[part], at[part])
+        file.write(text if begin else text[1:])
+    file.write(b"]}")
+
+
+def _events_text(opens: NDArray[np.bool_], frame: Rows, at_ns: Rows) -> memoryview:
+    """Events as they stand in the file, each behind a comma."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = pc.if_else(pa.array(opens), ',{"type":"O","frame":', ',{"type":"C","frame":')
+    frames, times = (pc.cast(pa.array(values), pa.string()) for values in (frame, at_ns))
+    lines: pyarrow.StringArray = pc.binary_join_element_wise(kinds, frames, ',"at":', times, "}", "")
+    # The strings of a column lie one behind the other, which is the text itself.
+    _, offsets, content = lines.buffers()
+    length = int(np.frombuffer(offsets, np.int32, len(lines) + 1)[-1])
+    return memoryview(content)[:length]
+
+
+# Python stacks
+
+
+def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
+    """The profiles of Python stacks, for what is above 0 anywhere."""
+    if len(trace.columns("stacks")) == 0:
+        return []
+    sums = stack_sums(trace)
+    weights: list[tuple[str, str, Rows]] = [
+        ("Python stacks: time on the host", "nanoseconds", sums.self_ns),
+        ("Python stacks: time on devices", "nanoseconds", sums.device_self_ns),
+        ("Python stacks: memory allocated", "bytes", _allocated_bytes(trace)),
+    ]
+    profiles = []
+    for title, unit, weight in weights:
+        rows = np.flatnonzero(weight > 0).tolist()
+        samples = [[first_frame + frame for frame in reversed(stack_frames(trace, row))] for row in rows]
+        if samples:
+            profiles.append(_sampled_profile(title, unit, samples, weight[rows].tolist()))
+    return profiles
+
+
+def _allocated_bytes(trace: TraceData) -> Rows:
+    """How much memory was allocated with each stack: the block's own, else that of the span that asked for it."""
+    blocks = trace.columns("allocations")
+    of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]
+    stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
+    known = (stack >= 0) & (blocks["time_ns"] >= 0)
+    sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
+    np.add.at(sums, stack[known], blocks["bytes"][known])
+    return sums
+
+
+def _sampled_profile(title: str, unit: str, samples: list[list[int]], weights: list[int]) -> dict[str, Any]:
+    """One sampled profile; its axis is the sum of the weights."""
+    return {
+        "type": "sampled",
+        "name": title,
+        "unit": unit,
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": samples,
+        "weights": weights,
+    }

@@ -20,7 +20,7 @@ from IPython.display import display
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.display.table_page import table_html
+from kinetoscope.display.html import table_html
 from kinetoscope.display.trace_page import ROWS, trace_page
 from kinetoscope.formats.suffixes import suffix_of
 

@@ -20,8 +20,8 @@ from kinetoscope.model.assemble import assemble
 from kinetoscope.model.schema import STORED, Column
 from kinetoscope.model.strings import from_utf8, to_utf8
 from kinetoscope.model.trace_data import TraceData
+from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.unpacking import FREE_BYTES, FREE_RATIO, default_memory_bytes
-from kinetoscope.storage.whole_file import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -342,7 +342,7 @@ def write_ktrace(trace: TraceData, path: Path) -> None:
         "strings": len(trace.strings),
         "tables": {},
     }
-    with replaced(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with open_atomically(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in STORED:
             columns = trace.columns(name)
             entries: dict[str, dict[str, Any]] = {}

@@ -17,7 +17,7 @@ from kinetoscope.model.device_time import works_on_device
 from kinetoscope.model.names import frame_texts, stack_frames
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
-from kinetoscope.storage.whole_file import file_path
+from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.host.event_calls import EventTrace, trace_of_events
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments

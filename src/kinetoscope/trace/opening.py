@@ -88,7 +88,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         if limit is not None and (type(limit) is not int or limit < 0):
             raise ArgumentError(f"{name}={limit!r}: give a number of bytes that is not negative.")
     if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
-        from kinetoscope.storage.tables_folder import read_tables
+        from kinetoscope.storage.table_files import read_tables
 
         return Trace.of(read_tables(Path(source)))
     with ByteSource.of(source) as found:

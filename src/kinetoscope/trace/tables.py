@@ -94,11 +94,11 @@ def _device() -> Definitions:
 
 @functools.cache
 def _execution() -> Definitions:
-    from kinetoscope.formats.execution_trace import join
+    from kinetoscope.formats.execution_trace import read
 
     return {
-        "execution": TableDefinition(join.execution, join.EXECUTION_SCHEMA),
-        "execution_tensors": TableDefinition(join.execution_tensors, join.EXECUTION_TENSORS_SCHEMA),
+        "execution": TableDefinition(read.execution, read.EXECUTION_SCHEMA),
+        "execution_tensors": TableDefinition(read.execution_tensors, read.EXECUTION_TENSORS_SCHEMA),
     }
 
 

@@ -552,7 +552,7 @@ def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
 def _writer(form: str) -> Callable[[Trace, Path], None]:
     """What writes a format."""
     if form == "tables":
-        from kinetoscope.storage.tables_folder import write_tables
+        from kinetoscope.storage.table_files import write_tables
 
         return lambda trace, path: write_tables(trace, path, trace.table)
     if form == "ktrace":
@@ -564,7 +564,7 @@ def _writer(form: str) -> Callable[[Trace, Path], None]:
     elif form == "memory timeline":
         from kinetoscope.formats.memory_timeline.write import write_memory_timeline as write
     elif form == "speedscope":
-        from kinetoscope.formats.speedscope import write_speedscope as write
+        from kinetoscope.formats.stacks import write_speedscope as write
     else:
         from kinetoscope.torch_events.event_list import write_collapsed as write
     return write

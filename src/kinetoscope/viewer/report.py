@@ -25,7 +25,7 @@ from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import calls_of
-from kinetoscope.storage.whole_file import replaced
+from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.device.copies import direction_of
 from kinetoscope.tables.device.starters import starters
 from kinetoscope.viewer.pages import health, kernels, memory, modules, operators, overview, stacks
@@ -492,7 +492,7 @@ def report(trace: Trace | str | os.PathLike[str], path: str | os.PathLike[str]) 
 
     Args:
         trace: The trace, or the path or address of one.
-        path: The file to write, such as `report.html`. A file of that name is replaced.
+        path: The file to write, such as `report.html`. A file of that name is open_atomically.
 
     Returns:
         The path of the file.
@@ -564,7 +564,7 @@ def spelled(path: str, query: Mapping[str, str]) -> str:
 def write_report(trace: Trace, name: str, path: Path) -> Path:
     """Write a report to a file, which appears when it is whole."""
     text = report_page(trace, name)
-    with replaced(path) as file:
+    with open_atomically(path) as file:
         file.write(text.encode("utf-8", "replace"))
     return path
 

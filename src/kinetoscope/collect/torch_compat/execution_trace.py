@@ -2,7 +2,7 @@
 
 torch has one observer for a process. It writes each operator's node to its file when the operator ends; the file is
 strict JSON only if no name holds a quote, nothing was killed and nothing was forked. So the file is read once more
-when it is finished, node by node, and replaced by one that is valid; what was mended or lost is counted in it.
+when it is finished, node by node, and open_atomically by one that is valid; what was mended or lost is counted in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch._C import _profiler as torch_observer
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect.session.metadata import rank_filled_in
 from kinetoscope.collect.session.user_warnings import warn_user
-from kinetoscope.storage.whole_file import replaced
+from kinetoscope.storage.atomic_write import open_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -423,7 +423,7 @@ def _finish_file(growing: Path, final: Path) -> None:
     from kinetoscope.formats.execution_trace.mend import write_mended
 
     try:
-        with growing.open("rb") as source, replaced(final) as target:
+        with growing.open("rb") as source, open_atomically(final) as target:
             if final.suffix != ".gz":
                 write_mended(source, target)
                 return

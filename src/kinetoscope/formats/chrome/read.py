@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -25,15 +26,6 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
-from kinetoscope.formats.chrome.read_calls import MODULE_MARK, Calls, Strings
-from kinetoscope.formats.chrome.read_info import (
-    NOT_RECORDED,
-    not_recorded,
-    read_cycles,
-    read_header,
-    read_info,
-    read_losses,
-)
 from kinetoscope.formats.chrome.read_links import (
     FORWARD_BACKWARD,
     Arrows,
@@ -43,27 +35,26 @@ from kinetoscope.formats.chrome.read_links import (
     name_threads,
     pair_arrows,
 )
-from kinetoscope.formats.chrome.read_own import (
-    OWN,
-    described_in_list,
-    keep_own_times,
-    stop_ns,
-    sure_arrows,
-    take_own_facts,
-)
 from kinetoscope.formats.chrome.read_tracks import (
     CATEGORIES,
     CUDA,
     HIP,
+    HPU,
     MTIA,
     OPERATORS,
+    PRIVATE_USE_1,
+    XPU,
     Later,
     Tracks,
     read_tracks,
     tell_processes,
 )
-from kinetoscope.model.assemble import ENGINE_WRAPPER
+from kinetoscope.model.assemble import ENGINE_WRAPPER, spread_down
+from kinetoscope.model.losses import Loss, counted_losses, loss_columns
 from kinetoscope.model.schema import (
+    FLAG_ASYNC,
+    FLAG_BEGUN_BEFORE,
+    FLAG_UNFINISHED,
     SCOPE_BACKWARD,
     SCOPE_MODULE,
     SCOPE_PYTHON,
@@ -75,18 +66,446 @@ from kinetoscope.model.schema import (
 from kinetoscope.model.steps import MARK as STEP_MARK
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
-from kinetoscope.storage.unpacking import UnpackedText, default_memory_bytes
+from kinetoscope.storage.unpacking import LIMIT_IN_WORDS, UnpackedText, default_memory_bytes
 from kinetoscope.tables.device.collective_facts import type_named
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterator, Mapping, MutableMapping, Sequence
 
     from numpy.typing import NDArray
 
-    Native = dict[str, Any]
     Tables = dict[str, dict[str, Any]]
+    Native = dict[str, Any]
     Progress = Callable[[int, int | None, int], object]
+
+
+# What a Chrome trace says of its run as a whole, and what reading it lost.
+
+_TYPE_NAMES = {CUDA: "cuda", XPU: "xpu", HPU: "hpu", MTIA: "mtia", PRIVATE_USE_1: "privateuseone"}
+# Times as the files of torch before 2.4 have them count from 1970; those of other clocks are far smaller.
+_YEAR_2001_NS = 10**18
+_YEAR_2100_NS = 41 * 10**17
+_CYCLE = re.compile(r"PyTorch Profiler \((?P<number>\d{1,18})\)")
+# What a trace says of itself in other ways, or what the writer made for viewers.
+_NOT_KEPT = {"displayTimeUnit", "baseTimeNanoseconds", "losses", "stop_ns", "start_realtime_ns"}
+
+NOT_RECORDED = "not_recorded"
+"""The key of a trace's metadata that lists what a file that was read lacks, so that no export adds it.
+
+Arguments of events stand there by their names, categories as `cat`.
+"""
+WINDOW = "Record Window End"
+"""The last event of a file of Kineto's, which stands in that list for all that say when was recorded."""
+
+
+def read_header(header: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The keys of a file beside its events, each with its value; what is no JSON stays text, of two equal keys the last counts."""
+    return {key: _value(text) for key, text in header}
+
+
+def read_info(
+    header: Mapping[str, Any], base_ns: int, stop_ns: int, device_types: Sequence[int]
+) -> dict[str, Any]:
+    """What is known about the run, as `Trace.info` holds it.
+
+    Args:
+        header: What `read_header` gave.
+        base_ns: The first time of the file, on its own axis.
+        stop_ns: The last time, from the first.
+        device_types: The types of the devices that have streams.
+    """
+    info: dict[str, Any] = {key: value for key, value in header.items() if key not in _NOT_KEPT}
+    info["stop_ns"] = stop_ns
+    since = header.get("baseTimeNanoseconds")
+    if type(since) is int and 0 <= since < 2**62:
+        if since or "start_realtime_ns" not in header:
+            info["start_realtime_ns"] = since + base_ns
+    elif _YEAR_2001_NS <= base_ns < _YEAR_2100_NS:
+        info["start_realtime_ns"] = base_ns
+    if "host" not in info and isinstance(host := header.get("host_name"), str):
+        info["host"] = host
+    if "devices" not in info and (devices := _devices(header.get("deviceProperties"), device_types)):
+        info["devices"] = devices
+    complete = info.get("complete")
+    info["complete"] = complete if isinstance(complete, bool) else True
+    return info
+
+
+def not_recorded(
+    windows: Sequence[tuple[str, int, int]],
+    categories: Collection[str],
+    spans: Container[str],
+    allocations: Mapping[str, Any] | None,
+) -> list[str]:
+    """What a file lacks that our exports otherwise write, as `NOT_RECORDED` lists it.
+
+    Args:
+        windows: The events that say when was recorded.
+        categories: The categories of events; an empty one is that of events without.
+        spans: The names of the columns of spans.
+        allocations: The columns of the marks of memory, as the file has them; None without marks.
+    """
+    lacking = [] if any(name == WINDOW for name, _, _ in windows) else [WINDOW]
+    if "" in categories:
+        lacking.append("cat")
+    if "external_id" not in spans:
+        lacking.append("External id")
+    if allocations is not None:
+        for key, column in (("Total Allocated", "allocated_bytes"), ("Total Reserved", "reserved_bytes")):
+            if column not in allocations or (allocations[column] < 0).any():
+                lacking.append(key)
+        if not allocations["address"].any():
+            lacking.append("Addr")
+    return lacking
+
+
+def lacks(info: Mapping[str, Any], what: str) -> bool:
+    """Whether the file that a trace was read from is known not to have had something of `NOT_RECORDED`."""
+    listed = info.get(NOT_RECORDED)
+    return isinstance(listed, list) and what in listed
+
+
+def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
+    """The table `losses`: what reading lost, and what the file says was lost before."""
+    losses = [
+        replace(loss, why=LIMIT_IN_WORDS) if loss.code == "beyond_unpacking_limit" else loss
+        for loss in counted_losses(counted)
+    ]
+    told = header.get("losses")
+    for loss in told if isinstance(told, list) else []:
+        if isinstance(loss, dict) and isinstance(loss.get("what"), str):
+            times = loss.get("count")
+            count = times if type(times) is int and 0 <= times < 2**62 else 1
+            where, why, code = (str(loss.get(name, "")) for name in ("where", "why", "code"))
+            losses.append(Loss(loss["what"], count, where, why, code))
+    return loss_columns(losses)
+
+
+def read_cycles(windows: Sequence[tuple[str, int, int]], stop_ns: int) -> dict[str, list[int]]:
+    """The table `cycles`: the windows that Kineto says it recorded in, or else the whole file."""
+    found = {
+        (start_ns, max(0, duration_ns), int(name["number"]))
+        for text, start_ns, duration_ns in windows
+        if (name := _CYCLE.fullmatch(text)) is not None
+    }
+    rows = sorted(found) or [(0, stop_ns, 0)]
+    return {
+        "number": [row[2] for row in rows],
+        "start_ns": [row[0] for row in rows],
+        "duration_ns": [row[1] for row in rows],
+    }
+
+
+def _value(text: str) -> Any:
+    """What a JSON text means."""
+    try:
+        return json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _devices(properties: object, device_types: Sequence[int]) -> list[dict[str, Any]]:
+    """The devices by name, in the form in which recordings keep them."""
+    kind = _TYPE_NAMES.get(device_types[0], "cuda") if device_types else "cuda"
+    return [
+        {"type": kind, "index": entry["id"], "name": entry["name"]}
+        for entry in (properties if isinstance(properties, list) else [])
+        if isinstance(entry, dict)
+        and type(entry.get("id")) is int
+        and isinstance(entry.get("name"), str)
+        and entry["name"]
+    ]
+
+
+# Python stacks and modules as files of torch write them: one text for each frame, one for each call of a module.
+
+MODULE_MARK = "nn.Module: "
+_FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
+_LAST_LINE = 2**31 - 1
+
+
+class Strings:
+    """A string table that grows; each string once."""
+
+    def __init__(self, rows: list[str]) -> None:
+        self.rows = rows
+        self._row_of: dict[str, int] | None = None
+
+    def of(self, text: str) -> int:
+        """The row of a text."""
+        if self._row_of is None:
+            self._row_of = {text: row for row, text in enumerate(self.rows)}
+        row = self._row_of.setdefault(text, len(self.rows))
+        if row == len(self.rows):
+            self.rows.append(text)
+        return row
+
+
+class Calls:
+    """The tables `stacks`, `frames` and `modules` of a file, filled as its texts are seen."""
+
+    def __init__(self, strings: Strings) -> None:
+        self._strings = strings
+        self._frames: dict[tuple[int, int, int], int] = {}
+        self._frame_of_text: dict[str, int] = {}
+        self._stacks: dict[tuple[int, int], int] = {}
+        self._modules: dict[str, tuple[int, int]] = {}
+
+    def of_functions(self, stacks: Mapping[str, Any] | None, modules: Mapping[str, Any] | None) -> Tables:
+        """The tables for what the reader made of python_function events: rows stay where they are.
+
+        Args:
+            stacks: The reader's stacks: `parent`, and the `name` of the innermost frame, parents first.
+            modules: The reader's modules: `name` and `caller`, callers first.
+        """
+        tables: Tables = {}
+        rows = self._strings.rows
+        if stacks is not None:
+            names, place = np.unique(stacks["name"], return_inverse=True)
+            frames = np.array([self._frame(rows[name]) for name in names.tolist()], np.int32)
+            tables["stacks"] = {"parent": stacks["parent"], "frame": frames[place.reshape(-1)]}
+            tables["frames"] = _columns(("function", "file", "line"), list(self._frames))
+        if modules is not None:
+            texts = [rows[name] for name in modules["name"].tolist()]
+            tables["modules"] = self._module_columns(texts, modules["caller"])
+        return tables
+
+    def of_texts(self, texts: Sequence[str]) -> tuple[Tables, NDArray[np.int32], NDArray[np.int32]]:
+        """The tables for the "Call stack" texts of torch 1.8 to 1.13: frames from the innermost on, joined by semicolons.
+
+        Args:
+            texts: The texts, each once.
+
+        Returns:
+            The tables; for each text its stack, and its innermost module. The last entry, for no text, is -1.
+        """
+        stack_rows = np.full(len(texts) + 1, -1, np.int32)
+        module_rows = np.full(len(texts) + 1, -1, np.int32)
+        for row, text in enumerate(texts):
+            stack = module = -1
+            for frame in reversed(text.split(";")):
+                if frame.startswith(MODULE_MARK):
+                    # One instance whoever calls it; the first caller counts.
+                    module = self._modules.setdefault(frame, (len(self._modules), module))[0]
+                elif frame:
+                    stack = self._stacks.setdefault((stack, self._frame(frame)), len(self._stacks))
+            stack_rows[row], module_rows[row] = stack, module
+        tables = {
+            "stacks": _columns(("parent", "frame"), list(self._stacks)),
+            "frames": _columns(("function", "file", "line"), list(self._frames)),
+            "modules": self._module_columns(
+                list(self._modules), [caller for _, caller in self._modules.values()]
+            ),
+        }
+        return tables, stack_rows, module_rows
+
+    def _frame(self, text: str) -> int:
+        """The row of the frame that torch calls `file(line): function`; what looks otherwise is a function's name."""
+        known = self._frame_of_text.get(text)
+        if known is not None:
+            return known
+        key = (self._strings.of(text), 0, 0)
+        if (parts := _FRAME.fullmatch(text)) is not None:
+            digits = parts["line"].lstrip("0")
+            # torch reads some frames after they are gone: their line is whatever lay there.
+            line = int(digits) if 0 < len(digits) <= len(str(_LAST_LINE)) else 0
+            function, file = self._strings.of(parts["function"]), self._strings.of(parts["file"])
+            key = (function, file, line if line <= _LAST_LINE else 0)
+        self._frame_of_text[text] = row = self._frames.setdefault(key, len(self._frames))
+        return row
+
+    def _module_columns(self, texts: Sequence[str], callers: Any) -> dict[str, Any]:
+        """The columns of modules that torch calls `nn.Module: Linear_0`."""
+        names = [text.removeprefix(MODULE_MARK) for text in texts]
+        of = self._strings.of
+        return {
+            "class": np.array([of(name.rpartition("_")[0] or name) for name in names], np.int32),
+            # torch does not say the attribute, but it numbers the instances of a class.
+            "name": np.array([of(name) for name in names], np.int32),
+            "caller": np.asarray(callers, np.int32),
+        }
+
+
+def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, Any]:
+    """Rows of numbers as columns."""
+    values = np.array(rows, np.int32).reshape(len(rows), len(names))
+    return {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)}
+
+
+# What only files that we wrote ourselves say: which module a span ran in, and how it was cut.
+#
+# Viewers show these among the arguments of a slice; here they become columns again. The modules themselves stand in the
+# head of the file, see `formats/chrome.py`.
+
+OWN = "kinetoscope"
+"""The key in the head of a file that tells that it is ours."""
+LIST_HEAD = "trace"
+"""The name of the first event of a bare list of events that is ours."""
+FLAGS = {"Unfinished": FLAG_UNFINISHED, "Begun before": FLAG_BEGUN_BEFORE, "Asynchronous": FLAG_ASYNC}
+MODULE, MODULE_CLASS, MODULE_ROW = "Module", "Module class", "Module row"
+_TIMES = (("spans", "start_ns"), ("allocations", "time_ns"), ("counters", "time_ns"), ("flows", "time_ns"))
+_KEYS = (*FLAGS, MODULE, MODULE_CLASS, MODULE_ROW)
+
+
+def described_in_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> dict[str, Any]:
+    """What a file of ours that is a bare list of events says of itself in its first event; nothing elsewhere.
+
+    Args:
+        metadata: The metadata events as the native reader has them.
+    """
+    for what, _, _, text, _, _ in metadata[:1]:
+        if what == LIST_HEAD and f'"{OWN}"' in text:
+            try:
+                found = json.loads(text, parse_constant=str)
+            except (ValueError, RecursionError):
+                return {}
+            return found if isinstance(found, dict) and isinstance(found.get(OWN), dict) else {}
+    return {}
+
+
+def keep_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
+    """In a file of ours times count from where the trace did; elsewhere from the first event.
+
+    Args:
+        header: The keys in the head of the file.
+        native: What the native reader found, with times from its `base_ns` on; both are changed.
+    """
+    base_ns = native["base_ns"]
+    if not isinstance(header.get(OWN), dict) or base_ns == 0:
+        return
+    native["base_ns"] = 0
+    native["last_ns"] += base_ns
+    for table, column in _TIMES:
+        if table in native and column in native[table]:
+            native[table][column] = _later_by(native[table][column], base_ns)
+    native["windows"] = [(name, start_ns + base_ns, length) for name, start_ns, length in native["windows"]]
+
+
+def _later_by(times_ns: Any, base_ns: int) -> Any:
+    """Times, or a function that makes them, moved by so many nanoseconds."""
+    return (lambda: times_ns() + base_ns) if callable(times_ns) else times_ns + base_ns
+
+
+def stop_ns(header: Mapping[str, Any], last_ns: int) -> int:
+    """When the recording ended: what a file of ours says, elsewhere the last time in it."""
+    told = header.get("stop_ns") if isinstance(header.get(OWN), dict) else None
+    return told if isinstance(told, int) and last_ns < told < 2**62 else last_ns
+
+
+def sure_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: Arrows) -> Arrows:
+    """Without those arrows of a file of ours that seem to end in a span inside the backward function they lead to.
+
+    It may begin in the same nanosecond; only the function has a sequence number.
+    """
+    if not isinstance(header.get(OWN), dict) or "sequence" not in spans:
+        return arrows
+    sure = spans["sequence"][arrows.end] >= 0
+    return Arrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
+
+
+def take_own_facts(header: MutableMapping[str, Any], tables: dict[str, Any], strings: Strings) -> None:
+    """Make columns of what a file of ours says beyond Kineto's words; leave other files as they are.
+
+    Args:
+        header: The keys in the head of the file; ours is taken out.
+        tables: The columns of all tables, some of which are replaced.
+        strings: The string table; names of modules are added.
+    """
+    if not isinstance(own := header.pop(OWN, None), dict):
+        return
+    spans = tables["spans"]
+    if "own_stack" in spans and "call_texts" in own:
+        # A slice shows its stack only where the slice around it has another.
+        nested = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
+        spans["own_stack"] = spread_down(nested["parent"], nested["depth"], spans["own_stack"], -1)
+    if (cycles := _cycles(own.get("cycles"))) is not None:
+        tables["cycles"] = cycles
+    paths = _modules(own.get("modules"), tables, strings)
+    if "arguments" not in spans:
+        return
+    told = _Told(paths, len(tables["modules"]["class"]) if paths else 0)
+    row_of = np.array([told.row(text) for text in tables["arguments"]["json"]] + [-1], np.int32)
+    column = spans["arguments"]
+    flags, modules = np.array([*told.flags, 0], np.uint8), np.array([*told.modules, -1], np.int32)
+    if flags.any():
+        spans["flags"] = spans["flags"] | flags[column]
+    if paths:
+        spans["own_module"] = modules[column]
+    spans["arguments"] = row_of[column]
+    tables["arguments"] = {"json": list(told.texts)}
+
+
+class _Told:
+    """The arguments of spans without what becomes columns."""
+
+    def __init__(self, paths: dict[str, int], modules: int) -> None:
+        self._paths, self._modules = paths, modules
+        self.texts: dict[str, int] = {}
+        self.flags: list[int] = []
+        self.modules: list[int] = []
+
+    def row(self, text: str) -> int:
+        """The row of what is left of a text, -1 for nothing; what was taken out is the next of `flags` and `modules`."""
+        flags, module = 0, -1
+        if any(f'"{key}":' in text for key in _KEYS):
+            told = json.loads(text)
+            for key, flag in FLAGS.items():
+                flags |= flag if told.pop(key, None) is True else 0
+            path, row = told.pop(MODULE, None), told.pop(MODULE_ROW, None)
+            told.pop(MODULE_CLASS, None)
+            module = self._paths.get(path, -1) if isinstance(path, str) else -1
+            if type(row) is int and 0 <= row < self._modules:
+                module = row
+            text = json.dumps(told, separators=(",", ":"), ensure_ascii=False) if told else ""
+        self.flags.append(flags)
+        self.modules.append(module)
+        return self.texts.setdefault(text, len(self.texts)) if text else -1
+
+
+def _modules(told: object, tables: dict[str, Any], strings: Strings) -> dict[str, int]:
+    """Make the table `modules` of the head's; returns the row of each path, the first where several have it."""
+    if not isinstance(told, dict):
+        return {}
+    names, classes, paths = (_texts(told.get(key)) for key in ("name", "class", "path"))
+    rows = len(paths)
+    parents, callers = (_own_rows(told.get(key), rows) for key in ("parent", "caller"))
+    if parents is None or callers is None or not len(names) == len(classes) == rows:
+        return {}
+    tables["modules"] = {
+        "parent": parents,
+        "name": np.array([strings.of(name) for name in names], np.int32),
+        "class": np.array([strings.of(name) for name in classes], np.int32),
+        "caller": callers,
+    }
+    return {path: row for row, path in reversed(list(enumerate(paths)))}
+
+
+def _cycles(told: object) -> dict[str, NDArray[np.int64]] | None:
+    """The table `cycles` of the head's; None where it says none."""
+    names = STORED["cycles"].column_names
+    lists = [told.get(name) for name in names] if isinstance(told, dict) else []
+    if not lists or not all(
+        isinstance(values, list) and all(type(value) is int and abs(value) < 2**62 for value in values)
+        for values in lists
+    ):
+        return None
+    columns = {name: np.array(values, np.int64) for name, values in zip(names, lists, strict=True)}
+    return columns if len({len(column) for column in columns.values()}) == 1 else None
+
+
+def _texts(value: object) -> Sequence[str]:
+    """A list of texts, empty where it is none."""
+    return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []
+
+
+def _own_rows(value: object, rows: int) -> NDArray[np.int32] | None:
+    """A list of so many rows of the same table, -1 for none; None where it is no such list."""
+    if not isinstance(value, list) or len(value) != rows:
+        return None
+    if not all(type(row) is int and -1 <= row < rows for row in value):
+        return None
+    return np.array(value, np.int32)
 
 
 # What the names of spans say of them; each distinct name is looked at once.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.formats.chrome.read_info import lacks
+from kinetoscope.formats.chrome.read import lacks
 from kinetoscope.model.calls import call_mask
 from kinetoscope.tables.device.collective_facts import (
     CALLS,

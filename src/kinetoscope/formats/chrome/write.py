@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.formats.block_file import write_blocks
-from kinetoscope.formats.chrome.read_info import WINDOW, lacks
-from kinetoscope.formats.chrome.read_own import LIST_HEAD, OWN
+from kinetoscope.formats.chrome.read import LIST_HEAD, OWN, WINDOW, lacks
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
 from kinetoscope.model.calls import call_mask
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import calls_of
+from kinetoscope.storage.atomic_write import write_blocks
 from kinetoscope.tables.host.shown_stacks import ShownStacks, shown_stacks
 
 if TYPE_CHECKING:

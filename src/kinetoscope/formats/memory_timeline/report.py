@@ -11,7 +11,7 @@ from kinetoscope.display.units import duration, percent, size
 from kinetoscope.formats.memory_timeline.page import page
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
-from kinetoscope.storage.whole_file import replaced
+from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.host.visible import HIDDEN_NAMES
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
@@ -63,9 +63,9 @@ def write_memory_report(
         lines.append(f"at           {where}")
     lines += _last_operator(trace)
     text = "\n".join([*lines, "", *_memory(trace, place)]) + "\n"
-    with replaced(text_path) as file:
+    with open_atomically(text_path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
-    with replaced(page_path) as file:
+    with open_atomically(page_path) as file:
         shown = "\n".join(line for line in lines if line)
         file.write(page(trace, place, failure=shown).encode("utf-8", "backslashreplace"))
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.memory_timeline.page import page
-from kinetoscope.storage.whole_file import replaced
+from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.memory.facts import judged_blocks
 from kinetoscope.tables.memory.timeline import (
     INCREMENT_VERSION,
@@ -100,7 +100,7 @@ def write_memory_timeline(
         pieces = _raw(trace, place)
     else:
         pieces = _by_category(trace, place)
-    with replaced(target) as file:
+    with open_atomically(target) as file:
         if name.endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
                 _write(packed, pieces)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from kinetoscope.storage.whole_file import replaced
+from kinetoscope.storage.atomic_write import open_atomically
 
 
 def test_the_name_appears_when_all_is_written(tmp_path):
     path = tmp_path / "x"
-    with replaced(path) as file:
+    with open_atomically(path) as file:
         file.write(b"whole")
         assert not path.exists()
     assert path.read_bytes() == b"whole"
@@ -17,7 +17,7 @@ def test_the_name_appears_when_all_is_written(tmp_path):
 def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="stop"), replaced(path) as file:
+    with pytest.raises(RuntimeError, match="stop"), open_atomically(path) as file:
         file.write(b"half")
         raise RuntimeError("stop")
     assert path.read_bytes() == b"old"
@@ -26,6 +26,6 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_the_file_has_the_rights_of_any_new_file(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
-    with replaced(tmp_path / "x") as file:
+    with open_atomically(tmp_path / "x") as file:
         file.write(b"")
     assert (tmp_path / "x").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -5,7 +5,7 @@ import io
 
 from rich.console import Console
 
-from kinetoscope.display.losses import LossDisplay
+from kinetoscope.cli.demo import LossDisplay
 
 
 def train(display: LossDisplay, steps: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.storage.tables_folder import SHOWN, sealed
+from kinetoscope.storage.table_files import SHOWN, sealed
 from kinetoscope.trace import open as open_trace
 from tests.support.any_trace import any_traces
 from tests.support.hostile import HOSTILE_NAMES
