@@ -5,7 +5,10 @@ author = "Kinetoscope developers"
 copyright = "2026, Kinetoscope developers"
 release = installed_version("kinetoscope")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
+myst_enable_extensions = ["colon_fence"]
+# A copied console block is what one types: without the prompt, and without what was printed.
+copybutton_prompt_text = "$ "
 html_theme = "furo"
 html_title = f"Kinetoscope {release}"
 exclude_patterns = ["_build"]
