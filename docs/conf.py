@@ -5,7 +5,13 @@ author = "Kinetoscope developers"
 copyright = "2026, Kinetoscope developers"
 release = installed_version("kinetoscope")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 myst_enable_extensions = ["colon_fence"]
 # A copied console block is what one types: without the prompt, and without what was printed.
 copybutton_prompt_text = "$ "
