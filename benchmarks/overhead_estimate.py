@@ -14,7 +14,7 @@ from benchmarks.harness import BASELINE, Result, added, interleave, report_added
 from benchmarks.workloads import tiny_training_step
 from kinetoscope.launch.options import Wanted
 from kinetoscope.launch.overhead import measure_overhead, spacing_of
-from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.model.hierarchy import host_spans
 
 MOST_OFF = 0.2
 PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {

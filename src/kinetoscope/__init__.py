@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace
     from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
-    from kinetoscope.trace.merging import merge
+    from kinetoscope.trace.opening import merge
     from kinetoscope.viewer.report import report
     from kinetoscope.viewer.server.serve import view
 
@@ -97,7 +97,7 @@ _HOMES = {
     "align_clocks": "kinetoscope.collect",
     "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
-    "merge": "kinetoscope.trace.merging",
+    "merge": "kinetoscope.trace.opening",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",
     "record_function": "kinetoscope.collect",

@@ -16,8 +16,7 @@ from kinetoscope.collect.sources import storages as storages_module
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.model.schema import StorageRole
-from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
-from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import peak
 from tests.support.recorded import CPU, profile
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.tables.host.breakdown import PARTS
+from kinetoscope.tables.breakdown import PARTS
 from tests.support import warm_python
 
 pytest.importorskip("torch", reason="these programs compute with PyTorch")

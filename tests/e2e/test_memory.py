@@ -16,8 +16,7 @@ from torch.profiler._memory_profiler import Action, Category, MemoryProfileTimel
 
 import kinetoscope
 from kinetoscope.examples import train_convnet, train_gpt
-from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
-from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import live_at, peak
 from tests.support.programs import PROGRAMS, Transformer
 from tests.support.recorded import CPU, profile

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kinetoscope
-from kinetoscope.tables.host.breakdown import PARTS
+from kinetoscope.tables.breakdown import PARTS
 from tests.support.plain_chrome import plain_trace
 from tests.support.plain_devices import PlainDevices
 from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_trace, shared_traces

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from kinetoscope.formats.chrome.write import write_chrome_trace
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls
-from kinetoscope.tables.host.shown_stacks import shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
 from kinetoscope.trace import Trace
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices, track_names
 from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto

@@ -10,8 +10,7 @@ import numpy as np
 from kinetoscope.formats.chrome.slices import described_arguments, shown_spans
 from kinetoscope.formats.chrome.write import CATEGORIES, DEVICE_CATEGORIES
 from kinetoscope.model.schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, SpanKind
-from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls
-from kinetoscope.tables.host.shown_stacks import shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
 from kinetoscope.trace import Trace
 from tests.support.strict_json import paired
 

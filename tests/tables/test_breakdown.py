@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.host.breakdown import PARTS
+from kinetoscope.tables.breakdown import PARTS
 from tests.support.trace_builder import TraceBuilder
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.tables.memory.holders import peak
+from kinetoscope.tables.memory.peak import peak
 from tests.support.trace_builder import TraceBuilder
 
 

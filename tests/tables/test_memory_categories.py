@@ -10,8 +10,8 @@ from kinetoscope.tables.memory.categories import (
     BlockFacts,
     MemoryCategory,
     categorise,
+    judged_blocks,
 )
-from kinetoscope.tables.memory.facts import judged_blocks
 from tests.support.trace_builder import TraceBuilder
 
 FLAGS = ("recorded", "is_gradient", "gone_with_operator", "gone_with_step", "in_module", "computed", "fed", "stepped", "freed")  # fmt: skip

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope.tables.memory.peak import peak
-from kinetoscope.tables.memory.timeline import device_names, find_device
-from kinetoscope.tables.memory.versions import content_changes
+from kinetoscope.tables.memory.timeline import content_changes, device_names, find_device
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import kinetoscope
-from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls
-from kinetoscope.tables.host.shown_stacks import shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
 from kinetoscope.trace import Trace
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices
 from tests.support.perfetto import complaints, needs_perfetto

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinetoscope.tables.host.shown_stacks import ShownStacks, shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import ShownStacks, shown_stacks
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 

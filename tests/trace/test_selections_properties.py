@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.combine.concatenate import concatenate
-from kinetoscope.model.calls import call_mask
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.trace import open as open_trace
 from tests.support.any_trace import END_NS, any_traces, changed

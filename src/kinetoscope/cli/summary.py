@@ -18,9 +18,9 @@ from kinetoscope.display import units
 from kinetoscope.display.description import command_line, completeness, ended, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.launch.overhead import spacing_of
+from kinetoscope.model.hierarchy import host_spans
 from kinetoscope.model.schema import Phase, SpanKind
-from kinetoscope.tables.costs.flops import Counted, counted_flops
-from kinetoscope.tables.host.breakdown import (
+from kinetoscope.tables.breakdown import (
     HostShares,
     StepTime,
     busiest_places,
@@ -28,12 +28,12 @@ from kinetoscope.tables.host.breakdown import (
     part_names,
     step_time,
 )
-from kinetoscope.tables.host.lines import lines_in
-from kinetoscope.tables.host.loading import in_waits
+from kinetoscope.tables.costs.flops import Counted, counted_flops
+from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
-from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.tables.host.stacks import lines_in
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.windows import start_up_steps
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kinetoscope.model.calls import call_mask
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.model.steps import step_at

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kinetoscope.display import units
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
-from kinetoscope.tables.host.breakdown import HostShares, StepTime, busiest_places, host_shares
-from kinetoscope.tables.host.lines import lines_in
+from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.stacks import lines_in
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak
 
 if TYPE_CHECKING:

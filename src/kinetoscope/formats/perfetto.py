@@ -24,11 +24,11 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.slices import shown_spans
 from kinetoscope.formats.chrome.write import CATEGORIES, DEVICE_CATEGORIES
-from kinetoscope.model.calls import call_mask
 from kinetoscope.model.names import module_classes
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_INSTANT, FLAG_UNFINISHED, SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
-from kinetoscope.tables.host.shown_stacks import shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import shown_stacks
 from kinetoscope.tables.stored import rank
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kinetoscope.formats.chrome.slices import ShownSpans
     from kinetoscope.model.columns import Columns
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.shown_stacks import ShownStacks
+    from kinetoscope.tables.host.rebuilt_calls import ShownStacks
 
 
 # Which track of a Perfetto trace each thread, stream, lane and counter gets.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.model.hierarchy import host_spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model import cycles as cycles_module
+from kinetoscope.model import steps as cycles_module
 from kinetoscope.model import steps as steps_module
-from kinetoscope.model.calls import attribute_beside_calls, call_mask, nest_beside_calls
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.device_time import calls_runtime, device_self_ns
+from kinetoscope.model.nesting import attribute_beside_calls, call_mask, nest_beside_calls
 from kinetoscope.model.schema import (
     SCOPE_BACKWARD,
     SCOPE_MODULE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.calls import call_mask
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.schema import SpanKind
 
 if TYPE_CHECKING:

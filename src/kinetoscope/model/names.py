@@ -8,6 +8,19 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 STACK_SEPARATOR = ";"
+# Bookkeeping operators that torch leaves out of its event lists.
+HIDDEN_NAMES = frozenset(
+    {
+        "[memory]",
+        "[OutOfMemory]",
+        "profiler::_record_function_enter",
+        "profiler::_record_function_enter_new",
+        "profiler::_record_function_exit",
+        "aten::is_leaf",
+        "aten::output_nr",
+        "aten::_version",
+    }
+)
 
 
 def frame_texts(trace: TraceData) -> list[str]:

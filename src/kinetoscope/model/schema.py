@@ -52,6 +52,32 @@ class StorageRole(IntEnum):
     OPTIMIZER_STATE = 4
 
 
+class DeviceType(IntEnum):
+    """Where something ran; the numbers are torch's own."""
+
+    CPU = 0
+    CUDA = 1
+    MKLDNN = 2
+    OPENGL = 3
+    OPENCL = 4
+    IDEEP = 5
+    HIP = 6
+    FPGA = 7
+    MAIA = 8
+    XLA = 9
+    Vulkan = 10
+    Metal = 11
+    XPU = 12
+    MPS = 13
+    Meta = 14
+    HPU = 15
+    VE = 16
+    Lazy = 17
+    IPU = 18
+    MTIA = 19
+    PrivateUse1 = 20
+
+
 KIND_NAMES: tuple[str, ...] = tuple(kind.name.lower() for kind in SpanKind)
 PHASE_NAMES: tuple[str, ...] = tuple(phase.name.lower() for phase in Phase)
 
@@ -478,3 +504,16 @@ STORED: dict[str, Table] = {
 """Every table a trace keeps, by name. `strings` (a list) and `info` (a mapping) stand beside them."""
 
 STEP_SOURCES = ("marked", "optimizer")
+
+
+# The words by which the loading of data is told apart in traces, where it is recorded and where it is read.
+
+# torch marks each call for the next batch of a `DataLoader` with a range whose name begins so.
+NEXT_BATCH = "enumerate(DataLoader)#"
+# Making one batch: asking the dataset for the samples, and putting them together, which is inside.
+FETCH_BATCH = "DataLoader.fetch"
+COLLATE_BATCH = "DataLoader.collate"
+# Copying a batch to memory that devices can read directly.
+PIN_BATCH = "DataLoader.pin"
+# What is known of loaders and their workers, in `info`.
+LOADING_INFO = "data_loading"

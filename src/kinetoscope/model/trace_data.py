@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.assemble import assemble
-from kinetoscope.model.calls import call_mask
 from kinetoscope.model.schema import STORED
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from kinetoscope.model.assemble import Strings
@@ -213,16 +211,6 @@ class TraceData:
     ) -> None:
         """Close the trace."""
         self.close()
-
-
-def calls_of(trace: TraceData) -> NDArray[np.bool_] | None:
-    """Which spans of a trace are calls; None when none is."""
-
-    def find() -> NDArray[np.bool_] | None:
-        marked = call_mask(trace.column("spans", "kind"))
-        return marked if marked.any() else None
-
-    return trace.cached("calls", find)
 
 
 def _made_again(kind: type[AnyTrace], parts: Parts) -> AnyTrace:

@@ -11,10 +11,10 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.model.assemble import assemble
-from kinetoscope.model.calls import mark_collections
-from kinetoscope.model.cycles import one_cycle
 from kinetoscope.model.losses import NOT_STOPPED, TOLD_AT_STOP, counted_losses, loss_columns, paused_losses
+from kinetoscope.model.nesting import mark_collections
 from kinetoscope.model.schema import StorageRole
+from kinetoscope.model.steps import one_cycle
 from kinetoscope.model.trace_data import TraceData
 
 if TYPE_CHECKING:

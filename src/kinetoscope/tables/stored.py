@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.cycles import cycle_of_spans
 from kinetoscope.model.names import module_classes, stack_texts
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, rank_of
 from kinetoscope.model.schema import (
@@ -24,7 +23,7 @@ from kinetoscope.model.schema import (
     Column,
     Table,
 )
-from kinetoscope.model.steps import step_at
+from kinetoscope.model.steps import cycle_of_spans, step_at
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,9 +11,8 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels
 from kinetoscope.model.device_time import calls_runtime
-from kinetoscope.model.loading_names import COLLATE, FETCH, PIN
 from kinetoscope.model.processes import infos, of_processes
-from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
+from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables.intervals import Intervals, united
@@ -34,7 +33,7 @@ NOBODY = Owner(-1, -1)
 # What torch names the range around the wait for the next batch.
 _LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 # How a loader's work is marked: in the process of the loop it lies in the wait, in a worker it is what the worker is for.
-_MAKING = (FETCH, COLLATE, PIN)
+_MAKING = (FETCH_BATCH, COLLATE_BATCH, PIN_BATCH)
 # Backends that move data on threads of the host.
 _CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
 # Operators that only ask for communication or wait for it.

@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.hierarchy import on_device_mask
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.host import visible
-from kinetoscope.tables.host.event_calls import EventTrace, lists_python_functions
 from kinetoscope.torch_events import arguments
-from kinetoscope.torch_events.average_event import FunctionEventAvg
-from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, all_zero, numbers
 from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
-from kinetoscope.torch_events.function_event import FunctionEvent, flat_shapes, used_device
+from kinetoscope.torch_events.event_tree import (
+    SIZES,
+    SUMS,
+    TIMES,
+    EventTrace,
+    all_zero,
+    event_names,
+    lists_python_functions,
+    numbers,
+    visible_spans,
+)
+from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg, flat_shapes, used_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -218,7 +226,7 @@ def _chosen(
     trace: TraceData, rows: NDArray[np.int64] | None, *, with_calls: bool
 ) -> NDArray[np.bool_] | None:
     """Which spans are added up, or None for all."""
-    absorbed = visible.visible_spans(trace).absorbed
+    absorbed = visible_spans(trace).absorbed
     if isinstance(trace, EventTrace) and not with_calls:
         absorbed = trace.is_call if absorbed is None else absorbed | trace.is_call
     if rows is None:
@@ -257,10 +265,10 @@ def _keys(trace: TraceData, grouping: Grouping) -> list[NDArray[np.int32]]:
 def _name_keys(trace: TraceData) -> NDArray[np.int32]:
     """A number for each span that is equal where name and sort of event are equal."""
     kind = trace.column("spans", "kind")
-    keys: NDArray[np.int32] = visible.event_names(trace) * np.int32(4)
+    keys: NDArray[np.int32] = event_names(trace) * np.int32(4)
     ranges = (kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP) | (kind == SpanKind.COLLECTIVE)
     keys[np.flatnonzero(ranges)] += 1
-    on_device = visible.on_device_mask(trace)
+    on_device = on_device_mask(trace)
     if on_device is not None:
         keys += on_device * np.int32(2)
     return keys

@@ -12,18 +12,15 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
-from kinetoscope.model.calls import call_mask
 from kinetoscope.model.device_time import works_on_device
 from kinetoscope.model.names import frame_texts, stack_frames
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
 from kinetoscope.storage.atomic_write import file_path
-from kinetoscope.tables.host.event_calls import EventTrace, trace_of_events
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
-from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.averages import Grouping, added_up, averages, total
-from kinetoscope.torch_events.event_numbers import SIZES, TIMES, flops_counted, numbers
 from kinetoscope.torch_events.event_sources import (
     Event,
     EventSource,
@@ -33,7 +30,15 @@ from kinetoscope.torch_events.event_sources import (
     checked_events,
     longest,
 )
-from kinetoscope.torch_events.function_event import FunctionEvent, used_device
+from kinetoscope.torch_events.event_tree import (
+    SIZES,
+    TIMES,
+    EventTrace,
+    flops_counted,
+    numbers,
+    trace_of_events,
+)
+from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg, used_device
 
 if TYPE_CHECKING:
     import os

@@ -10,11 +10,17 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import PHASE_NAMES
-from kinetoscope.tables.host.visible import event_tree, visible_spans
 from kinetoscope.torch_events.arguments import SORT_KEYS
-from kinetoscope.torch_events.average_event import FunctionEventAvg
-from kinetoscope.torch_events.event_numbers import SIZES, TIMES, attribute_again, changes, numbers
-from kinetoscope.torch_events.function_event import FunctionEvent, Interval, Kernel
+from kinetoscope.torch_events.event_tree import (
+    SIZES,
+    TIMES,
+    attribute_again,
+    changes,
+    event_tree,
+    numbers,
+    visible_spans,
+)
+from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg, Interval, Kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,27 +1,57 @@
-"""One event of a trace, with the attributes that programs written for `torch.profiler` read."""
+"""One event of a trace, and the sum of events with one key, with the attributes that programs written for `torch.profiler` read."""
 
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kinetoscope._errors import ArgumentError
 from kinetoscope.display.torch_units import time_text
 from kinetoscope.model.assemble import ENGINE_WRAPPER
 from kinetoscope.model.names import frame_texts, stack_frames
-from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, PHASE_NAMES, SCOPE_BACKWARD, SpanKind
+from kinetoscope.model.schema import (
+    EVENT_METADATA_KEY,
+    FLAG_ASYNC,
+    PHASE_NAMES,
+    SCOPE_BACKWARD,
+    DeviceType,
+    SpanKind,
+)
 from kinetoscope.model.steps import MARK
-from kinetoscope.tables.device.device_types import DeviceType, device_type
-from kinetoscope.tables.host.event_calls import call_numbers, event_ids
-from kinetoscope.tables.host.visible import event_tree, visible_spans
-from kinetoscope.torch_events.event_numbers import event_of_launch, numbers
+from kinetoscope.torch_events.event_tree import (
+    SIZES,
+    TIMES,
+    call_numbers,
+    event_ids,
+    event_of_launch,
+    event_tree,
+    numbers,
+    visible_spans,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
+
+
+# torch's device types, without torch.
+
+
+def device_type(number: int) -> Any:
+    """Return torch's own enum value if the program uses torch, so that comparing with it works; else ours."""
+    # Looked up and not imported: reading a trace must neither need nor load torch.
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "autograd"):
+        return torch.autograd.DeviceType(number)
+    return DeviceType(number)
 
 
 # Recorded scalar arguments as Python values.
@@ -301,7 +331,7 @@ class EventSums(TimesAsText):
     if TYPE_CHECKING:
 
         def _time(self, name: str) -> int:
-            """One of `kinetoscope.torch_events.event_numbers.SUMS`."""
+            """One of `kinetoscope.torch_events.event_tree.SUMS`."""
 
     @property
     def flops(self) -> int:
@@ -720,4 +750,170 @@ class FunctionEvent(EventSums):
             f"self_cpu_time={self.self_cpu_time_total_str} device_time={self.device_time_str} cpu_children={inside} "
             f"input_shapes={self.input_shapes} cpu_memory_usage={self.cpu_memory_usage} "
             f"device_memory_usage={self.device_memory_usage} sequence_nr={self.sequence_nr} is_async={self.is_async}>"
+        )
+
+
+# `FunctionEventAvg`: events with the same key, added up.
+
+# What the sum takes over from the first event that is added.
+_OF_THE_FIRST = (
+    "key",
+    "node_id",
+    "is_remote",
+    "is_legacy",
+    "overload_name",
+    "input_shapes",
+    "stack",
+    "use_device",
+)
+
+
+class FunctionEventAvg(TimesAsText):
+    """Events with the same key, added up. Times are in microseconds, sizes in bytes.
+
+    `key_averages()` makes them. To add events up yourself, begin with an empty one: `total = FunctionEventAvg()`, then
+    `total += event` for each event with the same key.
+
+    Attributes:
+        key: The name of the events, None before the first is added. All steps share one name.
+        count: How many there are.
+        cpu_time_total: Host time; a call inside one of the same name counts in both, as in torch.
+        self_cpu_time_total: Host time without that of the events inside, never negative.
+        device_time_total: Device time of what they and the events inside started.
+        self_device_time_total: Device time of what they started themselves.
+        cpu_memory_usage: Host bytes allocated minus freed.
+        self_cpu_memory_usage: The same without the events inside.
+        device_memory_usage: Device bytes allocated minus freed.
+        self_device_memory_usage: The same without the events inside.
+        flops: Floating-point operations, each counted once; 0 if they were not asked for.
+        input_shapes: The input shapes where these kept them apart, else empty.
+        stack: The innermost Python frames that kept them apart, innermost first, else empty.
+        overload_name: The overload where it kept them apart, else empty.
+        use_device: The device that was profiled beside the host, such as `cuda`; None without.
+        first: The earliest of them; None for a total of different events and for memory outside all events.
+        node_id: -1: Kinetoscope records one process.
+        is_remote: False, for the same reason.
+        is_legacy: False: torch's old profiler made no part of this.
+    """
+
+    node_id = -1
+    is_remote = False
+    is_legacy = False
+    self_cpu_percent: Any = -1
+    total_cpu_percent: Any = -1
+    total_device_percent: Any = -1
+
+    def __init__(self) -> None:
+        """Begin with the sum of nothing."""
+        self.key: str | None = None
+        self.count: int = 0
+        self.cpu_time_total: float = 0.0
+        self.self_cpu_time_total: float = 0.0
+        self.device_time_total: float = 0.0
+        self.self_device_time_total: float = 0.0
+        self.cpu_memory_usage = 0
+        self.self_cpu_memory_usage = 0
+        self.device_memory_usage = 0
+        self.self_device_memory_usage = 0
+        self.flops = 0
+        self.input_shapes: Any = None
+        self.stack: list[str] | None = None
+        self.overload_name: str | None = None
+        self.use_device: str | None = None
+        self.first: FunctionEvent | None = None
+
+    @classmethod
+    def of(cls, key: str, numbers: Mapping[str, int]) -> Self:
+        """Make a sum whose numbers are known.
+
+        Args:
+            key: The name of the events.
+            numbers: By attribute: nanoseconds, bytes, operations, and `count`.
+
+        Returns:
+            The sum, with empty shapes, stack and overload.
+        """
+        made = cls()
+        made.key = key
+        for name, value in numbers.items():
+            setattr(made, name, value / 1000 if name in TIMES else value)
+        made.input_shapes, made.stack, made.overload_name = "", [], ""
+        return made
+
+    def add(self, other: FunctionEvent | FunctionEventAvg) -> Self:
+        """Add an event, or another sum, with the same key; an empty sum takes the key of the first.
+
+        Args:
+            other: What to add.
+
+        Returns:
+            This sum, changed.
+
+        Raises:
+            ArgumentError: It is no event, or has another key; nothing is changed.
+        """
+        if not isinstance(other, FunctionEvent | FunctionEventAvg):
+            raise ArgumentError(
+                f"other={other!r} cannot be added: need a FunctionEvent or a FunctionEventAvg"
+            )
+        if other.key is None:
+            return self
+        if self.key is None:
+            for name in _OF_THE_FIRST:
+                setattr(self, name, getattr(other, name))
+            self.first = other if isinstance(other, FunctionEvent) else other.first
+        elif other.key != self.key:
+            raise ArgumentError(
+                f"cannot add {other.key!r} to the sum of {self.key!r}: only events with the same key add up"
+            )
+        for name in (*TIMES, *SIZES, "count", "flops"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def __iadd__(self, other: FunctionEvent | FunctionEventAvg) -> Self:
+        """Add an event or another sum; see `add`."""
+        return self.add(other)
+
+    @property
+    def trace(self) -> TraceData | None:
+        """The trace the events come from, where it is known."""
+        return self.first.trace if self.first is not None else None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the earliest one ended on another thread than it began."""
+        return self.first is not None and self.first.is_async
+
+    @property
+    def is_user_annotation(self) -> bool:
+        """Whether `record_function` or a step made them."""
+        return self.first is not None and self.first.is_user_annotation
+
+    @property
+    def scope(self) -> int:
+        """torch's record scope of the earliest one."""
+        return self.first.scope if self.first is not None else 0
+
+    @property
+    def device_type(self) -> Any:
+        """Where they ran."""
+        return self.first.device_type if self.first is not None else device_type(0)
+
+    @property
+    def cpu_parent(self) -> FunctionEvent | None:
+        """The event around the earliest one."""
+        return self.first.cpu_parent if self.first is not None else None
+
+    @property
+    def cpu_children(self) -> list[FunctionEvent]:
+        """The events inside the earliest one."""
+        return self.first.cpu_children if self.first is not None else []
+
+    def __repr__(self) -> str:
+        """One line with the numbers most asked for."""
+        return (
+            f"<FunctionEventAvg key={self.key} count={self.count} self_cpu_time={self.self_cpu_time_total_str} "
+            f"cpu_time={self.cpu_time_str} self_device_time={self.self_device_time_total_str} "
+            f"device_time={self.device_time_str} cpu_memory_usage={self.cpu_memory_usage} "
+            f"device_memory_usage={self.device_memory_usage} input_shapes={self.input_shapes}>"
         )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.schema import Table
 
-    Definitions = dict[str, "TableDefinition"]
+    Make = Callable[..., pyarrow.Table]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TableDefinition:
         schema: Its columns, with their units and meanings.
     """
 
-    make: Callable[..., pyarrow.Table]
+    make: Make
     schema: Table
 
 
@@ -35,95 +35,87 @@ def definition(name: str) -> TableDefinition:
     Raises:
         KeyError: There is no such table.
     """
-    return TABLES[name]()[name]
-
-
-# Tables that belong together are imported together, when one of them is first used.
+    return _load(TABLES[name])[name]
 
 
 @functools.cache
-def _host() -> Definitions:
-    from kinetoscope.tables.host import breakdown, data_loading, lines, modules, ops, stacks, steps
-
-    return {
-        "ops": TableDefinition(ops.ops, ops.OPS_SCHEMA),
-        "modules": TableDefinition(modules.modules, modules.MODULES_SCHEMA),
-        "steps": TableDefinition(steps.steps, steps.STEPS_SCHEMA),
-        "lines": TableDefinition(lines.lines, lines.LINES_SCHEMA),
-        "stacks": TableDefinition(stacks.stacks, stacks.STACKS_SCHEMA),
-        "data_loading": TableDefinition(data_loading.data_loading, data_loading.DATA_LOADING_SCHEMA),
-        "breakdown": TableDefinition(breakdown.breakdown, breakdown.BREAKDOWN_SCHEMA),
-    }
+def _load(group: Callable[[], tuple[tuple[Make, Table], ...]]) -> dict[str, TableDefinition]:
+    """Import the tables of one group, which happens when one of them is first used."""
+    return {schema.name: TableDefinition(make, schema) for make, schema in group()}
 
 
-@functools.cache
-def _costs() -> Definitions:
+def _host() -> tuple[tuple[Make, Table], ...]:
+    from kinetoscope.tables import breakdown
+    from kinetoscope.tables.host import data_loading, modules, ops, stacks, steps
+
+    return (
+        (ops.ops, ops.OPS_SCHEMA),
+        (modules.modules, modules.MODULES_SCHEMA),
+        (steps.steps, steps.STEPS_SCHEMA),
+        (stacks.lines, stacks.LINES_SCHEMA),
+        (stacks.stacks, stacks.STACKS_SCHEMA),
+        (data_loading.data_loading, data_loading.DATA_LOADING_SCHEMA),
+        (breakdown.breakdown, breakdown.BREAKDOWN_SCHEMA),
+        (breakdown.overlap, breakdown.OVERLAP_SCHEMA),
+    )
+
+
+def _costs() -> tuple[tuple[Make, Table], ...]:
     from kinetoscope.tables.costs import flops
 
-    return {
-        "flops": TableDefinition(flops.flops, flops.FLOPS_SCHEMA),
-        "flops_coverage": TableDefinition(flops.flops_coverage, flops.FLOPS_COVERAGE_SCHEMA),
-    }
+    return (flops.flops, flops.FLOPS_SCHEMA), (flops.flops_coverage, flops.FLOPS_COVERAGE_SCHEMA)
 
 
-@functools.cache
-def _memory() -> Definitions:
-    from kinetoscope.tables.memory import holders, peak, timeline
+def _memory() -> tuple[tuple[Make, Table], ...]:
+    from kinetoscope.tables.memory import peak, timeline
 
-    return {
-        "memory": TableDefinition(holders.memory, holders.MEMORY_SCHEMA),
-        "memory_peak": TableDefinition(peak.memory_peak, peak.MEMORY_PEAK_SCHEMA),
-        "memory_timeline": TableDefinition(timeline.memory_timeline, timeline.MEMORY_TIMELINE_SCHEMA),
-    }
-
-
-@functools.cache
-def _device() -> Definitions:
-    from kinetoscope.tables.device import collectives, copies, kernels, launches, overlap, streams
-
-    return {
-        "kernels": TableDefinition(kernels.kernels, kernels.KERNELS_SCHEMA),
-        "launches": TableDefinition(launches.launches, launches.LAUNCHES_SCHEMA),
-        "copies": TableDefinition(copies.copies, copies.COPIES_SCHEMA),
-        "streams": TableDefinition(streams.streams, streams.STREAMS_SCHEMA),
-        "devices": TableDefinition(streams.devices, streams.DEVICES_SCHEMA),
-        "collectives": TableDefinition(collectives.collectives, collectives.COLLECTIVES_SCHEMA),
-        "overlap": TableDefinition(overlap.overlap, overlap.OVERLAP_SCHEMA),
-    }
+    return (
+        (peak.memory, peak.MEMORY_SCHEMA),
+        (peak.memory_peak, peak.MEMORY_PEAK_SCHEMA),
+        (timeline.memory_timeline, timeline.MEMORY_TIMELINE_SCHEMA),
+    )
 
 
-@functools.cache
-def _execution() -> Definitions:
+def _device() -> tuple[tuple[Make, Table], ...]:
+    from kinetoscope.tables.device import collectives, copies, kernels, launches, streams
+
+    return (
+        (kernels.kernels, kernels.KERNELS_SCHEMA),
+        (launches.launches, launches.LAUNCHES_SCHEMA),
+        (copies.copies, copies.COPIES_SCHEMA),
+        (streams.streams, streams.STREAMS_SCHEMA),
+        (streams.devices, streams.DEVICES_SCHEMA),
+        (collectives.collectives, collectives.COLLECTIVES_SCHEMA),
+    )
+
+
+def _execution() -> tuple[tuple[Make, Table], ...]:
     from kinetoscope.formats.execution_trace import read
 
-    return {
-        "execution": TableDefinition(read.execution, read.EXECUTION_SCHEMA),
-        "execution_tensors": TableDefinition(read.execution_tensors, read.EXECUTION_TENSORS_SCHEMA),
-    }
+    return (read.execution, read.EXECUTION_SCHEMA), (read.execution_tensors, read.EXECUTION_TENSORS_SCHEMA)
 
 
-@functools.cache
-def _stored() -> Definitions:
+def _stored() -> tuple[tuple[Make, Table], ...]:
     from kinetoscope.model import processes
     from kinetoscope.tables import stored
 
-    return {
-        "spans": TableDefinition(stored.spans, stored.SPANS_SCHEMA),
-        "cycles": TableDefinition(stored.cycles, stored.CYCLES_SCHEMA),
-        "processes": TableDefinition(processes.processes, processes.PROCESSES_SCHEMA),
-        "threads": TableDefinition(stored.threads, stored.THREADS_SCHEMA),
-        "allocations": TableDefinition(stored.allocations, stored.ALLOCATIONS_SCHEMA),
-        "frames": TableDefinition(stored.frames, stored.FRAMES_SCHEMA),
-        "shapes": TableDefinition(stored.shapes, stored.SHAPES_SCHEMA),
-        "counters": TableDefinition(stored.counters, stored.COUNTERS_SCHEMA),
-        "losses": TableDefinition(stored.losses, stored.LOSSES_SCHEMA),
-        "info": TableDefinition(stored.info, stored.INFO_SCHEMA),
-        "strings": TableDefinition(stored.strings, stored.STRINGS_SCHEMA),
-    }
+    return (
+        (stored.spans, stored.SPANS_SCHEMA),
+        (stored.cycles, stored.CYCLES_SCHEMA),
+        (processes.processes, processes.PROCESSES_SCHEMA),
+        (stored.threads, stored.THREADS_SCHEMA),
+        (stored.allocations, stored.ALLOCATIONS_SCHEMA),
+        (stored.frames, stored.FRAMES_SCHEMA),
+        (stored.shapes, stored.SHAPES_SCHEMA),
+        (stored.counters, stored.COUNTERS_SCHEMA),
+        (stored.losses, stored.LOSSES_SCHEMA),
+        (stored.info, stored.INFO_SCHEMA),
+        (stored.strings, stored.STRINGS_SCHEMA),
+    )
 
 
-# Table name -> what imports its definition. The order is that of the documentation.
-TABLES: dict[str, Callable[[], Definitions]] = {
+# Table name -> what imports the group of tables it belongs to. The order is that of the documentation.
+TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "ops": _host,
     "modules": _host,
     "steps": _host,
@@ -150,7 +142,7 @@ TABLES: dict[str, Callable[[], Definitions]] = {
     "collectives": _device,
     "data_loading": _host,
     "breakdown": _host,
-    "overlap": _device,
+    "overlap": _host,
     "execution": _execution,
     "execution_tensors": _execution,
     "losses": _stored,

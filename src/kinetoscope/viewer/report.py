@@ -21,13 +21,13 @@ import numpy as np
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.formats.chrome.slices import described_arguments
 from kinetoscope.model.arrow import Labels, compact
+from kinetoscope.model.hierarchy import calls_of
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import to_utf8
-from kinetoscope.model.trace_data import calls_of
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.device.copies import direction_of
-from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.device.launches import starters
 from kinetoscope.viewer.pages import health, kernels, memory, modules, operators, overview, stacks
 from kinetoscope.viewer.pages.operators import INSTANCES_SCHEMA
 from kinetoscope.viewer.server.requests import Limited

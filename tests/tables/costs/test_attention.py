@@ -9,8 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from kinetoscope.tables.costs import OperatorCall
-from kinetoscope.tables.costs.attention import pairs
 from kinetoscope.tables.costs.evaluate import rule_of
+from kinetoscope.tables.costs.matmul import pairs
 from tests.support.counting import recorded
 
 SIZE = st.integers(1, 7)

@@ -607,7 +607,7 @@ class KinetoRecording:
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Read torch's text, and say what is missing."""
         from kinetoscope.collect.engines.experimental import EVENT_METADATA
-        from kinetoscope.model.cycles import one_cycle
+        from kinetoscope.model.steps import one_cycle
         from kinetoscope.storage.recording import add_storages
         from kinetoscope.trace import Trace
 

@@ -29,7 +29,7 @@ from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_record
 from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.torch_ranges import begin_range, end_range
-from kinetoscope.model.calls import GARBAGE_COLLECTION
+from kinetoscope.model.nesting import GARBAGE_COLLECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -62,7 +62,7 @@ class MemoryProfile:
                     strict=True,
                 )
             )
-        from kinetoscope.tables.memory.versions import content_changes
+        from kinetoscope.tables.memory.timeline import content_changes
 
         written_ns, written = content_changes(trace)
         size = self._judged.blocks.bytes
@@ -104,7 +104,7 @@ class MemoryProfile:
     @cached_property
     def _judged(self) -> Any:
         """The blocks with their categories."""
-        from kinetoscope.tables.memory.facts import judged_blocks
+        from kinetoscope.tables.memory.categories import judged_blocks
 
         return judged_blocks(self._trace)
 

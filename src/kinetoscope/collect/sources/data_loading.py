@@ -19,8 +19,17 @@ import numpy as np
 from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS, NotedLoop, timed
 from kinetoscope.collect.sources.source import ClockReading
 from kinetoscope.collect.sources.torch_ranges import begin_range, end_range
-from kinetoscope.model.loading_names import COLLATE, FETCH, INFO, NEXT_BATCH, PIN
-from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, SCOPE_USER, SpanKind
+from kinetoscope.model.schema import (
+    COLLATE_BATCH,
+    FETCH_BATCH,
+    FLAG_BEGUN_BEFORE,
+    FLAG_UNFINISHED,
+    LOADING_INFO,
+    NEXT_BATCH,
+    PIN_BATCH,
+    SCOPE_USER,
+    SpanKind,
+)
 from kinetoscope.trace import Trace
 
 if TYPE_CHECKING:
@@ -302,7 +311,7 @@ class LoaderHooks:
         def pin_timed(*arguments: Any, **keywords: Any) -> Any:
             if not self._recording or getattr(inside, "yes", False):
                 return pin(*arguments, **keywords)
-            inside.yes, opened = True, begin_range(PIN)
+            inside.yes, opened = True, begin_range(PIN_BATCH)
             try:
                 return pin(*arguments, **keywords)
             finally:
@@ -316,14 +325,14 @@ class _Ranges:
     """Marks the making of batches in the process that records."""
 
     def begin(self, samples: int) -> Any:
-        return begin_range(FETCH) if HOOKS._recording else None
+        return begin_range(FETCH_BATCH) if HOOKS._recording else None
 
     def finish(self, begun: Any, outcome: int) -> None:
         if begun is not None:
             end_range(begun)
 
     def begin_collating(self) -> Any:
-        return begin_range(COLLATE) if HOOKS._recording else None
+        return begin_range(COLLATE_BATCH) if HOOKS._recording else None
 
     def finish_collating(self, begun: Any) -> None:
         if begun is not None:
@@ -352,7 +361,7 @@ os.register_at_fork(after_in_child=HOOKS.after_fork)
 
 # What a worker of a `DataLoader` wrote down, as the trace of its process.
 
-_STRINGS = ["", FETCH, COLLATE]
+_STRINGS = ["", FETCH_BATCH, COLLATE_BATCH]
 _NEVER_NS = np.int64(2**62)
 # What is as true of a worker as of the process that started it.
 _SHARED_FACTS = ("start_realtime_ns", "start_monotonic_ns", "boot_id", "host", "rank", "distributedInfo")
@@ -508,7 +517,7 @@ class GatheredLoading:
             for worker in self._workers
         ]
         loaders = {str(number): described for number, described in sorted(self._loaders.items())}
-        own = with_more(trace, info={INFO: {"loaders": loaders, "workers": known}}, losses=losses)
+        own = with_more(trace, info={LOADING_INFO: {"loaders": loaders, "workers": known}}, losses=losses)
         others = [worker_trace(worker, begin_ns, own) for worker in self._workers]
         # All read the same clock of the machine, one after the other.
         places = [Placement(0, error_ns=0, clock="")]

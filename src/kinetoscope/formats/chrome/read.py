@@ -67,7 +67,7 @@ from kinetoscope.model.steps import MARK as STEP_MARK
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.unpacking import LIMIT_IN_WORDS, UnpackedText, default_memory_bytes
-from kinetoscope.tables.device.collective_facts import type_named
+from kinetoscope.tables.device.collectives import type_named
 
 if TYPE_CHECKING:
     import os

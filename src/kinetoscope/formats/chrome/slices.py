@@ -10,8 +10,8 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import lacks
-from kinetoscope.model.calls import call_mask
-from kinetoscope.tables.device.collective_facts import (
+from kinetoscope.model.nesting import call_mask
+from kinetoscope.tables.device.collectives import (
     CALLS,
     DESCRIBED,
     Facts,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.shown_stacks import ShownStacks
+    from kinetoscope.tables.host.rebuilt_calls import ShownStacks
 
     Arrays = dict[str, NDArray[Any]]
 

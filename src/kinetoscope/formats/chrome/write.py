@@ -29,11 +29,11 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import LIST_HEAD, OWN, WINDOW, lacks
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
-from kinetoscope.model.calls import call_mask
+from kinetoscope.model.hierarchy import calls_of
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.model.trace_data import calls_of
 from kinetoscope.storage.atomic_write import write_blocks
-from kinetoscope.tables.host.shown_stacks import ShownStacks, shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import ShownStacks, shown_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,7 @@ import numpy as np
 
 from kinetoscope.display.units import SIZE_SCRIPT, duration, percent, size
 from kinetoscope.tables.memory.blocks import blocks_of
-from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
-from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import live_at, memory_peak, peak
 from kinetoscope.tables.memory.timeline import (
     CREATE,

@@ -9,13 +9,12 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.units import duration, percent, size
 from kinetoscope.formats.memory_timeline.page import page
+from kinetoscope.model.names import HIDDEN_NAMES
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
 from kinetoscope.storage.atomic_write import open_atomically
-from kinetoscope.tables.host.visible import HIDDEN_NAMES
 from kinetoscope.tables.memory.blocks import blocks_of
-from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
-from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import live_at, memory_peak, peak
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
 

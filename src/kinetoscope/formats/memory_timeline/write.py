@@ -23,17 +23,17 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.memory_timeline.page import page
 from kinetoscope.storage.atomic_write import open_atomically
-from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.categories import judged_blocks
 from kinetoscope.tables.memory.timeline import (
     INCREMENT_VERSION,
     PREEXISTING,
     changes_of,
+    content_changes,
     device_names,
     find_device,
     live_by_category,
     need_memory,
 )
-from kinetoscope.tables.memory.versions import content_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from kinetoscope.formats.suffixes import WHOLE_TRACE, suffix_of
 from kinetoscope.model.processes import rank_of
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-from kinetoscope.trace.merging import merge
+from kinetoscope.trace.opening import merge
 
 
 def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.PathLike[str]) -> Path:

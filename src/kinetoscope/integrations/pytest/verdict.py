@@ -15,13 +15,12 @@ import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.display import units
 from kinetoscope.integrations.pytest.limits import WARMUP
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.hierarchy import host_spans
+from kinetoscope.model.schema import DeviceType, SpanKind
 from kinetoscope.model.steps import MARK, OPTIMIZER
 from kinetoscope.model.strings import printable
-from kinetoscope.tables.device.device_types import DeviceType
-from kinetoscope.tables.device.starters import starters
-from kinetoscope.tables.host.source_lines import user_stacks
-from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.peak import asking, through
 
 if TYPE_CHECKING:

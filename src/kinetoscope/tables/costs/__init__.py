@@ -1,7 +1,7 @@
 """Floating-point operations and bytes moved of every operator of a trace; see ``docs/flops.md``.
 
-`columns` makes the columns of `spans`, each family of operators has its formulas in a file of its own, and
-`_registry` keeps those that programs register.
+`columns` makes the columns of `spans`, `registry` holds the formulas that programs register, and each family of operators has
+its built-in formulas in the module whose kind of formula they share (`pointwise`, `reductions`, `matmul`, `convolution` ...).
 """
 
 from kinetoscope.tables.costs.call import OperatorCall

@@ -162,7 +162,7 @@ def _products(trace: TraceData, layer: int, made: int) -> int | None:
     return flops if 0 <= flops < 2**63 else None
 
 
-# Finding out which products had sparse operands, and what they cost; see `kinetoscope.tables.costs.sparse`.
+# Finding out which products had sparse operands, and what they cost; see `kinetoscope.tables.costs.matmul`.
 
 _MARKS = frozenset(
     f"aten::{name}"

@@ -7,11 +7,10 @@ count is 2 x images x places x elements of the weight, which has groups and kern
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, gcd, prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetoscope.tables.costs.call import Cost, Rule, rules
-from kinetoscope.tables.costs.sizes import moved, multiply_add, per_dimension
+from kinetoscope.tables.costs.call import Cost, Rule, moved, multiply_add, per_dimension, rules
 
 if TYPE_CHECKING:
     from kinetoscope.tables.costs.call import Formula, OperatorCall
@@ -162,7 +161,7 @@ def _with(layout: Layout) -> Formula:
     return lambda call: forward(call, layout)
 
 
-RULES: dict[str, Rule] = {
+CONVOLUTION_RULES: dict[str, Rule] = {
     **{
         name: rule
         for layout, names in _LAYOUTS.items()
@@ -178,3 +177,274 @@ RULES: dict[str, Rule] = {
         },
     ),
 }
+
+
+# Pooling: each result from its window, k - 1 comparisons for a maximum, k - 1 additions and a division for a mean.
+#
+# Windows that reach over the border count in full. Adaptive pooling counts the elements of its windows exactly, which may overlap.
+# Backward, a maximum's gradient is one addition for each result, a mean's a division and k additions.
+
+_INDEX_BYTES = 8
+
+
+def _windows(call: OperatorCall, count: int, given: int, dilated: int) -> tuple[int, int]:
+    """How many results there are, and how many elements a window has; settings start behind argument `given`."""
+    shape = call.shape(given)
+    kernel = per_dimension(call.value(given + 1), count)
+    stride = per_dimension(call.value(given + 2) or kernel, count)
+    padding = per_dimension(call.value(given + 3, 0), count)
+    dilation = per_dimension(call.value(dilated, 1), count) if dilated >= 0 else [1] * count
+    up = bool(call.value(dilated + 1 if dilated >= 0 else given + 4, False))
+    places = []
+    for at in range(count):
+        free = shape[at - count] + 2 * padding[at] - dilation[at] * (kernel[at] - 1) - 1
+        size = (free + (stride[at] - 1 if up else 0)) // stride[at] + 1
+        # A window that would begin in the padding behind the input is left out.
+        late = up and (size - 1) * stride[at] >= shape[at - count] + padding[at]
+        places.append(size - late)
+    return prod(shape[:-count]) * prod(places), prod(kernel)
+
+
+def _largest(count: int, *, indices: bool) -> Formula:
+    """The formula of a maximum in windows."""
+
+    def formula(call: OperatorCall) -> Cost:
+        results, size = _windows(call, count, 0, 4)
+        read = moved(call, (0,), results, 0)
+        return Cost(results * (size - 1), None if read is None else read + results * _INDEX_BYTES * indices)
+
+    return formula
+
+
+def _mean(count: int) -> Formula:
+    """The formula of a mean in windows."""
+
+    def formula(call: OperatorCall) -> Cost:
+        results, size = _windows(call, count, 0, -1)
+        return Cost(results * size, moved(call, (0,), results, 0))
+
+    return formula
+
+
+def largest_backward(call: OperatorCall) -> Cost:
+    """`max_pool2d_with_indices_backward(gradient, self, ..., indices)` and its like."""
+    return Cost(call.numel(0), moved(call, (0, call.tensors()[-1]), call.numel(1), 1))
+
+
+def _mean_backward(count: int) -> Formula:
+    """The formula of the gradient of a mean in windows."""
+
+    def formula(call: OperatorCall) -> Cost:
+        size = prod(per_dimension(call.value(2), count))
+        return Cost(call.numel(0) * (1 + size), moved(call, (0,), call.numel(1), 1))
+
+    return formula
+
+
+def _spans(size: int, parts: int) -> int:
+    """The elements of all windows together when `size` elements are cut into `parts`, from `i * size // parts` on.
+
+    Each window ends where the next begins, or one element later where the cut is within an element: all but gcd(size, parts).
+    """
+    return size + parts - gcd(size, parts) if parts else 0
+
+
+def _adaptive(count: int, *, largest: bool) -> Formula:
+    """The formula of pooling to a given size."""
+
+    def formula(call: OperatorCall) -> Cost:
+        shape = call.shape(0)
+        sizes = per_dimension(call.value(1), count)
+        rows = prod(shape[:-count])
+        within = rows * prod(_spans(shape[at - count], sizes[at]) for at in range(count))
+        results = rows * prod(sizes)
+        read = moved(call, (0,), results, 0)
+        extra = results * _INDEX_BYTES * largest
+        return Cost(within - results if largest else within, None if read is None else read + extra)
+
+    return formula
+
+
+def _adaptive_backward(count: int) -> Formula:
+    """The formula of the gradient of a mean of given size: a division for each result and an addition for each element."""
+
+    def formula(call: OperatorCall) -> Cost:
+        gradient, shape = call.shape(0), call.shape(1)
+        windows = prod(_spans(shape[at - count], gradient[at - count]) for at in range(count))
+        return Cost(call.numel(0) + prod(shape[:-count]) * windows, moved(call, (0,), call.numel(1), 1))
+
+    return formula
+
+
+def fractional(call: OperatorCall) -> Cost:
+    """`fractional_max_pool2d(self, kernel, output size, samples)`."""
+    sizes = call.whole_list(2)
+    count = len(sizes)
+    results = prod(call.shape(0)[:-count]) * prod(sizes)
+    size = prod(per_dimension(call.value(1), count))
+    return Cost(results * (size - 1), moved(call, (0,), results, 0))
+
+
+POOLING_RULES: dict[str, Rule] = rules(
+    "pooling",
+    {
+        _largest(1, indices=True): "max_pool1d_with_indices",
+        _largest(2, indices=True): "max_pool2d_with_indices",
+        _largest(3, indices=True): "max_pool3d_with_indices",
+        _largest(2, indices=False): "mkldnn_max_pool2d quantized_max_pool2d",
+        _largest(3, indices=False): "mkldnn_max_pool3d quantized_max_pool3d",
+        _mean(2): "avg_pool2d",
+        _mean(3): "avg_pool3d",
+        largest_backward: "max_pool2d_with_indices_backward max_pool3d_with_indices_backward max_pool2d_backward"
+        " mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward"
+        " fractional_max_pool2d_backward fractional_max_pool3d_backward",
+        _mean_backward(2): "avg_pool2d_backward",
+        _mean_backward(3): "avg_pool3d_backward",
+        _adaptive(2, largest=False): "_adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d",
+        _adaptive(3, largest=False): "_adaptive_avg_pool3d",
+        _adaptive(2, largest=True): "adaptive_max_pool2d",
+        _adaptive(3, largest=True): "adaptive_max_pool3d",
+        _adaptive_backward(2): "_adaptive_avg_pool2d_backward mkldnn_adaptive_avg_pool2d_backward",
+        _adaptive_backward(3): "_adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward",
+        fractional: "fractional_max_pool2d fractional_max_pool3d",
+    },
+) | rules(
+    "pooling",
+    {
+        _largest(1, indices=False): "max_pool1d quantized_max_pool1d",
+        _largest(2, indices=False): "max_pool2d",
+        _largest(3, indices=False): "max_pool3d",
+        _mean(1): "avg_pool1d",
+    },
+    deferred=True,
+)
+
+
+# Interpolation: upsampling and `grid_sample`.
+#
+# A step between two values is 3 operations (two products and a sum); bilinear takes 3 such steps, trilinear 7, and bicubic 5 sums of 4
+# products, 35. `grid_sample` has these for each channel, and for each place of the grid besides the coordinates (4 for each
+# dimension) and the weights. Weights along an axis of upsampling are left out: they are found once for each row and column. Backward, each
+# value's gradient goes to all its sources: a product and a sum for each.
+
+_BILINEAR, _NEAREST = 0, 1
+_TAPS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
+
+
+def _results(call: OperatorCall) -> int:
+    """The elements of the result of upsampling: to a given size, or by given factors."""
+    shape = call.shape(0)
+    if isinstance(call.value(1), list):
+        sizes = call.whole_list(1)
+    else:
+        factors = [value for value in call.values[2:] if isinstance(value, list)][-1]
+        sizes = [int(size * factor) for size, factor in zip(shape[-len(factors) :], factors, strict=True)]
+    return prod(shape[: len(shape) - len(sizes)]) * prod(sizes)
+
+
+def _upsample(each: int) -> Formula:
+    """The formula of upsampling with `each` operations for each result."""
+
+    def formula(call: OperatorCall) -> Cost:
+        results = _results(call)
+        return Cost(each * results, moved(call, (0,), results, 0))
+
+    return formula
+
+
+def _upsample_backward(each: int) -> Formula:
+    """The formula of `upsample_..._backward(gradient, output size, input size, ...)`."""
+
+    def formula(call: OperatorCall) -> Cost:
+        return Cost(each * call.numel(0), moved(call, (0,), prod(call.whole_list(2)), 0))
+
+    return formula
+
+
+def antialiased(call: OperatorCall) -> Cost:
+    """`_upsample_bilinear2d_aa(self, output size, ...)`: along each axis a sum of products over a window that grows as the image shrinks."""
+    shape, sizes = call.shape(0), call.whole_list(1)
+    reach = next(taps for name, taps in _TAPS.items() if f"_{name}2d" in call.name)
+    high, wide = shape[-2:]
+    taps = [
+        ceil(reach * max(size / new, 1.0)) if new else 0
+        for size, new in zip((high, wide), sizes, strict=True)
+    ]
+    images = prod(shape[:-2])
+    flops = images * (high * sizes[1] * (2 * taps[1] - 1) + sizes[0] * sizes[1] * (2 * taps[0] - 1))
+    return Cost(flops, moved(call, (0,), images * prod(sizes), 0))
+
+
+def antialiased_backward(call: OperatorCall) -> Cost:
+    """`_upsample_bilinear2d_aa_backward(gradient, output size, input size, ...)`: the same sums the other way."""
+    (images, channels, high, wide), new = call.whole_list(2), call.whole_list(1)
+    reach = next(taps for name, taps in _TAPS.items() if f"_{name}2d" in call.name)
+    taps = [
+        ceil(reach * max(size / part, 1.0)) if part else 0
+        for size, part in zip((high, wide), new, strict=True)
+    ]
+    flops = images * channels * 2 * (new[0] * new[1] * taps[0] + high * new[1] * taps[1])
+    return Cost(flops, moved(call, (0,), images * channels * high * wide, 0))
+
+
+def _grid(dimensions: int, *, backward: bool) -> Formula:
+    """The formula of `grid_sampler_2d(input, grid, mode, ...)` and its like, also of its gradient, where a gradient comes first."""
+    corners = 2**dimensions
+
+    def formula(call: OperatorCall) -> Cost:
+        first = 1 if backward else 0
+        given, grid = call.shape(first), call.shape(first + 1)
+        mode = call.value(first + 2, _BILINEAR)
+        places = prod(grid[:-1])
+        results = places * given[1]
+        at_place = 4 * dimensions
+        if mode == _NEAREST:
+            each, at_place = (1 if backward else 0), at_place + dimensions
+        elif mode == _BILINEAR:
+            # Distances to both sides in each dimension, then their products for each corner.
+            at_place += dimensions + corners * (dimensions - 1)
+            each = 2 * corners - 1 if not backward else 2 * corners + (2 * dimensions + 1) * corners
+        else:
+            at_place += 40
+            each = 35 if not backward else 32 + 70
+        written = prod(given) + prod(grid) if backward else results
+        read = (0, 1, 2) if backward else (0, 1)
+        return Cost(each * results + at_place * places, moved(call, read, written, first))
+
+    return formula
+
+
+def grid_places(call: OperatorCall) -> Cost:
+    """`cudnn_affine_grid_generator(matrix, images, channels, height, width)`: 2 by 3 products and sums for each place."""
+    places = int(call.value(1)) * int(call.value(3)) * int(call.value(4))
+    return Cost(10 * places, moved(call, (0,), 2 * places, 0))
+
+
+SAMPLING_RULES: dict[str, Rule] = rules(
+    "sampling",
+    {
+        _upsample(
+            0
+        ): "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d"
+        " _upsample_nearest_exact3d",
+        _upsample(3): "upsample_linear1d",
+        _upsample(9): "upsample_bilinear2d",
+        _upsample(21): "upsample_trilinear3d",
+        _upsample(35): "upsample_bicubic2d",
+        antialiased: "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa",
+        antialiased_backward: "_upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward _upsample_lanczos2d_aa_backward",
+        _upsample_backward(
+            1
+        ): "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward"
+        " _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward",
+        _upsample_backward(4): "upsample_linear1d_backward",
+        _upsample_backward(8): "upsample_bilinear2d_backward",
+        _upsample_backward(16): "upsample_trilinear3d_backward",
+        _upsample_backward(32): "upsample_bicubic2d_backward",
+        _grid(2, backward=False): "grid_sampler_2d _grid_sampler_2d_cpu_fallback cudnn_grid_sampler",
+        _grid(3, backward=False): "grid_sampler_3d",
+        _grid(2, backward=True): "grid_sampler_2d_backward _grid_sampler_2d_cpu_fallback_backward",
+        _grid(3, backward=True): "grid_sampler_3d_backward",
+        grid_places: "cudnn_affine_grid_generator",
+    },
+)

@@ -11,29 +11,26 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.costs import (
-    attention,
-    convolution,
-    copying,
-    fourier,
-    indexing,
-    linear_algebra,
-    losses,
-    matmul,
-    normalisation,
-    optimizers,
-    ordering,
-    pointwise,
-    pooling,
-    quantized,
-    recurrent,
-    reductions,
-    registry,
-    sampling,
-    sparse,
-)
+from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.call import NO_INPUTS, UNKNOWN, Cost, Inputs, OperatorCall, free, parse_inputs
+from kinetoscope.tables.costs.convolution import CONVOLUTION_RULES, POOLING_RULES, SAMPLING_RULES
+from kinetoscope.tables.costs.data_movement import COPYING_RULES, INDEXING_RULES
+from kinetoscope.tables.costs.linear_algebra import FOURIER_RULES, LINEAR_ALGEBRA_RULES
+from kinetoscope.tables.costs.matmul import (
+    ATTENTION_RULES,
+    MATMUL_RULES,
+    QUANTIZED_RULES,
+    RECURRENT_RULES,
+    SPARSE_RULES,
+)
 from kinetoscope.tables.costs.operator_names import MADE_OF_OTHERS, names
+from kinetoscope.tables.costs.pointwise import OPTIMIZERS_RULES, POINTWISE_RULES
+from kinetoscope.tables.costs.reductions import (
+    LOSSES_RULES,
+    NORMALISATION_RULES,
+    ORDERING_RULES,
+    REDUCTIONS_RULES,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,8 +43,9 @@ if TYPE_CHECKING:
 
 # Those with formulas of their own stand behind the pointwise ones, which cover many names.
 _FAMILIES = (
-    pointwise, reductions, ordering, normalisation, losses, pooling, sampling, indexing, copying, fourier,
-    linear_algebra, optimizers, quantized, recurrent, attention, convolution, matmul, sparse,
+    POINTWISE_RULES, REDUCTIONS_RULES, ORDERING_RULES, NORMALISATION_RULES, LOSSES_RULES, POOLING_RULES, SAMPLING_RULES, INDEXING_RULES,
+    COPYING_RULES, FOURIER_RULES, LINEAR_ALGEBRA_RULES, OPTIMIZERS_RULES, QUANTIZED_RULES, RECURRENT_RULES, ATTENTION_RULES,
+    CONVOLUTION_RULES, MATMUL_RULES, SPARSE_RULES,
 )  # fmt: skip
 
 # What torch makes of other operators on the devices it ships kernels for, or what only tells something about a tensor.
@@ -103,7 +101,7 @@ def built_in() -> dict[str, Rule]:
     """The built-in rules by full name; made on first use."""
     found: dict[str, Rule] = {}
     for family in _FAMILIES:
-        found.update(family.RULES)
+        found.update(family)
     return found
 
 

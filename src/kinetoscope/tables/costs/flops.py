@@ -13,7 +13,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, is_operator
 from kinetoscope.tables.costs.evaluate import Standing
-from kinetoscope.tables.costs.rates import at_peak, per_byte, per_second, share_of_peak, working_ns
+from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,13 +7,14 @@ The convention is that of LAPACK Working Note 41 (appendix C, 2 m n k for a prod
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kinetoscope.tables.costs.call import Cost, rules
-from kinetoscope.tables.costs.sizes import broadcast, moved, multiply_add
+from kinetoscope.tables.costs.call import UNKNOWN, Cost, Rule, broadcast, moved, multiply_add, rules
 
 if TYPE_CHECKING:
-    from kinetoscope.tables.costs.call import OperatorCall, Shape
+    from collections.abc import Iterable
+
+    from kinetoscope.tables.costs.call import Formula, OperatorCall, Shape
 
 
 def matmul_sizes(left: Shape, right: Shape) -> tuple[Shape, int]:
@@ -207,7 +208,7 @@ def distances_backward(call: OperatorCall) -> Cost:
     return Cost(4 * call.numel(0) * call.shape(1)[-1], moved(call, (0, 1, 2, 4), call.numel(1), 1))
 
 
-RULES = {
+MATMUL_RULES = {
     **rules(
         "matmul",
         {
@@ -237,4 +238,312 @@ RULES = {
     **rules(
         "matmul", {two: "matmul inner linalg_matmul", dense_layer: "linear", einsum: "einsum"}, deferred=True
     ),
+}
+
+
+# Sparse matrices: the cost follows from how many numbers are stored, which a trace shows only sometimes.
+#
+# A product with a sparse matrix is recorded under the name of the dense one and with its full sizes. That it is sparse shows in what it asks
+# of its operand inside (`crow_indices`, `_nnz` ...). For compressed rows or columns (CSR, CSC, BSR, BSC) the stored values are looked up
+# there too, and the product costs the dense count times their share. Of coordinates (COO) a trace does not say how many there
+# are: the cost is unknown. Half-structured (2:4) weights store half of their numbers, and those are counted.
+
+
+def hidden_sizes(call: OperatorCall) -> Cost:
+    """An operator on sparse tensors whose stored numbers a trace does not show."""
+    return UNKNOWN
+
+
+def half_structured(call: OperatorCall) -> Cost:
+    """`_sparse_semi_structured_mm(stored half, which, other)`: every stored number meets every column."""
+    return Cost(2 * call.numel(0) * call.shape(2)[-1], None)
+
+
+def half_structured_add(call: OperatorCall) -> Cost:
+    """`_sparse_semi_structured_addmm(input, stored half, which, other)`."""
+    return Cost(2 * call.numel(1) * call.shape(3)[-1], None)
+
+
+def half_structured_layer(call: OperatorCall) -> Cost:
+    """`_sparse_semi_structured_linear(input, stored half, which)`."""
+    shape = call.shape(0)
+    return Cost(2 * prod(shape[:-1]) * call.numel(1), None)
+
+
+SPARSE_RULES: dict[str, Rule] = rules(
+    "matmul",
+    {
+        hidden_sizes: "sparse_sampled_addmm _sparse_mm_reduce_impl _sparse_mm_reduce_impl_backward _sparse_sparse_matmul hspmm"
+        " sspaddmm _spsolve _cslt_sparse_mm",
+        half_structured: "_sparse_semi_structured_mm",
+        half_structured_add: "_sparse_semi_structured_addmm",
+        half_structured_layer: "_sparse_semi_structured_linear",
+    },
+)
+
+
+# Quantised numbers: a division, a rounding and a shift to quantise, a difference and a product back, both for imitations of it.
+#
+# Operators with packed weights (`quantized::conv2d` and its like) do not show the sizes of their weights, so their cost is not known; for
+# `quantized::linear` it follows from the result that is made inside.
+
+
+def _each(flops: int, dtype: str | None = None) -> Formula:
+    """The formula with so many operations for each element of the first argument."""
+
+    def formula(call: OperatorCall) -> Cost:
+        count = call.numel(0)
+        return Cost(flops * count, moved(call, (0,), count, 0, dtype=dtype))
+
+    return formula
+
+
+def packed(call: OperatorCall) -> Cost:
+    """An operator with packed weights, whose sizes a trace does not show."""
+    return UNKNOWN
+
+
+QUANTIZED_RULES: dict[str, Rule] = rules(
+    "quantized",
+    {
+        _each(3, "quint8"): "quantize_per_tensor quantize_per_channel",
+        _each(5, "quint8"): "quantize_per_tensor_dynamic",
+        _each(2, "float32"): "dequantize",
+        _each(0, "uint8"): "int_repr",
+        _each(5): "fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"
+        " _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _fake_quantize_learnable_per_tensor_affine"
+        " _fake_quantize_learnable_per_channel_affine _fused_moving_avg_obs_fq_helper",
+        packed: "quantized::linear quantized::linear_relu quantized::linear_dynamic quantized::linear_relu_dynamic quantized::conv1d"
+        " quantized::conv2d quantized::conv3d quantized::conv1d_relu quantized::conv2d_relu quantized::conv3d_relu"
+        " quantized::conv_transpose2d quantized::embedding_bag_byte quantized::embedding_bag_4bit",
+        _each(6): "quantized::add quantized::add_relu quantized::mul quantized::mul_relu",
+    },
+)
+
+
+# Scaled-dot-product attention: 2 operations for each multiply-add of its matrix products; the softmax between is left out.
+#
+# Forward: queries with keys and weights with values, 2 L S (E + Ev) for each head. Backward: the weights again, and the gradients
+# of weights, values, queries and keys, 2 L S (3 E + 2 Ev). That is how the authors of FlashAttention count (4 L S E forward, 2.5
+# times that backward, https://arxiv.org/abs/2307.08691, section 4.1), and `torch.utils.flop_counter`. Where attention is causal,
+# L S becomes the number of pairs that are not masked, which is about half; `flop_counter` counts all pairs there.
+
+
+class Layout(NamedTuple):
+    """At which argument an operator takes what.
+
+    Attributes:
+        query: The queries; keys and values follow.
+        causal: Whether it is causal; a truth value, or the number of a kind of mask, 0 for none.
+        backward: Whether it is a backward function.
+        heads_last: Whether heads come after the sequence.
+        lengths: Where the ends of packed sequences are given, -1 where they cannot be.
+    """
+
+    query: int
+    causal: int
+    backward: bool = False
+    heads_last: bool = False
+    lengths: int = -1
+
+
+_LAYOUTS: dict[Layout, str] = {
+    Layout(0, 4): "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu",
+    Layout(0, 6): "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
+    Layout(0, 5): "_scaled_dot_product_fused_attention_overrideable",
+    Layout(1, 11, True, False, 6): "_scaled_dot_product_flash_attention_backward",
+    Layout(1, 7, True): "_scaled_dot_product_flash_attention_for_cpu_backward",
+    Layout(1, 11, True): "_scaled_dot_product_efficient_attention_backward",
+    Layout(0, 10, False, False, 4): "_cudnn_attention_forward",
+    Layout(1, 14, True, False, 9): "_scaled_dot_product_cudnn_attention_backward _cudnn_attention_backward",
+    Layout(1, 13, True, False, 8): "_scaled_dot_product_fused_attention_overrideable_backward",
+    Layout(0, 8, False, True, 3): "_flash_attention_forward",
+    Layout(0, 9, False, True, 4): "_efficient_attention_forward",
+    Layout(1, 11, True, True, 6): "_flash_attention_backward",
+    Layout(1, 14, True, True, 6): "_efficient_attention_backward",
+}
+
+
+def pairs(queries: int, keys: int, causal: bool) -> int:
+    """How many pairs of a query and a key meet: all, or those of a key no later than its query (the upper left aligned)."""
+    if not causal:
+        return queries * keys
+    full = max(queries - keys, 0)
+    rising = queries - full
+    return rising * (rising + 1) // 2 + full * keys
+
+
+def attention(call: OperatorCall, layout: Layout) -> Cost:
+    """The cost of one call."""
+    query, key, value = (call.shape(layout.query + place) for place in range(3))
+    if layout.lengths >= 0 and call.has_tensor(layout.lengths) and call.numel(layout.lengths) > 0:
+        # Sequences of different lengths lie one after the other; a trace does not say where they end.
+        return UNKNOWN
+    at = -3 if layout.heads_last else -2
+    width, value_width = query[-1], value[-1]
+    # With fewer heads for keys than for queries (grouped queries) each query still meets the keys of one head.
+    heads = prod(query) // max(query[at] * width, 1)
+    met = heads * pairs(query[at], key[at], bool(call.value(layout.causal, False)))
+    per_pair = 3 * width + 2 * value_width if layout.backward else width + value_width
+    if layout.backward:
+        written = prod(query) + prod(key) + prod(value)
+    else:
+        written = prod(query) // max(width, 1) * value_width
+    read = range(layout.query + 3)
+    return Cost(2 * met * per_pair, moved(call, read, written, layout.query))
+
+
+def multi_head(call: OperatorCall) -> Cost:
+    """`_native_multi_head_attention(query, key, value, width, heads, qkv weight, its bias, out weight, ...)`."""
+    batch, length, width = call.shape(0)
+    weights = call.numel(5) + call.numel(7)
+    flops = 2 * batch * length * weights + 4 * batch * length * call.shape(1)[1] * width
+    return Cost(flops, moved(call, (0, 1, 2, 5, 6, 7, 8), batch * length * width, 0))
+
+
+def _with(layout: Layout) -> Formula:
+    """The formula of the operators with a layout."""
+    return lambda call: attention(call, layout)
+
+
+ATTENTION_RULES: dict[str, Rule] = {
+    **{
+        name: rule
+        for layout, names in _LAYOUTS.items()
+        for name, rule in rules("attention", {_with(layout): names}).items()
+    },
+    **rules(
+        "attention",
+        {_with(Layout(0, 5)): "scaled_dot_product_attention", multi_head: "_native_multi_head_attention"},
+        deferred=True,
+    ),
+}
+
+
+# Recurrent layers: the matrix products of every step, and the pointwise part of every cell; biases are left out.
+#
+# Every row of input meets all numbers of the weights once, so the products are 2 x steps x batch x elements of the weights. The
+# pointwise part for each unit of a cell, with 4 operations for a sigmoid and 1 for a tanh:
+#
+# - LSTM 22: 4 gates' sums of two products, 3 sigmoids, a tanh, `c = f * c + i * g`, and `o * tanh(c)`;
+# - GRU 17: 3 sums, 2 sigmoids, `tanh(. + r * .)`, and `(1 - z) * n + z * h`;
+# - plain 2: a sum and the function.
+#
+# Backward, each product gives two (the gradients of input and weight), and the pointwise part is taken twice as well.
+
+LSTM_UNIT, GRU_UNIT, PLAIN_UNIT = 22, 17, 2
+# The numbers of the kinds in cuDNN and oneDNN: plain with relu, plain with tanh, LSTM, GRU.
+_UNITS = (PLAIN_UNIT, PLAIN_UNIT, LSTM_UNIT, GRU_UNIT)
+_GATES = {LSTM_UNIT: 4, GRU_UNIT: 3, PLAIN_UNIT: 1}
+
+
+def _cost(call: OperatorCall, weights: Iterable[Shape], unit: int, times: int = 1) -> Cost:
+    """The cost of all steps of the layers whose weights are given.
+
+    The weights of a layer and direction come in the order input, hidden (and projection, if the hidden state is projected).
+    """
+    matrices = [shape for shape in weights if len(shape) == 2]
+    data = call.shape(0)
+    if not matrices or not data or data[-1] == 0:
+        raise ValueError("there are no weights or no input")
+    rows = call.numel(0) // data[-1]
+    # Of the matrices of a layer only one, that of the hidden state, has a row for each unit of each gate and is not
+    # the first; a projection has fewer rows than the gates.
+    tall = [shape for shape in matrices if shape[0] == matrices[0][0]]
+    units = sum(shape[0] // _GATES[unit] for shape in tall) // 2
+    numbers = sum(rows_ * columns for rows_, columns in matrices)
+    item = call.item_bytes(0)
+    written = rows * tall[-1][0] // _GATES[unit]
+    moved = None if item is None else item * (call.numel(0) + numbers + written) * times
+    return Cost(times * rows * (multiply_add(call, 0) * numbers + unit * units), moved)
+
+
+def _layers(call: OperatorCall, unit: int) -> Cost:
+    """`lstm(input, states, weights, ...)` and its like; for packed sequences the sizes of batches come second."""
+    lists = [shape for shape in call.shapes if isinstance(shape, list)]
+    return _cost(call, lists[-1], unit)
+
+
+def lstm(call: OperatorCall) -> Cost:
+    """All layers of an LSTM."""
+    return _layers(call, LSTM_UNIT)
+
+
+def gru(call: OperatorCall) -> Cost:
+    """All layers of a GRU."""
+    return _layers(call, GRU_UNIT)
+
+
+def plain(call: OperatorCall) -> Cost:
+    """All layers of a plain recurrent network."""
+    return _layers(call, PLAIN_UNIT)
+
+
+def cudnn(call: OperatorCall) -> Cost:
+    """`_cudnn_rnn(input, weights, stride, buffer, state, cell state, kind, ...)`."""
+    return _cost(call, call.shape_list(1), _UNITS[int(call.value(6))])
+
+
+def cudnn_backward(call: OperatorCall) -> Cost:
+    """`_cudnn_rnn_backward(input, weights, ...)`, whose eleventh argument is the kind."""
+    return _cost(call, call.shape_list(1), _UNITS[int(call.value(10))], 2)
+
+
+def miopen(call: OperatorCall) -> Cost:
+    """`miopen_rnn(input, weights, stride, state, cell state, kind, ...)`."""
+    return _cost(call, call.shape_list(1), _UNITS[int(call.value(5))])
+
+
+def onednn(call: OperatorCall) -> Cost:
+    """`mkldnn_rnn_layer(input, two weights, two biases, states, reverse, batch sizes, kind, ...)`: one layer and direction."""
+    return _cost(call, (call.shape(1), call.shape(2)), _UNITS[int(call.value(9))])
+
+
+def onednn_backward(call: OperatorCall) -> Cost:
+    """`mkldnn_rnn_layer_backward(...)`, whose fifteenth argument is the kind."""
+    return _cost(call, (call.shape(1), call.shape(2)), _UNITS[int(call.value(14))], 2)
+
+
+def _cell(call: OperatorCall, state: int, unit: int) -> Cost:
+    """The pointwise part of one cell, whose state has one number a unit."""
+    size, item = call.numel(state), call.item_bytes(state)
+    return Cost(unit * size, None if item is None else item * size * (2 * _GATES[unit] + 3))
+
+
+def lstm_cell(call: OperatorCall) -> Cost:
+    """`_thnn_fused_lstm_cell(gates of input, gates of state, cell state, ...)`."""
+    return _cell(call, 2, LSTM_UNIT)
+
+
+def gru_cell(call: OperatorCall) -> Cost:
+    """`_thnn_fused_gru_cell(gates of input, gates of state, state, ...)`."""
+    return _cell(call, 2, GRU_UNIT)
+
+
+def lstm_cell_backward(call: OperatorCall) -> Cost:
+    """`_thnn_fused_lstm_cell_backward_impl(gradients, cell states, ...)`."""
+    return Cost(2 * LSTM_UNIT * call.numel(2), None)
+
+
+def gru_cell_backward(call: OperatorCall) -> Cost:
+    """`_thnn_fused_gru_cell_backward(gradient, ...)`."""
+    return Cost(2 * GRU_UNIT * call.numel(0), None)
+
+
+RECURRENT_RULES = {
+    **rules(
+        "recurrent",
+        {
+            cudnn: "_cudnn_rnn",
+            cudnn_backward: "_cudnn_rnn_backward miopen_rnn_backward",
+            miopen: "miopen_rnn",
+            onednn: "mkldnn_rnn_layer",
+            onednn_backward: "mkldnn_rnn_layer_backward",
+            lstm_cell: "_thnn_fused_lstm_cell",
+            gru_cell: "_thnn_fused_gru_cell",
+            lstm_cell_backward: "_thnn_fused_lstm_cell_backward_impl",
+            gru_cell_backward: "_thnn_fused_gru_cell_backward",
+        },
+    ),
+    **rules("recurrent", {lstm: "lstm", gru: "gru", plain: "rnn_tanh rnn_relu"}, deferred=True),
 }

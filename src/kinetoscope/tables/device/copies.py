@@ -11,7 +11,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
-from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.windows import waiting_calls
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import Column, SpanKind, Table
-from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import SORT_NAMES, DeviceWork, device_work
 from kinetoscope.tables.host.ops import percent
 

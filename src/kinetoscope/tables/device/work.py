@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.model.device_time import works_on_device
-from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.device.device_types import DeviceType
+from kinetoscope.model.schema import DeviceType, SpanKind
 from kinetoscope.tables.intervals import Intervals, united_by
 from kinetoscope.tables.stored import rank
 

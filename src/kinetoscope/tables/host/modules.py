@@ -8,12 +8,11 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.assemble import spread_down, sums_below
+from kinetoscope.model.hierarchy import calls_of, host_spans, host_total_ns
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import Column, Phase, SpanKind, Table
-from kinetoscope.model.trace_data import calls_of
 from kinetoscope.tables.host.ops import percent
-from kinetoscope.tables.host.visible import host_spans, host_total_ns
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.breakdown import HostShares
+    from kinetoscope.tables.breakdown import HostShares
 
 
 # Adding up along the tree of modules.

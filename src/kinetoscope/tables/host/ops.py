@@ -8,11 +8,11 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import elsewhere
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
-from kinetoscope.tables.costs.rates import per_byte, per_second, working_ns
-from kinetoscope.tables.host.loading import loading_spans
-from kinetoscope.tables.host.visible import elsewhere
+from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
+from kinetoscope.tables.host.data_loading import loading_spans
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.breakdown import HostShares
+    from kinetoscope.tables.breakdown import HostShares
 
 OPS_SCHEMA = Table(
     "ops",

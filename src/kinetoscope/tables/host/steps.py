@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import host_spans
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
 from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
-from kinetoscope.tables.costs.rates import at_peak, per_second, share_of_peak
-from kinetoscope.tables.host.loading import in_waits, loading_spans, sum_by
-from kinetoscope.tables.host.visible import host_spans
+from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
+from kinetoscope.tables.host.data_loading import in_waits, loading_spans, sum_by
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
 

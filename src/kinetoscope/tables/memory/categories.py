@@ -1,23 +1,30 @@
 """What a block of memory is for: the rules, as one pure function over columns.
 
 The rules are listed in the order in which they are asked; the first that fits decides. `BlockFacts` says what is known
-of each block, and `kinetoscope.tables.memory.facts` finds it out.
+of each block, and `kinetoscope.tables.memory.categories` finds it out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.schema import Phase, StorageRole
+from kinetoscope.model.assemble import ENGINE_WRAPPER, spread_down
+from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.schema import SCOPE_BACKWARD, Phase, SpanKind, StorageRole
+from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.trace_data import TraceData
+
     Flags = NDArray[np.bool_]
+    Rows = NDArray[np.int32]
 
 
 class MemoryCategory(IntEnum):
@@ -107,3 +114,289 @@ def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
     return np.select(
         [fits for fits, _ in rules], [np.uint8(category) for _, category in rules], MemoryCategory.UNKNOWN
     ).astype(np.uint8)
+
+
+# What the rules for categories want to know of each block, and the module each belongs to.
+
+# When tensors of several roles lie in one block, the later in this list names it.
+_BY_WEIGHT = (
+    StorageRole.TENSOR, StorageRole.BUFFER, StorageRole.GRADIENT, StorageRole.OPTIMIZER_STATE, StorageRole.PARAMETER,
+)  # fmt: skip
+_OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.COLLECTIVE)
+# What a model's inputs and its loss need lies outside all modules, and is told by when the model ran.
+_AROUND_A_MODEL = (MemoryCategory.INPUT, MemoryCategory.ACTIVATION, MemoryCategory.AUTOGRAD_DETAIL)
+# Chains of operators outside all modules are followed this far.
+_LONGEST_CHAIN = 200
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The blocks of a trace with what was found out about each.
+
+    Attributes:
+        blocks: The blocks.
+        category: The `MemoryCategory` of each.
+        module: The row of `modules` it belongs to, -1 without: of a parameter, its gradient and its optimizer state
+            the module that holds the parameter; of input the first module that was given it; else the one in which it
+            was allocated (in backward: in whose forward). Input of which that is not known belongs to the model that
+            ran next after its allocation, activations and details outside all modules (those of the loss) to the
+            model that ran last before it.
+        stack: The row of `stacks` of the Python code that allocated it, -1 without.
+    """
+
+    blocks: Blocks
+    category: NDArray[np.uint8]
+    module: Rows
+    stack: Rows
+
+
+def judged_blocks(trace: TraceData) -> Judged:
+    """Return the blocks of a trace with their categories, found once."""
+    return trace.cached("memory_judged", lambda: _Inquiry(trace).judge())
+
+
+class _Inquiry:
+    """One look at a trace's spans, operands and storages; every array has an entry a block or a span."""
+
+    def __init__(self, trace: TraceData) -> None:
+        self.trace = trace
+        self.spans: Columns = trace.columns("spans")
+        self.operands: Columns = trace.columns("operands")
+        self.storages: Columns = trace.columns("storages")
+        self.parameters: Columns = trace.columns("parameters")
+        self.modules: Columns = trace.columns("modules")
+        self.own_stack: Rows = trace.column("allocations", "stack")
+        self.wrapper_names = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings])
+        self.add_names = np.array([text == "aten::add_" for text in trace.strings])
+        self.blocks = blocks_of(trace)
+        self.outer, self.again = self._outermost()
+        self.module: Rows = np.full(len(self.blocks), -1, dtype=np.int32)
+
+    def judge(self) -> Judged:
+        """Find all facts out, and let the rules decide."""
+        blocks, spans = self.blocks, self.spans
+        recorded = blocks.allocation >= 0
+        span = blocks.span
+        outer = _through(span, self.outer, -1)
+        phase = _through(span, spans["phase"], Phase.FORWARD).astype(np.uint8)
+        own_module = _through(span, spans["module"], -1)
+        role, holder = self._roles()
+        is_gradient, gradient_of = self._gradients(outer)
+        differentiated = self._differentiated()
+        again = _through(span, self.again, False).astype(bool)
+        forward = (spans["phase"] == Phase.FORWARD) & ~call_mask(spans["kind"])
+        of_model = forward & (
+            (spans["module"] >= 0) | _through(self.outer, differentiated, False).astype(bool)
+        )
+        asked = (own_module < 0) & (phase == Phase.FORWARD)
+        computed = asked & _through(outer, differentiated, False).astype(bool)
+        made_by_model = computed | ((own_module >= 0) & (phase == Phase.FORWARD))
+        if (self.operands["argument"] >= 0).any():
+            computed, fed, first_module = self._flows(of_model, outer, asked, made_by_model)
+        else:
+            fed, first_module = self._there(of_model, asked & ~computed), self.module
+        facts = BlockFacts(
+            role=role,
+            phase=phase,
+            recorded=recorded,
+            is_gradient=is_gradient,
+            gone_with_operator=(outer >= 0) & (blocks.end_ns <= self._end_of(outer)),
+            gone_with_step=blocks.end_ns <= self._end_of(self._step_of(span)),
+            in_module=(own_module >= 0) & ((phase == Phase.FORWARD) | again),
+            computed=computed,
+            fed=fed,
+            stepped=self._stepped(),
+            freed=blocks.end_ns < NEVER_NS,
+        )
+        category = categorise(facts)
+        module = np.where(holder >= 0, holder, np.where(gradient_of >= 0, gradient_of, own_module))
+        module = np.where((category == MemoryCategory.INPUT) & (module < 0), first_module, module)
+        outside = (module < 0) & np.isin(category, _AROUND_A_MODEL)
+        module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
+        taken = np.where(recorded, np.append(self.own_stack, -1)[blocks.allocation], -1)
+        stack = np.where(taken >= 0, taken, _through(span, spans["stack"], -1)).astype(np.int32)
+        return Judged(blocks, category, module, stack)
+
+    def _outermost(self) -> tuple[Rows, Flags]:
+        """For each span the outermost operator it is part of, and whether it computes a forward again in backward.
+
+        Ranges that users mark, calls of Python and the wrapper of autograd's engine hold operators, and are none. A backward function
+        is an operator of its own, and so is each operator that runs Python code of a module again within one.
+        """
+        spans = self.spans
+        parent, scope, phase, own = (spans[name] for name in ("parent", "scope", "phase", "own_module"))
+        numbers = np.arange(len(parent), dtype=np.int32)
+        inside, above = parent >= 0, np.maximum(parent, 0)
+        backward, function = phase == Phase.BACKWARD, scope == SCOPE_BACKWARD
+        # backward() may itself be called from a module's forward: that module is no sign of recomputation.
+        first = backward & ~(inside & backward[above])
+        root = spread_down(parent, spans["depth"], np.where(first, numbers, np.int32(-1)), -1)
+        caller = _through(root, own, -1)
+        again = backward & ~function & (own >= 0) & (own != caller)
+        bare = ~np.isin(spans["kind"], _OPERATORS) | self.wrapper_names[spans["name"]]
+        starts = ~bare & (~inside | bare[above] | function | (again & ~again[above]))
+        return spread_down(parent, spans["depth"], np.where(starts, numbers, np.int32(-1)), -1), again
+
+    def _end_of(self, rows: Rows) -> NDArray[np.int64]:
+        """When each span ended; before everything for none."""
+        ends = self.spans["start_ns"] + self.spans["duration_ns"]
+        return _through(rows, ends, -2)
+
+    def _step_of(self, rows: Rows) -> Rows:
+        """For each span the optimizer's step it is part of, -1 outside all."""
+        spans = self.spans
+        parent, stepping = spans["parent"], spans["phase"] == Phase.OPTIMIZER
+        first = stepping & ~((parent >= 0) & stepping[np.where(parent >= 0, parent, 0)])
+        own = np.where(first, np.arange(len(parent), dtype=np.int32), np.int32(-1))
+        return _through(rows, spread_down(parent, spans["depth"], own, -1), -1)
+
+    def _roles(self) -> tuple[NDArray[np.uint8], Rows]:
+        """What tensors were seen in each block, and the module that holds them."""
+        held = self.storages
+        role = np.full(len(self.blocks), NO_ROLE, dtype=np.uint8)
+        module = np.full(len(self.blocks), -1, dtype=np.int32)
+        block = self.blocks.at(keys_of(self.trace, "storages"), held["time_ns"])
+        for weight in _BY_WEIGHT:
+            rows = np.flatnonzero((block >= 0) & (held["role"] == weight))
+            role[block[rows]] = weight
+            named = rows[held["module"][rows] >= 0]
+            module[block[named]] = held["module"][named]
+        return role, module
+
+    def _gradients(self, outer: Rows) -> tuple[Flags, Rows]:
+        """Which blocks became a parameter's gradient, and the module of the parameter.
+
+        Autograd either keeps the block it is given, which then outlives `AccumulateGrad`, or makes one of its own
+        there, or adds to the one that is there already, the first operand of `add_`.
+        """
+        blocks, spans, given = self.blocks, self.spans, self.operands
+        of_span = _through(spans["parameter"], self.parameters["module"], -1)
+        accumulates = spans["parameter"] >= 0
+        is_gradient = _through(outer, accumulates, False).astype(bool) & (blocks.end_ns > self._end_of(outer))
+        module = np.where(is_gradient, _through(outer, of_span, -1), -1).astype(np.int32)
+        rows = np.flatnonzero(given["parameter"] >= 0)
+        block = self._given(rows)
+        kept = (block >= 0) & (blocks.end_ns[block] > self._end_of(given["span"][rows]))
+        is_gradient[block[kept]] = True
+        module[block[kept]] = self.parameters["module"][given["parameter"][rows[kept]]]
+        above = spans["parent"][given["span"]]
+        rows = np.flatnonzero(
+            (given["argument"] == 0)
+            & self.add_names[spans["name"][given["span"]]]
+            & _through(above, accumulates, False).astype(bool)
+        )
+        block = self._given(rows)
+        rows, block = rows[block >= 0], block[block >= 0]
+        is_gradient[block] = True
+        module[block] = of_span[above[rows]]
+        return is_gradient, module
+
+    def _given(self, rows: NDArray[np.intp]) -> Rows:
+        """The blocks that operands lie in."""
+        given = self.operands
+        return self.blocks.at(
+            keys_of(self.trace, "operands", rows), self.spans["start_ns"][given["span"][rows]]
+        )
+
+    def _differentiated(self) -> Flags:
+        """Mark the outermost operators of forward that backward came back to."""
+        marked = np.zeros(len(self.spans), dtype=bool)
+        forward = self.spans["forward"]
+        outer = self.outer[forward[forward >= 0]]
+        marked[outer[outer >= 0]] = True
+        return marked
+
+    def _stepped(self) -> Flags:
+        """Which blocks an optimizer's operators were given."""
+        marked = np.zeros(len(self.blocks), dtype=bool)
+        stepping = self.spans["phase"][self.operands["span"]] == Phase.OPTIMIZER
+        block = self._given(np.flatnonzero(stepping))
+        marked[block[block >= 0]] = True
+        return marked
+
+    def _model_around(self, of_model: Flags, category: NDArray[np.uint8]) -> Rows:
+        """The outermost module of what a model ran last before each block or, for input, next after it."""
+        spans = self.spans
+        rows = np.flatnonzero(of_model & (spans["module"] >= 0))
+        rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+        starts, root = spans["start_ns"][rows], self._roots()[spans["module"][rows]]
+        place = np.searchsorted(starts, self.blocks.start_ns)
+        place = np.where(category == MemoryCategory.INPUT, place, place - 1)
+        known = (place >= 0) & (place < len(rows))
+        found: Rows = np.where(known, np.append(root, -1)[np.where(known, place, -1)], -1)
+        return found
+
+    def _roots(self) -> Rows:
+        """The outermost holder of each module."""
+        holder = self.modules["holder"]
+        own = np.where(holder < 0, np.arange(len(holder), dtype=np.int32), np.int32(-1))
+        return spread_down(holder, self.modules["depth"], own, -1)
+
+    def _there(self, of_model: Flags, asked: Flags) -> Flags:
+        """Which blocks were there when an operator of the model began."""
+        starts = np.sort(self.spans["start_ns"][of_model])
+        following = np.append(starts, NEVER_NS)[np.searchsorted(starts, self.blocks.start_ns)]
+        there: Flags = asked & (following < self.blocks.end_ns)
+        return there
+
+    def _flows(
+        self, of_model: Flags, outer: Rows, asked: Flags, made_by_model: Flags
+    ) -> tuple[Flags, Flags, Rows]:
+        """Of the blocks asked about: which were computed from what the model made, which were fed to it, and where."""
+        spans, given = self.spans, self.operands
+        span_outer = self.outer[given["span"]]
+        wanted = np.zeros(len(spans), dtype=bool)
+        wanted[outer[asked & (outer >= 0)]] = True
+        rows = np.flatnonzero((span_outer >= 0) & wanted[span_outer])
+        source = self._given(rows)
+        operator, source = span_outer[rows[source >= 0]], source[source >= 0]
+        computed = _reached(made_by_model, source, operator, outer, asked, len(spans))
+        keys = keys_of(self.trace, "operands")
+        known = np.unique(self.blocks.key[asked])
+        rows = np.flatnonzero(of_model[given["span"]] & (given["argument"] >= 0) & np.isin(keys, known))
+        block = self._given(rows)
+        rows, block = rows[block >= 0], block[block >= 0]
+        fed = np.zeros(len(self.blocks), dtype=bool)
+        fed[block] = True
+        # Later ones first, so that the first one stays.
+        late = np.argsort(-spans["start_ns"][given["span"][rows]], kind="stable")
+        module = spans["module"][given["span"][rows[late]]]
+        place = self.module.copy()
+        place[block[late][module >= 0]] = module[module >= 0]
+        fed, place = _traced_back(fed & asked & ~computed, place, source, operator, outer, len(spans))
+        return computed, fed & asked, place
+
+
+def _reached(marked: Flags, source: Rows, operator: Rows, outer: Rows, may: Flags, spans: int) -> Flags:
+    """Mark what operators made that were given something marked, and so on, as far as it `may` be."""
+    reached = marked.copy()
+    for _ in range(_LONGEST_CHAIN):
+        active = np.zeros(spans + 1, dtype=bool)
+        active[operator[reached[source]]] = True
+        fresh = may & active[outer] & ~reached
+        if not fresh.any():
+            break
+        reached |= fresh
+    return reached & may
+
+
+def _traced_back(
+    marked: Flags, place: Rows, source: Rows, operator: Rows, outer: Rows, spans: int
+) -> tuple[Flags, Rows]:
+    """Mark what operators were given that made something marked, and so on, and hand its `place` on."""
+    reached, place = marked.copy(), place.copy()
+    for _ in range(_LONGEST_CHAIN):
+        active = np.full(spans + 1, -2, dtype=np.int32)
+        makers = np.flatnonzero(reached & (outer >= 0))
+        active[outer[makers]] = place[makers]
+        fresh = np.flatnonzero((active[operator] > -2) & ~reached[source])
+        if len(fresh) == 0:
+            break
+        reached[source[fresh]] = True
+        place[source[fresh]] = active[operator[fresh]]
+    return reached, place
+
+
+def _through(rows: Rows, values: NDArray[Any], none: Any) -> NDArray[Any]:
+    """Look up `values` at `rows`, and `none` where the row is -1."""
+    return np.where(rows >= 0, np.append(values, values.dtype.type(0))[rows], none)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls
-from kinetoscope.tables.host.shown_stacks import shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
 from kinetoscope.viewer.server.requests import MadeFile, number
 
 if TYPE_CHECKING:

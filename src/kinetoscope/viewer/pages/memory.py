@@ -15,10 +15,9 @@ from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import infos, rank_of, thread_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.host.ops import percent
-from kinetoscope.tables.host.source_lines import user_stacks
+from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of, processes_of
-from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory
-from kinetoscope.tables.memory.facts import judged_blocks
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import asking, grouped, through
 from kinetoscope.tables.memory.timeline import changes_of, device_names
 from kinetoscope.tables.stored import memory_recorded
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.tables.memory.blocks import Blocks
-    from kinetoscope.tables.memory.facts import Judged
+    from kinetoscope.tables.memory.categories import Judged
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Query
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import calls_of, host_spans
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.steps import MARK
-from kinetoscope.model.trace_data import calls_of
 from kinetoscope.tables.costs.columns import costs_of, coverage, is_operator
 from kinetoscope.tables.host.modules import by_module, with_submodules
-from kinetoscope.tables.host.visible import event_names, host_spans
+from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.torch_events.function_event import STEP_KEY
 from kinetoscope.viewer.server.requests import Limited
 from kinetoscope.viewer.timeline.window import few_texts

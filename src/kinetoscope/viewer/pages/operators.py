@@ -10,13 +10,13 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import works_on_device
+from kinetoscope.model.hierarchy import calls_of, elsewhere
 from kinetoscope.model.names import frame_texts, stack_frames
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.strings import to_utf8
-from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.ops import OPS_SCHEMA, added_up, operator_keys, operator_names
-from kinetoscope.tables.host.source_lines import user_frames, user_stacks
-from kinetoscope.tables.host.visible import elsewhere, python_calls
+from kinetoscope.tables.host.stacks import user_frames, user_stacks
 from kinetoscope.torch_events.function_event import STEP_KEY
 from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
@@ -96,7 +96,7 @@ def in_place(trace: Trace, query: Query) -> NDArray[np.bool_]:
 
 def _added_up(trace: Trace, way: str, sort: str) -> tuple[Any, int]:
     """The rows with the most self time, and how many there are."""
-    others, calls = elsewhere(trace), python_calls(trace)
+    others, calls = elsewhere(trace), calls_of(trace)
     if sort == "calls":
         where = np.zeros(len(trace.columns("spans")), dtype=bool) if calls is None else calls
     else:
@@ -419,7 +419,7 @@ def _by_name(trace: Trace, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> li
 def _inside(trace: Trace, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
     """What runs right in the spans, by name: what their self time leaves out."""
     spans = trace.columns("spans")
-    parent, calls = spans["parent"], python_calls(trace)
+    parent, calls = spans["parent"], calls_of(trace)
     found = mark[parent]
     if calls is not None:
         # Work is not made shorter by the calls in it, but a call by the work that runs right in it.

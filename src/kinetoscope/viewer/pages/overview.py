@@ -18,12 +18,12 @@ from kinetoscope.model.device_time import works_on_device
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.model.strings import to_utf8
+from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.device.work import busy, device_work
-from kinetoscope.tables.host.breakdown import StepTime, host_shares, step_time
-from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in
+from kinetoscope.tables.host.stacks import lines_in
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps

@@ -12,12 +12,12 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.assemble import spread_down, sums_below
+from kinetoscope.model.hierarchy import host_spans
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.steps import MARK
-from kinetoscope.tables.host.source_lines import user_frames
-from kinetoscope.tables.host.stacks import span_stacks
-from kinetoscope.tables.host.visible import event_names, host_spans
+from kinetoscope.tables.host.stacks import span_stacks, user_frames
+from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.torch_events.function_event import STEP_KEY
 from kinetoscope.viewer.timeline.tracks import process_label
 from kinetoscope.viewer.timeline.window import few_texts

@@ -8,8 +8,8 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import calls_of
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
-from kinetoscope.model.trace_data import calls_of
 from kinetoscope.viewer.server.requests import span_of_time
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import chosen

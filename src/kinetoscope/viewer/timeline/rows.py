@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.calls import call_mask
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.host.shown_stacks import shown_frames
+from kinetoscope.tables.host.rebuilt_calls import shown_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

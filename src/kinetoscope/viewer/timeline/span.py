@@ -12,6 +12,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
+from kinetoscope.model.hierarchy import calls_of
 from kinetoscope.model.names import frame_texts, module_classes, stack_frames
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
@@ -22,9 +23,8 @@ from kinetoscope.model.schema import (
     PHASE_NAMES,
     SpanKind,
 )
-from kinetoscope.model.trace_data import calls_of
 from kinetoscope.tables.device.copies import Direction, direction_of
-from kinetoscope.tables.device.starters import starters
+from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import Device, thread_ranks
 from kinetoscope.tables.stored import processes, ranks, thread_ids
 from kinetoscope.viewer.server.requests import Limited, span_of_time, whole_number

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kinetoscope.model.calls import call_mask
+from kinetoscope.model.hierarchy import calls_of
+from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON, STORED, SpanKind
-from kinetoscope.model.trace_data import calls_of
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kinetoscope.tables.host.visible import _shown_parents
+from kinetoscope.torch_events.event_tree import _shown_parents
 
 
 class Counted(np.ndarray):

@@ -17,7 +17,7 @@ from torch.profiler import record_function
 
 import kinetoscope
 from kinetoscope import ProfilerActivity
-from kinetoscope.tables.host.event_calls import lists_python_functions
+from kinetoscope.torch_events.event_tree import lists_python_functions
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 

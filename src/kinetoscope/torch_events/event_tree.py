@@ -1,0 +1,599 @@
+"""Which spans torch's event lists show, how these nest, and what becomes of the time of those they leave out.
+
+`torch.profiler` hides a few bookkeeping operators, and shows a span that is the only child of a span of the same name
+as one event. Here both are *absorbed*: their self time and memory go to the nearest ancestor that is shown, and their
+children become its children, so totals are the same as torch's and nothing is lost.
+
+Calls of Python functions and modules on the timeline are absorbed too, and events nest as if the calls were not there:
+recording them changes no number of any event. With `with_stack=True`, torch lists calls as events:
+`trace_of_events` makes the trace that contains them, and there they nest with the rest. Asynchronous events and those of devices are outside the
+tree, as in torch: they have no parent and no children.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.assemble import sums_below
+from kinetoscope.model.device_time import counted_launches, operators_around
+from kinetoscope.model.hierarchy import asynchronous, calls_of, on_device_mask
+from kinetoscope.model.names import HIDDEN_NAMES
+from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.schema import STORED, SpanKind
+from kinetoscope.model.steps import MARK
+from kinetoscope.model.trace_data import TraceData
+from kinetoscope.tables.host.rebuilt_calls import call_names, order_with_calls, rebuilt_calls, shown_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.tables.host.rebuilt_calls import RebuiltCalls, ShownFrames
+
+    Arrays = dict[str, NDArray[Any]]
+
+
+# Calls of Python functions and of modules as events: what `events()` and `key_averages()` list with `with_stack=True`.
+#
+# torch lists such calls among the operators, and an event that runs in a call is inside it. Here they are in the lists
+# of events only: every other table is about the work of the host, which calls merely enclose. Calls that were recorded
+# are taken as they are; else they are rebuilt from the stacks of operators, as for a Chrome trace.
+
+# They follow from how spans nest, or are about other spans, and are found again among more spans.
+_FOUND_AGAIN = frozenset(
+    {
+        "parent", "caller", "depth", "lane", "self_ns", "forward", "bytes", "self_bytes", "device_bytes",
+        "device_self_bytes", "device_ns", "device_self_ns",
+    }
+)  # fmt: skip
+# The first release of torch whose `key_averages()` leaves Python functions out unless it is asked for them.
+_LEFT_OUT_FROM = (2, 14)
+
+
+class EventTrace(TraceData):
+    """A trace of whose spans all calls are events, as torch has them: they nest with the operators.
+
+    Attributes:
+        source: The trace that it shows.
+        ids: For each span its row in `source`, and for rebuilt calls numbers behind these.
+        moved: For each span of `source`, and at the end for -1, its row here.
+        is_call: Which spans are calls.
+    """
+
+    source: TraceData
+    ids: NDArray[np.int64]
+    moved: NDArray[np.int32]
+    is_call: NDArray[np.bool_]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the trace that it shows."""
+        return trace_of_events, (self.source,)
+
+
+def trace_of_events(trace: TraceData) -> TraceData:
+    """The trace whose spans are listed as events: with calls, where the session asked for stacks and has calls."""
+    if not trace.info.get("with_stack") or isinstance(trace, EventTrace):
+        return trace
+    return trace.cached("trace_of_events", lambda: _with_calls(trace))
+
+
+def lists_python_functions(trace: TraceData) -> bool:
+    """Whether `key_averages()` of the torch that recorded a trace lists Python functions without being asked."""
+    version = re.match(r"(\d+)\.(\d+)", str(trace.info.get("torch_version", "")))
+    return version is not None and (int(version[1]), int(version[2])) < _LEFT_OUT_FROM
+
+
+def event_ids(trace: TraceData) -> NDArray[np.int64] | None:
+    """For each span the `id` of its event, None where that is the row."""
+    return trace.ids if isinstance(trace, EventTrace) else None
+
+
+class CallNumbers(NamedTuple):
+    """Of every span torch's `python_id`, `python_parent_id` and `python_module_id`, -1 without."""
+
+    own: NDArray[np.int64]
+    around: NDArray[np.int64]
+    module: NDArray[np.int64]
+
+
+def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | None:
+    """Number calls in the order in which they begin, and modules in that of their class; None without calls as events.
+
+    Args:
+        trace: What the events are of.
+        parent: For each span the event around it.
+    """
+    if not isinstance(trace, EventTrace):
+        return None
+
+    def make() -> CallNumbers:
+        spans, is_call = trace.columns("spans"), trace.is_call
+        rows = np.flatnonzero(is_call)
+        own, around, module = (np.full(len(spans), -1, np.int64) for _ in range(3))
+        own[rows[np.argsort(spans["start_ns"][rows], kind="stable")]] = np.arange(1, len(rows) + 1)
+        caller = parent[rows]
+        while (on := np.flatnonzero((caller >= 0) & ~is_call[caller])).size:
+            caller[on] = parent[caller[on]]
+        around[rows] = np.where(caller >= 0, own[caller], -1)
+        names = spans["name"][rows]
+        for name in np.unique(names[spans["kind"][rows] == SpanKind.MODULE]).tolist():
+            number = re.fullmatch(r"nn\.Module: .*_(\d+)", trace.strings[name])
+            module[rows[names == name]] = int(number[1]) if number else -1
+        return CallNumbers(own, around, module)
+
+    return trace.cached("event_call_numbers", make)
+
+
+def nest_as_torch(
+    thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
+) -> Arrays:
+    """Nest spans among which calls partly overlap others: from where one outlasts a span, nothing more is in that span.
+
+    Returns:
+        `parent`, `depth`, `lane` and `self_ns`, as `_core.nest` has them.
+    """
+    shortened_ns = duration_ns.copy()
+    while True:
+        made: Arrays = dict(_core.nest(thread, start_ns, shortened_ns))  # type: ignore[arg-type]
+        beside = np.flatnonzero(made["lane"] > 0)
+        if len(beside) == 0:
+            break
+        parent, lane = made["parent"], made["lane"]
+        ends_ns = start_ns + duration_ns
+        for row in beside.tolist():
+            around = row - 1
+            while lane[around] > 0:
+                around -= 1
+            start = int(start_ns[row])
+            while around >= 0:
+                if start < start_ns[around] + shortened_ns[around] < ends_ns[row]:
+                    shortened_ns[around] = start - start_ns[around]
+                around = int(parent[around])
+    inside = made["parent"] >= 0
+    own = duration_ns.copy()
+    np.subtract.at(own, made["parent"][inside], duration_ns[inside])
+    made["self_ns"] = own
+    return made
+
+
+def _with_calls(trace: TraceData) -> TraceData:
+    """Put rebuilt calls among the spans, and give all calls torch's names; the trace itself where it has no calls."""
+    shown = shown_frames(trace)
+    calls = rebuilt_calls(trace, shown)
+    if calls is None and not call_mask(trace.column("spans", "kind")).any():
+        return trace
+    spans = trace.columns("spans")
+    count, more = len(spans), 0 if calls is None else len(calls.start_ns)
+    order = np.arange(count) if calls is None else order_with_calls(spans, calls)
+    moved = np.full(count + more, -1, np.int32)
+    moved[order] = np.arange(count + more, dtype=np.int32)
+    moved = np.append(moved[:count], np.int32(-1))
+    changed = _described(trace, shown, calls)
+    strings = list(shown.strings)
+    own_stack = changed.pop("own_stack")
+    changed["name"] = call_names(trace, shown, changed, own_stack, strings)
+
+    def of_spans(name: str) -> Callable[[], Any]:
+        def make() -> Any:
+            values = changed.get(name)
+            if values is None:
+                default = STORED["spans"].column(name).default
+                values = np.append(spans[name], np.full(more, default, spans[name].dtype))
+            return values[order]
+
+        return make
+
+    def of_table(table: str, name: str) -> Callable[[], Any]:
+        about_spans = STORED[table].column(name).unit == "row of spans"
+        return lambda: moved[trace.column(table, name)] if about_spans else trace.column(table, name)
+
+    names = dict.fromkeys((*spans.given, *changed, "flops", "bytes_moved"))
+    tables = {"spans": {name: of_spans(name) for name in names if name not in _FOUND_AGAIN}}
+    rows: dict[str, int | Callable[[], int]] = {"spans": count + more}
+    for table, columns in ((table, trace.columns(table)) for table in STORED if table != "spans"):
+        # Steps were found among all spans, and so were the allocations that belong together.
+        given = {"steps": tuple(columns), "allocations": (*columns.given, "match", "total_bytes")}
+        tables[table] = {name: of_table(table, name) for name in given.get(table, columns.given)}
+        rows[table] = partial(len, columns)
+    made = EventTrace.from_columns(tables, strings=strings, info=trace.info, path=trace.path, rows=rows)
+    made.source, made.moved = trace, moved
+    made.ids, made.is_call = order.astype(np.int64), call_mask(changed["kind"])[order]
+    return made
+
+
+def _described(trace: TraceData, shown: ShownFrames, calls: RebuiltCalls | None) -> Arrays:
+    """The columns of spans that are others with calls among them: those of the spans, followed by those of the calls."""
+    spans, parents = trace.columns("spans"), np.append(trace.columns("stacks")["parent"], -1)
+    kind, name, own_stack = spans["kind"].copy(), spans["name"].copy(), spans["own_stack"]
+    called = np.flatnonzero(kind == SpanKind.PYTHON)
+    stack = spans["stack"].copy()
+    # The stack of a call says what called it.
+    stack[called] = parents[own_stack[called]]
+    if shown.module_calls and not (kind == SpanKind.MODULE).any():
+        frame = np.append(trace.columns("stacks")["frame"], -1)[own_stack[called]]
+        of_module = called[np.isin(frame, list(shown.module_calls)) & (spans["module"][called] >= 0)]
+        kind[of_module] = SpanKind.MODULE
+        name[of_module] = trace.columns("modules")["class"][spans["module"][of_module]]
+    found = {
+        "kind": kind,
+        "name": name,
+        "own_stack": own_stack,
+        "stack": stack,
+        "module": spans["module"],
+        "start_ns": spans["start_ns"],
+        "duration_ns": spans["duration_ns"],
+        "thread": spans["thread"],
+    }
+    if calls is None:
+        return found
+    added = {name: getattr(calls, name) for name in found if name not in ("own_stack", "stack")}
+    added["own_stack"] = calls.stack
+    added["stack"] = np.where(calls.module < 0, parents[calls.stack], calls.stack)
+    return {name: np.append(values, added[name]).astype(values.dtype) for name, values in found.items()}
+
+
+@dataclass(frozen=True)
+class EventTree:
+    """How the events nest, where that is not how all spans nest.
+
+    Attributes:
+        rows: The spans in the tree.
+        parent: For every span the one around it, -1 for spans that are not in the tree.
+        depth: For every span how many are around it.
+        self_ns: For every span its own time, 0 for spans that are not in the tree.
+        nesting: What `_core.nest` said of `rows`.
+    """
+
+    rows: NDArray[np.int64]
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    self_ns: NDArray[np.int64]
+    nesting: dict[str, NDArray[np.int32]]
+
+
+@dataclass(frozen=True)
+class VisibleSpans:
+    """The spans that are events.
+
+    Attributes:
+        absorbed: The rows that are not events, or None when all are.
+        owner: For each absorbed row the nearest shown ancestor, -1 without.
+        parent: The nearest shown ancestor of every row.
+    """
+
+    absorbed: NDArray[np.bool_] | None
+    owner: NDArray[np.int32]
+    parent: NDArray[np.int32]
+
+    def self_values(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Move what absorbed rows hold of `own` to their owners."""
+        if self.absorbed is None:
+            return own
+        rows = np.flatnonzero(self.absorbed)
+        values = own.copy()
+        values[rows] = 0
+        kept = self.owner >= 0
+        np.add.at(values, self.owner[kept], own[rows[kept]])
+        return values
+
+    def shown(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """For each row the event it belongs to: itself, or what absorbed it; -1 for -1 and for rows in no event."""
+        if self.absorbed is None:
+            return rows
+        event_of = np.arange(len(self.absorbed) + 1, dtype=np.int32)
+        event_of[-1] = -1
+        event_of[:-1][self.absorbed] = self.owner
+        found: NDArray[np.int32] = event_of[rows]
+        return found
+
+
+def visible_spans(trace: TraceData) -> VisibleSpans:
+    """Find out, once for a trace, which spans are events."""
+    return trace.cached("visible_spans", lambda: _find(trace))
+
+
+def event_tree(trace: TraceData) -> EventTree | None:
+    """How the events nest, or None where that is how all spans nest."""
+    return trace.cached("event_tree", lambda: _find_tree(trace))
+
+
+def event_names(trace: TraceData) -> NDArray[np.int32]:
+    """For each span a row of strings that is equal where events have the same name: all marks of steps share one."""
+
+    def make() -> NDArray[np.int32]:
+        names: NDArray[np.int32] = trace.column("spans", "name")
+        marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
+        if len(marks) < 2:
+            return names
+        shared = np.arange(len(trace.strings), dtype=np.int32)
+        shared[marks] = marks[0]
+        return shared[names]
+
+    return trace.cached("event_names", make)
+
+
+def _absorbed_calls(trace: TraceData) -> NDArray[np.bool_] | None:
+    """Which spans are calls that are no events, or None when none are."""
+    return None if isinstance(trace, EventTrace) else calls_of(trace)
+
+
+def _find_tree(trace: TraceData) -> EventTree | None:
+    """Nest again what is in the tree, if anything is not."""
+    masks = (_absorbed_calls(trace), asynchronous(trace), on_device_mask(trace))
+    outside = [mask for mask in masks if mask is not None]
+    with_calls = isinstance(trace, EventTrace)
+    if not outside and not with_calls:
+        return None
+    spans = trace.columns("spans")
+    rows = np.flatnonzero(~np.logical_or.reduce(outside)) if outside else np.arange(len(spans))
+    times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
+    made: Any = nest_as_torch(*times) if with_calls else _core.nest(*times)
+    # One entry more than rows, so that "no parent" stays -1.
+    numbers = np.append(rows, -1).astype(np.int32)
+    parent = np.full(len(spans), -1, dtype=np.int32)
+    parent[rows] = numbers[made["parent"]]
+    depth = np.zeros(len(spans), dtype=np.int32)
+    depth[rows] = made["depth"]
+    self_ns = np.zeros(len(spans), dtype=np.int64)
+    self_ns[rows] = made["self_ns"]
+    return EventTree(rows, parent, depth, self_ns, {"parent": made["parent"], "lane": made["lane"]})
+
+
+def _find(trace: TraceData) -> VisibleSpans:
+    """Mark calls and hidden names first, then only children of the same name, as torch does."""
+    spans = trace.columns("spans")
+    tree = event_tree(trace)
+    parent: NDArray[np.int32] = spans["parent"] if tree is None else tree.parent
+    if len(parent) == 0:
+        return VisibleSpans(None, parent, parent)
+    name = event_names(trace)
+    calls = _absorbed_calls(trace)
+    absorbed = None if calls is None else calls.copy()
+    if calls is not None:
+        # What a call launched itself belongs to the event around the call.
+        parent = np.where(calls, spans["parent"], parent)
+    hidden_names = [row for row, text in enumerate(trace.strings) if text in HIDDEN_NAMES]
+    if hidden_names:
+        is_hidden = np.zeros(len(trace.strings), dtype=bool)
+        is_hidden[hidden_names] = True
+        hidden = is_hidden[spans["name"]]
+        absorbed = hidden if absorbed is None else absorbed | hidden
+    if absorbed is not None:
+        parent = _shown_parents(parent, absorbed)
+    # Roots look up the last row here, which costs less than keeping them out first.
+    same = name == name.take(parent, mode="wrap")
+    same &= parent >= 0
+    if same.any():
+        inside = parent >= 0 if absorbed is None else (parent >= 0) & ~absorbed
+        children = np.bincount(parent[inside], minlength=len(name))
+        alone = same & (children[parent] == 1)
+        if absorbed is not None:
+            alone &= ~absorbed
+        absorbed = alone if absorbed is None else absorbed | alone
+        parent = _shown_parents(parent, absorbed)
+    if absorbed is None or not absorbed.any():
+        return VisibleSpans(None, parent[:0], parent)
+    return VisibleSpans(absorbed, parent[absorbed], parent)
+
+
+def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Climb from each row until the parent is shown, as far again in each round, so that deep nests take few rounds."""
+    shown = parent.copy()
+    waiting = np.flatnonzero((parent >= 0) & absorbed[parent])
+    while len(waiting):
+        shown[waiting] = shown[shown[waiting]]
+        still = shown[waiting]
+        waiting = waiting[(still >= 0) & absorbed[still]]
+    return shown
+
+
+# The numbers of events: columns of spans, changed to what torch's event lists show.
+
+# Attribute of an event -> its number here; times are shown in microseconds.
+TIMES = {
+    "cpu_time_total": "duration_ns",
+    "self_cpu_time_total": "self_ns",
+    "device_time_total": "device_ns",
+    "self_device_time_total": "device_self_ns",
+}
+SIZES = {
+    "cpu_memory_usage": "bytes",
+    "self_cpu_memory_usage": "self_bytes",
+    "device_memory_usage": "device_bytes",
+    "self_device_memory_usage": "device_self_bytes",
+}
+FLOPS = "flops"
+SUMS = TIMES | SIZES | {"flops": FLOPS}
+
+
+def numbers(trace: TraceData, name: str) -> NDArray[np.int64]:
+    """One number of every span as torch's events define it: nanoseconds, bytes or operations.
+
+    Args:
+        trace: The trace.
+        name: One of the values of `SUMS`.
+
+    Returns:
+        One value a span. Rows that are not events hold no self time, self memory or FLOPs: those around them do. Host
+        time of device spans is 0, and asynchronous spans have no self time and no self memory.
+    """
+    return trace.cached(f"event_{name}", lambda: _MAKERS[name](trace))
+
+
+def all_zero(trace: TraceData, name: str) -> bool:
+    """Whether a number is 0 for all spans, as far as that can be known without computing it."""
+    if name in ("duration_ns", "self_ns"):
+        return False
+    if name in ("device_ns", "device_self_ns"):
+        return len(trace.columns("launches")) == 0 and on_device_mask(trace) is None
+    if name == FLOPS:
+        return not flops_counted(trace)
+    return len(trace.columns("allocations")) == 0
+
+
+def flops_counted(trace: TraceData) -> bool:
+    """Whether the recording was asked for FLOPs."""
+    return trace.info.get("with_flops") in (1, True) and "flops" in STORED["spans"].column_names
+
+
+def _duration(trace: TraceData) -> NDArray[np.int64]:
+    """Host time: the duration of what ran on the host."""
+    duration: NDArray[np.int64] = trace.column("spans", "duration_ns")
+    on_device = on_device_mask(trace)
+    return duration if on_device is None else np.where(on_device, 0, duration)
+
+
+def _self(trace: TraceData) -> NDArray[np.int64]:
+    """Time without that of the events inside."""
+    tree = event_tree(trace)
+    own: NDArray[np.int64] = trace.column("spans", "self_ns") if tree is None else tree.self_ns
+    return visible_spans(trace).self_values(own)
+
+
+def _flops(trace: TraceData) -> NDArray[np.int64]:
+    """Operations that the span counts itself; unknown ones are none."""
+    if not flops_counted(trace):
+        return np.zeros(len(trace.columns("spans")), dtype=np.int64)
+    counted: NDArray[np.int64] = np.maximum(trace.column("spans", "flops"), 0)
+    return visible_spans(trace).self_values(counted)
+
+
+def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
+    """Bytes allocated minus freed, on the host or on devices, with or without the events inside."""
+    on_device, own = column.startswith("device"), "self" in column
+
+    def make(trace: TraceData) -> NDArray[np.int64]:
+        values: NDArray[np.int64] = trace.column("spans", column)
+        tree = event_tree(trace)
+        if tree is not None:
+            attributed = attribute_again(trace, tree, on_device=on_device)
+            values = np.zeros(len(values), dtype=np.int64)
+            values[tree.rows] = attributed["span_self_bytes" if own else "span_bytes"]
+            beside = None if own else asynchronous(trace)
+            if beside is not None:
+                rows = np.flatnonzero(beside)
+                values[rows] = _changed_during(trace, rows, on_device=on_device)
+        return visible_spans(trace).self_values(values) if own else values
+
+    return make
+
+
+def attribute_again(trace: TraceData, tree: EventTree, *, on_device: bool) -> dict[str, Any]:
+    """Attribute the allocations of the host, or of all devices, to the spans in the tree."""
+
+    def make() -> dict[str, Any]:
+        spans, allocations = trace.columns("spans"), trace.columns("allocations")
+        rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
+        of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
+        of_blocks = (
+            allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
+        )
+        made: dict[str, Any] = dict(
+            _core.attribute_allocations(  # type: ignore[call-arg]
+                *of_spans, tree.nesting["parent"], tree.nesting["lane"], *of_blocks
+            )
+        )
+        made["rows"] = rows
+        return made
+
+    return trace.cached(f"event_allocations_{on_device}", make)
+
+
+def changes(trace: TraceData, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """By how many bytes some allocations change what is live; 0 for a free of a block of unknown size."""
+    allocations = trace.columns("allocations")
+    sizes, match = allocations["bytes"], allocations["match"][rows]
+    own = sizes[rows]
+    freed = np.where(match >= 0, sizes[match], allocations["freed_bytes"][rows])
+    found: NDArray[np.int64] = np.where(own == 0, -freed, own)
+    return found
+
+
+def _changed_during(trace: TraceData, rows: NDArray[np.int64], *, on_device: bool) -> NDArray[np.int64]:
+    """By how many bytes the threads of some spans changed what is live while these ran."""
+    spans, allocations = trace.columns("spans"), trace.columns("allocations")
+    found = np.zeros(len(rows), dtype=np.int64)
+    threads, starts = spans["thread"][rows], spans["start_ns"][rows]
+    ends = starts + spans["duration_ns"][rows]
+    for thread in np.unique(threads).tolist():
+        mine = threads == thread
+        of_thread = np.flatnonzero(
+            (allocations["thread"] == thread) & ((allocations["device_type"] != 0) == on_device)
+        )
+        times = allocations["time_ns"][of_thread]
+        sums = np.append(0, np.cumsum(changes(trace, of_thread)))
+        last, first = (
+            np.searchsorted(times, ends[mine], "right"),
+            np.searchsorted(times, starts[mine], "left"),
+        )
+        found[mine] = sums[last] - sums[first]
+    return found
+
+
+def event_of_launch(trace: TraceData) -> NDArray[np.int32]:
+    """For each launch the event that started it: the operator around a runtime call; -1 where none is."""
+
+    def make() -> NDArray[np.int32]:
+        if isinstance(trace, EventTrace):
+            # A call starts nothing: the operator around it does.
+            return visible_spans(trace).shown(trace.moved[event_of_launch(trace.source)])
+        spans, tree = trace.columns("spans"), event_tree(trace)
+        if tree is None:
+            nests = spans["lane"] == 0
+        else:
+            nests = np.zeros(len(spans), dtype=bool)
+            nests[tree.rows[tree.nesting["lane"] == 0]] = True
+        host = operators_around(spans, trace.column("launches", "host"), _parents(trace), nests)
+        return visible_spans(trace).shown(host)
+
+    return trace.cached("event_of_launch", make)
+
+
+def _parents(trace: TraceData) -> NDArray[np.int32]:
+    """The span around each span, as events nest."""
+    tree = event_tree(trace)
+    found: NDArray[np.int32] = trace.column("spans", "parent") if tree is None else tree.parent
+    return found
+
+
+def _device_self(trace: TraceData) -> NDArray[np.int64]:
+    """Time on the device of what an event launched; device events have their own."""
+    duration = trace.column("spans", "duration_ns")
+    launches, host = trace.columns("launches"), event_of_launch(trace)
+    counted = counted_launches(trace.columns("spans"), launches)
+    own = _core.group_sums(host[counted], len(duration), duration[launches["device"][counted]])
+    return _with_device_events(trace, own)
+
+
+def _device(trace: TraceData) -> NDArray[np.int64]:
+    """The same with that of the events inside."""
+    tree = event_tree(trace)
+    depth = trace.column("spans", "depth") if tree is None else tree.depth
+    below = sums_below(visible_spans(trace).parent, depth, numbers(trace, "device_self_ns"))
+    return _with_device_events(trace, below)
+
+
+def _with_device_events(trace: TraceData, of_host: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give device events their duration as device time, and asynchronous ones none."""
+    on_device, loose = on_device_mask(trace), asynchronous(trace)
+    values = of_host if loose is None else np.where(loose, 0, of_host)
+    if on_device is None:
+        return values
+    return np.where(on_device, trace.column("spans", "duration_ns"), values)
+
+
+_MAKERS: dict[str, Callable[[TraceData], NDArray[np.int64]]] = {
+    "duration_ns": _duration,
+    "self_ns": _self,
+    "device_ns": _device,
+    "device_self_ns": _device_self,
+    FLOPS: _flops,
+    **{column: _size(column) for column in SIZES.values()},
+}
