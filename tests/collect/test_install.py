@@ -275,7 +275,7 @@ def test_a_program_that_cannot_be_changed_can_be_given_torchs_collector():
             torch.ones(2).add(1)
         assert isinstance(prof.profiler, torch.autograd.profiler.profile)
         assert prof.profiler.kineto_results.experimental_event_tree()
-        assert kinetoscope.profile(activities=CPU)._asked_engine == "auto"
+        assert kinetoscope.profile(activities=CPU)._options.engine == "auto"
     for engine in ("fast", NotingEngine(), None):
         with pytest.raises(kinetoscope.ArgumentError, match="engine="):
             install(engine=engine)

@@ -111,7 +111,7 @@ def test_the_devices_side_is_asked_for_nothing_that_belongs_to_operators(tmp_pat
     )
     (request,) = devices.requests
     assert request.path is None
-    assert not any((request.record_shapes, request.with_stack, request.with_modules, request.with_flops))
+    assert not any(request.options.recorded.values())
     assert CPU not in request.activities
 
 
@@ -119,7 +119,7 @@ def test_memory_of_devices_is_said_to_be_missing():
     engine, _, devices = joined()
     with pytest.warns(UserWarning, match="the memory of devices is not recorded"):
         trace = record(engine, profile_memory=True).trace
-    assert not devices.requests[0].profile_memory
+    assert not devices.requests[0].options.profile_memory
     assert len(trace.columns("allocations")) > 20
 
 
@@ -228,9 +228,9 @@ def test_settings_of_torchs_collector_reach_it_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         record(engine, experimental_config=config, post_processing_timeout_s=60)
-    handed = changed_settings(devices.requests[0].experimental_config)
+    handed = changed_settings(devices.requests[0].options.experimental_config)
     assert handed["enable_cuda_sync_events"] is True
-    assert devices.requests[0].post_processing_timeout_s == 60
+    assert devices.requests[0].options.post_processing_timeout_s == 60
 
 
 def test_several_cycles_can_be_put_together():

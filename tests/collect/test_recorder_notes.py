@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from kinetoscope._errors import StateError
-from kinetoscope.collect.engines.engine import RecordingRequest
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.engines.recorder import load_recorder
 from kinetoscope.collect.session.activities import ProfilerActivity
+from kinetoscope.collect.session.options import RecordingRequest
 from kinetoscope.trace import Trace
 from tests.support.recorded import named, profile
 

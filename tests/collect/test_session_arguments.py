@@ -1,6 +1,9 @@
+import dataclasses
 import inspect
 import json
 import re
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -10,7 +13,7 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
-from kinetoscope.collect import choose_engine
+from kinetoscope.collect import RecordingOptions, choose_engine
 from kinetoscope.collect.engines import hybrid_check
 from kinetoscope.collect.engines.hybrid import JoinedEngine
 from kinetoscope.collect.session.profile import running
@@ -18,6 +21,11 @@ from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
 
 CPU, CUDA = ProfilerActivity.CPU, ProfilerActivity.CUDA
+
+
+def chosen(engine, recorded, **options):
+    """The engine that is chosen by its name to record some activities."""
+    return choose_engine(RecordingOptions(engine=engine, **options), frozenset(recorded))
 
 
 def test_torchs_own_objects_are_re_exported():
@@ -98,9 +106,9 @@ def test_a_kind_that_torch_does_not_know_is_refused_by_name():
 
 def test_only_the_kineto_engine_chooses_among_kinds():
     with pytest.warns(UserWarning, match="Kineto.*does not choose among the kinds"):
-        assert choose_engine("auto", [CPU], chooses_kinds=True).name == "kineto"
+        assert chosen("auto", [CPU], activities=[{CPU: ["CPU_OP"]}]).name == "kineto"
     with pytest.raises(ArgumentError, match="pass the activities themselves"):
-        choose_engine("native", [CPU], chooses_kinds=True)
+        chosen("native", [CPU], activities=[{CPU: ["CPU_OP"]}])
 
 
 no_cuda = pytest.mark.skipif(
@@ -116,7 +124,7 @@ def test_a_device_that_is_not_there_is_left_out_with_torchs_warning():
     assert session.activities == {CPU, CUDA}
     with session:
         pass
-    assert session._asked_engine.requests[0].activities == {CPU}
+    assert session._options.engine.requests[0].activities == {CPU}
 
 
 @no_cuda
@@ -167,7 +175,7 @@ def test_counters_of_a_device_reach_torchs_collector_and_the_rest_is_named():
         ) as session,
     ):
         pass
-    assert engine.requests[0].extension_configs == tuple(configs)
+    assert engine.requests[0].options.extension_configs == tuple(configs)
     assert session.activity_filters == {}
     assert session.wait_for_exports() is None
     assert session.take_pending_cuspy_export() is None
@@ -256,6 +264,54 @@ def test_a_switch_may_be_anything_that_is_plainly_on_or_off(value):
     assert profile(engine=NotingEngine(), record_shapes=value).record_shapes is bool(value)
 
 
+def test_options_are_checked_once_and_handed_on_whole(tmp_path):
+    """A session made of options records with these, however often; what cannot be used never becomes options."""
+    options = RecordingOptions(
+        engine=NotingEngine(), activities=iter([CPU]), with_stack=1, path=tmp_path / "a"
+    )
+    for _ in range(2):
+        session = profile.with_options(options)
+        assert session.activities == {CPU}
+        with session:
+            pass
+    assert [request.options.with_stack for request in options.engine.requests] == [True, True]
+    assert options.path == tmp_path / "a"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.with_stack = False
+    for made in (RecordingOptions, profile, kinetoscope.collect._KinetoProfile):
+        with pytest.raises(ArgumentError, match="with_stack='yes'"):
+            made(with_stack="yes")
+    with pytest.raises(ArgumentError, match="with_stack='yes'"):
+        dataclasses.replace(options, with_stack="yes")
+
+
+def test_options_need_no_torch():
+    """The launcher makes them before the program imports torch, and hands them to child processes."""
+    program = (
+        "import pickle, sys\n"
+        "from kinetoscope.collect import RecordingOptions\n"
+        "options = RecordingOptions(engine='native', record_shapes=True, path='run.recording')\n"
+        "assert pickle.loads(pickle.dumps(options)) == options\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "False False\n", done.stderr
+
+
+def test_an_attribute_that_is_set_counts_from_the_next_cycle_on():
+    engine = NotingEngine()
+    session = profile(engine=engine, on_trace_ready=lambda s: s.trace)
+    session.start()
+    session.with_stack = True
+    session.stop()
+    session.start()
+    session.stop()
+    assert [request.options.with_stack for request in engine.requests] == [False, True]
+    with pytest.raises(ArgumentError, match="record_shapes='no'"):
+        session.record_shapes = "no"
+    assert session.record_shapes is False
+
+
 def test_torchs_keywords_are_all_accepted_at_their_defaults():
     import inspect
 
@@ -279,14 +335,14 @@ def test_the_request_carries_what_was_asked(tmp_path):
         session.start()
         session.stop()
     first, second = engine.requests
-    assert (first.record_shapes, first.profile_memory, first.with_stack, first.with_modules) == (
-        True,
-        True,
-        False,
-        True,
-    )
+    assert first.options == second.options
+    assert [name for name, on in first.options.recorded.items() if on] == [
+        "record_shapes",
+        "profile_memory",
+        "with_modules",
+    ]
     assert (first.path, second.path) == (tmp_path / "run.rec", tmp_path / "run.1.rec")
-    assert first.ring_bytes == 1 << 20
+    assert first.options.ring_bytes == 1 << 20
     assert of_the_program(first.info) == {"record_shapes": "1", "profile_memory": "1", "with_modules": "1"}
     assert [json.loads(request.info["cycle"]) for request in engine.requests] == [
         {"number": 0},
@@ -299,7 +355,8 @@ def test_operations_are_counted_from_shapes_that_nobody_asked_for():
     with profile(engine=engine, with_flops=True, python_calls=True, module_spans=True) as session:
         pass
     (request,) = engine.requests
-    assert (request.with_flops, request.record_shapes, request.python_calls, request.module_spans) == (
+    options = request.options
+    assert (options.with_flops, options.needs_shapes, options.python_calls, options.module_spans) == (
         True,
     ) * 4
     assert of_the_program(request.info) == {"with_flops": "1", "python_calls": "1", "module_spans": "1"}
@@ -373,7 +430,7 @@ def test_json_with_a_lone_surrogate_becomes_its_escape():
     session.preset_metadata_json("key", '"\udc80"')
     with session:
         pass
-    assert session._asked_engine.requests[0].info["key"] == '"\\udc80"'
+    assert session._options.engine.requests[0].info["key"] == '"\\udc80"'
     assert session.trace.info["key"] == "\udc80"
 
 
@@ -393,17 +450,17 @@ def test_an_initialised_process_group_is_described(tmp_path):
 
 
 def test_an_engine_by_name():
-    assert choose_engine("kineto", [CPU]).name == "kineto"
+    assert chosen("kineto", [CPU]).name == "kineto"
     with pytest.raises(ArgumentError, match="engine='best'"):
-        choose_engine("best", [CPU])
+        chosen("best", [CPU])
     with pytest.raises(ArgumentError, match="does not record CUDA activity alone"):
-        choose_engine("native", [CUDA])
+        chosen("native", [CUDA])
 
 
 def test_native_with_a_device_joins_the_two(native):  # noqa: F811
-    chosen = choose_engine("native", [CPU, CUDA])
-    assert isinstance(chosen, JoinedEngine)
-    assert chosen.name == "native"
+    engine = chosen("native", [CPU, CUDA])
+    assert isinstance(engine, JoinedEngine)
+    assert engine.name == "native"
 
 
 @pytest.mark.usefixtures("native")
@@ -414,16 +471,16 @@ def test_auto_takes_kineto_for_a_device_that_cannot_be_checked(tmp_path, monkeyp
     with pytest.warns(
         UserWarning, match=r"Kineto.*the hybrid engine could not be checked: .*doctor"
     ) as caught:
-        assert choose_engine("auto", [CPU, CUDA]).name == "kineto"
+        assert chosen("auto", [CPU, CUDA]).name == "kineto"
     assert len(caught) == 1
 
 
 def test_auto_leaves_a_device_alone_to_kineto():
     with pytest.warns(UserWarning, match=r"Kineto.*does not record CUDA activity alone"):
-        assert choose_engine("auto", [CUDA]).name == "kineto"
+        assert chosen("auto", [CUDA]).name == "kineto"
 
 
 def test_asking_for_kineto_by_name_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        choose_engine("kineto", [CUDA])
+        chosen("kineto", [CUDA])

@@ -90,7 +90,7 @@ def test_any_schedule_does_what_torch_does(actions, steps):
         said = [str(w.message) for w in caught if "Incorrect schedule" in str(w.message)]
         if isinstance(session, profile):
             # A warm-up that led nowhere is let go, and torch starts an unprepared engine where ours prepares it.
-            log = [call for call in session._asked_engine.log if call != "discard"]
+            log = [call for call in session._options.engine.log if call != "discard"]
         else:
             log = session.log
         outcome.append((ready, said, current, [call for call in log if call != "prepare"]))
@@ -180,7 +180,7 @@ def test_start_twice_is_refused_and_stop_twice_is_harmless():
     session.start()
     with pytest.warns(UserWarning, match="dropped"):
         session.stop()
-    assert session._asked_engine.log == ["prepare", "start", "stop"] * 2 + ["discard"]
+    assert session._options.engine.log == ["prepare", "start", "stop"] * 2 + ["discard"]
 
 
 def test_nested_sessions_are_refused_and_the_outer_one_goes_on():
@@ -231,7 +231,7 @@ def test_step_starts_a_session_that_was_not_started_and_only_counts_after_stop()
     session.stop()
     session.step()
     assert session.step_num == 6
-    assert session._asked_engine.log == ["prepare", "start", "stop"]
+    assert session._options.engine.log == ["prepare", "start", "stop"]
 
 
 def test_a_schedule_that_returns_nonsense_changes_nothing():

@@ -262,7 +262,7 @@ def everything(session):
         session.stop()
         session.start()
         session.stop_trace()
-    return f"{session._asked_engine.log} {session.step_num} {[str(w.message)[:14] for w in caught]}"
+    return f"{session._options.engine.log} {session.step_num} {[str(w.message)[:14] for w in caught]}"
 
 
 def test_a_forked_child_leaves_the_parents_recording_alone():
@@ -287,7 +287,7 @@ def test_a_forked_child_may_record_with_a_session_of_its_own_or_an_idle_one():
             own.step()
         with idle:
             idle.step()
-        return own._asked_engine.log + idle._asked_engine.log
+        return own._options.engine.log + idle._options.engine.log
 
     with profile(engine=NotingEngine()):
         assert in_child(record) == str(DONE * 2)

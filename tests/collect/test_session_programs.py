@@ -300,7 +300,9 @@ def test_the_live_recording_can_be_kept_and_a_temporary_one_goes(native, tmp_pat
 
 
 def test_auto_is_native_where_it_can_serve_and_says_why_where_it_cannot(monkeypatch):
-    from kinetoscope.collect import EngineStatus, choose_engine
+    from kinetoscope.collect import EngineStatus, RecordingOptions, choose_engine
+
+    auto, by_name = RecordingOptions(engine="auto"), RecordingOptions(engine="native")
 
     monkeypatch.setattr(
         "kinetoscope.collect.engines.native.native_engine_status",
@@ -309,15 +311,15 @@ def test_auto_is_native_where_it_can_serve_and_says_why_where_it_cannot(monkeypa
     with pytest.warns(
         UserWarning, match=r"Kineto\), which is slower: no compiler was found\. engine='kineto'"
     ):
-        assert choose_engine("auto", CPU).name == "kineto"
+        assert choose_engine(auto, frozenset(CPU)).name == "kineto"
     with pytest.raises(kinetoscope.RecorderError, match="not available: no compiler"):
-        choose_engine("native", CPU)
+        choose_engine(by_name, frozenset(CPU))
     monkeypatch.setattr(
         "kinetoscope.collect.engines.native.native_engine_status", lambda: EngineStatus(True, "yes", {})
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert choose_engine("auto", CPU).name == "native"
+        assert choose_engine(auto, frozenset(CPU)).name == "native"
 
 
 # ------------------------------------------------------------------------------------- the exported file, like torch's

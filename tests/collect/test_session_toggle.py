@@ -167,4 +167,5 @@ def test_an_engine_that_cannot_says_so():
 def test_an_engine_by_itself_refuses_to_be_switched_when_it_does_not_record():
     for name in ("kineto", "native"):
         with pytest.raises(StateError, match="nothing to switch off or on"):
-            kinetoscope.collect.choose_engine(name, CPU).toggle(False, frozenset(CPU))
+            options = kinetoscope.collect.RecordingOptions(engine=name)
+            kinetoscope.collect.choose_engine(options, frozenset(CPU)).toggle(False, frozenset(CPU))

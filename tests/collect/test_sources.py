@@ -160,7 +160,7 @@ def test_an_interrupt_in_a_source_comes_out_and_leaves_nothing_running():
 def test_what_is_no_source_is_refused_before_anything_runs():
     with pytest.raises(ArgumentError, match=r"sources=3 is not valid"):
         profile(sources=3)
-    with pytest.raises(ArgumentError, match=r"'cpu' is no source \(it has no open\(\)\)"):
+    with pytest.raises(ArgumentError, match=r"'cpu' is not a source \(it has no open\(\)\)"):
         profile(sources=["cpu"])
     with pytest.raises(ArgumentError, match="it is a class"):
         profile(sources=[SystemCounters])

@@ -25,7 +25,7 @@ def noting(items, **keywords):
 
 def calls(loop):
     """What the engine was told, leaving out what became of its traces."""
-    return [call for call in loop.session._asked_engine.log if call not in ("build", "discard")]
+    return [call for call in loop.session._options.engine.log if call not in ("build", "discard")]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_wrong_use_is_refused_before_the_loop(tmp_path):
         steps([], save=3)
     with pytest.raises(ArgumentError, match="data_loading='yes' is not valid"):
         steps([], data_loading="yes")
-    with pytest.raises(ArgumentError, match="'cpu' is no source"):
+    with pytest.raises(ArgumentError, match="'cpu' is not a source"):
         steps([], sources=["cpu"])
     with pytest.raises(ArgumentError, match="engine='fast' is not valid"):
         steps([], engine="fast")

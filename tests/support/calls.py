@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from kinetoscope import ProfilerActivity, Trace
-from kinetoscope.collect.engines.engine import RecordingRequest
 from kinetoscope.collect.engines.native import NativeEngine
+from kinetoscope.collect.session.options import RecordingOptions, RecordingRequest
 from kinetoscope.model.schema import SpanKind
 
 
@@ -19,7 +19,8 @@ class Calls:
     def __init__(self, **options: Any) -> None:
         options = {"python_calls": True} | options
         self._engine = NativeEngine()
-        self._engine.prepare(RecordingRequest(activities=frozenset([ProfilerActivity.CPU]), **options))
+        recorded = RecordingOptions(**options)
+        self._engine.prepare(RecordingRequest(frozenset([ProfilerActivity.CPU]), recorded))
         self.trace: Trace
 
     def start(self) -> Self:

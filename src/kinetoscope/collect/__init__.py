@@ -11,7 +11,6 @@ from kinetoscope._errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from kinetoscope.collect.engines.choose import choose_engine
-    from kinetoscope.collect.engines.engine import Engine, EngineStatus, Recording, RecordingRequest
     from kinetoscope.collect.session.activities import (
         DeviceType,
         ProfilerAction,
@@ -22,12 +21,20 @@ if TYPE_CHECKING:
     )
     from kinetoscope.collect.session.base_session import _KinetoProfile
     from kinetoscope.collect.session.handlers import tensorboard_trace_handler
+    from kinetoscope.collect.session.options import (
+        Engine,
+        EngineStatus,
+        Gathered,
+        Recording,
+        RecordingOptions,
+        RecordingRequest,
+        Source,
+    )
     from kinetoscope.collect.session.profile import profile
     from kinetoscope.collect.session.schedule import schedule
     from kinetoscope.collect.session.steps import steps
     from kinetoscope.collect.sources.data_loading import DataLoading
     from kinetoscope.collect.sources.rank_clock import align_clocks
-    from kinetoscope.collect.sources.source import Gathered, Source
     from kinetoscope.collect.sources.system_counters import SystemCounters
     from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
     from kinetoscope.collect.torch_compat.install import install, is_installed, uninstall
@@ -42,6 +49,7 @@ __all__ = [
     "ProfilerAction",
     "ProfilerActivity",
     "Recording",
+    "RecordingOptions",
     "RecordingRequest",
     "Source",
     "SystemCounters",
@@ -63,15 +71,16 @@ __all__ = [
 _HOMES = {
     "DataLoading": "sources.data_loading",
     "DeviceType": "session.activities",
-    "Engine": "engines.engine",
-    "EngineStatus": "engines.engine",
+    "Engine": "session.options",
+    "EngineStatus": "session.options",
     "ExecutionTraceObserver": "torch_compat.execution_trace",
-    "Gathered": "sources.source",
+    "Gathered": "session.options",
     "ProfilerAction": "session.activities",
     "ProfilerActivity": "session.activities",
-    "Recording": "engines.engine",
-    "RecordingRequest": "engines.engine",
-    "Source": "sources.source",
+    "Recording": "session.options",
+    "RecordingOptions": "session.options",
+    "RecordingRequest": "session.options",
+    "Source": "session.options",
     "SystemCounters": "sources.system_counters",
     "_KinetoProfile": "session.base_session",
     "align_clocks": "sources.rank_clock",
@@ -94,7 +103,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _refuse_old_torch()
+    if home != "session.options":
+        _refuse_old_torch()
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value

@@ -22,7 +22,7 @@ from kinetoscope.collect.session.schedule import record_always
 from kinetoscope.collect.session.schedule import schedule as build_schedule
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.integrations.trainers import Asked, Driven, DrivenFace, TraceFolder, asked
+from kinetoscope.integrations.trainers import Driven, DrivenFace, TraceFolder, TrainerOptions, checked_options
 
 try:
     import accelerate
@@ -75,7 +75,7 @@ class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.prof
     ) -> None:
         if not isinstance(accelerator, accelerate.Accelerator):
             raise ArgumentError(f"profiled({accelerator!r}) is not valid: need an Accelerator.")
-        wishes = asked(
+        checked = checked_options(
             folder=folder,
             schedule=schedule,
             whole_run=whole_run,
@@ -83,7 +83,7 @@ class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.prof
             overwrite=overwrite,
             options=options,
         )
-        self._driven = Driven(wishes, _TRAINER)
+        self._driven = Driven(checked, _TRAINER)
         self._project = Path(accelerator.project_dir or ".")
         self._counts: Any = None  # the optimizer whose steps count
         self._number = 0
@@ -113,7 +113,7 @@ class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.prof
 
     def _open_step(self) -> None:
         """Mark a step; in a whole run the table of steps finds them by itself, and without an empty one at the end."""
-        if not self._driven.asked.records_from_the_start():
+        if not self._driven.options.records_from_the_start():
             self._driven.open_step(self._number)
 
 
@@ -171,7 +171,7 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
             output_trace_dir=output_trace_dir,
             **switches,
         )
-        self._asked = asked(
+        self._checked = checked_options(
             folder=folder,
             schedule=None if schedule_option is None else _schedule(schedule_option),
             whole_run=schedule_option is None,
@@ -201,20 +201,20 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
         Raises:
             ArgumentError: `folder` cannot be written to, or holds traces of an earlier run.
         """
-        if self._asked.folder is not None and self._folder is None:
-            self._folder = TraceFolder(self._asked.folder, Path(), overwrite=self._asked.overwrite)
-        return _HandedSession(self._asked, self._folder)
+        if self._checked.folder is not None and self._folder is None:
+            self._folder = TraceFolder(self._checked.folder, Path(), overwrite=self._checked.overwrite)
+        return _HandedSession(self._checked, self._folder)
 
 
 class _HandedSession(profile):
     """The session that `Accelerator.profile` hands to the user."""
 
-    def __init__(self, wishes: Asked, folder: TraceFolder | None) -> None:
+    def __init__(self, options: TrainerOptions, folder: TraceFolder | None) -> None:
         self._trace_folder = folder
-        self._users_handler = wishes.on_trace_ready
+        self._users_handler = options.on_trace_ready
         # Without a schedule there are no steps to mark.
-        schedule = None if wishes.schedule is record_always else wishes.schedule
-        super().__init__(schedule=schedule, on_trace_ready=_HandedSession._ready, **wishes.options)
+        schedule = None if options.schedule is record_always else options.schedule
+        self._set_up(options.recording, schedule, _HandedSession._ready)
         self.add_metadata("trainer", _TRAINER)
 
     def _ready(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.integrations.trainers import Driven, DrivenFace, asked, checked_name
+from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_name, checked_options
 
 try:
     import ignite
@@ -67,7 +67,7 @@ class AttachedProfiler(DrivenFace):
         self._driven.prepare(self._stage, os.getcwd())
         self._waits = True
         try:
-            if self._driven.asked.records_from_the_start():
+            if self._driven.options.records_from_the_start():
                 self._begin()
             return self._run(*arguments, **keywords)
         except BaseException as error:
@@ -147,7 +147,7 @@ def attach(
     checked_name("name", name)
     if hasattr(engine.run, "kinetoscope"):
         raise StateError("this engine has a Kinetoscope profiler attached already: one is enough.")
-    wishes = asked(
+    checked = checked_options(
         folder=folder,
         schedule=schedule,
         whole_run=whole_run,
@@ -155,6 +155,6 @@ def attach(
         overwrite=overwrite,
         options=options,
     )
-    profiler = AttachedProfiler(engine, Driven(wishes, f"ignite {ignite.__version__}"), name)
+    profiler = AttachedProfiler(engine, Driven(checked, f"ignite {ignite.__version__}"), name)
     profiler._attach()
     return profiler

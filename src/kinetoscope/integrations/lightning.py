@@ -23,7 +23,7 @@ from kinetoscope.collect.session.activities import ProfilerAction
 from kinetoscope.collect.session.metadata import ranked
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.display import units
-from kinetoscope.integrations.trainers import Driven, DrivenFace, asked, checked_name
+from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_name, checked_options
 from kinetoscope.torch_events import arguments as arguments_module
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class KinetoscopeProfiler(DrivenFace):
         **options: Any,
     ) -> None:
         self._module = _count_as_a_profiler()
-        wishes = asked(
+        checked = checked_options(
             folder=dirpath,
             schedule=schedule,
             whole_run=whole_run,
@@ -95,7 +95,7 @@ class KinetoscopeProfiler(DrivenFace):
         arguments_module.sort_key(sort_by)
         self.dirpath = dirpath
         self.filename = filename
-        self._driven = Driven(wishes, _version(self._module))
+        self._driven = Driven(checked, _version(self._module))
         self._sort_by, self._row_limit = sort_by, arguments_module.row_limit(row_limit)
         self._stage: str | None = None
         self._local_rank: int | None = None
@@ -128,7 +128,7 @@ class KinetoscopeProfiler(DrivenFace):
             self._module = _module_of(trainer) or self._module
             self._driven.trainer = _version(self._module)
             _hear_of_failures(trainer.strategy, self._driven)
-        if self._driven.asked.records_from_the_start():
+        if self._driven.options.records_from_the_start():
             self._begin(None)
 
     def start(self, action_name: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 import itertools
 import os
 import secrets
@@ -25,12 +24,17 @@ from kinetoscope.collect.session.activities import (
     ActivityItem,
     ProfilerAction,
     ProfilerActivity,
-    asked_activities,
+    checked_choices,
     record_function,
     supported_activities,
 )
-from kinetoscope.collect.session.arguments import checked_callable, checked_switch
 from kinetoscope.collect.session.metadata import ranked
+from kinetoscope.collect.session.options import (
+    OPTION_NAMES,
+    RecordingOptions,
+    checked_callable,
+    checked_switch,
+)
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import Schedule, ask, record_always
 from kinetoscope.collect.session.user_warnings import warn_user
@@ -125,30 +129,27 @@ def _written_for(path: Path) -> str | None:
         return None
 
 
-# What a user asks of a trainer's profiler: everything is checked when it is made, long before the training begins.
+# The options of a trainer's profiler: everything is checked when it is made, long before the training begins.
 
 RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 
 # Steps 2, 3 and 4 of the run: the first one is slow in every framework, and the second warms the recorder up.
 DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
 
-# These are the business of the integration itself.
-_OWN = frozenset({"self", "schedule", "on_trace_ready", "use_cuda"})
-_OPTIONS = frozenset(inspect.signature(profile.__init__).parameters) - _OWN
 _ARGUMENTS = ("folder", "schedule", "whole_run", "on_trace_ready", "overwrite")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The checked wishes of a user.
+class TrainerOptions:
+    """The checked options of a trainer's profiler.
 
     Attributes:
-        folder: Where the traces go; None for a place in the trainer's own folder.
+        folder: Where the traces go; None for a folder in the trainer's own.
         schedule: When to record; None for `DEFAULT_SCHEDULE`, shortened where the run is shorter than it.
-        on_trace_ready: What the user wants called with the session whenever a trace is ready.
+        on_trace_ready: The user's handler, called with the session whenever a trace is ready.
         saves: Whether traces are written.
         overwrite: Whether the folder may hold traces of an earlier run.
-        options: Further arguments of `kinetoscope.profile`.
+        recording: What is recorded.
     """
 
     folder: Path | None
@@ -156,7 +157,7 @@ class Asked:
     on_trace_ready: Callable[..., Any] | None
     saves: bool
     overwrite: bool
-    options: Mapping[str, Any]
+    recording: RecordingOptions
 
     def schedule_for(self, total_steps: int | None) -> Callable[[int], ProfilerAction]:
         """The schedule of a run of so many steps, None for unknown; an error if it would record none of them."""
@@ -177,7 +178,7 @@ class Asked:
         return self.schedule is not None and ask(self.schedule, 0) in RECORDING
 
 
-def asked(
+def checked_options(
     *,
     folder: str | os.PathLike[str] | None,
     schedule: Callable[[int], ProfilerAction] | None,
@@ -186,8 +187,8 @@ def asked(
     overwrite: bool,
     options: dict[str, Any],
     folder_argument: str = "folder",
-) -> Asked:
-    """Check what a user asks for.
+) -> TrainerOptions:
+    """Check the arguments of a trainer's profiler; `options` are those that it passes on to the session.
 
     Raises:
         ArgumentError: Something cannot be used; the message names it, its value and what to do.
@@ -204,27 +205,25 @@ def asked(
     options = {"on_error": "warn", **options}
     if "activities" in options:
         options["activities"] = present_activities(options["activities"])
-    # Every argument is checked by the session itself; making one costs nothing and touches nothing.
-    profile(**options, schedule=schedule, on_trace_ready=on_trace_ready)
-    return Asked(
+    return TrainerOptions(
         folder=checked_folder(folder_argument, folder),
         schedule=schedule,
-        on_trace_ready=on_trace_ready,
+        on_trace_ready=checked_callable("on_trace_ready", on_trace_ready),
         saves=folder is not None or on_trace_ready is None,
         overwrite=checked_switch("overwrite", overwrite),
-        options=options,
+        recording=RecordingOptions(**options),
     )
 
 
 def check_names(options: Mapping[str, Any]) -> None:
     """Raise an error that names the first option that no session has, and the nearest that one has."""
     for name in options:
-        if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, [*_OPTIONS, *_ARGUMENTS], n=1)
+        if name not in OPTION_NAMES:
+            near = difflib.get_close_matches(name, [*OPTION_NAMES, *_ARGUMENTS], n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ArgumentError(
                 f"there is no option {name!r} (its value is {options[name]!r}): {hint}"
-                f"The options of a session are {', '.join(sorted(_OPTIONS))}."
+                f"The options of a session are {', '.join(sorted(OPTION_NAMES))}."
             )
 
 
@@ -237,7 +236,7 @@ def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[
     if isinstance(activities, Iterable):
         activities = [_by_name(item) if isinstance(item, str) else item for item in activities]
     named: Any = activities
-    found = asked_activities(named)
+    found = checked_choices(named)
     present = supported_activities()
     missing = sorted(activity.name for activity in found if activity not in present)
     if missing:
@@ -299,12 +298,12 @@ class Driven:
     by name. Calls that come when there is no run do nothing.
 
     Args:
-        asked: The checked wishes of the user.
+        options: The checked options.
         trainer: Whose steps these are, with its version, for the metadata.
     """
 
-    def __init__(self, asked: Asked, trainer: str) -> None:
-        self.asked = asked
+    def __init__(self, options: TrainerOptions, trainer: str) -> None:
+        self.options = options
         self.recording = False
         self.trainer = trainer
         # A process that trains, and is then gone, knows by it the traces of those before it.
@@ -329,9 +328,12 @@ class Driven:
         """
         self.end()
         self._stage = stage
-        if self._folder is None and self.asked.saves:
+        if self._folder is None and self.options.saves:
             self._folder = TraceFolder(
-                self.asked.folder, Path(trainers_folder), overwrite=self.asked.overwrite, profiler=self._name
+                self.options.folder,
+                Path(trainers_folder),
+                overwrite=self.options.overwrite,
+                profiler=self._name,
             )
 
     def begin(self, total_steps: int | None) -> None:
@@ -345,10 +347,10 @@ class Driven:
             RecorderError: The engine that was asked for cannot record here.
         """
         try:
-            session = _Session(
-                schedule=self.asked.schedule_for(total_steps),
+            session = _Session.with_options(
+                self.options.recording,
+                schedule=self.options.schedule_for(total_steps),
                 on_trace_ready=self._trace_is_ready,
-                **self.asked.options,
             )
             session.record_steps = False  # its own marks have its own numbers, and ours the trainer's
             session.add_metadata("trainer", self.trainer)
@@ -476,17 +478,17 @@ class Driven:
         if self._folder is not None:
             stem = f"{self._stage}-steps-{steps[0]}-{steps[-1]}" if steps else self._stage
             self._folder.save(session.trace, stem)
-        if self.asked.on_trace_ready is not None:
+        if self.options.on_trace_ready is not None:
             try:
-                self.asked.on_trace_ready(session)
+                self.options.on_trace_ready(session)
             except BaseException as error:
                 self._users_error = error
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process may have of it: the wishes, and not what is under way or was recorded here."""
+        """What another process gets of it: the options, and not what is under way or was recorded here."""
         kept = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
-        return vars(Driven(self.asked, self.trainer)) | kept
+        return vars(Driven(self.options, self.trainer)) | kept
 
 
 class _Session(profile):

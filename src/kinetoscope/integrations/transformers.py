@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.integrations.trainers import Driven, DrivenFace, asked
+from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_options
 
 try:
     import transformers
@@ -76,7 +76,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
         overwrite: bool = False,
         **options: Any,
     ) -> None:
-        wishes = asked(
+        checked = checked_options(
             folder=folder,
             schedule=schedule,
             whole_run=whole_run,
@@ -84,7 +84,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             overwrite=overwrite,
             options=options,
         )
-        self._driven = Driven(wishes, f"transformers {transformers.__version__}")
+        self._driven = Driven(checked, f"transformers {transformers.__version__}")
         _put_around_training()
 
     # ------------------------------------------------------------------------------------------ the trainer's events

@@ -49,7 +49,7 @@ def test_all_arguments_reach_what_records(engine):
     assert [str(path) for _, (path,) in profiler.saved_traces] == ["mine/far/2.json.gz"]
     (request,) = engine.requests
     asked = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-    assert [getattr(request, name) for name in asked] == [True, True, True, False, True]
+    assert [getattr(request.options, name) for name in asked] == [True, True, True, False, True]
 
 
 def test_epochs_and_the_last_batch_are_those_of_the_loop(engine):

@@ -301,5 +301,5 @@ def test_other_arguments_of_the_session_are_passed_on(engine):
     Composer(profiler, by_letters("S...", 4)).train().close()
     (request,) = engine.requests
     asked = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-    assert [getattr(request, name) for name in asked] == [True, True, True, False, True]
+    assert [getattr(request.options, name) for name in asked] == [True, True, True, False, True]
     assert json.loads(request.info["profile_memory"]) == 1

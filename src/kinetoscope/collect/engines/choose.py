@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
-
 from kinetoscope._errors import ArgumentError, RecorderError
-from kinetoscope.collect.engines.engine import EngineStatus
+from kinetoscope.collect.engines.experimental import ALWAYS_NATIVE, EVENT_METADATA, changed_settings
 from kinetoscope.collect.session.activities import ProfilerActivity
+from kinetoscope.collect.session.options import Engine, EngineStatus, RecordingOptions
 from kinetoscope.collect.session.user_warnings import warn_user
 
-if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import Engine
 
-EngineName = Literal["auto", "native", "kineto"]
-
-
-def choose_engine(
-    requested: EngineName | Engine,
-    activities: Iterable[ProfilerActivity],
-    *,
-    chooses_kinds: bool = False,
-    profile_memory: bool = False,
-) -> Engine:
-    """Make the engine that shall record.
+def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActivity]) -> Engine:
+    """Make the engine that records.
 
     Args:
-        requested: `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record what is asked
-            for; where it cannot, one warning says why. With a device, native means hybrid: the host is recorded by our
-            recorder and the device by torch's collector; `"auto"` does so where `hybrid_status` finds that the two agree.
-            An engine object is returned as it is.
-        activities: What shall be recorded.
-        chooses_kinds: Whether only single kinds of some activity shall be.
-        profile_memory: Whether memory is recorded, too.
+        options: Their `engine` is `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record
+            these options; where it cannot, one warning says why. With a device, native means hybrid: our recorder
+            records the host and torch's collector the device; `"auto"` does so where `hybrid_status` finds that the two
+            agree. An engine object is returned as it is.
+        activities: What is recorded.
 
     Returns:
         The engine, not yet prepared.
 
     Raises:
-        ArgumentError: The name is unknown, or the native engine cannot record these activities.
-        RecorderError: The native engine was asked for by name and is not available.
+        ArgumentError: The native engine cannot record these activities.
+        RecorderError: The native engine was requested by name and is not available.
     """
+    requested = options.engine
     if not isinstance(requested, str):
         return requested
 
@@ -48,27 +34,25 @@ def choose_engine(
 
     if requested == "kineto":
         return KinetoEngine()
-    if requested not in ("auto", "native"):
-        raise ArgumentError(f"engine={requested!r} is not valid: choose 'auto', 'native' or 'kineto'.")
 
     from kinetoscope.collect.engines.native import NativeEngine, native_engine_status
 
-    asked = set(activities)
-    beyond_native = sorted(activity.name for activity in asked if activity != ProfilerActivity.CPU)
-    with_host = ProfilerActivity.CPU in asked
+    devices = activities - {ProfilerActivity.CPU}
+    beyond_native = sorted(activity.name for activity in devices)
+    with_host = ProfilerActivity.CPU in activities
     if beyond_native and not with_host:
         obstacle = f"the native recorder does not record {', '.join(beyond_native)} activity alone"
         if requested == "native":
             raise ArgumentError(
                 f"engine='native' cannot be used: {obstacle}; add ProfilerActivity.CPU, or pass engine='kineto'."
             )
-    elif chooses_kinds:
+    elif any(choice.kinds is not None for choice in options.activity_choices.values()):
         obstacle = "the native recorder does not choose among the kinds of an activity"
         if requested == "native":
             raise ArgumentError(
                 f"engine='native' cannot be used: {obstacle}; pass the activities themselves."
             )
-    elif beyond_native and profile_memory and requested == "auto":
+    elif beyond_native and options.profile_memory and requested == "auto":
         obstacle = (
             "torch reports the memory of devices to no other; engine='native' records that of the host, and both without "
             "profile_memory=True are recorded natively"
@@ -81,7 +65,7 @@ def choose_engine(
 
             if requested == "native":
                 return JoinedEngine()
-            checks = [hybrid_status(activity) for activity in asked - {ProfilerActivity.CPU}]
+            checks = [hybrid_status(activity) for activity in devices]
             status = next((check for check in checks if not check.available), checks[0])
             if status.available:
                 return JoinedEngine()
@@ -98,3 +82,30 @@ def choose_engine(
         "engine='kineto' chooses it without this warning."
     )
     return KinetoEngine()
+
+
+def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
+    """Warn once of the settings that have no effect on the engine."""
+    configs = options.extension_configs
+    # torch.profiler runs this collector of its own beside Kineto, which alone can be reached from elsewhere.
+    if any(type(one).__name__ == "CuspyConfig" for one in configs):
+        warn_user(
+            "without effect: CuspyConfig. torch's Cuspy collector is open to torch.profiler.profile only; Kineto records "
+            "the devices in its place."
+        )
+    if engine.name != "native":
+        return
+    changed = changed_settings(options.experimental_config)
+    if getattr(engine, "has_torchs_collector", False):
+        # Beside the native recorder torch's collector records devices, and its event objects are not read.
+        idle = [f"experimental_config.{EVENT_METADATA}"] if EVENT_METADATA in changed else []
+    else:
+        idle = [f"experimental_config.{name}" for name in changed if name not in ALWAYS_NATIVE]
+        idle += [type(one).__name__ for one in configs if type(one).__name__ != "CuspyConfig"]
+        if options.post_processing_timeout_s is not None:
+            idle.append("post_processing_timeout_s")
+    if idle:
+        warn_user(
+            f"without effect on the native engine: {', '.join(idle)}. It has none of that work to do; engine='kineto' "
+            "hands them to torch's own collector."
+        )

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch._C import _profiler
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.session.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import Engine
 
 GARBAGE_COLLECTION_SETTING = "record_python_gc_info"
 EVENT_METADATA = "expose_kineto_event_metadata"
 # What the native engine does in any case, so that these ask for nothing that would be missing.
-_ALWAYS_NATIVE = frozenset(
+ALWAYS_NATIVE = frozenset(
     {
         "profile_all_threads",
         "capture_overload_names",
@@ -56,34 +52,6 @@ def noted_settings(config: Any | None) -> dict[str, str]:
     """The settings that are on and that whoever reads the trace has to know, each as the number 1."""
     changed = changed_settings(config)
     return {name: "1" for name in _NOTED if changed.get(name)}
-
-
-def name_what_has_no_effect(
-    engine: Engine, config: Any | None, post_processing_timeout_s: float | None, configs: tuple[Any, ...]
-) -> None:
-    """Warn once of the settings that have no effect on the engine."""
-    # torch.profiler runs this collector of its own beside Kineto, which alone can be reached from elsewhere.
-    if any(type(one).__name__ == "CuspyConfig" for one in configs):
-        warn_user(
-            "without effect: CuspyConfig. torch's Cuspy collector is open to torch.profiler.profile only; Kineto records "
-            "the devices in its place."
-        )
-    if engine.name != "native":
-        return
-    changed = changed_settings(config)
-    if getattr(engine, "has_torchs_collector", False):
-        # Beside the native recorder torch's collector records devices, and its event objects are not read.
-        idle = [f"experimental_config.{EVENT_METADATA}"] if EVENT_METADATA in changed else []
-    else:
-        idle = [f"experimental_config.{name}" for name in changed if name not in _ALWAYS_NATIVE]
-        idle += [type(one).__name__ for one in configs if type(one).__name__ != "CuspyConfig"]
-        if post_processing_timeout_s is not None:
-            idle.append("post_processing_timeout_s")
-    if idle:
-        warn_user(
-            f"without effect on the native engine: {', '.join(idle)}. It has none of that work to do; engine='kineto' "
-            "hands them to torch's own collector."
-        )
 
 
 def for_torchs_collector(config: Any | None, **ours: object) -> Any:

@@ -18,10 +18,10 @@ from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect.engines.experimental import for_torchs_collector
 from kinetoscope.collect.engines.kineto import KinetoEngine
 from kinetoscope.collect.engines.native import NativeEngine
+from kinetoscope.collect.session.options import Engine, Recording, RecordingOptions, RecordingRequest
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import Engine, Recording, RecordingRequest
     from kinetoscope.trace import Trace
 
 _HOST = frozenset({ProfilerActivity.CPU})
@@ -53,37 +53,30 @@ class JoinedEngine:
             RecorderError: The native recorder is not available, or cannot record what is asked for.
             StateError: torch's collector is already in use.
         """
-        if request.profile_memory:
+        options = request.options
+        if options.profile_memory:
             warn_user(
                 "the memory of devices is not recorded: torch reports it to its own collector only. engine='kineto' records "
                 "it."
             )
-        filters = {
-            activity: kinds for activity, kinds in request.activity_filters.items() if activity not in _HOST
-        }
-        self._host.prepare(
-            dataclasses.replace(request, activities=request.activities & _HOST, activity_filters={})
-        )
-        # Of the devices' side nothing is wanted that belongs to operators, nor its own file.
-        of_devices = dataclasses.replace(
-            request,
-            activities=request.activities - _HOST,
-            activity_filters=filters,
-            path=None,
-            ring_bytes=None,
-            info={},
+        self._host.prepare(dataclasses.replace(request, activities=request.activities & _HOST))
+        # On the devices' side nothing is recorded that belongs to operators, and it has no file of its own.
+        for_devices = RecordingOptions(
+            activities=options.activities,
             # Its event objects would be of the devices alone; nobody is shown them.
-            experimental_config=for_torchs_collector(request.experimental_config, trace_only=True),
-            record_shapes=False,
-            profile_memory=False,
-            with_stack=False,
-            with_flops=False,
-            with_modules=False,
-            python_calls=False,
-            module_spans=False,
-            record_function_ids=False,
+            experimental_config=for_torchs_collector(options.experimental_config, trace_only=True),
+            post_processing_timeout_s=options.post_processing_timeout_s,
         )
-        self._devices.prepare(of_devices)
+        self._devices.prepare(
+            dataclasses.replace(
+                request,
+                activities=request.activities - _HOST,
+                options=for_devices,
+                path=None,
+                info={},
+                record_function_ids=False,
+            )
+        )
 
     def start(self) -> None:
         """Start both, or none: the devices first, so that no operator runs whose kernels nobody sees.

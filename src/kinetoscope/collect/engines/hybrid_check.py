@@ -32,14 +32,13 @@ import torch
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope._version import __version__
 from kinetoscope.collect.engines.build import cache_directory
-from kinetoscope.collect.engines.engine import EngineStatus, RecordingRequest
 from kinetoscope.collect.engines.recorder import load_recorder
 from kinetoscope.collect.session.activities import ProfilerActivity, name_of
+from kinetoscope.collect.session.options import Engine, EngineStatus, RecordingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kinetoscope.collect.engines.engine import Engine
     from kinetoscope.trace import Trace
 
 PATIENCE_S = 60.0

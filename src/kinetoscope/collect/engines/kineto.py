@@ -23,7 +23,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -32,21 +32,17 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
-from kinetoscope.collect.engines.engine import StillRecordingError
 from kinetoscope.collect.engines.experimental import for_torchs_collector, has_setting
 from kinetoscope.collect.engines.machine import boot, monotonic_of_realtime_ns
 from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.session.activities import extensions, name_of
+from kinetoscope.collect.session.options import RecordingRequest, StillRecordingError
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
 from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRANSFER_MARKS, SpanKind
 from kinetoscope.trace import Trace
-
-if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import RecordingRequest
-
 
 # From what our reader made of torch's text to the columns of a live recording: what the text does not say, or too much.
 
@@ -686,7 +682,7 @@ class KinetoRecording:
         """Whether an experimental setting of torch's is on."""
         from kinetoscope.collect.engines.experimental import changed_settings
 
-        return bool(changed_settings(self._request.experimental_config).get(name))
+        return bool(changed_settings(self._request.options.experimental_config).get(name))
 
 
 # What torch's file says of the run and the session does not.
@@ -785,7 +781,7 @@ class KinetoEngine:
         Raises:
             StateError: torch's collector is already in use, by `torch.profiler` for example.
         """
-        ignored = [name for name in ("path", "ring_bytes") if getattr(request, name) is not None]
+        ignored = [name for name in ("path", "ring_bytes") if getattr(request.options, name) is not None]
         if ignored:
             warn_user(
                 f"{' and '.join(ignored)}: without effect, since torch's own collector keeps its recording in memory"
@@ -818,8 +814,8 @@ class KinetoEngine:
             self._collector = None
             raise
         # torch reports memory to the thread that started only, and that collection can only be stopped by it.
-        self._only_thread = threading.get_ident() if self._request.profile_memory else None
-        if self._request.profile_memory:
+        self._only_thread = threading.get_ident() if self._request.options.profile_memory else None
+        if self._request.options.profile_memory:
             self._watch = StorageWatch(self._living, lambda tensors: None)
             self._request = _with_info(self._request, self._watch.start())
         self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
@@ -911,10 +907,12 @@ def _objects(request: RecordingRequest) -> dict[str, bool]:
     settings of torch's own, which then say it, or asked for torch's collector in the place of torch.profiler; where memory
     is recorded, since tools read it from torch's tree of events; and for stacks, which torch does not have without.
     """
-    if request.experimental_config is not None:
+    options = request.options
+    if options.experimental_config is not None:
         return {}
-    stacks = request.with_stack or request.python_calls or request.module_spans
-    return {"trace_only": not (stacks or request.profile_memory or request.torch_objects)}
+    return {
+        "trace_only": not (options.needs_python_stacks or options.profile_memory or request.torch_objects)
+    }
 
 
 def _makes_objects(config: Any) -> bool:
@@ -946,19 +944,19 @@ def _in_use() -> bool:
 
 def _make_collector(request: RecordingRequest) -> Any:
     """A collector of torch, set up but doing nothing yet."""
+    options, filters = request.options, request.activity_filters
     names = {name_of(activity) for activity in request.activities}
     device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
     if device is None and "PrivateUse1" in names:
         device = torch._C._get_privateuse1_backend_name()
     newer: dict[str, Any] = {
         "custom_trace_id_callback": lambda: request.trace_id,
-        "post_processing_timeout_s": request.post_processing_timeout_s,
-        "activity_filters": {activity: set(kinds) for activity, kinds in request.activity_filters.items()}
-        or None,
-        "_profiler_extensions": extensions(request.extension_configs),
+        "post_processing_timeout_s": options.post_processing_timeout_s,
+        "activity_filters": {activity: set(kinds) for activity, kinds in filters.items()} or None,
+        "_profiler_extensions": extensions(options.extension_configs),
     }
     known = inspect.signature(collector.profile).parameters
-    if request.activity_filters and "activity_filters" not in known:
+    if filters and "activity_filters" not in known:
         raise ArgumentError(
             f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
             "themselves."
@@ -966,19 +964,19 @@ def _make_collector(request: RecordingRequest) -> Any:
     made = collector.profile(
         use_cpu=ProfilerActivity.CPU in request.activities,
         use_device=device,
-        record_shapes=request.record_shapes,
-        with_flops=request.with_flops,
-        profile_memory=request.profile_memory,
+        record_shapes=options.needs_shapes,
+        with_flops=options.with_flops,
+        profile_memory=options.profile_memory,
         # torch puts Python calls and module calls on the timeline together, and only with stacks.
-        with_stack=request.with_stack or request.python_calls or request.module_spans,
+        with_stack=options.needs_python_stacks,
         use_kineto=True,
         experimental_config=for_torchs_collector(
-            request.experimental_config, profile_all_threads=not request.profile_memory, **_objects(request)
+            options.experimental_config, profile_all_threads=not options.profile_memory, **_objects(request)
         ),
         **{name: value for name, value in newer.items() if name in known},
     )
     # Not by its keyword, of which torch 2.14 warns as of something that does nothing: for us it does.
-    made.with_modules = request.with_modules
+    made.with_modules = options.with_modules
     return made
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
-from kinetoscope.collect.engines.engine import EngineStatus, RecordingRequest
 from kinetoscope.collect.engines.experimental import GARBAGE_COLLECTION_SETTING
 from kinetoscope.collect.engines.machine import boot
 from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
+from kinetoscope.collect.session.options import EngineStatus, RecordingRequest
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.torch_ranges import begin_range, end_range
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
@@ -157,14 +157,16 @@ class NativeEngine:
         status = native_engine_status()
         if not status.available:
             raise RecorderError(f"the native engine is not available: {status.reason}")
-        if request.record_shapes and status.details["self-test: shapes"] != "ok":
+        options = request.options
+        if options.needs_shapes and status.details["self-test: shapes"] != "ok":
             raise RecorderError(
                 f"input shapes cannot be recorded here: {status.details['self-test: shapes']}. Use engine='kineto'."
             )
         self._recorder = load_recorder()
-        if (request.python_calls or request.module_spans) and (problem := calls_problem()):
+        if (options.python_calls or options.module_spans) and (problem := calls_problem()):
             warn_user(f"Python calls and module calls are not recorded: {problem}.")
-            request = dataclasses.replace(request, python_calls=False, module_spans=False)
+            without = dataclasses.replace(options, python_calls=False, module_spans=False)
+            request = dataclasses.replace(request, options=without)
         self._request = request
 
     def start(self) -> None:
@@ -182,13 +184,13 @@ class NativeEngine:
         # Before the start: an interrupt right after it must find a recording that it can stop.
         self._process = os.getpid()
         self._pauses = Pauses()
-        seen = self._watch_storages(recorder) if request.profile_memory else {}
+        seen = self._watch_storages(recorder) if request.options.profile_memory else {}
         facts = {**_facts(), **request.info, **seen}
         if not self._kept:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
         missing_calls = recorder.start(
-            self._path, _what(request), request.ring_bytes, keep_since_ns=_parent_began_ns()
+            self._path, _what(request), request.options.ring_bytes, keep_since_ns=_parent_began_ns()
         )
         self._follow_path(recorder)
         if missing_calls:
@@ -329,15 +331,16 @@ def _what(request: RecordingRequest) -> Recorded:
         what |= Recorded.STACKS
     if details["self-test: modules"] == "ok":
         what |= Recorded.MODULES
-    if request.record_shapes:
+    options = request.options
+    if options.needs_shapes:
         what |= Recorded.SHAPES
-    if request.profile_memory:
+    if options.profile_memory:
         what |= Recorded.MEMORY
     if request.record_function_ids:
         what |= Recorded.FUNCTION_IDS
-    if request.python_calls:
+    if options.python_calls:
         what |= Recorded.CALLS
-    if request.module_spans and Recorded.MODULES in what:
+    if options.module_spans and Recorded.MODULES in what:
         what |= Recorded.MODULE_SPANS
     return what
 

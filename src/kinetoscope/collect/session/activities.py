@@ -55,8 +55,8 @@ class NothingToRecordError(ArgumentError, AssertionError):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is wanted of one activity.
+class ActivityChoice:
+    """What to record of one activity.
 
     Attributes:
         kinds: The names of its kinds; None means all.
@@ -70,23 +70,27 @@ class Wanted:
 # What `activities` may hold: an activity, or single kinds of some by the names of Kineto, such as {CUDA: ["KERNEL"]}, or
 # torch's ProfilerActivityConfig in the place of the names.
 ActivityItem: TypeAlias = ProfilerActivity | Mapping[ProfilerActivity, Any]
-Asked: TypeAlias = dict[ProfilerActivity, Wanted]
+ActivityChoices: TypeAlias = dict[ProfilerActivity, ActivityChoice]
 
 
-def asked_activities(activities: Iterable[ActivityItem] | None, *, use_cuda: bool | None = None) -> Asked:
-    """The activities a session was asked for, after checks; `use_cuda` adds or removes CUDA."""
-    asked: Asked = (
-        dict.fromkeys(supported_activities(), Wanted()) if activities is None else dict(_checked(activities))
+def checked_choices(
+    activities: Iterable[ActivityItem] | None, *, use_cuda: bool | None = None
+) -> ActivityChoices:
+    """What to record of each activity of a user's list, all supported ones for None; `use_cuda` adds or removes CUDA."""
+    choices: ActivityChoices = (
+        dict.fromkeys(supported_activities(), ActivityChoice())
+        if activities is None
+        else dict(_checked(activities))
     )
     if use_cuda:
-        asked.setdefault(ProfilerActivity.CUDA, Wanted())
+        choices.setdefault(ProfilerActivity.CUDA, ActivityChoice())
     elif use_cuda is not None:
-        asked.pop(ProfilerActivity.CUDA, None)
-    if not asked:
+        choices.pop(ProfilerActivity.CUDA, None)
+    if not choices:
         raise NothingToRecordError(
             f"activities is empty: there is nothing to record. Valid ones: {_valid_names()}."
         )
-    return asked
+    return choices
 
 
 @functools.cache
@@ -95,11 +99,11 @@ def takes_use_cuda() -> bool:
     return "use_cuda" in inspect.signature(torch.autograd.profiler.profile).parameters
 
 
-def as_items(asked: Asked) -> list[ActivityItem]:
-    """The same as a user writes it, without settings of parts, which no torch that has `use_cuda` knows."""
-    return [
-        activity if wanted.kinds is None else {activity: wanted.kinds} for activity, wanted in asked.items()
-    ]
+def as_items(choices: ActivityChoices) -> tuple[ActivityItem, ...]:
+    """The same as a list that `checked_choices` takes."""
+    return tuple(
+        activity if choice == ActivityChoice() else {activity: choice} for activity, choice in choices.items()
+    )
 
 
 def extensions(configs: Iterable[Any]) -> dict[str, str]:
@@ -114,31 +118,31 @@ def extensions(configs: Iterable[Any]) -> dict[str, str]:
 
 def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
     """What a user's iterable holds, or an error that names the first thing in it that is no activity."""
-    asked = dict(_checked(activities))
-    for activity, wanted in asked.items():
-        if wanted != Wanted():
+    choices = dict(_checked(activities))
+    for activity, choice in choices.items():
+        if choice != ActivityChoice():
             raise ArgumentError(
                 f"activities contains single kinds of ProfilerActivity.{activity.name}: pass the activities themselves: "
                 f"{_valid_names()}."
             )
-    return set(asked)
+    return set(choices)
 
 
-def recordable(asked: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
-    """The part of what was asked for that this machine has; a warning names the rest."""
+def recordable(requested: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
+    """The requested activities that this machine has; a warning names the others."""
     supported = supported_activities()
-    missing = sorted(activity.name for activity in asked - supported)
+    missing = sorted(activity.name for activity in requested - supported)
     if missing:
         warn_user(f"{', '.join(missing)} is not available, disabling {', '.join(missing)} profiling")
-    return frozenset(asked & supported)
+    return frozenset(requested & supported)
 
 
 def check_that_something_is_recorded(
-    asked: set[ProfilerActivity], recorded: frozenset[ProfilerActivity]
+    requested: set[ProfilerActivity], recorded: frozenset[ProfilerActivity]
 ) -> None:
-    """Raise NothingToRecordError where nothing of what was asked for can be recorded here."""
+    """Raise NothingToRecordError where none of the requested activities can be recorded here."""
     if not recorded:
-        missing = sorted(activity.name for activity in asked)
+        missing = sorted(activity.name for activity in requested)
         raise NothingToRecordError(
             f"activities={missing} cannot be recorded: {', '.join(missing)} is not available here. "
             f"Available: {', '.join(sorted(activity.name for activity in supported_activities()))}."
@@ -154,8 +158,8 @@ def _is_there(activity: ProfilerActivity) -> bool:
     return module is not None and bool(module.is_available())
 
 
-def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, Wanted]]:
-    """Each activity of a user's iterable with what is wanted of it, or an error that names the first item that is none."""
+def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, ActivityChoice]]:
+    """Each activity of a user's list with what to record of it, or an error that names the first item that is not one."""
     if isinstance(activities, (str, bytes, ProfilerActivity)) or not isinstance(activities, Iterable):
         raise ArgumentTypeError(
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
@@ -175,14 +179,19 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
                     f"activities contains ProfilerActivity.{activity.name} more than once: name each one once."
                 )
             seen.add(activity)
-            yield activity, Wanted() if kinds is None and activity is item else _wanted(activity, kinds)
+            yield (
+                activity,
+                ActivityChoice() if kinds is None and activity is item else _choice(activity, kinds),
+            )
 
 
-def _wanted(activity: ProfilerActivity, choice: object) -> Wanted:
-    """What a user's choice among the kinds of an activity says."""
+def _choice(activity: ProfilerActivity, choice: object) -> ActivityChoice:
+    """A user's choice among the kinds of an activity."""
+    if isinstance(choice, ActivityChoice):
+        return choice
     config_type = getattr(torch.profiler, "ProfilerActivityConfig", None)
     if config_type is None or not isinstance(choice, config_type):
-        return Wanted(_kinds(activity, choice))
+        return ActivityChoice(_kinds(activity, choice))
     chosen: Any = choice
     kinds = None if chosen.activity_types is None else _kinds(activity, chosen.activity_types)
     configs = tuple(chosen.profiler_configs)
@@ -191,7 +200,7 @@ def _wanted(activity: ProfilerActivity, choice: object) -> Wanted:
             f"activities: {strange[0]!r} in the profiler_configs of ProfilerActivity.{activity.name} is not valid: need "
             "torch.profiler.PerformanceMetricsConfig(...) or torch.profiler.CuspyConfig(...)."
         )
-    return Wanted(kinds, configs)
+    return ActivityChoice(kinds, configs)
 
 
 def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -13,26 +14,27 @@ import time
 import traceback
 import uuid
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import torch
 
 from kinetoscope._errors import ArgumentTypeError, KinetoscopeError, StateError
-from kinetoscope.collect.engines.choose import EngineName, choose_engine
-from kinetoscope.collect.engines.engine import Engine, RecordingRequest, StillRecordingError
-from kinetoscope.collect.engines.experimental import checked_config, name_what_has_no_effect, noted_settings
-from kinetoscope.collect.session import arguments, metadata
-from kinetoscope.collect.session.activities import (
-    ActivityItem,
-    asked_activities,
-    check_that_something_is_recorded,
-    recordable,
-)
+from kinetoscope.collect.engines.choose import choose_engine, warn_of_ignored_settings
+from kinetoscope.collect.engines.experimental import noted_settings
+from kinetoscope.collect.session import metadata
+from kinetoscope.collect.session.activities import check_that_something_is_recorded, recordable
 from kinetoscope.collect.session.cycle import Cycle, KeptCycles
 from kinetoscope.collect.session.failures import Closed, yielding_to_interrupts
 from kinetoscope.collect.session.observer import ObserverWindow
+from kinetoscope.collect.session.options import (
+    Engine,
+    EngineName,
+    RecordingOptions,
+    RecordingRequest,
+    StillRecordingError,
+)
 from kinetoscope.collect.session.ownership import Owner, by_owner
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.stats import Stopwatch
@@ -163,7 +165,7 @@ def report_out_of_memory(
 
     Args:
         trace: Gives the trace that ends with the failure.
-        oom_report: Where the text goes, as `_arguments.checked_report` returns it; the page goes beside it.
+        oom_report: Where the text goes, as in `RecordingOptions`; the page goes next to it.
         recording: The file of the recording, beside which a report of our naming goes; else the working directory.
     """
     error = sys.exc_info()[1]
@@ -295,33 +297,35 @@ ACTIVE_SESSIONS = ActiveSessions()
 os.register_at_fork(after_in_child=ACTIVE_SESSIONS.empty_in_child)
 
 
+Value = TypeVar("Value")
+
+
+class _Option(Generic[Value]):
+    """An option of a session as an attribute; what it is set to is checked, and counts from the next cycle on."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, session: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, session: _KinetoProfile, owner: type) -> Value: ...
+    def __get__(self, session: _KinetoProfile | None, owner: type) -> Self | Value:
+        if session is None:
+            return self
+        value: Value = getattr(session._options, self._name)
+        return value
+
+    def __set__(self, session: _KinetoProfile, value: Value) -> None:
+        changed: dict[str, Any] = {self._name: value}
+        session._options = dataclasses.replace(session._options, **changed)
+
+
 class _KinetoProfile(TorchFace, ReadsCycles):
     """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
 
     Args:
-        activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
-            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch, or to
-            a `ProfilerActivityConfig` of torch 2.15; only the Kineto engine can choose among kinds.
-        record_shapes: Keep shapes, types and scalars of each operator's inputs.
-        profile_memory: Keep every allocation and free, with sizes in bytes.
-        with_stack: Keep the Python stack of each operator.
-        with_flops: Count the floating-point operations and bytes moved of each operator, from the shapes of its inputs.
-        with_modules: Keep the path of the `nn.Module` each operator ran in.
-        experimental_config: torch's `_ExperimentalConfig`. The Kineto engine hands it to torch's collector; the native
-            one names the settings that it has no use for in one warning.
-        execution_trace_observer: Anything with `start()`, `stop()` and `cleanup()`, such as an
-            `ExecutionTraceObserver`; it runs for the same time as each recording.
-        acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
-        custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
-        post_processing_timeout_s: Handed to torch's collector, for its own objects; our events and traces are always whole.
-        engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
-        path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
-            there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a
-            private temporary place that is removed when its trace is gone.
-        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
-        python_calls: Keep every call of a Python function as a span.
-        module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
-        oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
+        **options: The arguments of `profile` but `schedule`, `on_trace_ready` and `use_cuda`.
 
     Raises:
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
@@ -330,63 +334,44 @@ class _KinetoProfile(TorchFace, ReadsCycles):
     # What "auto" means for a class that stands in for torch's.
     _default_engine: EngineName = "auto"
 
-    def __init__(
-        self,
-        *,
-        activities: Iterable[ActivityItem] | None = None,
-        record_shapes: bool = False,
-        profile_memory: bool = False,
-        with_stack: bool = False,
-        with_flops: bool = False,
-        with_modules: bool = False,
-        experimental_config: Any | None = None,
-        execution_trace_observer: arguments.TraceObserver | None = None,
-        acc_events: bool = False,
-        custom_trace_id_callback: Callable[[], str] | None = None,
-        post_processing_timeout_s: float | None = None,
-        engine: EngineName | Engine = "auto",
-        path: str | os.PathLike[str] | None = None,
-        ring_bytes: int | None = None,
-        python_calls: bool = False,
-        module_spans: bool = False,
-        oom_report: arguments.ReportPlace = None,
-    ) -> None:
-        asked = asked_activities(activities)
-        self.activities = set(asked)
+    # torch keeps these as plain attributes, which programs read and set between cycles.
+    record_shapes = _Option[bool]()
+    profile_memory = _Option[bool]()
+    with_stack = _Option[bool]()
+    with_flops = _Option[bool]()
+    with_modules = _Option[bool]()
+    python_calls = _Option[bool]()
+    module_spans = _Option[bool]()
+    acc_events = _Option[bool]()
+    experimental_config = _Option[Any]()
+    custom_trace_id_callback = _Option[Callable[[], str] | None]()
+    post_processing_timeout_s = _Option[float | None]()
+
+    def __init__(self, **options: Any) -> None:
+        self._set_up(RecordingOptions(**options))
+
+    def _set_up(self, options: RecordingOptions) -> None:
+        """Make the session of these options; nothing is recorded yet."""
+        if options.engine == "auto" != self._default_engine:
+            options = dataclasses.replace(options, engine=self._default_engine)
+        self._options = options
+        self.activities = set(options.activity_choices)
         self.activity_filters = {
-            activity: set(wanted.kinds) for activity, wanted in asked.items() if wanted.kinds is not None
+            activity: set(choice.kinds)
+            for activity, choice in options.activity_choices.items()
+            if choice.kinds is not None
         }
-        self._wanted = asked
         self._recordable = recordable(self.activities)
-        self._asked_engine = arguments.checked_engine(self._default_engine if engine == "auto" else engine)
-        self.record_shapes = arguments.checked_switch("record_shapes", record_shapes)
-        self.profile_memory = arguments.checked_switch("profile_memory", profile_memory)
-        self.with_stack = arguments.checked_switch("with_stack", with_stack)
-        self.with_flops = arguments.checked_switch("with_flops", with_flops)
-        self.with_modules = arguments.checked_switch("with_modules", with_modules)
-        self.python_calls = arguments.checked_switch("python_calls", python_calls)
-        self.module_spans = arguments.checked_switch("module_spans", module_spans)
-        self.acc_events = arguments.checked_switch("acc_events", acc_events)
-        self.experimental_config = checked_config(experimental_config)
-        self.custom_trace_id_callback = arguments.checked_callable(
-            "custom_trace_id_callback", custom_trace_id_callback
-        )
-        self.post_processing_timeout_s = arguments.checked_seconds(
-            "post_processing_timeout_s", post_processing_timeout_s
-        )
-        self._path = arguments.checked_path(path)
-        self._ring_bytes = arguments.checked_ring_bytes(ring_bytes)
-        self._oom_report = arguments.checked_report(oom_report)
         self._metadata = metadata.Metadata()
-        self._observer = ObserverWindow(arguments.checked_observer(execution_trace_observer))
-        self._sources = SourceWindow(())
+        self._observer = ObserverWindow(options.execution_trace_observer)
+        self._sources = SourceWindow(options.sources)
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._engine_is_for_one_cycle = False
         self._state = "idle"
         self._cycles_begun = 0
-        self._cycles = KeptCycles(keep_all=self.acc_events)
+        self._cycles = KeptCycles(keep_all=options.acc_events)
         self._trace_id: str | None = None
         self._stopwatch = Stopwatch()
         self._owner = Owner()
@@ -613,71 +598,48 @@ class _KinetoProfile(TorchFace, ReadsCycles):
         ACTIVE_SESSIONS.leave(self)
 
     def _request(self, trace_id: str) -> RecordingRequest:
-        """What the engine is asked for in this cycle."""
-        switches = {
-            "record_shapes": self.record_shapes,
-            "profile_memory": self.profile_memory,
-            "with_stack": self.with_stack,
-            "with_modules": self.with_modules,
-            "with_flops": self.with_flops,
-            "python_calls": self.python_calls,
-            "module_spans": self.module_spans,
-        }
-        path = None if self._path is None else metadata.ranked(self._path)
-        if path is not None and self._cycles_begun:
-            path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
-        info = metadata.flags(switches) | metadata.rank_info() | devices.described()
+        """What the engine records in this cycle."""
+        options, path = self._options, self._options.path
+        if path is not None:
+            path = metadata.ranked(path)
+            if self._cycles_begun:
+                path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
+        info = metadata.flags(options.recorded) | metadata.rank_info() | devices.described()
         info |= metadata.execution_trace(self._observer.observer)
-        info |= noted_settings(self.experimental_config)
+        info |= noted_settings(options.experimental_config)
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
-        # Operations are counted from shapes.
-        asked = switches | {"record_shapes": self.record_shapes or self.with_flops}
+        if not isinstance(options.engine, str):
+            # An engine that keeps its request must not hold itself by it.
+            options = dataclasses.replace(options, engine="auto")
         return RecordingRequest(
             activities=self._recordable,
-            activity_filters={
-                activity: frozenset(kinds) for activity, kinds in self.activity_filters.items()
-            },
-            extension_configs=self._extension_configs(),
+            options=options,
             record_function_ids=self._observer.observer is not None,
             torch_objects=self._default_engine == "kineto",
-            experimental_config=self.experimental_config,
-            post_processing_timeout_s=self.post_processing_timeout_s,
             trace_id=trace_id,
             path=path,
-            ring_bytes=self._ring_bytes,
             info=info | self._metadata.gathered(),
-            **asked,
         )
-
-    def _extension_configs(self) -> tuple[Any, ...]:
-        """Settings of parts of torch's collector, of all activities."""
-        return tuple(config for wanted in self._wanted.values() for config in wanted.configs)
 
     def _report_out_of_memory(self, recorded: bool) -> None:
         """Write a report if this recording of memory ends because there was no more of it."""
         if recorded and self.profile_memory:
-            recording = None if self._path is None else metadata.ranked(self._path)
-            report_out_of_memory(lambda: self.trace, self._oom_report, recording)
+            path = self._options.path
+            recording = None if path is None else metadata.ranked(path)
+            report_out_of_memory(lambda: self.trace, self._options.oom_report, recording)
 
     def _find_engine(self) -> Engine:
-        """The engine that was asked for; where one may be chosen and ours is busy, torch's collector for this cycle."""
+        """The engine of the options; where the choice is ours and our recorder is busy, torch's collector for this cycle."""
         self._engine_is_for_one_cycle = False
-        engine = choose_engine(
-            self._asked_engine,
-            self._recordable,
-            chooses_kinds=bool(self.activity_filters),
-            profile_memory=self.profile_memory,
-        )
-        if self._asked_engine == "auto" and ACTIVE_SESSIONS.is_taken_by_another(self, engine.name):
-            engine = choose_engine("kineto", self._recordable)
+        engine = choose_engine(self._options, self._recordable)
+        if self._options.engine == "auto" and ACTIVE_SESSIONS.is_taken_by_another(self, engine.name):
+            engine = choose_engine(dataclasses.replace(self._options, engine="kineto"), self._recordable)
             self._engine_is_for_one_cycle = True
             warn_user(
                 "another Kinetoscope session is recording in this process, so this one records with torch's own "
                 "collector (Kineto)."
             )
-        name_what_has_no_effect(
-            engine, self.experimental_config, self.post_processing_timeout_s, self._extension_configs()
-        )
+        warn_of_ignored_settings(engine, self._options)
         return engine
 
     def _chosen(self) -> Engine:

@@ -12,7 +12,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect.sources.source import Parts, SourcedRecording, together
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import Recording
+    from kinetoscope.collect.session.options import Recording
     from kinetoscope.collect.session.stats import SessionStats
     from kinetoscope.trace import Trace
 

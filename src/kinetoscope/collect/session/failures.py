@@ -12,7 +12,7 @@ from kinetoscope.collect.session.user_warnings import warn_user
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kinetoscope.collect.session.arguments import OnError
+    from kinetoscope.collect.session.options import OnError
 
 
 @contextmanager

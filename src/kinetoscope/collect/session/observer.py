@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.session.arguments import TraceObserver
+    from kinetoscope.collect.session.options import TraceObserver
 
 
 class ObserverWindow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -15,25 +16,35 @@ from typing import Any, ParamSpec, Self, TypeVar
 import torch
 
 from kinetoscope._errors import ArgumentError, RecorderError
-from kinetoscope.collect.engines.choose import EngineName
-from kinetoscope.collect.engines.engine import Engine
-from kinetoscope.collect.session import arguments
 from kinetoscope.collect.session.activities import (
     ActivityItem,
     ProfilerAction,
     as_items,
-    asked_activities,
+    checked_choices,
     record_function,
     takes_use_cuda,
 )
 from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS, _KinetoProfile, already_recording
 from kinetoscope.collect.session.failures import Failures, yielding_to_interrupts
+from kinetoscope.collect.session.options import (
+    OPTION_NAMES,
+    Engine,
+    EngineName,
+    OnError,
+    RecordingOptions,
+    ReportPath,
+    Source,
+    TraceObserver,
+    UnknownKeywordError,
+    checked_callable,
+    checked_switch,
+)
 from kinetoscope.collect.session.ownership import by_owner
 from kinetoscope.collect.session.schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
-from kinetoscope.collect.sources.source import Source, SourceWindow, checked_sources
+from kinetoscope.collect.sources.source import SourceWindow
 from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
 
 # A session around every call of a function, whatever kind of function it is.
@@ -154,7 +165,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with_flops: bool = False,
         with_modules: bool = False,
         experimental_config: Any | None = None,
-        execution_trace_observer: arguments.TraceObserver | None = None,
+        execution_trace_observer: TraceObserver | None = None,
         acc_events: bool = False,
         use_cuda: bool | None = None,
         custom_trace_id_callback: Callable[[], str] | None = None,
@@ -164,51 +175,69 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         ring_bytes: int | None = None,
         python_calls: bool = False,
         module_spans: bool = False,
-        oom_report: arguments.ReportPlace = None,
+        oom_report: ReportPath = None,
         sources: Iterable[Source] = (),
         align_ranks: bool = False,
-        on_error: arguments.OnError = "raise",
+        on_error: OnError = "raise",
     ) -> None:
+        given = {name: value for name, value in locals().items() if name in OPTION_NAMES}
         if use_cuda is not None:
             if not takes_use_cuda():
-                raise arguments.UnknownKeywordError(
+                raise UnknownKeywordError(
                     f"use_cuda={use_cuda!r}: torch 2.14 removed this keyword, and so did we where that torch is installed. "
                     "Name ProfilerActivity.CUDA in `activities`, or leave it out there."
                 )
             warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
-            on = arguments.checked_switch("use_cuda", use_cuda)
-            activities = as_items(asked_activities(activities, use_cuda=on))
-        if execution_trace_observer is None:
-            execution_trace_observer = ExecutionTraceObserver.build_execution_trace_obs_from_env()
-        super().__init__(
-            activities=activities,
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-            with_flops=with_flops,
-            with_modules=with_modules,
-            experimental_config=experimental_config,
-            execution_trace_observer=execution_trace_observer,
-            acc_events=acc_events,
-            custom_trace_id_callback=custom_trace_id_callback,
-            post_processing_timeout_s=post_processing_timeout_s,
-            engine=engine,
-            path=path,
-            ring_bytes=ring_bytes,
-            python_calls=python_calls,
-            module_spans=module_spans,
-            oom_report=oom_report,
-        )
-        self.schedule = arguments.checked_callable("schedule", schedule) or record_always
-        self.on_trace_ready = arguments.checked_callable("on_trace_ready", on_trace_ready)
+            on = checked_switch("use_cuda", use_cuda)
+            given["activities"] = as_items(checked_choices(activities, use_cuda=on))
+        self._set_up(RecordingOptions(**given), schedule, on_trace_ready)
+
+    @classmethod
+    def with_options(
+        cls,
+        options: RecordingOptions,
+        *,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[..., Any] | None = None,
+    ) -> Self:
+        """Make a session of options that were checked before, for whoever holds them as one object.
+
+        Args:
+            options: What to record.
+            schedule: A callable from a step number to a `ProfilerAction`.
+            on_trace_ready: Called with the session whenever a trace is ready.
+
+        Returns:
+            A session that is not started yet.
+
+        Raises:
+            ArgumentError: `schedule` or `on_trace_ready` cannot be called, or the schedule returns no action.
+        """
+        session = cls.__new__(cls)
+        session._set_up(options, schedule, on_trace_ready)
+        return session
+
+    def _set_up(
+        self,
+        options: RecordingOptions,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[..., Any] | None = None,
+    ) -> None:
+        """Make the session of these options; nothing is recorded yet."""
+        if options.execution_trace_observer is None:
+            from_env = ExecutionTraceObserver.build_execution_trace_obs_from_env()
+            if from_env is not None:
+                options = dataclasses.replace(options, execution_trace_observer=from_env)
+        super()._set_up(options)
+        self.schedule = checked_callable("schedule", schedule) or record_always
+        self.on_trace_ready = checked_callable("on_trace_ready", on_trace_ready)
         self.record_steps = schedule is not None
         if self.profile_memory and self.record_steps:
             OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
+        if options.align_ranks:
+            self._sources = SourceWindow((RankClocks(), *options.sources))
         self.step_num = 0
         self.current_action = self._action(0)
-        self._on_error = arguments.checked_on_error(on_error)
-        aligning = [RankClocks()] if arguments.checked_switch("align_ranks", align_ranks) else []
-        self._sources = SourceWindow((*aligning, *checked_sources(sources)))
         torch.autograd.profiler.KinetoStepTracker.init_step_count(_STEP_NAME)
         self._run: _Run | None = None
         self._ever_started = False
@@ -359,7 +388,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
         What is left is read from the state, not from the action: an interrupt may have come between the two.
         """
-        failures = Failures(self._on_error, self.step_num)
+        failures = Failures(self._options.on_error, self.step_num)
         if run.changing:
             # A transition is under way, above us or in another thread, and ends where it is.
             self._closed(failures, keep=False)
@@ -384,7 +413,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         With `forgiving` a recording that cannot begin is a warning.
         """
         change = transition(before, after)
-        failures = Failures(self._on_error, self.step_num)
+        failures = Failures(self._options.on_error, self.step_num)
         run.changing = True
         try:
             for do in change.do:

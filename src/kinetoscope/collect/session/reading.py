@@ -15,7 +15,7 @@ from kinetoscope.collect.session.cycle import CycleChoice, Cycles, KeptCycles
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import Engine
+    from kinetoscope.collect.session.options import Engine, RecordingOptions
     from kinetoscope.collect.session.stats import Stopwatch
     from kinetoscope.trace import Trace
 
@@ -141,10 +141,7 @@ class ReadsCycles:
     # Not an abstract base class: those ask their subclasses who is an instance, and the stand-ins of `install` say that
     # torch's sessions are.
 
-    acc_events: bool
-    record_shapes: bool
-    profile_memory: bool
-    with_stack: bool
+    _options: RecordingOptions
     _engine: Engine | None
     _cycles: KeptCycles
     _stopwatch: Stopwatch
@@ -253,7 +250,8 @@ class ReadsCycles:
         """torch's own object; None where its collector did not record what that needs."""
         theirs = getattr(self._engine, "torch_profiler", None)
         results = None if theirs is None else theirs.kineto_results
-        if results is None or not (self.profile_memory and self.record_shapes and self.with_stack):
+        options = self._options
+        if results is None or not (options.profile_memory and options.record_shapes and options.with_stack):
             return None
         from torch.profiler._memory_profiler import MemoryProfile as TorchsMemoryProfile
 
@@ -331,7 +329,7 @@ class ReadsCycles:
         Raises:
             StateError: Nothing was recorded yet.
         """
-        trace = self._trace_of("all" if self.acc_events else None)
+        trace = self._trace_of("all" if self._options.acc_events else None)
         from kinetoscope.torch_events.event_list import key_averages
 
         return key_averages(
@@ -351,7 +349,7 @@ class ReadsCycles:
         Raises:
             StateError: Nothing was recorded yet.
         """
-        trace = self._trace_of("all" if self.acc_events else None)
+        trace = self._trace_of("all" if self._options.acc_events else None)
         with self._stopwatch.listing():
             from kinetoscope.torch_events.event_list import events_of
 
@@ -359,7 +357,7 @@ class ReadsCycles:
 
     def _need_memory(self, call: str) -> None:
         """Refuse a call about memory where the session was not asked to record it."""
-        if not self.profile_memory:
+        if not self._options.profile_memory:
             raise ArgumentError(
                 f"{call} needs a session with profile_memory=True, and this one has profile_memory=False."
             )

@@ -11,12 +11,11 @@ from torch.utils.data import IterableDataset
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.collect.session.arguments import checked_switch
 from kinetoscope.collect.session.metadata import ranked
+from kinetoscope.collect.session.options import Source, checked_sources, checked_switch
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import Schedule
 from kinetoscope.collect.sources.data_loading import DataLoading
-from kinetoscope.collect.sources.source import Source, checked_sources
 from kinetoscope.formats.suffixes import suffix_of
 
 if TYPE_CHECKING:

@@ -9,54 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope.collect.session.options import Gathered, Recording, Source
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import Recording
     from kinetoscope.trace import Trace
-
-_CALLS = ("open", "start", "stop", "close")
-
-
-class Gathered(Protocol):
-    """What a source has for one recording.
-
-    It may also have `and_later(later) -> Gathered`: this and what the same source gathered for a later recording as one, for
-    the trace of all cycles together.
-    """
-
-    def add_to(self, trace: Trace) -> Trace:
-        """Return the trace with this in it: a new one, or the same. Called when a trace is built; leaves this as it is."""
-        ...
-
-    def discard(self) -> None:
-        """Forget it: nobody will build the trace."""
-        ...
-
-
-class Source(Protocol):
-    """Something that records beside the engine."""
-
-    def open(self) -> None:
-        """The session begins; recordings may follow at any time."""
-        ...
-
-    def start(self) -> None:
-        """A recording begins right after this."""
-        ...
-
-    def stop(self) -> Gathered:
-        """The recording ends right after this; must be quick, and leaves what takes time to `add_to`."""
-        ...
-
-    def close(self) -> None:
-        """The session is over. It may be opened again."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,30 +41,6 @@ class ClockReading:
         return self.monotonic_ns + (
             on_the_wall - self.realtime_ns if isinstance(on_the_wall, int) and on_the_wall else 0
         )
-
-
-def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
-    """The sources of a session, or an error that says which is none.
-
-    Raises:
-        ArgumentError: `sources` is no iterable, or something in it lacks one of the four calls.
-    """
-    try:
-        found = tuple(sources)
-    except TypeError:
-        raise ArgumentError(
-            f"sources={sources!r} is not valid: need a list of sources, such as [SystemCounters()]."
-        ) from None
-    for source in found:
-        missing = [call for call in _CALLS if not callable(getattr(source, call, None))]
-        if isinstance(source, type) or missing:
-            hint = f"it has no {missing[0]}()" if missing else "it is a class: make an object of it"
-            raise ArgumentError(
-                f"sources: {source!r} is no source ({hint}); a source has open, start, stop and close."
-            )
-    if len({id(source) for source in found}) < len(found):
-        raise ArgumentError("sources: the same source is given twice; make two of them or give it once.")
-    return found
 
 
 class SourceWindow:

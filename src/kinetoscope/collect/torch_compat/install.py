@@ -21,9 +21,9 @@ import torch.profiler
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, RecorderError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction, supported_activities
-from kinetoscope.collect.session.arguments import checked_engine
 from kinetoscope.collect.session.base_session import _KinetoProfile
 from kinetoscope.collect.session.handlers import tensorboard_trace_handler
+from kinetoscope.collect.session.options import SWITCHES, EngineName, checked_engine
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import schedule
 from kinetoscope.collect.session.user_warnings import warn_user
@@ -31,7 +31,6 @@ from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.engines.choose import EngineName
     from kinetoscope.collect.session.cycle import Cycle
 
 
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 #
 # A program that was written for torch.profiler must not end because of a profiler that it knows nothing of. These classes
 # come first among the bases of a stand-in, before ours. A mistake that torch raises an exception for is one here too.
-
-_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules", "acc_events")
 
 
 class SessionAsTorch:
@@ -51,7 +48,7 @@ class SessionAsTorch:
 
     def __init__(self, **options: Any) -> None:
         """Take any whole number for a switch."""
-        for name in _SWITCHES:
+        for name in SWITCHES:
             if isinstance(options.get(name), int):
                 options[name] = bool(options[name])
         super().__init__(**options)

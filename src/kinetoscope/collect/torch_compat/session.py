@@ -12,19 +12,17 @@ import torch.profiler
 
 from kinetoscope._errors import StateError
 from kinetoscope.collect.session.activities import (
-    Asked,
+    ActivityChoice,
     ProfilerActivity,
-    Wanted,
     checked_activities,
     name_of,
 )
-from kinetoscope.collect.session.arguments import checked_callable, checked_switch
+from kinetoscope.collect.session.options import checked_switch
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.engines.engine import Engine
-    from kinetoscope.collect.session.arguments import TraceObserver
     from kinetoscope.collect.session.observer import ObserverWindow
+    from kinetoscope.collect.session.options import Engine, RecordingOptions, TraceObserver
     from kinetoscope.collect.session.stats import SessionStats, Stopwatch
 
 
@@ -165,10 +163,8 @@ class TorchFace:
     """The lesser calls and attributes of torch's session."""
 
     activities: set[ProfilerActivity]
-    record_shapes: bool
-    profile_memory: bool
-    with_stack: bool
-    custom_trace_id_callback: Callable[..., Any] | None
+    custom_trace_id_callback: Any
+    _options: RecordingOptions
     _recordable: frozenset[ProfilerActivity]
     _lock: threading.RLock
     _state: str
@@ -176,7 +172,6 @@ class TorchFace:
     _observer: ObserverWindow
     _stopwatch: Stopwatch
     _trace_id: str | None
-    _wanted: Asked
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
         """Switch the collection of some activities off or on while recording.
@@ -223,7 +218,7 @@ class TorchFace:
         Raises:
             ArgumentError: It cannot be called.
         """
-        self.custom_trace_id_callback = checked_callable("callback", callback)
+        self.custom_trace_id_callback = callback
 
     if hasattr(torch.profiler, "ProfilerActivityConfig"):
 
@@ -232,10 +227,10 @@ class TorchFace:
             """torch's `ProfilerActivityConfig` of each activity of which less, or more, than its usual kinds is wanted."""
             return {
                 activity: torch.profiler.ProfilerActivityConfig(
-                    None if wanted.kinds is None else sorted(wanted.kinds), list(wanted.configs)
+                    None if choice.kinds is None else sorted(choice.kinds), list(choice.configs)
                 )
-                for activity, wanted in self._wanted.items()
-                if wanted != Wanted()
+                for activity, choice in self._options.activity_choices.items()
+                if choice != ActivityChoice()
             }
 
     if hasattr(_THEIRS, "wait_for_exports"):

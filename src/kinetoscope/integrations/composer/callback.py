@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect import ProfilerAction as SessionAction
-from kinetoscope.collect import ProfilerActivity, profile, record_function
+from kinetoscope.collect import ProfilerActivity, RecordingOptions, profile, record_function
 from kinetoscope.integrations.composer.files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
 from kinetoscope.integrations.composer.loop import LoopState
 from kinetoscope.integrations.composer.names import Ranks
@@ -43,7 +43,7 @@ class BatchRecorder:
     Args:
         schedule: A callable from a training state to a `ProfilerAction`.
         save: Called with the session and a timestamp for each finished recording.
-        options: Arguments of the session.
+        options: What is recorded.
 
     Attributes:
         session: The session.
@@ -51,7 +51,7 @@ class BatchRecorder:
     """
 
     def __init__(
-        self, schedule: BatchSchedule, save: Callable[[profile, Any], object], options: dict[str, Any]
+        self, schedule: BatchSchedule, save: Callable[[profile, Any], object], options: RecordingOptions
     ) -> None:
         self._schedule = schedule
         self._save = save
@@ -63,8 +63,8 @@ class BatchRecorder:
         self._recorded_batches = 0
         self._stepped = False
         self.action = ProfilerAction.SKIP
-        self.session = profile(
-            schedule=lambda _step: self._wanted, on_trace_ready=self._trace_ready, **options
+        self.session = profile.with_options(
+            options, schedule=lambda _step: self._wanted, on_trace_ready=self._trace_ready
         )
 
     @property
@@ -280,13 +280,13 @@ class TorchProfiler(Callback):
             attempts=attempts,
             sleep=sleep,
         )
-        self._options: dict[str, Any] = {
+        self._options = RecordingOptions(
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
             **session,
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_stack": with_stack,
-            "with_flops": with_flops,
-        }
+        )
         self._schedule = schedule
         self._run_name = run_name
         self._clock = clock
@@ -294,8 +294,6 @@ class TorchProfiler(Callback):
         self._state: Any = None
         self._batches: BatchRecorder | None = None
         self._wait: Any = None
-        # Wrong arguments of the session are told now, and not when training is about to begin.
-        profile(**self._options)
 
     @property
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
