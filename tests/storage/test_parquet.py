@@ -59,7 +59,7 @@ def test_any_table_survives_with_its_types(tmp_path_factory, trace):
 
 
 def test_large_tables_are_written_a_group_of_rows_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_files, "ROWS_OF_A_GROUP", 5)
+    monkeypatch.setattr(table_files, "ROW_GROUP_ROWS", 5)
     trace = hostile_trace()
     trace.save(tmp_path / "x.parquet")
     file = pq.ParquetFile(tmp_path / "x.parquet")

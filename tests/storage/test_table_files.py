@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.storage.table_files import SHOWN, sealed
+from kinetoscope.storage.table_files import SHOWN, with_checksum
 from kinetoscope.trace import open as open_trace
 from tests.support.any_trace import any_traces
 from tests.support.hostile import HOSTILE_NAMES
@@ -62,11 +62,11 @@ def test_duckdb_joins_the_files(tmp_path):
 def test_what_is_no_folder_of_tables_is_left_alone(tmp_path):
     (tmp_path / "x.tables").mkdir()
     (tmp_path / "x.tables" / "mine.txt").write_text("keep me")
-    with pytest.raises(ArgumentError, match="is no folder of tables: remove it"):
+    with pytest.raises(ArgumentError, match="is not a folder of tables: remove it"):
         hostile_trace().save(tmp_path / "x.tables")
     assert (tmp_path / "x.tables" / "mine.txt").read_text() == "keep me"
     (tmp_path / "file.tables").write_text("keep me")
-    with pytest.raises(ArgumentError, match="is no folder of tables"):
+    with pytest.raises(ArgumentError, match="is not a folder of tables"):
         hostile_trace().save(tmp_path / "file.tables")
 
 
@@ -83,7 +83,7 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path):
 def damaged_manifest(**changes):
     def damage(stored):
         manifest = json.loads((stored / "manifest.json").read_text())
-        (stored / "manifest.json").write_text(json.dumps(sealed(manifest | changes)))
+        (stored / "manifest.json").write_text(json.dumps(with_checksum(manifest | changes)))
 
     return damage
 
@@ -91,14 +91,14 @@ def damaged_manifest(**changes):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shutil.rmtree, "a folder, but no trace"),
-        (lambda stored: (stored / "manifest.json").unlink(), "a folder, but no trace"),
-        (lambda stored: (stored / "manifest.json").write_text("{}"), r"manifest\.json is something else's"),
+        (shutil.rmtree, "a folder, but not a trace"),
+        (lambda stored: (stored / "manifest.json").unlink(), "a folder, but not a trace"),
+        (lambda stored: (stored / "manifest.json").write_text("{}"), r"manifest\.json has another format"),
         (lambda stored: (stored / "manifest.json").write_text("{"), "is damaged"),
         (damaged_manifest(version=9), "version 9; this release reads version 2"),
         (damaged_manifest(info=3), "is damaged"),
         (damaged_manifest(tables={"spans": {"columns": ["nonsense"]}}), "is damaged"),
-        (damaged_manifest(tables={"spans": {"columns": ["own_module"]}}), "refers to rows that are not there"),
+        (damaged_manifest(tables={"spans": {"columns": ["own_module"]}}), "has row numbers out of range"),
         (lambda stored: (stored / "spans.parquet").write_bytes(b"PAR1 junk"), "is damaged"),
         (lambda stored: (stored / "strings.parquet").write_bytes(b""), "is damaged"),
         (lambda stored: (stored / "strings.parquet").unlink(), r"stored/strings\.parquet is missing"),
@@ -152,7 +152,7 @@ def test_what_arrow_says_of_a_file_names_it(tmp_path, what):
     (stored / "spans.parquet").write_bytes(what)
     manifest = json.loads((stored / "manifest.json").read_text())
     manifest["files"]["spans.parquet"] = f"{zlib.crc32(what):08x}"
-    (stored / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    (stored / "manifest.json").write_text(json.dumps(with_checksum(manifest)))
     with pytest.raises(FormatError, match=r"stored/spans\.parquet is damaged \("):
         open_trace(tmp_path / "x.tables")
 

@@ -49,7 +49,7 @@ def test_the_recording_of_a_killed_process_opens_and_says_so(tmp_path):
         (b"KSCO", "breaks off after its first bytes"),
         (b"KSCOPE\r\n", "not a readable recording"),
         (b"\x7fELF\x02\x01\x01", "the file holds no trace"),
-        (b"PK\x03\x04 and no archive", "cut short or damaged"),
+        (b"PK\x03\x04 and no archive", "truncated or damaged"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_words(tmp_path, content, message):
@@ -153,16 +153,16 @@ def test_a_source_may_give_a_few_bytes_at_a_time_and_not_know_its_size(content):
 
 
 def test_what_cannot_be_opened_is_refused_in_words(tmp_path):
-    with pytest.raises(ArgumentError, match="give a path, a URL, or a file"):
+    with pytest.raises(ArgumentError, match="pass a path, a URL, or a file"):
         open(5)
-    with pytest.raises(ArgumentError, match="opened as text"):
+    with pytest.raises(ArgumentError, match="opened in text mode"):
         open(io.StringIO("[]"))
     for name in ("max_memory_bytes", "max_uncompressed_bytes"):
         with pytest.raises(ArgumentError, match=f"{name}=-1"):
             open(io.BytesIO(JSON), **{name: -1})
         with pytest.raises(ArgumentError, match=f"{name}='1'"):
             open(io.BytesIO(JSON), **{name: "1"})
-    with pytest.raises(FormatError, match="a folder, but no trace"):
+    with pytest.raises(FormatError, match="a folder, but not a trace"):
         open(tmp_path)
 
 

@@ -1,1 +1,1 @@
-"""Our own files, recordings, and tables as Parquet and Arrow files; bytes from any place."""
+"""`.ktrace` files, recordings, Parquet and Arrow files, and the sources of their bytes."""

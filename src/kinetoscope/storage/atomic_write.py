@@ -1,4 +1,4 @@
-"""Writing a file so that it appears under its name only when it is whole."""
+"""Write files that appear under their names only when they are complete."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kinetoscope._errors import ArgumentError
 
 @contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file beside `path` to write to; on success it takes that name, on any error it is removed.
+    """Open a temporary file next to `path` for writing; rename it to `path` on success, remove it on any error.
 
     Raises:
         OSError: The folder cannot be written to.
     """
-    # Not from `tempfile`, whose files only their owner may read: the finished one shall be like any new file.
+    # Not `tempfile`: its files are readable by their owner only, and the final file should have default permissions.
     unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
         try:
             file = unfinished.open("xb")
         except OSError as error:
-            # Nobody knows the name that it has meanwhile.
-            known = path if path.parent.is_dir() else path.parent
-            raise type(error)(error.errno, error.strerror, str(known)) from None
+            # The user does not know the temporary name.
+            named = path if path.parent.is_dir() else path.parent
+            raise type(error)(error.errno, error.strerror, str(named)) from None
         with file:
             yield file
         unfinished.replace(path)
@@ -37,45 +37,42 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def file_path(given: Any) -> Path:
-    """The name of a file.
+def file_path(path: Any) -> Path:
+    """Return a file name argument as a path.
 
     Raises:
-        ArgumentError: Neither a string nor a path, or an empty one.
+        ArgumentError: It is neither a string nor a path, or it is empty.
     """
-    if isinstance(given, str | os.PathLike) and os.fspath(given) not in ("", b""):
-        return Path(os.fsdecode(given))
-    raise ArgumentError(f"path={given!r} is not valid: need the name of a file, as a string or a path")
+    if isinstance(path, str | os.PathLike) and os.fspath(path) not in ("", b""):
+        return Path(os.fsdecode(path))
+    raise ArgumentError(f"path={path!r} is not valid: need a file name, as a non-empty string or a path")
 
-
-# Files that a native writer makes block by block: whole under their name or not at all, compressed where it says so.
 
 _GZIP_LEVEL = 5
 
 
 class BlockWriter(Protocol):
-    """What the native writers have in common."""
+    """The interface that the native writers share."""
 
     def write_to(self, file: int) -> int:
         """Write all blocks to an open file."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """The blocks."""
+        """Return the iterator over the blocks."""
 
     def __next__(self) -> bytes:
-        """The next block."""
+        """Return the next block."""
 
 
 def write_blocks(writer: BlockWriter, path: str | os.PathLike[str]) -> None:
-    """Write everything that a writer makes to a file.
+    """Write all blocks of a native writer to a file, which appears under its name only when it is complete.
 
     Args:
-        writer: The writer.
-        path: The file; a name that ends in `.gz` or `.zst` is compressed. It appears under its name only when it is
-            whole.
+        writer: The native writer.
+        path: The file; compressed if its name ends in `.gz` or `.zst`.
 
     Raises:
-        OSError: The file cannot be written; nothing is left of it.
+        OSError: The file cannot be written; no partial file remains.
     """
     path = Path(path)
     with _destination(path) as file:
@@ -83,7 +80,7 @@ def write_blocks(writer: BlockWriter, path: str | os.PathLike[str]) -> None:
             with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
                 packed.writelines(writer)
         elif path.name.endswith(".zst"):
-            # Only here: whoever writes another file need not wait for it.
+            # Imported here because the import is slow and other suffixes do not need it.
             import pyarrow as pa
 
             with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as stream:
@@ -95,8 +92,8 @@ def write_blocks(writer: BlockWriter, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _destination(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to: a new one that replaces an old file at the end, or a device or pipe as it is."""
-    # A link stays a link: what it points to is open_atomically.
+    """Open `path` for writing: a regular file is replaced on success, a device or pipe is written to directly."""
+    # A symbolic link stays a link: its target is replaced.
     path = path.resolve()
     if path.exists() and not path.is_file():
         with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The bytes of whatever a trace is read from: a path, an open file, or a URL; looked at once, from the start on."""
+"""The bytes that a trace is read from: a path, an open file, or a URL, read once from the start."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class ByteSource:
-    """Bytes that are read once; a context manager that closes what it opened itself.
+    """Bytes that can be read once; a context manager that closes only what it opened itself.
 
     Attributes:
-        name: The path or URL, or what else tells a person which bytes these are.
-        path: The file in the file system, None for everything else.
-        url: The URL, None for everything else.
-        total_bytes: How many bytes there are, None where nobody knows.
-        read_bytes: How many of them have been read.
+        name: The path, the URL, or another name for messages.
+        path: The path of a local file, else None.
+        url: The URL, else None.
+        total_bytes: The size, None if unknown.
+        read_bytes: The number of bytes read so far.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class ByteSource:
 
     @classmethod
     def of(cls, source: Openable) -> Self:
-        """Open a path or a URL (anything with `://` in it), or take over an open binary file from where it stands.
+        """Open a path or a URL (anything that contains `://`), or read an open binary file from its current position.
 
         Raises:
-            ArgumentError: An open file that gives text, or something that is neither a path nor a file.
-            MissingDependencyError: A URL was given and `fsspec` is not installed.
-            OSError: It cannot be read.
+            ArgumentError: The file was opened in text mode, or `source` is neither a path nor a file.
+            MissingDependencyError: `source` is a URL and `fsspec` is not installed.
+            OSError: `source` cannot be opened.
         """
         if hasattr(source, "read"):
             return cls._of_file(source)
@@ -61,7 +61,7 @@ class ByteSource:
             text = os.fspath(source)
         except TypeError:
             raise ArgumentError(
-                f"{source!r} cannot be opened: give a path, a URL, or a file opened for reading bytes."
+                f"{source!r} cannot be opened: pass a path, a URL, or a file opened in binary mode."
             ) from None
         if isinstance(text, bytes):
             text = os.fsdecode(text)
@@ -74,16 +74,16 @@ class ByteSource:
 
     @classmethod
     def _of_file(cls, file: Any) -> Self:
-        """Take over an open file; who opened it closes it."""
+        """Read from an open file; the caller closes it."""
         name = getattr(file, "name", None)
         shown = name if isinstance(name, str) else f"<{type(file).__name__}>"
         if isinstance(file.read(0), str):
-            raise ArgumentError(f"{shown} was opened as text; open it for reading bytes (mode 'rb').")
-        return cls(file, shown, total_bytes=_rest_of(file))
+            raise ArgumentError(f"{shown} was opened in text mode; open it in binary mode ('rb').")
+        return cls(file, shown, total_bytes=_remaining_bytes(file))
 
     @classmethod
     def _of_url(cls, url: str) -> Self:
-        """Open what a URL names, to be read as it arrives."""
+        """Open a URL as a stream."""
         try:
             import fsspec
         except ImportError as error:
@@ -96,7 +96,7 @@ class ByteSource:
         return cls(file, url, url=url, total_bytes=size if isinstance(size, int) else None, close=file.close)
 
     def peek(self, count: int) -> bytes:
-        """Look at the first bytes of what is left; fewer than `count` only where there are no more."""
+        """Return the next `count` bytes without consuming them; fewer only at the end."""
         while len(self._ahead) < count:
             more = self._file.read(count - len(self._ahead))
             if not more:
@@ -105,17 +105,17 @@ class ByteSource:
         return self._ahead[:count]
 
     def read(self, count: int) -> bytes:
-        """The next bytes, at most `count` of them; none at the end."""
+        """Return up to `count` next bytes, empty at the end."""
         if self._ahead:
             block, self._ahead = self._ahead[:count], self._ahead[count:]
         else:
-            # A file that never blocks may have nothing yet; there is no waiting for such a one.
+            # A non-blocking file returns None if no bytes are ready; this counts as the end.
             block = self._file.read(count) or b""
         self.read_bytes += len(block)
         return block
 
     def read_into(self, buffer: memoryview) -> int:
-        """Fill a buffer from its start with the next bytes, as far as they come at once; 0 at the end."""
+        """Read the next available bytes into `buffer`; return how many, 0 at the end."""
         if self._ahead or not hasattr(self._file, "readinto"):
             block = self.read(len(buffer))
             buffer[: len(block)] = block
@@ -125,30 +125,30 @@ class ByteSource:
         return count
 
     def copy_to(self, path: Path) -> None:
-        """Write what is left to a new file."""
+        """Write the remaining bytes to a new file."""
         with path.open("wb") as copy:
             copy.write(self.read(len(self._ahead)))
             shutil.copyfileobj(self._file, copy, 1 << 20)
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the underlying file if this object opened it."""
         if self._close is not None:
             self._close()
             self._close = None
 
     def __enter__(self) -> Self:
-        """Return the source itself."""
+        """Return this object."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the source."""
         self.close()
 
 
-def _rest_of(file: Any) -> int | None:
-    """How many bytes an open file still has, where it can tell."""
+def _remaining_bytes(file: Any) -> int | None:
+    """Return how many bytes remain in an open file, None if it cannot seek."""
     try:
         if not file.seekable():
             return None

@@ -1,4 +1,29 @@
-"""Reading `.ktrace` files, whose layout `kinetoscope.storage.ktrace` describes."""
+"""Write and read `.ktrace`, the file format of finished traces: small, and readable one column at a time.
+
+A `.ktrace` file is a ZIP archive, stored without compression, of Arrow IPC files with zstd buffers and of `manifest.json`:
+
+- `format` ("ktrace"), `version` (2), and `info`, the metadata of the trace;
+- `strings`: the number of strings; they are the column `text` of `strings.arrow`;
+- `tables`: for each table its number of `rows` and its `columns`. Derived columns (parents, self times, modules of
+  backward operators ...) are not stored; every reader computes them.
+
+For each column, the manifest has either `constant`, the value of every row, or `member`, the archive member that holds the
+column, with its encodings:
+
+- `delta`: the member holds each value minus the one before, to be summed in 64 bits. The value of `delta` is a list of
+  [row, step] for the few steps that do not fit the stored type; they are 0 in the member.
+- `planes`: the N bytes of each value are N columns, `<name>.0` (the lowest bytes) to `<name>.N-1`.
+
+Integers may be stored in a narrower type than the schema's. Floating-point columns with `delta` or `planes` are encoded as
+the integers with the same bits. Text is valid UTF-8, with lone surrogates escaped as in `kinetoscope.model.strings`.
+
+A small table is one member, `<table>.arrow`. Each column of a large table is a member of its own,
+`<table>.<column>.arrow`, so that reading one column touches nothing else in the file. A member is read, and its checksum
+verified, when it is first used.
+
+Version 1, which can still be read, had one member per table, no number of strings, and for each column `plain`, `delta`
+or a constant.
+"""
 
 from __future__ import annotations
 
@@ -33,36 +58,34 @@ if TYPE_CHECKING:
     from kinetoscope.model.columns import Columns
 
 
-# How the numbers of a column are written in a `.ktrace` file: `kinetoscope.storage.ktrace` says what each encoding is.
-#
-# Which one makes a column smallest depends on what it holds: counted-up ids want their steps, times the bytes of their
-# steps apart, names nothing. So each is tried on a sample of the column, and the smallest is taken.
+# Which encoding makes a column smallest depends on its values: increasing ids compress best as deltas, times as byte
+# planes of their deltas, names without encoding. So each encoding is tried on a sample, and the smallest result wins.
 
 _WIDTHS = (np.int8, np.int16, np.int32)
-_SAMPLE = 32_768
-# So many steps may be too long for a column's type; one where each thread begins, and a few more.
-_JUMPS = 256
-_SMALL = 1024
-# What steps, and bytes apart, must each save of a value to be worth undoing when it is read.
+_SAMPLE_ROWS = 32_768
+# How many deltas may exceed the stored type: the first one of each thread, and a few more.
+_MOST_JUMPS = 256
+_SMALL_ROWS = 1024
+# Deltas and byte planes slow down reading; each must save at least this many bytes per value.
 _WORTH_BYTES = 0.05
-# So many values are put together at a time, which stay in the processor's cache.
-_CACHED = 65_536
+# How many values are reassembled at a time, so that they stay in the processor's cache.
+_BLOCK_ROWS = 65_536
 
 
 def encoded(name: str, values: NDArray[Any]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Encode one column of numbers.
 
     Args:
-        name: Its name.
-        values: What it holds: whole numbers, or floating-point ones of 64 bits.
+        name: The name of the column.
+        values: Integers of any width, or 64-bit floats.
 
     Returns:
-        How it is encoded, as the manifest says it, and the Arrow columns to write (none for a constant).
+        The column's entry in the manifest, and the Arrow columns to write (none for a constant).
     """
     bits = as_bits(values)
     if len(bits) and (bits == bits[0]).all() and (values.dtype.kind != "f" or np.isfinite(values[0])):
         return {"constant": values[0].item()}, {}
-    if len(bits) < _SMALL:
+    if len(bits) < _SMALL_ROWS:
         return {}, {name: values}
     steps, planes = _best(bits)
     entry: dict[str, Any] = {}
@@ -82,16 +105,16 @@ def decoded(
     """Undo `encoded`.
 
     Args:
-        name: The column.
-        kind: Its numpy type.
-        entry: What the manifest says of it.
+        name: The name of the column.
+        kind: Its numpy type in the schema.
+        entry: The column's entry in the manifest.
         stored: The Arrow columns that `column_names` lists.
 
     Returns:
-        The column.
+        The values, of type `kind`.
 
     Raises:
-        ValueError: What is stored cannot be such a column.
+        ValueError: The stored columns do not decode to that type.
     """
     if "planes" in entry:
         values = _joined([stored[part] for part in column_names(name, entry)])
@@ -103,43 +126,43 @@ def decoded(
 
 
 def column_names(name: str, entry: Mapping[str, Any]) -> list[str]:
-    """The Arrow columns that hold a column.
+    """Return the names of the Arrow columns that store a column.
 
     Raises:
-        ValueError: The encoding is none that this release knows.
+        ValueError: The manifest's number of byte planes is invalid.
     """
     width = entry.get("planes")
     if width is None:
         return [name]
     if width not in (2, 4, 8):
-        raise ValueError(f"column {name} is said to be cut into {width!r} bytes")
+        raise ValueError(f"column {name} has {width!r} byte planes; valid are 2, 4 and 8")
     return [f"{name}.{place}" for place in range(width)]
 
 
 def as_bits(values: NDArray[Any]) -> NDArray[np.int64]:
-    """The values as signed numbers of 64 bits; what has 64 bits already keeps them."""
+    """Return the values as int64; 64-bit values keep their bits, floats included."""
     return values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
 
 
 def _of_kind(name: str, kind: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Bring stored numbers into the type of their column, which must hold them."""
+    """Convert stored numbers to the column's type; raise ValueError if one does not fit."""
     wanted = np.dtype(kind)
     if values.dtype == wanted:
         return values
     if values.dtype.kind not in "iu":
-        raise ValueError(f"column {name} holds {values.dtype} where {kind} is due")
+        raise ValueError(f"column {name} has the type {values.dtype}; expected {kind}")
     if wanted.itemsize == 8:
         return values.astype(np.int64, copy=False).view(wanted)
     limits = np.iinfo(wanted)
     if len(values) and (values.min() < limits.min or values.max() > limits.max):
-        raise ValueError(f"column {name} holds numbers that {kind} cannot")
+        raise ValueError(f"column {name} has values that do not fit {kind}")
     return values.astype(wanted)
 
 
 def _best(bits: NDArray[np.int64]) -> tuple[bool, bool]:
-    """Whether to store steps, and whether bytes apart: what makes a sample smallest and is worth it."""
+    """Choose from a sample whether to store deltas, and whether to store byte planes."""
     middle = len(bits) // 2
-    sample = np.concatenate([bits[:_SAMPLE], bits[middle : middle + _SAMPLE]])
+    sample = np.concatenate([bits[:_SAMPLE_ROWS], bits[middle : middle + _SAMPLE_ROWS]])
     sizes: dict[tuple[bool, bool], float] = {}
     worth = _WORTH_BYTES * len(sample)
     for steps in (False, True):
@@ -150,12 +173,12 @@ def _best(bits: NDArray[np.int64]) -> tuple[bool, bool]:
 
 
 def _steps(bits: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """Each value minus the one before, and apart from them, by row, the few that would make the type wider."""
+    """Return the deltas, and as [row, step] the few that would need a wider type."""
     steps = np.diff(bits, prepend=np.int64(0))
     for width in _WIDTHS:
         limits = np.iinfo(width)
         outside = (steps < limits.min) | (steps > limits.max)
-        if np.count_nonzero(outside) <= _JUMPS:
+        if np.count_nonzero(outside) <= _MOST_JUMPS:
             rows = np.flatnonzero(outside)
             jumps = [[row, step] for row, step in zip(rows.tolist(), steps[rows].tolist(), strict=True)]
             steps[rows] = 0
@@ -164,12 +187,12 @@ def _steps(bits: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[list[int]]]
 
 
 def _summed(steps: NDArray[Any], jumps: list[list[int]]) -> NDArray[np.int64]:
-    """Undo `_steps`: sums begin anew at each jump, from what they had come to and its length."""
+    """Undo `_steps`: sum the deltas between jumps, and add the jump at each."""
     values = np.empty(len(steps), dtype=np.int64)
     begin, base = 0, 0
     for row, step in [*jumps, [len(steps), 0]]:
         if not begin <= row <= len(steps):
-            raise ValueError(f"a step is said to be at row {row}")
+            raise ValueError(f"a delta list has the row {row}, which is out of order or out of range")
         part = values[begin:row]
         np.cumsum(steps[begin:row], out=part)
         part += np.int64(base)
@@ -179,7 +202,7 @@ def _summed(steps: NDArray[Any], jumps: list[list[int]]) -> NDArray[np.int64]:
 
 
 def _narrowed(bits: NDArray[np.int64]) -> NDArray[Any]:
-    """The same numbers in the narrowest type that holds them all."""
+    """Convert to the narrowest signed type that fits all values."""
     low, high = bits.min(), bits.max()
     for width in _WIDTHS:
         limits = np.iinfo(width)
@@ -189,7 +212,7 @@ def _narrowed(bits: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _planes(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """The lowest bytes of all values, then the next ones, and so on: one row each."""
+    """Split the values into byte planes, one row each: the lowest bytes of all values, then the next ones, and so on."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little.view(np.uint8).reshape(len(values), values.itemsize).T)
 
@@ -197,46 +220,46 @@ def _planes(values: NDArray[Any]) -> NDArray[np.uint8]:
 def _joined(planes: list[NDArray[Any]]) -> NDArray[Any]:
     """Undo `_planes`."""
     if any(plane.dtype != np.uint8 or len(plane) != len(planes[0]) for plane in planes):
-        raise ValueError("the bytes of a column are not as they must be")
+        raise ValueError("the byte planes of a column differ in length, or are not bytes")
     together = np.empty((len(planes[0]), len(planes)), dtype=np.uint8)
-    for begin in range(0, len(together), _CACHED):
+    for begin in range(0, len(together), _BLOCK_ROWS):
         for place, plane in enumerate(planes):
-            together[begin : begin + _CACHED, place] = plane[begin : begin + _CACHED]
+            together[begin : begin + _BLOCK_ROWS, place] = plane[begin : begin + _BLOCK_ROWS]
     return together.reshape(-1).view(np.dtype(f"<i{len(planes)}"))
 
 
 def _compressed_bytes(values: NDArray[Any]) -> int:
-    """How many bytes zstd makes of the values."""
+    """Return the compressed size of the values."""
     return len(_zstd().compress(np.ascontiguousarray(values)))
 
 
 @cache
 def _zstd() -> pyarrow.Codec:
-    """The compression that the files use."""
+    """Return the codec that the files use."""
     import pyarrow as pa
 
     return pa.Codec("zstd")
 
 
 def unpacked_bytes(content: memoryview) -> int:
-    """How many bytes an Arrow file becomes when it is read, found without unpacking any of it.
+    """Return the uncompressed size of an Arrow file in bytes, without uncompressing any of it.
 
     Args:
-        content: The file: record batches whose buffers may be compressed, and no dictionaries.
+        content: The file: record batches whose buffers may be compressed, without dictionaries.
 
     Raises:
-        ValueError: It has dictionaries, or says something impossible.
-        struct.error: It is cut short or damaged.
+        ValueError: The file has dictionaries, or impossible sizes or offsets.
+        struct.error: The file is truncated or damaged.
     """
     footer = len(content) - 10 - _number(content, "<i", len(content) - 10)
     fields = _Flat(content, footer + _number(content, "<I", footer))
     if fields.vector(2)[1]:
-        raise ValueError("an Arrow file has dictionaries, which no trace has")
+        raise ValueError("an Arrow file has dictionaries; .ktrace files have none")
     begin, count = fields.vector(3)
     total = 0
     for block in range(begin, begin + 24 * count, 24):
         offset, head, _ = struct.unpack_from("<qi4xq", content, block)
-        # Behind a mark of four bytes and the length of the message.
+        # The message follows a four-byte marker and the message's length.
         message = _Flat(content, offset + 8 + _number(content, "<I", offset + 8))
         batch = message.table(2)
         place = batch.field(0)
@@ -247,35 +270,35 @@ def unpacked_bytes(content: memoryview) -> int:
         for entry in range(first, first + 16 * buffers, 16):
             start, length = struct.unpack_from("<qq", content, entry)
             if compressed and length > 0:
-                told = _number(content, "<q", offset + head + start)
-                length = length - 8 if told == -1 else told
+                uncompressed = _number(content, "<q", offset + head + start)
+                length = length - 8 if uncompressed == -1 else uncompressed
             if length < 0:
-                raise ValueError("an Arrow file has a buffer of less than no bytes")
+                raise ValueError("an Arrow file has a buffer of negative size")
             size += length
         if rows < 0:
-            raise ValueError("an Arrow file has fewer than no rows")
-        # Types without buffers have rows, too.
+            raise ValueError("an Arrow file has a negative number of rows")
+        # Types without buffers also have rows.
         total += max(size, rows)
     return total
 
 
 def _number(content: memoryview, form: str, place: int) -> int:
-    """One number, which must lie within the content."""
+    """Unpack one number at an offset, which must be inside the content."""
     if place < 0:
-        raise ValueError("an Arrow file refers to what lies before it")
+        raise ValueError("an Arrow file has an offset before its start")
     found: int = struct.unpack_from(form, content, place)[0]
     return found
 
 
 class _Flat:
-    """A table of a FlatBuffer, the form of Arrow's metadata."""
+    """A table of a FlatBuffer, the encoding of Arrow's metadata."""
 
     def __init__(self, content: memoryview, place: int) -> None:
         self._content, self._place = content, place
         self._fields = place - _number(content, "<i", place)
 
     def field(self, number: int) -> int:
-        """Where a field lies; 0 if it is not there."""
+        """Return the offset of a field, 0 if it is absent."""
         slot = 4 + 2 * number
         if slot >= _number(self._content, "<H", self._fields):
             return 0
@@ -283,14 +306,14 @@ class _Flat:
         return self._place + offset if offset else 0
 
     def table(self, number: int) -> _Flat:
-        """A field that is a table."""
+        """Return a field that is a table; raise ValueError if it is absent."""
         place = self.field(number)
         if not place:
-            raise ValueError("an Arrow file lacks a part")
+            raise ValueError("an Arrow file lacks a required field")
         return _Flat(self._content, place + _number(self._content, "<I", place))
 
     def vector(self, number: int) -> tuple[int, int]:
-        """Where the entries of a field begin that is a list, and how many there are."""
+        """Return the offset of the first entry of a list field, and the number of entries."""
         place = self.field(number)
         if not place:
             return 0, 0
@@ -298,39 +321,18 @@ class _Flat:
         return place + 4, _number(self._content, "<I", place)
 
 
-# Our own finished file, `.ktrace`: small, read a column at a time, made of parts that other tools can read.
-#
-# It is a ZIP archive, stored without compression, of Arrow IPC files with zstd buffers and of `manifest.json`:
-#
-# - `format` ("ktrace"), `version` (2), and `info`, the metadata of the trace;
-# - `strings`: the number of strings; they are the column `text` of `strings.arrow`;
-# - `tables`: for each its number of `rows` and its `columns`. Only given columns are stored. Derived ones (parents, self
-#   times, modules of backward operators ...) every reader computes from these.
-#
-# Of each column the manifest says either `constant`, the value of every row, or the `member` of the archive that holds
-# it, and how: `delta`, each value minus the one before, summed up in 64 bits (the list has [row, step] of the few steps that
-# do not fit and are 0 in the file); `planes`, as N columns `<name>.0` to `<name>.N-1` of bytes, the lowest first. Whole
-# numbers may have a narrower type than the schema says; floating-point ones with `delta` or `planes` are their bits.
-# Text is valid UTF-8, lone surrogates escaped as `kinetoscope.model.strings` says.
-#
-# Small tables are one member, `<table>.arrow`. Columns of large ones are a member each, `<table>.<column>.arrow`, so that
-# using one touches nothing else of the file: members are read, and their checksums checked, when they are first used.
-#
-# Version 1, still read, had one member a table, the number of strings nowhere, and for each column `plain`, `delta` or
-# a constant.
-
 FORMAT, VERSION = "ktrace", 2
 LARGE_ROWS = 65_536
-# Texts of so many characters have fewer bytes than 31 bits can count.
+# Fewer characters than this cannot exceed 2 GiB of UTF-8, the limit of Arrow's 32-bit offsets.
 _SMALL_TEXT = 1 << 29
 
 
 def write_ktrace(trace: TraceData, path: Path) -> None:
-    """Write a trace to a `.ktrace` file, which appears under its name only when it is whole.
+    """Write a trace to a `.ktrace` file, which appears under its name only when it is complete.
 
     Args:
         trace: The trace.
-        path: Where to write.
+        path: The file.
 
     Raises:
         OSError: The file cannot be written.
@@ -356,7 +358,7 @@ def write_ktrace(trace: TraceData, path: Path) -> None:
 def _members(
     name: str, columns: Columns, entries: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, pyarrow.Table]]:
-    """The members that hold the given columns of a table; `entries` is told of each column what the manifest says."""
+    """Yield the archive members of a table; fill `entries` with the manifest's entry of each column."""
     import pyarrow as pa
 
     together: dict[str, pyarrow.Array] = {}
@@ -380,21 +382,21 @@ def _members(
     if together:
         yield f"{name}.arrow", _table(together)
     elif entries and len(columns) >= LARGE_ROWS and all("constant" in entry for entry in entries.values()):
-        # A reader believes so many rows only when it sees them.
+        # A reader rejects a large number of rows that no member confirms.
         column = columns.given[0]
         entries[column] = {"member": f"{name}.{column}.arrow"}
         yield entries[column]["member"], _table({column: pa.array(columns[column])})
 
 
 def _table(arrays: dict[str, pyarrow.Array]) -> pyarrow.Table:
-    """Arrays of one length as an Arrow table."""
+    """Return arrays of equal length as an Arrow table."""
     import pyarrow as pa
 
     return pa.table(arrays)
 
 
 def _ipc(table: pyarrow.Table) -> memoryview:
-    """Write one Arrow IPC file into memory."""
+    """Return a table as an Arrow IPC file in memory."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -405,7 +407,7 @@ def _ipc(table: pyarrow.Table) -> memoryview:
 
 
 def _texts(texts: list[str]) -> pyarrow.Array:
-    """Texts as Arrow, which counts their bytes in 64 bits where 32 may not do."""
+    """Return strings as an Arrow array, with 64-bit offsets if 32 bits may be too few."""
     import pyarrow as pa
 
     small = sum(map(len, texts)) < _SMALL_TEXT
@@ -413,12 +415,12 @@ def _texts(texts: list[str]) -> pyarrow.Array:
 
 
 _REFERENCE = "row of "
-# What `from_utf8` looks for.
+# The escapes that `from_utf8` decodes.
 _ESCAPE = re.compile(rb"\\u\{d")
 _MOST_ROWS = 1 << 31
-# What a text takes beside its characters.
+# The size of a Python string without its characters.
 _TEXT_BYTES = 64
-# Whatever parsing a damaged file may raise: ZIP, JSON, Arrow and numpy have families of their own.
+# Parsing a damaged file can raise anything: zipfile, json, Arrow and numpy share no exception class.
 _DAMAGE = Exception
 
 
@@ -429,15 +431,16 @@ def read_ktrace(
 
     Args:
         path: The file.
-        max_memory_bytes: How much memory its columns and strings may take, 0 for no limit; without it half of what is
-            available. What comes on top is a `FormatError` before it is read.
-        max_uncompressed_bytes: How many bytes the file may become; without it 200 times its size or 1 GiB.
+        max_memory_bytes: The most memory that its columns and strings may take, 0 for no limit. The default is half of
+            the available memory. Reading a column that would exceed the limit raises `FormatError`.
+        max_uncompressed_bytes: The most bytes that the file may uncompress to. The default is 200 times its size, at
+            least 1 GiB.
 
     Returns:
-        The trace; closing it lets go of the file. A part that turns out damaged later is a `FormatError` then.
+        The trace; closing it closes the file. Reading a damaged column later raises `FormatError`.
 
     Raises:
-        FormatError: The file is cut short, damaged, of a newer version, or something else.
+        FormatError: The file is truncated, damaged, of a newer version, or not a `.ktrace` file.
         OSError: The file cannot be read.
     """
     try:
@@ -458,10 +461,10 @@ def read_ktrace(
 
 
 class _Reader:
-    """One open file: where its members lie, and which of them were checked."""
+    """One open file: the offsets of its members, and the verified members of small tables."""
 
     def __init__(self, path: Path, max_memory_bytes: int | None, max_uncompressed_bytes: int | None) -> None:
-        """Read the manifest; the file stays open, so that a later one of this name does not take its place."""
+        """Read the manifest; keep the file open, so that replacing it on disk does not change this trace."""
         self.path = path
         self._made_bytes = 0
         self._most_memory = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
@@ -475,61 +478,61 @@ class _Reader:
             self._places, manifest = _contents(path, file)
             self.info: Any = manifest["info"]
             self._tables: dict[str, Any] = {
-                name: _plain_words(name, known)
-                for name, known in manifest["tables"].items()
+                name: _as_version_2(name, entry)
+                for name, entry in manifest["tables"].items()
                 if name in STORED
             }
-            self.rows = {name: int(known["rows"]) for name, known in self._tables.items()}
+            self.rows = {name: int(entry["rows"]) for name, entry in self._tables.items()}
             if min(self.rows.values(), default=0) < 0:
-                raise ValueError("a table has fewer than no rows")
+                raise ValueError("a table has a negative number of rows")
             if max(self.rows.values(), default=0) >= _MOST_ROWS:
-                raise ValueError("a table has more rows than rows have numbers")
+                raise ValueError("a table has 2**31 rows or more")
             if not isinstance(self.info, dict):
-                raise TypeError("the metadata is not as it must be")
+                raise TypeError("the metadata is not a JSON object")
             self._string_count: int | None = manifest.get("strings")
             self._file = os.dup(file.fileno())
         self._close = weakref.finalize(self, os.close, self._file)
         self._lock = threading.RLock()
-        # Members of one column are read once; those of several are small and worth keeping.
+        # A member with one column is read once; one with several is small, and cached.
         self._shared = {f"{name}.arrow" for name in self._tables}
         self._checked: dict[str, pyarrow.Buffer] = {}
         self._strings: list[str] | None = None
         self._seen_rows: set[str] = set()
 
     def close(self) -> None:
-        """Let go of the file; columns that were read stay valid."""
+        """Close the file; columns that were read stay valid."""
         with self._lock:
             self._checked.clear()
             self._file = None
             self._close()
 
     def tables(self) -> dict[str, dict[str, Callable[[], Any]]]:
-        """Functions that read the columns the file has; references are checked against the size of what they name."""
+        """Return a function for each stored column that reads and checks it, by table and column name."""
         return {
             name: {
-                column.name: partial(self._load, name, column, known["columns"][column.name])
+                column.name: partial(self._load, name, column, entry["columns"][column.name])
                 for column in STORED[name].columns
-                if column.name in known["columns"]
+                if column.name in entry["columns"]
             }
-            | self._defaults(name, known)
-            for name, known in self._tables.items()
+            | self._defaults(name, entry)
+            for name, entry in self._tables.items()
         }
 
-    def _defaults(self, table: str, known: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-        """The columns that a large table does not have, as constants, which are made only when its rows were seen."""
+    def _defaults(self, table: str, entry: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+        """Return functions for the columns that a large table lacks; like constants, they first confirm its rows."""
         if self.rows[table] < LARGE_ROWS:
             return {}
         return {
             column.name: partial(self._load, table, column, {"constant": column.default})
             for column in STORED[table].columns
-            if not column.derived and column.name not in known["columns"] and column.type != "text"
+            if not column.derived and column.name not in entry["columns"] and column.type != "text"
         }
 
     def strings(self) -> list[str]:
-        """The string table, read the first time.
+        """Return the strings; the first call reads them.
 
         Raises:
-            FormatError: It is damaged.
+            FormatError: The string table is damaged.
         """
         with self._lock:
             if self._strings is None:
@@ -538,7 +541,9 @@ class _Reader:
                     self._allow(stored.nbytes + len(stored) * _TEXT_BYTES, keep=True)
                     strings = _read_texts(stored)
                     if not strings or strings[0] != "" or self._string_count not in (None, len(strings)):
-                        raise ValueError("the string table is not as it must be")
+                        raise ValueError(
+                            "the string table does not begin with an empty string, or has the wrong length"
+                        )
                 except (FormatError, StateError):
                     raise
                 except _DAMAGE as error:
@@ -547,7 +552,7 @@ class _Reader:
             return self._strings
 
     def _arrow(self, member: str, names: list[str]) -> list[pyarrow.ChunkedArray]:
-        """Read columns of one member."""
+        """Read some columns of a member."""
         import pyarrow as pa
 
         content = self._member(member)
@@ -556,24 +561,24 @@ class _Reader:
         table = pa.ipc.open_file(content, options=options).read_all()
         columns = [table.column(name) for name in names]
         if any(column.null_count for column in columns):
-            raise ValueError(f"{member} has gaps")
+            raise ValueError(f"{member} has null values")
         return columns
 
     def _member(self, name: str) -> pyarrow.Buffer:
-        """Read a member whole and check it: somebody may write over the file at any moment."""
+        """Read a whole member into memory and verify its checksum, since the file can be overwritten at any time."""
         import pyarrow as pa
 
         with self._lock:
             if name in self._checked:
                 return self._checked[name]
             if self._file is None:
-                raise StateError("the trace was closed; open it again to read more of it")
+                raise StateError("the trace is closed; open it again to read more columns")
             if name not in self._places:
                 raise ValueError(f"{name} is missing")
             start, size, checksum = self._places[name]
             content = _bytes_at(self._file, start, size, name)
             if zlib.crc32(content) != checksum:
-                raise ValueError(f"the checksum of {name} does not fit")
+                raise ValueError(f"the checksum of {name} does not match")
             self._allow(unpacked_bytes(memoryview(content)))
             buffer = pa.py_buffer(content)
             if name in self._shared:
@@ -581,24 +586,24 @@ class _Reader:
             return buffer
 
     def _allow(self, count: int, *, keep: bool = False) -> None:
-        """Refuse what would become more than the limits allow.
+        """Check that `count` more bytes stay within both limits.
 
         Args:
-            count: How many bytes are about to be made.
-            keep: They stay as long as the trace does, and count from now on.
+            count: The number of bytes about to be allocated.
+            keep: Whether they live as long as the trace, and count toward later checks.
 
         Raises:
-            FormatError: It is too much.
+            FormatError: They exceed a limit.
         """
         total = self._made_bytes + count
         if total > self._most_unpacked:
             raise FormatError(
-                f"{self.path}: its columns take more than {self._most_unpacked:,} bytes when they are unpacked: if "
-                "the file is known to be good, open it with a larger max_uncompressed_bytes"
+                f"{self.path}: its columns uncompress to more than {self._most_unpacked:,} bytes: if you trust the "
+                "file, open it with a larger max_uncompressed_bytes"
             )
         if 0 < self._most_memory < total:
             raise FormatError(
-                f"{self.path}: its columns take more memory than the {self._most_memory:,} bytes that they may: close "
+                f"{self.path}: its columns need more memory than the limit of {self._most_memory:,} bytes: close "
                 "other programs, or open it with a larger max_memory_bytes"
             )
         if keep:
@@ -614,7 +619,7 @@ class _Reader:
                 named = column.unit.removeprefix(_REFERENCE)
                 limit = self._count_of_strings() if named == "strings" else self.rows.get(named, 0)
                 if values.min() < -1 or values.max() >= limit:
-                    raise ValueError(f"column {column.name} of {table} refers to rows that are not there")
+                    raise ValueError(f"column {column.name} of {table} has row numbers out of range")
         except (FormatError, StateError):
             raise
         except _DAMAGE as error:
@@ -622,11 +627,11 @@ class _Reader:
         return values
 
     def _count_of_strings(self) -> int:
-        """How many strings there are, without reading them where the manifest says it."""
+        """Return the number of strings, from the manifest if it has it."""
         return len(self.strings()) if self._string_count is None else self._string_count
 
     def _read(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
-        """Read one column and undo its encoding."""
+        """Read and decode one column."""
         if "constant" in entry:
             self._see_rows(table)
             self._allow(self.rows[table] * np.dtype(column.type).itemsize, keep=True)
@@ -642,39 +647,41 @@ class _Reader:
         return decoded(column.name, column.type, entry, stored)
 
     def _see_rows(self, table: str) -> None:
-        """Believe in many rows only where a column has them, so that no small file asks for all memory."""
+        """Check a large number of rows against a stored column, so that no small file can claim all memory."""
         rows = self.rows[table]
         if rows < LARGE_ROWS or table in self._seen_rows:
             return
         entries = [entry for entry in self._tables[table]["columns"].items() if "member" in entry[1]]
         if not entries:
-            raise ValueError(f"{table} claims {rows} rows and holds none")
+            raise ValueError(f"the manifest has {rows} rows for {table}, but no column stores any")
         name, entry = min(entries, key=lambda one: self._places.get(one[1]["member"], (0, 0, 0))[1])
         if len(self._arrow(entry["member"], column_names(name, entry)[:1])[0]) != rows:
-            raise ValueError(f"{table} does not have the {rows} rows that it claims")
+            raise ValueError(
+                f"the manifest has {rows} rows for {table}, but its columns have a different number"
+            )
         self._seen_rows.add(table)
 
 
 def _bytes_at(file: int, start: int, size: int, name: str) -> bytearray:
-    """Read bytes of an open file, all of them.
+    """Read exactly `size` bytes at `start` of an open file.
 
     Raises:
-        ValueError: They are not there.
+        ValueError: The file ends earlier.
     """
     if start + size > os.fstat(file).st_size:
-        raise ValueError(f"the file ends before the end of {name}")
+        raise ValueError(f"the file ends inside {name}")
     content = bytearray(size)
     view, done = memoryview(content), 0
     while done < size:
         count = os.preadv(file, [view[done:]], start + done)
         if count == 0:
-            raise ValueError(f"the file ends before the end of {name}")
+            raise ValueError(f"the file ends inside {name}")
         done += count
     return content
 
 
 def _read_texts(stored: pyarrow.ChunkedArray) -> list[str]:
-    """Texts as they were before they were made valid UTF-8."""
+    """Return stored strings, with escaped lone surrogates decoded."""
     texts: list[str] = stored.to_pylist()
     held = (buffer for chunk in stored.chunks for buffer in chunk.buffers() if buffer is not None)
     if any(_ESCAPE.search(buffer) for buffer in held):
@@ -682,50 +689,51 @@ def _read_texts(stored: pyarrow.ChunkedArray) -> list[str]:
     return texts
 
 
-def _plain_words(table: str, known: dict[str, Any]) -> dict[str, Any]:
-    """What a manifest says of a table, in the words of version 2."""
-    as_now = {
+def _as_version_2(table: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Convert a manifest's entry of a table to version 2."""
+    version_2 = {
         "plain": {"member": f"{table}.arrow"},
         "delta": {"member": f"{table}.arrow", "delta": []},
     }
     columns = {
-        name: as_now[entry] if isinstance(entry, str) else entry for name, entry in known["columns"].items()
+        name: version_2[column] if isinstance(column, str) else column
+        for name, column in entry["columns"].items()
     }
-    return {"rows": known["rows"], "columns": columns}
+    return {"rows": entry["rows"], "columns": columns}
 
 
 def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], dict[str, Any]]:
-    """Find start, size and checksum of each member, and read the manifest."""
+    """Return the start, size and checksum of each member, and the manifest."""
     with zipfile.ZipFile(file) as archive:
         if "manifest.json" not in archive.namelist():
-            raise FormatError(f"{path}: a ZIP archive, but no .ktrace file: it holds no manifest.json")
-        # A compressed manifest could become as large as it likes.
+            raise FormatError(f"{path}: a ZIP archive, but not a .ktrace file: it has no manifest.json")
+        # A compressed manifest could uncompress to any size.
         if archive.getinfo("manifest.json").compress_type != zipfile.ZIP_STORED:
-            raise FormatError(f"{path}: a ZIP archive, but no .ktrace file: its members are compressed")
+            raise FormatError(f"{path}: a ZIP archive, but not a .ktrace file: its members are compressed")
         manifest = json.loads(archive.read("manifest.json"))
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise FormatError(
-                f"{path}: a ZIP archive, but no .ktrace file: its manifest.json is something else's"
+                f"{path}: a ZIP archive, but not a .ktrace file: its manifest.json has another format"
             )
         if manifest.get("version") not in range(1, VERSION + 1):
             raise FormatError(
                 f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads versions 1 to "
-                f"{VERSION}: open it with the release that wrote it, or update kinetoscope"
+                f"{VERSION}: open it with the release that wrote it, or upgrade kinetoscope"
             )
         places: dict[str, tuple[int, int, int]] = {}
         for entry in archive.infolist():
-            # The header before a member repeats its name and may carry extra bytes, so its length is read there.
+            # A member's local header has a variable length, which is only stored there.
             file.seek(entry.header_offset)
             header = file.read(30)
             if len(header) < 30 or entry.compress_type != zipfile.ZIP_STORED:
-                raise zipfile.BadZipFile(f"member {entry.filename} is cut short or compressed")
+                raise zipfile.BadZipFile(f"member {entry.filename} is truncated or compressed")
             skip = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
             places[entry.filename] = (entry.header_offset + 30 + skip, entry.file_size, entry.CRC)
     return places, manifest
 
 
 def _damaged(path: Path, error: BaseException) -> FormatError:
-    """Say that a file cannot be used, and what is known about why."""
+    """Return the error for a damaged file, with its cause."""
     return FormatError(
-        f"{path}: the .ktrace file is cut short or damaged ({error}); write it again from its source"
+        f"{path}: the .ktrace file is truncated or damaged ({error}); write it again from its source"
     )

@@ -1,4 +1,4 @@
-"""Our own recordings: from what the native reader finds in a file to a trace."""
+"""Turn what the native reader finds in a recording into a trace."""
 
 from __future__ import annotations
 
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# What a recording says in words: values of its metadata, and Python's names of its threads.
-
-
 def with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, Any]:
-    """The threads, those that Python knew at the end under Python's name for them."""
+    """Return the table `threads`, with Python's names (by system thread id) instead of the system's where there are any."""
     if not isinstance(names, dict):
         return dict(threads)
     shown = [
@@ -38,26 +35,27 @@ def with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, An
 
 
 def from_json(text: str) -> Any:
-    """Read a metadata value; what is no JSON after all stays text."""
+    """Parse a metadata value; return the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-# What a recording notes beside its spans: memory blocks, torch's number of the call, facts of collectives, keywords.
+# Notes are what a recording stores about a span outside of its record: memory blocks, torch's record function number, facts
+# about collectives, keyword arguments.
 
 # NoteKind in native/core/recording_format.h.
-_OPERAND, _GRADIENT, _RECORD_FUNCTION, _BETWEEN_RANKS, _ARGUMENTS = 1, 2, 3, 4, 5
+_OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS = 1, 2, 3, 4, 5
 
 
 def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], strings: Sequence[str]) -> None:
-    """Put a recording's notes into the tables `operands`, `collectives` and `arguments`, and into columns of `spans`.
+    """Convert a recording's notes to the tables `operands`, `collectives` and `arguments`, and to columns of `spans`.
 
     Args:
-        tables: The delivered columns of a trace; changed.
+        tables: The delivered columns of a trace; changed in place.
         notes: The columns that `_core.read_recording` returns as "notes"; may be empty.
-        strings: What notes that are texts point into.
+        strings: The string table.
     """
     kind = notes.get("kind", ())
     if len(kind) == 0:
@@ -67,14 +65,17 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
         numbers = np.full(len(tables["spans"]["start_ns"]), -1, dtype=np.int64)
         numbers[notes["span"][numbered]] = notes["value"][numbered].astype(np.int64)
         tables["spans"] = {**tables["spans"], "record_function": numbers}
-    told = kind == _BETWEEN_RANKS
-    if told.any():
-        tables["collectives"] = {"span": notes["span"][told], "facts": notes["value"][told].astype(np.int32)}
-    given = kind == _ARGUMENTS
-    if given.any():
-        texts, row = np.unique(notes["value"][given].astype(np.int64), return_inverse=True)
+    collective = kind == _COLLECTIVE
+    if collective.any():
+        tables["collectives"] = {
+            "span": notes["span"][collective],
+            "facts": notes["value"][collective].astype(np.int32),
+        }
+    keywords = kind == _ARGUMENTS
+    if keywords.any():
+        texts, row = np.unique(notes["value"][keywords].astype(np.int64), return_inverse=True)
         arguments = np.full(len(tables["spans"]["start_ns"]), -1, dtype=np.int32)
-        arguments[notes["span"][given]] = row.reshape(-1)
+        arguments[notes["span"][keywords]] = row.reshape(-1)
         tables["spans"] = {**tables["spans"], "arguments": arguments}
         tables["arguments"] = {
             "json": [strings[text] if text < len(strings) else "{}" for text in texts.tolist()]
@@ -94,7 +95,8 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
 
 PREFIX = "storages."
 _SKIPPED = f"{PREFIX}skipped"
-# torch's numbers of the device types whose tensors have an address.
+# torch's numbers of the device types whose tensors have an address. A device type registered under another name is
+# torch's private one.
 _DEVICES = {
     "cpu": 0, "cuda": 1, "hip": 6, "fpga": 7, "maia": 8, "xla": 9, "vulkan": 10, "xpu": 12, "mps": 13,
     "hpu": 15, "ve": 16, "lazy": 17, "ipu": 18, "mtia": 19,
@@ -109,18 +111,18 @@ _NUMBERS: dict[str, type[np.generic]] = {
 def add_storages(
     tables: MutableMapping[str, Any], info: dict[str, Any], strings: list[str], start_realtime_ns: int
 ) -> tuple[list[str], int]:
-    """Take what tensors held out of the metadata, and make the table `storages` of it.
+    """Move what the metadata says about tensor storages to the table `storages`.
 
     Args:
-        tables: The delivered columns of a trace; changed. Owners are found by the addresses in `modules` and
+        tables: The delivered columns of a trace; changed in place. Owners are found by the addresses in `modules` and
             `parameters`.
-        info: The metadata, each value read from its JSON; the parts that are taken are removed from it.
+        info: The parsed metadata; the entries about storages are removed.
         strings: The string table.
-        start_realtime_ns: The clock time of the start of the trace.
+        start_realtime_ns: The start of the trace, in nanoseconds of Unix time.
 
     Returns:
-        The string table with the names that it lacked, and how many tensors could not be looked at; a part that the
-        recorder cannot have written counts as one of them.
+        The string table with new names appended, and the number of tensors that could not be inspected; an invalid
+        entry counts as one.
     """
     skipped = info.pop(_SKIPPED, 0)
     lost = skipped if isinstance(skipped, int) and skipped > 0 else 0
@@ -162,7 +164,7 @@ def add_storages(
 
 
 def _checked(part: object) -> dict[str, Any] | None:
-    """One part with its numbers as arrays, or None if it is not of the recorder's making."""
+    """Return an entry with its numbers as arrays, or None if it is invalid."""
     if not isinstance(part, dict):
         return None
     made: dict[str, Any] = {}
@@ -185,7 +187,7 @@ def _checked(part: object) -> dict[str, Any] | None:
 
 
 def _device(text: str) -> int:
-    """torch's number of a device type; one that registered itself under a name of its own is the private one."""
+    """Return torch's number of a device type."""
     return _DEVICES.get(text, _PRIVATE)
 
 
@@ -195,12 +197,12 @@ def _owners(
     modules: Mapping[str, Any],
     parameters: Mapping[str, Any],
 ) -> NDArray[np.int32]:
-    """The row of the module that holds each tensor: as it was seen, else that of the parameter it belongs to."""
+    """Return the row of each tensor's module: the recorded one, else its parameter's, else -1."""
     owner = _rows(module, modules.get("address", ()))
     row = _rows(parameter, parameters.get("address", ()))
     of_row = np.append(np.asarray(parameters.get("module", ()), dtype=np.int32), np.int32(-1))
     owner = np.where(owner >= 0, owner, of_row[row])
-    # What no gradient ever flowed to is no row of `parameters`; the module that registers it was seen all the same.
+    # A parameter that never got a gradient is not in `parameters`, but another entry may name its module.
     known = np.flatnonzero((owner >= 0) & (parameter > 0))
     seen, first = np.unique(parameter[known], return_index=True)
     if len(seen):
@@ -211,7 +213,7 @@ def _owners(
 
 
 def _rows(addresses: NDArray[np.uint64], table: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.int32]:
-    """For each address its last row in a table, -1 if it is in none."""
+    """Return the last row of each address in a table of addresses, -1 if it is not there."""
     known = np.asarray(table, dtype=np.uint64)
     if len(known) == 0:
         return np.full(len(addresses), -1, dtype=np.int32)
@@ -229,10 +231,10 @@ _RENAMED = {"stack": "own_stack", "module": "own_module"}
 
 
 def read_recording(path: Path) -> TraceData:
-    """Read the file of a recording, also of one whose process was killed.
+    """Read a recording, including one whose process was killed.
 
     Raises:
-        FormatError: The file is no recording, or of a version this release does not read.
+        FormatError: The file is not a recording, or its version is not supported.
         OSError: The file cannot be read.
     """
     try:
@@ -246,8 +248,8 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     """Make a trace from what `_core.read_recording` returns.
 
     Args:
-        recording: The parts of a recording: tables, strings, metadata as JSON texts, and counted losses.
-        path: The file it came from.
+        recording: The parts of a recording: tables, strings, metadata values as JSON, and counts of losses.
+        path: The recording's file.
     """
     tables: dict[str, Mapping[str, Any]] = {name: dict(recording[name]) for name in _RECORDED}
     tables["spans"] = {_RENAMED.get(name, name): values for name, values in recording["spans"].items()}
@@ -255,10 +257,10 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     stopped = recording["state"] == "stopped"
     info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
     mark_collections(tables, recording["strings"], info)
-    strings, unseen = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
-    found = {NOT_STOPPED: int(not stopped), **recording["losses"], "skipped_storages": unseen}
-    # What the recorder itself could tell only when it had stopped.
-    found |= {name: told for name in TOLD_AT_STOP if isinstance(told := info.get(name), int)}
+    strings, skipped = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
+    found = {NOT_STOPPED: int(not stopped), **recording["losses"], "skipped_storages": skipped}
+    # The recorder counts these losses only when it stops, so they are in the metadata.
+    found |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
     tables["losses"] = loss_columns([*counted_losses(found), *paused_losses(info.get("pauses"))])
     tables["cycles"] = one_cycle(info, recording["stop_ns"])
     info.update(

@@ -1,4 +1,4 @@
-"""Tables as files that other tools read: one as Parquet or Arrow IPC, or all of a trace in a folder."""
+"""Write one table as a Parquet or Arrow IPC file, or all tables of a trace as a folder that can be opened again."""
 
 from __future__ import annotations
 
@@ -24,28 +24,24 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# One table as a file: Parquet, or Arrow IPC, which is what Feather is since its version 2.
-
-# One table as a Parquet file, for tools that read nothing else.
-
-ROWS_OF_A_GROUP = 1 << 20
-ROWS_OF_A_BATCH = 1 << 17
+ROW_GROUP_ROWS = 1 << 20
+BATCH_ROWS = 1 << 17
 INFO_KEY = b"kinetoscope.info"
 
 
 def write_parquet(
     make: Callable[..., pyarrow.Table], path: Path, info: Mapping[str, Any], rows: int | None = None
 ) -> None:
-    """Write a table to a Parquet file; the spans, which would be far larger than the trace, a group of rows at a time.
+    """Write a table to a Parquet file, optionally one row group at a time to save memory.
 
-    A Parquet file holds one table. Names, modules and stacks are in it as strings, so the file needs nothing else. What is
-    known of the run is JSON in the file's metadata, under `kinetoscope.info`; what each column means in that of its field.
+    Names, modules and stacks are strings in the file, so it is self-contained. The metadata of the run is JSON in the
+    file's metadata, under `kinetoscope.info`; the meaning of each column is in its field's metadata.
 
     Args:
-        make: Makes the table or, where `rows` is given, those of its rows that its argument `rows` names, a slice.
-        path: Where to write.
+        make: Returns the table or, if `rows` is given, the slice of its rows that is passed as `rows`.
+        path: The file.
         info: The metadata of the trace.
-        rows: How many rows there are, for a table that is made in parts.
+        rows: The number of rows of a table that is made one row group at a time, else None.
 
     Raises:
         OSError: The file cannot be written.
@@ -59,34 +55,34 @@ def write_parquet(
         open_atomically(path) as file,
         pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
-        writer.write_table(first.cast(schema), row_group_size=ROWS_OF_A_GROUP)
+        writer.write_table(first.cast(schema), row_group_size=ROW_GROUP_ROWS)
         for part in parts:
-            writer.write_table(part.cast(schema), row_group_size=ROWS_OF_A_GROUP)
+            writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
 
 
 def _parts(make: Callable[..., pyarrow.Table], rows: int | None) -> Iterator[pyarrow.Table]:
-    """A table, or groups of its rows, with the same columns."""
+    """Yield the whole table, or one row group at a time."""
     if rows is None:
         yield make()
         return
-    for begin in range(0, max(rows, 1), ROWS_OF_A_GROUP):
-        yield make(rows=slice(begin, begin + ROWS_OF_A_GROUP))
+    for begin in range(0, max(rows, 1), ROW_GROUP_ROWS):
+        yield make(rows=slice(begin, begin + ROW_GROUP_ROWS))
 
 
 def _json(info: Mapping[str, Any]) -> bytes:
-    """The metadata of a trace as JSON."""
+    """Return the metadata of a trace as JSON."""
     return json.dumps(info, default=str).encode()
 
 
 def write_arrow(table: pyarrow.Table, path: Path, info: Mapping[str, Any]) -> None:
-    """Write a table to an Arrow IPC file with zstd buffers.
+    """Write a table to an Arrow IPC file (Feather version 2) with zstd buffers.
 
-    The file has all types, dictionaries and the meaning of each column, and as metadata what is known of the run, as JSON
+    Types, dictionaries and the meaning of each column are kept. The metadata of the run is JSON in the file's metadata,
     under `kinetoscope.info`.
 
     Args:
-        table: The table, in one piece: such a file has one dictionary for each column.
-        path: Where to write.
+        table: The table, not chunked: an Arrow IPC file has one dictionary per column.
+        path: The file.
         info: The metadata of the trace.
 
     Raises:
@@ -97,11 +93,11 @@ def write_arrow(table: pyarrow.Table, path: Path, info: Mapping[str, Any]) -> No
     made = table.replace_schema_metadata((table.schema.metadata or {}) | {INFO_KEY: _json(info)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with open_atomically(path) as file, pa.ipc.new_file(file, made.schema, options=options) as writer:
-        writer.write_table(made, max_chunksize=ROWS_OF_A_BATCH)
+        writer.write_table(made, max_chunksize=BATCH_ROWS)
 
 
 FORMAT, VERSION = "kinetoscope tables", 2
-# Those that have a row for each row of the trace; what adds them up is quickly asked of these.
+# The tables with one row per recorded event; aggregated tables can be computed from these.
 SHOWN = (
     "spans", "steps", "cycles", "threads", "streams", "launches", "kernels", "copies", "collectives", "allocations",
     "counters", "frames", "shapes", "losses", "info",
@@ -110,21 +106,21 @@ _REFERENCE = "row of "
 
 
 def write_tables(trace: TraceData, path: Path, make: Callable[..., pyarrow.Table]) -> None:
-    """Write all tables to a folder, which appears under its name only when it is whole.
+    """Write all tables to a folder, which appears under its name only when it is complete.
 
     Args:
         trace: The trace.
-        make: Makes a table by its name, with the options of that table.
-        path: The folder; one of the same kind that is there is replaced.
+        path: The folder; an existing folder of tables is replaced.
+        make: Returns a table by its name, with that table's options.
 
     Raises:
-        ArgumentError: There is something else of that name.
+        ArgumentError: `path` exists and is not a folder of tables.
         OSError: The folder cannot be written.
     """
     path = path.absolute()
     if (path.exists() or path.is_symlink()) and not _is_ours(path):
         raise ArgumentError(
-            f"{path} is there and is no folder of tables: remove it, or choose another name that ends in .tables"
+            f"{path} exists and is not a folder of tables: remove it, or choose another name that ends in .tables"
         )
     mark = secrets.token_hex(4)
     unfinished, old = (path.with_name(f".{path.name[:100]}.{mark}.{role}") for role in ("new", "old"))
@@ -158,7 +154,7 @@ def read_tables(path: Path) -> TraceData:
         The trace, read into memory.
 
     Raises:
-        FormatError: The folder is something else, of a newer version, damaged, or lacks its folder `stored`.
+        FormatError: The folder is not a folder of tables, has another version, is damaged, or lacks the folder `stored`.
         OSError: A file cannot be read.
     """
     import pyarrow as pa
@@ -182,33 +178,35 @@ def read_tables(path: Path) -> TraceData:
 
 
 def _read(path: Path) -> TraceData:
-    """Read the folder; whatever is wrong raises something."""
+    """Read the folder; contents that do not parse raise any exception."""
     if not (path / "stored" / "manifest.json").is_file():
         raise FormatError(
-            f"{path}: a folder, but no trace: only folders that save() made of a name ending in .tables can be opened, "
-            "with the folder stored in them"
+            f"{path}: a folder, but not a trace: only folders that save() wrote under a name ending in .tables can be "
+            "opened, and this one has no stored/manifest.json"
         )
     manifest = json.loads((path / "stored" / "manifest.json").read_bytes())
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise FormatError(f"{path}: a folder, but its stored/manifest.json is something else's")
+        raise FormatError(f"{path}: a folder, but not a trace: its stored/manifest.json has another format")
     if manifest.get("version") != VERSION:
         raise FormatError(
             f"{path}: a folder of tables of version {manifest.get('version')!r}; this release reads version {VERSION}: "
-            "open it with the release that wrote it, or update kinetoscope"
+            "open it with the release that wrote it, or upgrade kinetoscope"
         )
-    if not isinstance(manifest.get("files"), dict) or manifest != sealed(manifest):
-        raise FormatError(f"{path / 'stored' / 'manifest.json'} is damaged: its checksum is another one; write the folder again from its source")  # fmt: skip
+    if not isinstance(manifest.get("files"), dict) or manifest != with_checksum(manifest):
+        raise FormatError(f"{path / 'stored' / 'manifest.json'} is damaged: its checksum does not match; write the folder again from its source")  # fmt: skip
     for name, checksum in manifest["files"].items():
         _check(path / "stored" / name, checksum)
     strings = _column(path, "strings", "text", "text")
     if not strings or strings[0] != "" or not isinstance(manifest["info"], dict):
-        raise ValueError("the string table or the metadata is not as it must be")
+        raise ValueError(
+            "the string table does not begin with an empty string, or the metadata is not an object"
+        )
     tables: dict[str, dict[str, Any]] = {
         name: {
             column: _column(path, name, column, STORED[name].column(column).type)
-            for column in known["columns"]
+            for column in entry["columns"]
         }
-        for name, known in manifest["tables"].items()
+        for name, entry in manifest["tables"].items()
         if name in STORED
     }
     sizes = {name: len(next(iter(columns.values()), ())) for name, columns in tables.items()}
@@ -218,7 +216,7 @@ def _read(path: Path) -> TraceData:
             if unit.startswith(_REFERENCE) and len(values):
                 limit = (sizes | {"strings": len(strings)}).get(unit.removeprefix(_REFERENCE), 0)
                 if values.min() < -1 or values.max() >= limit:
-                    raise ValueError(f"column {column} of {name} refers to rows that are not there")
+                    raise ValueError(f"column {column} of {name} has row numbers out of range")
     return TraceData.from_columns(tables, strings=strings, info=manifest["info"], path=path)
 
 
@@ -226,7 +224,7 @@ def _column(path: Path, table: str, column: str, kind: str) -> Any:
     """Read one stored column.
 
     Raises:
-        FormatError: The file is no such file of Parquet.
+        FormatError: The file is not a valid Parquet file with that column.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -236,7 +234,7 @@ def _column(path: Path, table: str, column: str, kind: str) -> Any:
         with pq.ParquetFile(source) as file:
             values = file.read([column]).column(column)
     except (pa.ArrowException, OSError, KeyError) as error:
-        # Arrow raises plain OSError for contents that it cannot make sense of; those of the system have a number.
+        # Arrow raises OSError without an errno for invalid contents; the system's errors have one.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise FormatError(f"{source} is damaged ({error}); write the folder again from its source") from error
@@ -246,10 +244,10 @@ def _column(path: Path, table: str, column: str, kind: str) -> Any:
 
 
 def _check(path: Path, checksum: object) -> None:
-    """Compare a file with its checksum.
+    """Verify the checksum of a file.
 
     Raises:
-        FormatError: It is not there, or has other contents.
+        FormatError: The file is missing or its checksum does not match.
     """
     try:
         found = _checksum(path)
@@ -260,7 +258,7 @@ def _check(path: Path, checksum: object) -> None:
 
 
 def _checksum(path: Path) -> str:
-    """The CRC-32 of a file, as eight hexadecimal digits."""
+    """Return the CRC-32 of a file, as eight hexadecimal digits."""
     found = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -268,27 +266,27 @@ def _checksum(path: Path) -> str:
     return f"{found:08x}"
 
 
-def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with the checksum of all else that it says."""
-    told: dict[str, Any] = json.loads(
+def with_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest with the checksum of its other entries."""
+    content: dict[str, Any] = json.loads(
         json.dumps({key: value for key, value in manifest.items() if key != "checksum"})
     )
-    return told | {"checksum": f"{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}"}
+    return content | {"checksum": f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"}
 
 
 def _write_stored(trace: TraceData, folder: Path) -> None:
-    """Write the given columns of every table, and what they are."""
+    """Write the stored columns of every table as Parquet files, and a manifest of them."""
     folder.mkdir()
-    known: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for name in STORED:
         columns = trace.columns(name)
-        known[name] = {"rows": len(columns), "columns": list(columns.given)}
+        tables[name] = {"rows": len(columns), "columns": list(columns.given)}
         if columns.given:
             _write(folder / f"{name}.parquet", {column: columns[column] for column in columns.given})
     _write(folder / "strings.parquet", {"text": trace.strings})
     files = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
-    manifest = {"format": FORMAT, "version": VERSION, "info": trace.saved_info(), "tables": known, "files": files}  # fmt: skip
-    (folder / "manifest.json").write_text(json.dumps(sealed(manifest), indent=1), encoding="utf-8")
+    manifest = {"format": FORMAT, "version": VERSION, "info": trace.saved_info(), "tables": tables, "files": files}  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(with_checksum(manifest), indent=1), encoding="utf-8")
 
 
 def _write(path: Path, columns: dict[str, Any]) -> None:
@@ -303,12 +301,12 @@ def _write(path: Path, columns: dict[str, Any]) -> None:
         for name, values in columns.items()
     }
     pq.write_table(
-        pa.table(arrays), path, compression="zstd", row_group_size=ROWS_OF_A_GROUP, write_page_checksum=True
+        pa.table(arrays), path, compression="zstd", row_group_size=ROW_GROUP_ROWS, write_page_checksum=True
     )
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a folder is one that `write_tables` wrote, or empty."""
+    """Return whether `path` is a folder that `write_tables` wrote, or an empty folder."""
     if not path.is_dir() or path.is_symlink():
         return False
     try:

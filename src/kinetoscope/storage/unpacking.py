@@ -1,7 +1,7 @@
-"""Files that hold text, packed by gzip or zstd or not at all: told by their first bytes, unpacked block by block.
+"""Decompress text files block by block: gzip, zstd or uncompressed, detected from their first bytes.
 
-A packed file that breaks off or is damaged gives what can be had of it, and a count of what went wrong by a name of
-`UnpackedText.losses`. How much is unpacked is limited, so that a small file cannot keep a program busy for hours.
+A truncated or damaged file yields everything before the damage, and an entry in `UnpackedText.losses`. The uncompressed
+size is limited, so that a small file cannot keep a program busy for hours.
 """
 
 from __future__ import annotations
@@ -22,34 +22,32 @@ if TYPE_CHECKING:
     from kinetoscope.storage.byte_source import ByteSource
 
 
-# How much memory reading a foreign file may take when nobody says it.
-
 SHARE = 2
-"""Reading may take one part in so many of the memory that is available."""
+"""By default, reading a file may use the available memory divided by this."""
 LEAST_BYTES = 64 << 20
-"""And this much in any case."""
+"""By default, reading a file may always use this much memory."""
 
 _MEMORY_INFO = Path("/proc/meminfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def default_memory_bytes() -> int:
-    """Half of the memory that this process could still get; 0, for no limit, where the system does not tell."""
+    """Return the default memory limit for reading: half of the available memory, or 0 (no limit) if it is unknown."""
     available = available_bytes()
     return 0 if available is None else max(LEAST_BYTES, available // SHARE)
 
 
 def available_bytes(memory_info: Path = _MEMORY_INFO, control_group: Path = _CONTROL_GROUP) -> int | None:
-    """How much memory this process could still get without swapping; None where the system does not tell."""
-    of_machine = _told_by_kernel(memory_info)
-    if of_machine is None:
-        of_machine = _physical()
-    of_group = _left_to_group(control_group)
-    return min((known for known in (of_machine, of_group) if known is not None), default=None)
+    """Return how much memory this process can still allocate without swapping, None if unknown."""
+    system_bytes = _linux_available_bytes(memory_info)
+    if system_bytes is None:
+        system_bytes = _physical_bytes()
+    group_bytes = _control_group_bytes(control_group)
+    return min((limit for limit in (system_bytes, group_bytes) if limit is not None), default=None)
 
 
-def _told_by_kernel(memory_info: Path) -> int | None:
-    """What Linux could give out."""
+def _linux_available_bytes(memory_info: Path) -> int | None:
+    """Return the available memory from /proc/meminfo, None without it."""
     try:
         lines = memory_info.read_text(encoding="ascii").splitlines()
     except OSError:
@@ -58,8 +56,8 @@ def _told_by_kernel(memory_info: Path) -> int | None:
     return None if amount is None else amount * 1024
 
 
-def _physical() -> int | None:
-    """All the memory of the machine."""
+def _physical_bytes() -> int | None:
+    """Return the machine's physical memory, None if unknown."""
     try:
         pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -67,41 +65,39 @@ def _physical() -> int | None:
     return pages * page_bytes if pages > 0 and page_bytes > 0 else None
 
 
-def _left_to_group(folder: Path) -> int | None:
-    """What a container may still take, by either version of control groups: its limit without what it cannot let go."""
-    for limit_name, held_name, details_name in (
+def _control_group_bytes(folder: Path) -> int | None:
+    """Return what the control group (version 1 or 2) can still allocate: its limit minus what it cannot reclaim."""
+    for limit_name, used_name, details_name in (
         ("memory.max", "memory.current", "memory.stat"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
         try:
-            limit, held, details = (
-                (folder / name).read_text(encoding="ascii") for name in (limit_name, held_name, details_name)
+            limit, used, details = (
+                (folder / name).read_text(encoding="ascii") for name in (limit_name, used_name, details_name)
             )
-            limit_bytes, held_bytes = int(limit), int(held)
+            limit_bytes, used_bytes = int(limit), int(used)
         except (OSError, ValueError):
             continue
-        known = _numbers(details.splitlines())
-        cached_bytes = known.get("inactive_file", 0) + known.get("active_file", 0)
-        return max(0, limit_bytes - max(0, held_bytes - cached_bytes))
+        statistics = _numbers(details.splitlines())
+        cached_bytes = statistics.get("inactive_file", 0) + statistics.get("active_file", 0)
+        return max(0, limit_bytes - max(0, used_bytes - cached_bytes))
     return None
 
 
 def _numbers(lines: list[str]) -> dict[str, int]:
-    """Lines of a name and a number, and perhaps a unit."""
+    """Parse lines of a name, a number and an optional unit."""
     words = (line.split() for line in lines)
     return {parts[0]: int(parts[1]) for parts in words if len(parts) >= 2 and parts[1].isdigit()}
 
 
-# A second thread that makes blocks while the first one uses them.
-
-# Blocks that wait at most: enough that neither side waits for the other's odd slow block.
+# The most blocks queued between the two threads: enough that one slow block does not stall the other side.
 _DEPTH = 4
 
 
 def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
-    """Yield `blocks`, made in a second thread a few blocks ahead of their use.
+    """Yield `blocks`, produced in a second thread a few blocks ahead.
 
-    What `blocks` raises is raised here, after all that came before. The thread has ended, and `blocks` is closed,
+    An exception of `blocks` is raised here, after all blocks before it. The thread has ended, and `blocks` is closed,
     when the returned iterator is exhausted, closed, or has raised.
     """
     made: deque[bytes] = deque()
@@ -120,7 +116,7 @@ def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
                     made.append(block)
                     changed.notify_all()
             blocks.close()
-        except BaseException as error:  # noqa: BLE001  (it crosses to the other thread)
+        except BaseException as error:  # noqa: BLE001  (raised again in the other thread)
             failure.append(error)
         with changed:
             ended = True
@@ -153,30 +149,28 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20
 _PACKED_BYTES = 1 << 18
 _BEGINNING_BYTES = 1 << 16
-# What pyarrow has unpacked of a read that fails is lost, so reads are small.
+# When a read fails, pyarrow drops what that read had decompressed, so reads are small.
 _ZSTD_BYTES = 1 << 14
 
-# What text unpacks to without being asked about: traces by the most thorough packers stay below 100 times.
+# The default limit of the uncompressed size; even well-compressed traces stay below 100 times the file's size.
 FREE_BYTES = 1 << 30
 FREE_RATIO = 200
 
-LIMIT_IN_WORDS = (
-    f"The limit is {FREE_RATIO} times its size or {FREE_BYTES >> 30} GiB, or else max_uncompressed_bytes."
-)
+LIMIT_IN_WORDS = f"The limit is max_uncompressed_bytes; by default {FREE_RATIO} times the file's size, at least {FREE_BYTES >> 30} GiB."
 
 
 class UnpackedText:
-    """The unpacked bytes of a source, block by block.
+    """The decompressed bytes of a source, block by block.
 
     Attributes:
-        source: Where the bytes come from.
-        losses: How often what went wrong, by the codes of losses; complete when all blocks have been taken.
+        source: The compressed bytes.
+        losses: Counts of losses by code; complete when all blocks have been consumed.
         packing: `gzip`, `zstd` or empty.
-        beginning: The first 64 KiB of what was unpacked so far.
+        beginning: The first 64 KiB of the blocks consumed so far.
     """
 
     def __init__(self, source: ByteSource, max_uncompressed_bytes: int | None = None) -> None:
-        """Look at the first bytes; `max_uncompressed_bytes` limits what packed bytes become, see `LIMIT_IN_WORDS` for without."""
+        """Detect the compression; see `LIMIT_IN_WORDS` for the default of `max_uncompressed_bytes`."""
         self.source = source
         self.losses: dict[str, int] = {}
         self._limit = max_uncompressed_bytes
@@ -187,40 +181,40 @@ class UnpackedText:
         self._blocks = self._unpacked()
 
     def head(self) -> bytes:
-        """The first unpacked bytes that are no white space and no byte order mark; none where there are none."""
+        """Return up to 16 first decompressed bytes after white space and a byte order mark, empty if there are none."""
         for block in self._blocks:
-            kept = bytes(block)
-            self._first.append(kept)
+            text = bytes(block)
+            self._first.append(text)
             if len(self._first) == 1:
-                kept = kept.removeprefix(BYTE_ORDER_MARK)
-            if begin := kept.lstrip()[:16]:
+                text = text.removeprefix(BYTE_ORDER_MARK)
+            if begin := text.lstrip()[:16]:
                 return begin
             if len(self._first) == 2:
                 break
         return b""
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """The blocks from the start; a block is valid until the next one is asked for."""
+        """Yield the blocks from the start; a block is valid until the next one is requested."""
         try:
             while self._first:
-                yield self._kept(self._first.pop(0))
+                yield self._remember(self._first.pop(0))
             for block in self._blocks:
-                yield self._kept(block)
+                yield self._remember(block)
         finally:
             self.close()
 
-    def _kept(self, block: bytes | memoryview) -> bytes | memoryview:
-        """The block, of which the beginning may have to be looked at again."""
+    def _remember(self, block: bytes | memoryview) -> bytes | memoryview:
+        """Add a block to `beginning`, and return it."""
         if len(self.beginning) < _BEGINNING_BYTES:
             self.beginning += bytes(block[: _BEGINNING_BYTES - len(self.beginning)])
         return block
 
     def close(self) -> None:
-        """End the thread that unpacks; the source stays open."""
+        """End the decompressing thread; the source stays open."""
         self._blocks.close()
 
     def _unpacked(self) -> Generator[bytes | memoryview]:
-        """All blocks."""
+        """Yield all blocks."""
         if not self.packing:
             yield from _plain(self.source)
             return
@@ -240,13 +234,13 @@ class UnpackedText:
             blocks.close()
 
     def _allowed_bytes(self) -> int:
-        """How much may have been unpacked by now."""
+        """Return the limit of the decompressed size, given what was read so far."""
         if self._limit is not None:
             return self._limit
         return max(FREE_BYTES, FREE_RATIO * self.source.read_bytes)
 
     def _gzip(self) -> Generator[bytes]:
-        """The content of the members of a gzip file, one after the other."""
+        """Decompress the members of a gzip file."""
         inflater, packed = zlib.decompressobj(wbits=31), b""
         while True:
             packed = packed or self.source.read(_PACKED_BYTES)
@@ -260,7 +254,7 @@ class UnpackedText:
                 block = inflater.decompress(packed, BLOCK_BYTES)
             except zlib.error:
                 self.losses["packed_damaged"] = 1
-                yield from _up_to_the_damage(before, packed)
+                yield from _before_damage(before, packed)
                 return
             if block:
                 yield block
@@ -272,8 +266,8 @@ class UnpackedText:
                 inflater = zlib.decompressobj(wbits=31)
 
     def _next_member(self, packed: bytes) -> bytes:
-        """What begins the next member, from what came after the last; nothing where there is no other."""
-        # Zeros pad a file to whole blocks.
+        """Return the first bytes of the next gzip member, empty if there is none; `packed` is what follows the last one."""
+        # Some tools pad files with zeros.
         while not (packed := packed.lstrip(b"\0")):
             packed = self.source.read(_PACKED_BYTES)
             if not packed:
@@ -289,7 +283,7 @@ class UnpackedText:
         return b""
 
     def _zstd(self) -> Generator[bytes]:
-        """The content of the frames of a zstd file, one after the other."""
+        """Decompress the frames of a zstd file."""
         try:
             import pyarrow as pa
         except ImportError as error:
@@ -315,35 +309,35 @@ class UnpackedText:
 
 
 class _Readable(io.RawIOBase):
-    """A source as a file, as pyarrow wants it."""
+    """A source as the file object that pyarrow needs."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self.failure: OSError | None = None
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         try:
             return self._source.read(_PACKED_BYTES if size < 0 else size)
         except OSError as error:
-            # pyarrow's own errors are of the same class; those of the file are no damage.
+            # pyarrow's errors for damaged data are also OSError; this attribute tells them from errors of the source.
             self.failure = error
             raise
 
 
 def _plain(source: ByteSource) -> Generator[memoryview]:
-    """The bytes of a file as they are, through one buffer."""
+    """Yield the bytes of an uncompressed file, in one reused buffer."""
     buffer = memoryview(bytearray(BLOCK_BYTES))
     while count := source.read_into(buffer):
         yield buffer[:count]
 
 
-def _up_to_the_damage(inflater: zlib._Decompress, packed: bytes) -> Generator[bytes]:
-    """What still unpacks, byte by byte, before the first byte that makes no sense."""
+def _before_damage(inflater: zlib._Decompress, packed: bytes) -> Generator[bytes]:
+    """Decompress byte by byte up to the first damaged byte."""
     parts: list[bytes] = []
     size = 0
     for place in range(len(packed)):
