@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 
 import kinetoscope
+from kinetoscope.analyses.health import UNTIL_STOPPED, losses, numbers
 from kinetoscope.combine.processes import beside
 from kinetoscope.model.losses import UNFINISHED_SPANS
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
-from kinetoscope.viewer.pages.health import REPORTED, UNTIL_STOPPED, losses, numbers
+from kinetoscope.viewer.pages.health import REPORTED
 from kinetoscope.viewer.report import write_report
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
@@ -55,7 +56,7 @@ def test_a_killed_recording_was_never_stopped():
     builder.killed()
     found = health(builder)
     assert found["not_stopped"] == 1
-    assert found["line"]["text"].startswith("Never stopped")
+    assert found["line"]["text"].startswith("The recording was not stopped")
 
 
 def test_a_process_that_never_stopped_is_no_recording_that_stopped():
@@ -63,7 +64,7 @@ def test_a_process_that_never_stopped_is_no_recording_that_stopped():
     trace = beside([loop.know("process", 1).build(), worker.know("process", 2).build()], [0, 0])
     found = answer(trace, "health", {})
     (recording,) = [check for check in found["checks"] if check["title"] == "Recording"]
-    assert (recording["state"], recording["told"]["text"]) == ("warn", "{} of {} processes never stopped")
+    assert (recording["state"], recording["told"]["text"]) == ("warn", "{} of {} processes were not stopped")
     assert [value for value, _ in recording["told"]["values"]] == [1, 2]
     trace = beside([loop.build(), TraceBuilder().span("aten::mm", 0, 10).know("process", 2).build()], [0, 0])
     assert answer(trace, "health", {})["not_stopped"] == 0
@@ -94,7 +95,7 @@ def test_a_recording_that_goes_on_is_no_reason_to_worry():
     # Then it is killed.
     trace.info["process"] = 2**22 + 1
     found = answer(trace, "health", {})
-    assert found["line"]["text"].startswith("Never stopped")
+    assert found["line"]["text"].startswith("The recording was not stopped")
     assert found["losses"] == {"kinds": 2, "count": 4}
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.description import command_line, ended, environment
+from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.device_time import works_on_device
 from kinetoscope.model.processes import of_processes
@@ -27,7 +28,6 @@ from kinetoscope.tables.host.stacks import lines_in
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
-from kinetoscope.viewer.pages.health import said
 from kinetoscope.viewer.server.requests import Limited
 from kinetoscope.viewer.timeline.tracks import counters_of
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from kinetoscope.tables.intervals import Intervals
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.pages.health import Said
     from kinetoscope.viewer.server.requests import Query
     from kinetoscope.viewer.timeline.tracks import Counter
 
@@ -231,24 +230,24 @@ def _alike_together(table: pa.Table) -> pa.Table:
     return pa.table({name: made[name] for name in table.column_names})
 
 
-# The numbers at the head of the overview, each with what else is to be said of it.
-#
-# Sentences have places for their numbers, as those of `kinetoscope.viewer.pages.health`.
+# The numbers at the top of the overview.
 
 
-def tile(title: str, value: float | None, unit: str, more: Said, hint: Said | None = None) -> dict[str, Any]:
-    """A number with its title, what stands below it, and what is said when the pointer rests on it."""
-    return {"title": title, "value": [value, unit], "more": more, "hint": hint or said("")}
+def tile(
+    title: str, value: float | None, unit: str, more: Sentence, hint: Sentence | None = None
+) -> dict[str, Any]:
+    """A number with its title, the line below it, and its tooltip."""
+    return {"title": title, "value": [value, unit], "more": more, "hint": hint or sentence("")}
 
 
 def late(title: str, question: str) -> dict[str, str]:
-    """A number that another question has as `tile`, since it takes longer to find."""
+    """A number that takes longer to compute: another request returns it as `tile`."""
     return {"title": title, "ask": question}
 
 
-def counted(count: int, noun: str, nouns: str = "") -> Said:
+def counted(count: int, noun: str, nouns: str = "") -> Sentence:
     """A count and what is counted."""
-    return said(f"{{}} {noun if count == 1 else nouns or noun + 's'}", count)
+    return sentence(f"{{}} {noun if count == 1 else nouns or noun + 's'}", count)
 
 
 def tiles(trace: Trace, facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -283,13 +282,13 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
     count, numbers = steps["count"], steps["numbers"]
     if numbers < count:
         text = f"{{}} step{'' if numbers == 1 else 's'} on {{}} processes"
-        more = said(text, numbers, steps["processes"])
+        more = sentence(text, numbers, steps["processes"])
     elif count == 1:
-        more = said("the only one")
+        more = sentence("the only one")
     else:
-        more = said("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
+        more = sentence("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
     hint = (
-        said("The first step holds what ran before the training loop and is not counted here.")
+        sentence("The first step holds what ran before the training loop and is not counted here.")
         if steps["start_up"]
         else None
     )
@@ -305,9 +304,9 @@ def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
     shares = [100 * place.working_ns / place.duration_ns for place in places if place.duration_ns]
     on_host = facts["device_work"] == 0
     of = "of step time" if facts["steps"] else "of the recorded time"
-    more = said(of)
+    more = sentence(of)
     if len(shares) > 1:
-        more = said(
+        more = sentence(
             f"{of}, {{}} {'processes' if on_host else 'devices'}: {{}} to {{}}",
             len(shares), (min(shares), "%"), (max(shares), "%"),
         )  # fmt: skip
@@ -317,14 +316,16 @@ def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
     whole = sum(place.duration_ns for place in places)
     share = 100 * sum(place.working_ns for place in places) / whole if whole else None
     title = "In operators" if on_host else "Device busy"
-    return tile(title, share, "%", more, said(f"The share {of} in which {what}."))
+    return tile(title, share, "%", more, sentence(f"The share {of} in which {what}."))
 
 
 def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
     """The most memory of any device, by its peaks, the largest first."""
     if not peaks:
-        none = said("no allocation was seen")
-        return tile("Memory peak", None, "bytes", none, said("The most bytes of tensors that lived at once."))
+        none = sentence("no allocation was seen")
+        return tile(
+            "Memory peak", None, "bytes", none, sentence("The most bytes of tensors that lived at once.")
+        )
     first = peaks[0]
     whole, attributed = (first["bytes"], "bytes"), (first["attributed_bytes"], "bytes")
     when, size = (first["time_ns"], "ns"), first["size_bytes"]
@@ -334,17 +335,17 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
     if size:
         parts.append(("{} of {}", [(100 * first["bytes"] / size, "%"), (size, "bytes")]))
     parts = parts or [("after {}", [when])]
-    more = said(
+    more = sentence(
         " · ".join([first["device"], *(text for text, _ in parts)]),
         *(one for _, values in parts for one in values),
     )
     if not first["counted"]:
-        hint = said(
+        hint = sentence(
             "The most bytes of tensors that lived at once, as far as the trace saw them allocated. "
             "What the allocator itself counted was not recorded."
         )
     else:
-        hint = said(
+        hint = sentence(
             "The most that the allocator had handed out, {} after the start. Up to {} of it is attributed: "
             "the trace saw it allocated, and by whom.",
             when, attributed,
@@ -356,14 +357,14 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
     """How fast operations were done, and how near to the peak that is where it is known."""
     speed, share, flops = work["flops_per_s"], work["mfu_percent"], work["flops"]
     if flops is None:
-        more = said("known for {} of the operators' time", (work["covered_percent"], "%"))
-        return tile("Arithmetic", None, "FLOP/s", more, said(work["why"].replace("{}", "{ }")))
-    covered = said("{} counted in all, known for {} of the operators' time.", (flops, "FLOP"), (work["covered_percent"], "%"))  # fmt: skip
+        more = sentence("known for {} of the operators' time", (work["covered_percent"], "%"))
+        return tile("Arithmetic", None, "FLOP/s", more, sentence(work["why"].replace("{}", "{ }")))
+    covered = sentence("{} counted in all, known for {} of the operators' time.", (flops, "FLOP"), (work["covered_percent"], "%"))  # fmt: skip
     if share is None:
-        return tile("Arithmetic", speed, "FLOP/s", said("{} in all", (flops, "FLOP")), covered)
+        return tile("Arithmetic", speed, "FLOP/s", sentence("{} in all", (flops, "FLOP")), covered)
     text = "Model FLOP utilisation: the time that its matrix work takes at the peak of the devices, as a part of the step. "
-    hint = said(text + covered["text"], *covered["values"])
-    return tile("MFU", share, "%", said("{}", (speed, "FLOP/s")), hint)
+    hint = sentence(text + covered["text"], *covered["values"])
+    return tile("MFU", share, "%", sentence("{}", (speed, "FLOP/s")), hint)
 
 
 MOST_PLACES, MOST_NAMED = 12, 1000

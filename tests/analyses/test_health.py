@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from kinetoscope.viewer.pages.health import judged
+from kinetoscope.analyses.health import judged
 
 FACTS = {
     "not_stopped": 0,
@@ -45,11 +45,12 @@ def test_the_line_is_the_first_warning_and_how_many_more_there_are():
     lost = {"kinds": 2, "count": 12}
     assert text(judged({**FACTS, "losses": lost})["line"]) == "12 losses of 2 kinds"
     assert (
-        text(judged({**FACTS, "losses": lost, "not_stopped": 1})["line"]) == "Never stopped, 1 more warning"
+        text(judged({**FACTS, "losses": lost, "not_stopped": 1})["line"])
+        == "The recording was not stopped, 1 more warning"
     )
     launches = {**LAUNCHES, "tied": 900}
     found = judged({**FACTS, "losses": lost, "not_stopped": 1, "launches": launches})
-    assert text(found["line"]) == "Never stopped, 2 more warnings"
+    assert text(found["line"]) == "The recording was not stopped, 2 more warnings"
 
 
 def test_every_place_has_a_number():
@@ -81,7 +82,7 @@ def test_launches_are_judged_by_how_many_lack_their_call(tied, state):
     [(0, 0, "good"), (5, 900, "good"), (5, 9000, "note"), (50, 9000, "warn")],
 )
 def test_early_work_is_judged_by_how_much_and_how_far(early, earliest_ns, state):
-    found = check("Host and device", launches={**LAUNCHES, "early": early, "earliest_ns": earliest_ns})
+    found = check("Host and device clocks", launches={**LAUNCHES, "early": early, "earliest_ns": earliest_ns})
     assert found["state"] == state
 
 
@@ -92,13 +93,13 @@ def test_overhead_is_judged_by_its_share(time_ns, state):
 
 
 def test_clocks_of_processes_that_nobody_knows_are_a_warning():
-    found = check("Clocks of processes", processes={"count": 8, "unknown_clocks": 7, "largest_error_ns": 0})
+    found = check("Process clocks", processes={"count": 8, "unknown_clocks": 7, "largest_error_ns": 0})
     assert found["state"] == "warn"
-    assert text(found["told"]) == "Nobody knows how the clocks of 7 of 8 processes stood"
+    assert text(found["told"]) == "The clocks of 7 of 8 processes could not be aligned"
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(0, "Checked 3 times, never off"), (2, "Checked 3 times, 2ns off at most")]
+    ("error", "told"), [(0, "Checked 3 times, never off"), (2, "Checked 3 times, at most 2ns off")]
 )
 def test_the_clock_is_told_with_its_error(error, told):
     assert text(check("Clock", clock={"readings": 3, "largest_error_ns": error})["told"]) == told

@@ -1,0 +1,395 @@
+"""How far a trace can be trusted: what is missing, how its clocks fit, what recording cost, and what was recorded."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+import numpy as np
+
+from kinetoscope.display.sentence import Sentence, sentence
+from kinetoscope.model.device_time import calls_runtime
+from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
+from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
+from kinetoscope.tables.costs.flops import covered_percent
+from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.device.work import device_work
+from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.stored import memory_recorded
+
+if TYPE_CHECKING:
+    from kinetoscope.model.trace_data import TraceData
+
+
+class Check(TypedDict):
+    """One check of a trace.
+
+    Attributes:
+        state: `good`, `note` or `warn`.
+        title: What was checked.
+        told: What was found.
+        meaning: What that means for the numbers of the trace; may be empty.
+    """
+
+    state: str
+    title: str
+    told: Sentence
+    meaning: Sentence
+
+
+GOOD, NOTE, WARN = "good", "note", "warn"
+
+# Times of some sources are whole microseconds.
+_ROUNDING_NS = 1_000
+_MOST_CLOCK_ERROR_NS = 100_000
+_MOST_PROCESS_ERROR_NS = 1_000_000
+
+# What can be recorded: what it is called, what it gives, and how to have it.
+RECORDED: dict[str, tuple[str, str, str]] = {
+    "operators": ("Operators", "times of operators and backward functions", "activities=[ProfilerActivity.CPU]"),
+    "steps": ("Steps", "the time of each step, and where it went", "prof.step() in the loop, or an optimizer of torch"),
+    "devices": ("Devices", "kernels, copies, utilization", "activities=[..., ProfilerActivity.CUDA]"),
+    "shapes": ("Shapes", "FLOPs, bytes moved, operators by input shapes", "record_shapes=True, or --shapes"),
+    "memory": ("Memory", "memory over time, its peak, and who held it", "profile_memory=True, or --memory"),
+    "stacks": ("Stacks", "source lines and flame graphs", "with_stack=True"),
+    "modules": ("Modules", "time and memory of each layer", "with_modules=True"),
+    "python": ("Python calls", "functions as spans of the timeline", "python_calls=True"),
+    "collectives": ("Collectives", "size and bandwidth of each collective", "torch.distributed in the program"),
+    "counters": ("Counters", "samples over time", "sources=[SystemCounters()]"),
+}  # fmt: skip
+
+
+def judged(facts: dict[str, Any]) -> dict[str, Any]:
+    """Judge what `health` found.
+
+    Args:
+        facts: The numbers, as `numbers` returns them, with `running` and `losses`.
+
+    Returns:
+        `state` (`good`, `note` or `warn`), `line` (all of it in one sentence), and `checks`: each with `state`, `title`, `told`
+        (what was found) and `meaning`.
+    """
+    makers = (
+        _recording, _losses, _ends, _launches, _early, _clock_check, _device_clock, _processes, _overhead, _coverage, _overlaps,
+    )  # fmt: skip
+    checks = [check for make in makers if (check := make(facts)) is not None]
+    warnings = [check for check in checks if check["state"] == WARN]
+    if facts["spans"] == 0 and not warnings:
+        return {"state": NOTE, "line": sentence("The trace is empty"), "checks": checks}
+    if facts["running"] and not warnings:
+        return {"state": NOTE, "line": sentence("Still being recorded"), "checks": checks}
+    if not warnings:
+        return {"state": GOOD, "line": sentence("Nothing is missing"), "checks": checks}
+    line = warnings[0]["told"]
+    if more := len(warnings) - 1:
+        line = sentence(
+            f"{line['text']}, {{}} more {'warning' if more == 1 else 'warnings'}", *line["values"], more
+        )
+    return {"state": WARN, "line": line, "checks": checks}
+
+
+def _check(state: str, title: str, finding: Sentence, meaning: Sentence | str = "") -> Check:
+    """One check."""
+    meaning = sentence(meaning) if isinstance(meaning, str) else meaning
+    return {"state": state, "title": title, "told": finding, "meaning": meaning}
+
+
+def _recording(facts: dict[str, Any]) -> Check:
+    count, several = facts["not_stopped"], facts["processes"]["count"]
+    if count == 0:
+        return _check(GOOD, "Recording", sentence("Stopped cleanly"))
+    if facts["running"]:
+        return _check(NOTE, "Recording", sentence("Still recording"), "Shown is what was recorded so far.")
+    if several > 1:
+        meaning = (
+            "They were killed, crashed, or were still running. The trace holds what they recorded until then."
+        )
+        return _check(
+            WARN, "Recording", sentence("{} of {} processes were not stopped", count, several), meaning
+        )
+    meaning = "The program ended without stop(), or runs on another machine. The trace holds what it recorded until then."
+    return _check(WARN, "Recording", sentence("The recording was not stopped"), meaning)
+
+
+def _losses(facts: dict[str, Any]) -> Check:
+    kinds, count = facts["losses"]["kinds"], facts["losses"]["count"]
+    if kinds == 0:
+        return _check(
+            GOOD, "Losses", sentence("Nothing was lost"), "No record was dropped, truncated or damaged."
+        )
+    of = (
+        sentence("{} losses of one kind", count)
+        if kinds == 1
+        else sentence("{} losses of {} kinds", count, kinds)
+    )
+    return _check(WARN, "Losses", of, "The table below lists what is missing, where, and why.")
+
+
+def _ends(facts: dict[str, Any]) -> Check | None:
+    spans, unfinished = facts["spans"], facts["unfinished"]
+    if spans == 0:
+        return None
+    if unfinished == 0:
+        return _check(GOOD, "Unfinished spans", sentence("All spans are finished"))
+    finding = sentence("{} of {} spans are unfinished", unfinished, spans)
+    return _check(
+        NOTE,
+        "Unfinished spans",
+        finding,
+        "They were still running when the recording ended, and are clipped there.",
+    )
+
+
+def _launches(facts: dict[str, Any]) -> Check | None:
+    found = facts["launches"]
+    if found is None:
+        return None
+    unused, values = "", cast("tuple[int, ...]", ())
+    if found["without_work"]:
+        unused = "{} of {} launches have no device work: it ran outside the recorded time, or there was none to do."
+        values = (found["without_work"], found["calls"])
+    lacking = found["work"] - found["tied"]
+    if lacking == 0:
+        finding = sentence("All {} kernels and copies are linked to their launch", found["work"])
+        return _check(GOOD, "Launches", finding, sentence(unused, *values))
+    state = WARN if lacking > found["work"] * 0.01 else NOTE
+    finding = sentence("{} of {} kernels and copies have no launch", lacking, found["work"])
+    why = "Their time is attributed to no operator, module or line: the launch came before the recording, or its record was lost. "
+    return _check(state, "Launches", finding, sentence(why + unused, *values))
+
+
+def _early(facts: dict[str, Any]) -> Check | None:
+    found = facts["launches"]
+    if found is None or found["tied"] == 0:
+        return None
+    if found["earliest_ns"] <= _ROUNDING_NS:
+        return _check(GOOD, "Host and device clocks", sentence("No kernel or copy starts before its launch"))
+    state = WARN if found["early"] > found["tied"] * 0.01 else NOTE
+    finding = sentence("{} of {} kernels and copies start before their launch", found["early"], found["tied"])
+    meaning = sentence(
+        "By up to {}: the clocks of host and device are off by at least that much.",
+        (found["earliest_ns"], "ns"),
+    )
+    return _check(state, "Host and device clocks", finding, meaning)
+
+
+def _clock_check(facts: dict[str, Any]) -> Check | None:
+    found = facts["clock"] or {}
+    if "readings" not in found:
+        return None
+    error = found.get("largest_error_ns", 0)
+    finding = (
+        sentence("Checked {} times, at most {} off", found["readings"], (error, "ns"))
+        if error
+        else sentence("Checked {} times, never off", found["readings"])
+    )
+    meaning = "The recorder's clock compared with the system's."
+    return _check(WARN if error > _MOST_CLOCK_ERROR_NS else GOOD, "Clock", finding, meaning)
+
+
+def _device_clock(facts: dict[str, Any]) -> Check | None:
+    found = facts["clock"] or {}
+    calls, astride = found.get("device_calls", 0), found.get("device_calls_astride", 0)
+    if calls == 0:
+        return None
+    meaning = sentence("Operators and runtime calls were timed by two clocks.")
+    if shift := found.get("device_shift_ns", 0):
+        meaning = sentence(f"{meaning['text']} Device times were shifted by {{}} to match.", (shift, "ns"))
+    if astride == 0:
+        return _check(
+            GOOD, "Device clock", sentence("All {} runtime calls lie within their operators", calls), meaning
+        )
+    finding = sentence("{} of {} runtime calls do not lie within their operators", astride, calls)
+    return _check(WARN if astride > calls * 0.01 else GOOD, "Device clock", finding, meaning)
+
+
+def _processes(facts: dict[str, Any]) -> Check | None:
+    found = facts["processes"]
+    if found["count"] < 2:
+        return None
+    if found["unknown_clocks"]:
+        finding = sentence(
+            "The clocks of {} of {} processes could not be aligned", found["unknown_clocks"], found["count"]
+        )
+        meaning = "They are shown as if they had started together: do not compare times across processes."
+        return _check(WARN, "Process clocks", finding, meaning)
+    error = found["largest_error_ns"]
+    finding = sentence("{} processes, at most {} off", found["count"], (error, "ns"))
+    meaning = (
+        "Events on two processes that are closer together than this may have happened in either order."
+        if error
+        else ""
+    )
+    return _check(NOTE if error > _MOST_PROCESS_ERROR_NS else GOOD, "Process clocks", finding, meaning)
+
+
+def _overhead(facts: dict[str, Any]) -> Check | None:
+    found = facts["overhead"]
+    if found["spans"] == 0:
+        return None
+    share = 100.0 * found["time_ns"] / found["duration_ns"] if found["duration_ns"] else 0.0
+    state = WARN if share > 5 else NOTE if share > 1 else GOOD
+    finding = sentence("The profiler itself took {}, {} of the trace", (found["time_ns"], "ns"), (share, "%"))
+    meaning = sentence(
+        "The profiler recorded {} overhead spans, in which the program waited.", found["spans"]
+    )
+    return _check(state, "Overhead", finding, meaning)
+
+
+def _coverage(facts: dict[str, Any]) -> Check | None:
+    share = facts["covered_percent"]
+    if share is None:
+        return None
+    finding = sentence("Covers {} of operator time", (share, "%"))
+    meaning = "" if share == 100 else "FLOPs and bytes leave out the rest; see the table flops_coverage."
+    return _check(NOTE if share < 80 else GOOD, "FLOPs coverage", finding, meaning)
+
+
+def _overlaps(facts: dict[str, Any]) -> Check | None:
+    if facts["overlapping"] == 0:
+        return None
+    finding = sentence("{} spans partly overlap others on their thread", facts["overlapping"])
+    meaning = "They are kept out of the tree and have no self time, so that no moment counts twice."
+    return _check(NOTE if facts["overlapping"] > facts["spans"] * 0.05 else GOOD, "Nesting", finding, meaning)
+
+
+# What is missing from every recording that goes on.
+UNTIL_STOPPED = (NOT_STOPPED, UNFINISHED_SPANS)
+# Calls that start work on a device: cudaLaunchKernel, hipModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync, hipMemsetAsync.
+_STARTS = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
+_CLOCK_FACTS = (
+    "readings", "largest_error_ns", "device_calls", "device_calls_astride", "device_shift_ns", "device_largest_astride_ns",
+)  # fmt: skip
+
+
+def health(trace: TraceData, *, running: bool) -> dict[str, Any]:
+    """Judge how far a trace can be trusted.
+
+    Args:
+        trace: The trace.
+        running: The process that writes it is still recording, so its unfinished end is no loss.
+
+    Returns:
+        The numbers (`spans`, `unfinished`, `launches`, `clock`, `processes`, `overhead`, `losses`), the verdict (`state`, `line`,
+        `checks`), and `recorded`: what the trace holds of all that can be recorded, and how to record the rest.
+    """
+    found = {
+        **trace.cached("health", lambda: numbers(trace)),
+        "running": running,
+        "losses": losses(trace, UNTIL_STOPPED if running else ()),
+    }
+    return {**found, **judged(found), "recorded": recorded(trace)}
+
+
+def losses(trace: TraceData, expected: tuple[str, ...]) -> dict[str, int]:
+    """How many kinds of losses there are besides those that are expected, and how many in all."""
+    table = trace.columns("losses")
+    lost = [count for code, count in zip(table["code"], table["count"], strict=True) if code not in expected]
+    return {"kinds": len(lost), "count": int(sum(lost))}
+
+
+def numbers(trace: TraceData) -> dict[str, Any]:
+    """The numbers by which one can judge how far the trace holds what happened; those that stay as they are."""
+    spans, processes = trace.columns("spans"), trace.columns("processes")
+    errors = processes["error_ns"]
+    return {
+        "not_stopped": trace.columns("losses")["code"].count(NOT_STOPPED)
+        or int(trace.info.get("complete") is False and len(processes) == 0),
+        "spans": len(spans),
+        "unfinished": int(((spans["flags"] & FLAG_UNFINISHED) != 0).sum()),
+        "overlapping": int((spans["lane"] > 0).sum()),
+        "launches": launches(trace),
+        "clock": _clock(trace.info.get("clock_checks")),
+        "processes": {
+            "count": max(1, len(processes)),
+            "unknown_clocks": int((errors < 0).sum()),
+            "largest_error_ns": int(errors.max(initial=0)),
+        },
+        "overhead": overhead(trace),
+        "covered_percent": covered_percent(trace) if len(trace.columns("shapes")) else None,
+    }
+
+
+def launches(trace: TraceData) -> dict[str, int] | None:
+    """How many pieces of a device's work are tied to the call that started them; None without devices.
+
+    `calls` are calls of the host that start work by their names; those `without_work` started none that is in the trace.
+    `early` pieces begin before their call does.
+    """
+    work = device_work(trace).rows
+    if len(work) == 0:
+        return None
+    spans, own = trace.columns("spans"), trace.columns("launches")
+    known = (own["host"] >= 0) & (own["device"] >= 0)
+    host, device = own["host"][known], own["device"][known]
+    is_work = np.zeros(len(spans), bool)
+    is_work[work] = True
+    tied, starting = np.zeros((2, len(spans)), bool)
+    tied[device] = True
+    starting[host] = True
+    kind = spans["kind"]
+    named = np.zeros(len(trace.strings), bool)
+    calls = np.flatnonzero(calls_runtime(kind))
+    for name in np.unique(spans["name"][calls]).tolist():
+        named[name] = _STARTS.search(trace.strings[name]) is not None
+    calls = calls[named[spans["name"][calls]]]
+    ahead_ns = (spans["start_ns"][host] - spans["start_ns"][device])[is_work[device]]
+    return {
+        "work": len(work),
+        "tied": int((tied & is_work).sum()),
+        "calls": len(calls),
+        "without_work": int((~starting[calls]).sum()),
+        "early": int((ahead_ns > 0).sum()),
+        "earliest_ns": max(0, int(ahead_ns.max(initial=0))),
+    }
+
+
+def overhead(trace: TraceData) -> dict[str, int]:
+    """How much time the profiler itself took, as its overhead spans say; moments on several threads count once."""
+    spans = trace.columns("spans")
+    rows = np.flatnonzero(spans["kind"] == SpanKind.OVERHEAD)
+    start = spans["start_ns"][rows]
+    return {
+        "spans": len(rows),
+        "time_ns": Intervals.of(start, start + spans["duration_ns"][rows]).total_ns,
+        "duration_ns": trace.duration_ns,
+    }
+
+
+def recorded(trace: TraceData) -> list[dict[str, Any]]:
+    """What a trace holds of all that can be recorded: rows, what it gives, how to record it, and whether it was turned on."""
+    kind = np.bincount(trace.column("spans", "kind"), minlength=len(SpanKind))
+    info = trace.info
+    rows = {
+        "operators": (int(kind[SpanKind.OPERATOR] + kind[SpanKind.BACKWARD]), None),
+        "steps": (len(trace.columns("steps")), None),
+        "devices": (len(device_work(trace).rows), None),
+        "shapes": (len(trace.columns("shapes")), info.get("record_shapes")),
+        "memory": (len(trace.columns("allocations")), memory_recorded(trace) or info.get("profile_memory")),
+        "stacks": (len(trace.columns("stacks")), info.get("with_stack")),
+        "modules": (len(trace.columns("modules")), info.get("with_modules")),
+        "python": (int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]), None),
+        "collectives": (
+            trace.cached("count of collectives", lambda: collectives(trace).num_rows),
+            None,
+        ),
+        "counters": (len(trace.columns("counters")), None),
+    }
+    return [
+        {
+            "title": RECORDED[what][0],
+            "gives": RECORDED[what][1],
+            "how": RECORDED[what][2],
+            "rows": count,
+            "asked": None if asked is None else bool(asked),
+        }
+        for what, (count, asked) in rows.items()
+    ]
+
+
+def _clock(checks: object) -> dict[str, int] | None:
+    """The numbers that checks of clocks found."""
+    if not isinstance(checks, dict):
+        return None
+    found = {name: checks[name] for name in _CLOCK_FACTS if type(checks.get(name)) is int}
+    return {name: value for name, value in found.items() if abs(value) < 2**53} or None
