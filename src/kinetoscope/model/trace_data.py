@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.assemble import assemble
+from kinetoscope.model.run_info import Metadata
 from kinetoscope.model.schema import STORED
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.assemble import Strings
     from kinetoscope.model.columns import Columns
+    from kinetoscope.model.run_info import RunInfo
 
     Parts = tuple[dict[str, dict[str, Any]], list[str], dict[str, Any], Path | None]
 
@@ -43,7 +45,7 @@ class TraceData:
         """Hold the parts; use `from_columns` to make a trace."""
         self._tables = tables
         self._strings = strings
-        self.info = info
+        self.info = Metadata(info) if type(info) is not Metadata else info
         self.path = path
         self._kept: dict[str, Any] = {}
         # That of the columns: they ask for what is cached, and what is cached asks for them.
@@ -151,6 +153,11 @@ class TraceData:
         return dict(self.info)
 
     @property
+    def run_info(self) -> RunInfo:
+        """The metadata as typed values: what a file does not state, or states in a form that makes no sense, is None or empty."""
+        return self.info.typed
+
+    @property
     def complete(self) -> bool:
         """Whether nothing is known to be missing; if not, `losses` says what."""
         return len(self.columns("losses")) == 0
@@ -169,8 +176,8 @@ class TraceData:
         """From the start of the trace to its end, in nanoseconds."""
         spans = self.columns("spans")
         last = int((spans["start_ns"] + spans["duration_ns"]).max()) if len(spans) else 0
-        stop_ns = self.info.get("stop_ns")
-        return max(last, stop_ns) if isinstance(stop_ns, int) else last
+        stop_ns = self.run_info.stop_ns
+        return last if stop_ns is None else max(last, stop_ns)
 
     def close(self) -> None:
         """Let go of the file and of all columns; columns already handed out stay valid. A second call does nothing."""

@@ -1,0 +1,340 @@
+"""What a trace states about its run: the metadata as users see them, and the same as typed values.
+
+A file may come from anywhere, so a key can be absent or hold anything. `RunInfo` is the one place that looks: a value
+that is absent or makes no sense is None, empty or False there, and nobody else checks types.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, SupportsIndex
+
+# Larger numbers of nanoseconds, bytes or the system are not meant, and would not fit into a column after a sum.
+_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class DeviceName:
+    """A processor or device of the machine, by torch's type of it and its index (-1 for the CPU)."""
+
+    type: str
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """A device as Kineto describes it: its index, its model and its memory."""
+
+    index: int
+    name: str
+    total_bytes: int | None
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """A process group of a distributed job, with the global ranks in it."""
+
+    name: str
+    ranks: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ClockChecks:
+    """How well clocks agreed; None where that was not checked.
+
+    Attributes:
+        readings: How often the recorder's clock was compared with the system's.
+        largest_error_ns: The largest difference of these.
+        device_calls: Calls of a device's runtime that were compared with the operators around them.
+        device_calls_astride: Those that do not lie within their operators.
+        device_shift_ns: By how much the device's times were moved.
+    """
+
+    readings: int | None = None
+    largest_error_ns: int | None = None
+    device_calls: int | None = None
+    device_calls_astride: int | None = None
+    device_shift_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The metadata of a run. Texts that are not stated are empty, numbers None, lists empty.
+
+    Attributes:
+        complete: False where the recording was never stopped.
+        engine: The engine that recorded.
+        trace_id: The id of the recorded cycle.
+        cycle_number: The number of the recorded cycle, counted over the session.
+        source: The name of the file that the trace was read from, where it has no path.
+        start_realtime_ns: The system's clock at the start of the trace, in nanoseconds since 1970.
+        start_monotonic_ns: The machine's monotonic clock at the start of the trace.
+        stop_ns: When the recording stopped, from the start of the trace.
+        boot_id: Which start of which machine the monotonic clock belongs to.
+        clock_checks: How well clocks agreed.
+        host: The name of the machine.
+        machine: Its architecture.
+        cpu_count: How many processors it has.
+        devices: Its processor and devices.
+        device_properties: Its devices as Kineto describes them.
+        float32_matmul_precision: torch's setting of that name.
+        torch_version: The version of torch.
+        python_version: The version of Python.
+        cuda_runtime_version: The version of CUDA, as one number.
+        cuda_driver_version: The version of its driver, as one number.
+        hip_runtime_version: The version of HIP, as one number.
+        nccl_version: The version of NCCL.
+        trainer: The trainer and its version.
+        profiler: Which profiler of a trainer recorded.
+        process: The process id.
+        process_name: What the process is called.
+        parent_process: The id of the process that started it.
+        recorded_parent: The id of the nearest ancestor that is in the trace.
+        ancestors: The ids of its ancestors, the nearest first.
+        began: How the process was started, in words.
+        ended: How the process ended, in words.
+        command_line: The arguments of the process, `argv`.
+        command_text: The command, where it is stated as one text.
+        program: The arguments of the program that the launcher ran.
+        program_ended: How that program ended, in words.
+        import_folders: Folders that torch leaves out of the names of files.
+        rank: The rank in a distributed job.
+        world_size: How many ranks the job has.
+        backend: The backend of its default process group.
+        process_groups: Its process groups.
+        record_shapes: Whether the session recorded shapes; None where that is not stated. So for the next ones.
+        profile_memory: Whether it recorded memory.
+        with_stack: Whether it recorded stacks.
+        with_modules: Whether it recorded modules.
+        with_flops: Whether it counted floating-point operations.
+        capture_overload_names: Whether names of overloads were recorded.
+        record_python_gc_info: Whether collections of garbage were recorded.
+        execution_trace: The file of the execution trace that was recorded at the same time.
+        not_recorded: What the file that the trace was read from does not have.
+        processes: The same of each process, for a trace that merges several.
+    """
+
+    complete: bool = True
+    engine: str = ""
+    trace_id: str = ""
+    cycle_number: int = 0
+    source: str = ""
+    start_realtime_ns: int | None = None
+    start_monotonic_ns: int | None = None
+    stop_ns: int | None = None
+    boot_id: str = ""
+    clock_checks: ClockChecks = ClockChecks()
+    host: str = ""
+    machine: str = ""
+    cpu_count: int | None = None
+    devices: tuple[DeviceName, ...] = ()
+    device_properties: tuple[DeviceProperties, ...] = ()
+    float32_matmul_precision: str = ""
+    torch_version: str = ""
+    python_version: str = ""
+    cuda_runtime_version: int | None = None
+    cuda_driver_version: int | None = None
+    hip_runtime_version: int | None = None
+    nccl_version: str = ""
+    trainer: str = ""
+    profiler: str = ""
+    process: int | None = None
+    process_name: str = ""
+    parent_process: int | None = None
+    recorded_parent: int | None = None
+    ancestors: tuple[int, ...] = ()
+    began: str = ""
+    ended: str = ""
+    command_line: tuple[str, ...] = ()
+    command_text: str = ""
+    program: tuple[str, ...] = ()
+    program_ended: str = ""
+    import_folders: tuple[str, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str = ""
+    process_groups: tuple[ProcessGroup, ...] = ()
+    record_shapes: bool | None = None
+    profile_memory: bool | None = None
+    with_stack: bool | None = None
+    with_modules: bool | None = None
+    with_flops: bool | None = None
+    capture_overload_names: bool | None = None
+    record_python_gc_info: bool | None = None
+    execution_trace: str = ""
+    not_recorded: frozenset[str] = frozenset()
+    processes: tuple[RunInfo, ...] = ()
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> RunInfo:
+        """Read metadata.
+
+        Args:
+            info: The metadata by key, as `Trace.info` has them.
+
+        Returns:
+            What they state, as far as it makes sense.
+        """
+        job, program = _mapping(info.get("distributedInfo")), _mapping(info.get("program"))
+        checks, command = _mapping(info.get("clock_checks")), info.get("command_line")
+        plain: dict[str, Any] = {
+            **{name: _text(info.get(name)) for name in _TEXTS},
+            **{name: _number(info.get(name)) for name in _NUMBERS},
+            **{name: _switch(info.get(name)) for name in _SWITCHES},
+        }
+        rank = _number(job["rank"] if "rank" in job else info.get("rank"))
+        return cls(
+            complete=info.get("complete") is not False,
+            cycle_number=_number(_mapping(info.get("cycle")).get("number")) or 0,
+            start_realtime_ns=_number(info.get("start_realtime_ns")) or None,
+            start_monotonic_ns=_number(info.get("start_monotonic_ns")),
+            stop_ns=_number(info.get("stop_ns")),
+            clock_checks=ClockChecks(**{name: _signed(checks.get(name)) for name in _CLOCK_CHECKS}),
+            host=_text(info.get("host")) or _text(info.get("host_name")),
+            devices=tuple(
+                DeviceName(_text(one.get("type")), one["index"], one["name"])
+                for one in _mappings(info.get("devices"))
+                if type(one.get("index")) is int and _text(one.get("name"))
+            ),
+            device_properties=tuple(
+                DeviceProperties(
+                    one["id"], _text(one.get("name")).strip(), _number(one.get("totalGlobalMem"))
+                )
+                for one in _mappings(info.get("deviceProperties"))
+                if type(one.get("id")) is int
+            ),
+            nccl_version=_text(job.get("nccl_version")),
+            ancestors=tuple(one for one in _list(info.get("ancestors")) if type(one) is int),
+            command_line=tuple(map(str, _list(command))),
+            command_text=_text(command),
+            program=tuple(map(str, _list(program.get("command")))),
+            program_ended=_text(program.get("ended")),
+            import_folders=tuple(one for one in _list(info.get("import_folders")) if isinstance(one, str)),
+            rank=rank if rank is not None and rank < 1 << 31 else None,
+            world_size=_number(job.get("world_size")) or None,
+            backend=_text(job.get("backend")),
+            process_groups=tuple(
+                ProcessGroup(_text(one.get("pg_name")), tuple(_list(one.get("ranks"))))
+                for one in _mappings(job.get("pg_config"))
+            ),
+            not_recorded=frozenset(one for one in _list(info.get("not_recorded")) if isinstance(one, str)),
+            processes=tuple(
+                cls.of(one if isinstance(one, Mapping) else {}) for one in _list(info.get("processes"))
+            ),
+            **plain,
+        )
+
+    @property
+    def command(self) -> str:
+        """The command line of the process as one would type it."""
+        return shlex.join(self.command_line) or self.command_text
+
+
+_CLOCK_CHECKS = tuple(ClockChecks.__dataclass_fields__)
+_SWITCHES = (
+    "record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops", "capture_overload_names",
+    "record_python_gc_info",
+)  # fmt: skip
+_TEXTS = (
+    "engine", "trace_id", "source", "boot_id", "machine", "float32_matmul_precision", "torch_version", "python_version",
+    "trainer", "profiler", "process_name", "began", "ended", "execution_trace",
+)  # fmt: skip
+_NUMBERS = (
+    "cpu_count", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "process", "parent_process",
+    "recorded_parent",
+)  # fmt: skip
+
+
+class Metadata(dict[str, Any]):
+    """The metadata of a trace: a dictionary of JSON values that users read and change, and the typed form of it.
+
+    Whoever changes a value inside of another one sets its key again, so that the typed form follows.
+    """
+
+    _typed: RunInfo | None = None
+
+    @property
+    def typed(self) -> RunInfo:
+        """What they state, read again only after a change of a key."""
+        if self._typed is None:
+            self._typed = RunInfo.of(self)
+        return self._typed
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._typed = None
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self._typed = None
+        super().__delitem__(key)
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    def update(self, *others: Any, **values: Any) -> None:
+        """Change and add keys, as of any dictionary."""
+        self._typed = None
+        super().update(*others, **values)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Add a key unless it is there, as of any dictionary."""
+        self._typed = None
+        return super().setdefault(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove a key, as of any dictionary."""
+        self._typed = None
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last key, as of any dictionary."""
+        self._typed = None
+        return super().popitem()
+
+    def clear(self) -> None:
+        """Remove all keys, as of any dictionary."""
+        self._typed = None
+        super().clear()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Pickle the values alone."""
+        return type(self), (dict(self),)
+
+
+def _text(value: object) -> str:
+    """A text with something in it, or an empty one."""
+    return value if isinstance(value, str) and value.strip() else ""
+
+
+def _number(value: object) -> int | None:
+    """A number from 0 on."""
+    return value if type(value) is int and 0 <= value < _LIMIT else None
+
+
+def _signed(value: object) -> int | None:
+    """A number."""
+    return value if type(value) is int and -_LIMIT < value < _LIMIT else None
+
+
+def _switch(value: object) -> bool | None:
+    """True or False, which files also write as 1 and 0."""
+    return bool(value) if isinstance(value, (bool, int)) else None
+
+
+def _list(value: object) -> list[Any]:
+    """A list."""
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """A mapping."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    """The mappings in a list."""
+    return [one for one in _list(value) if isinstance(one, Mapping)]
