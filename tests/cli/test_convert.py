@@ -133,18 +133,18 @@ def test_on_a_terminal_it_says_what_it_writes(call, path, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--window", "5"], "--window 5 is no window of time: write START:END, such as 1.5s:2s, 100ms: or :250us."),
-        (["--window", ":"], "is no window of time"),
-        (["--window", "1:2s"], "'1' is no time: write a number with its unit"),
-        (["--window", "1 year:"], "'1 year' is no time"),
+        (["--window", "5"], "--window 5 is not a time window: write START:END, such as 1.5s:2s, 100ms: or :250us."),
+        (["--window", ":"], "is not a time window"),
+        (["--window", "1:2s"], "'1' is not a time: write a number with a unit"),
+        (["--window", "1 year:"], "'1 year' is not a time"),
         (["--window", "2s:1s"], "--window 2s:1s ends before it starts"),
         (["--window", "5s:"], "starts at 5 s, but the trace is only"),
-        (["--steps", "2-"], "--steps 2-: '2-' is no number and no range: write them such as 2-4,7."),
-        (["--steps", "4-2"], "'4-2' is no number and no range"),
-        (["--steps", ""], "'' is no number"),
-        (["--steps", "0-99999999999"], "is no number and no range"),
+        (["--steps", "2-"], "--steps 2-: '2-' is neither a number nor a range: write numbers and ranges such as 2-4,7."),
+        (["--steps", "4-2"], "'4-2' is neither a number nor a range"),
+        (["--steps", ""], "'' is neither a number"),
+        (["--steps", "0-99999999999"], "is neither a number nor a range"),
         (["--steps", "8-12"], "the trace has no step 10-12; it has 0-9"),
-        (["--ranks", "0,x"], "--ranks 0,x: 'x' is no number"),
+        (["--ranks", "0,x"], "--ranks 0,x: 'x' is neither a number"),
         (["--ranks", "7"], "the trace has no rank 7; it has 0-1"),
         (["--device", "time"], "--device says what of devices belongs to a part: give --window or --steps too."),
         (["--table", "ops"], ".ktrace holds more than one table, so table='ops' cannot be chosen"),
@@ -175,7 +175,7 @@ def test_times_with_units(text, ns):
 
 @pytest.mark.parametrize("text", ["", "s", "1", "-1s", "1e3s", "1,5s", "nan", "٣s"])
 def test_what_is_no_time(text):
-    with pytest.raises(ArgumentError, match="is no time"):
+    with pytest.raises(ArgumentError, match="is not a time"):
         units.parse_duration(text)
 
 

@@ -48,7 +48,7 @@ def test_without_a_command_the_help_is_shown_and_it_is_an_error(call):
         (
             ["run", "--ring", "much", "x.py"],
             1,
-            "'much' is no size: write a number of bytes such as 64M, 64MiB or 2G.",
+            "'much' is not a size: write a number of bytes such as 64M, 64MiB or 2G.",
         ),
         (["run", "--steps", "5", "x.py"], 1, "--steps 5 is no range of steps"),
         (["run", "--steps", "5:5", "x.py"], 1, "--steps 5:5 is no range of steps"),

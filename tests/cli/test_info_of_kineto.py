@@ -46,7 +46,7 @@ def test_devices_ranks_and_versions_are_said_in_words(call, tmp_path):
     assert facts["Recorded"].endswith("process 100 (python3)")
     assert facts["Contents"].endswith("1 device stream, 1 launch, 1 kernel, 1 device copy or memset")
     assert facts["Complete"] == "yes, nothing was lost"
-    assert "(in full in the table `info`)" in " ".join(shown.stdout.split())
+    assert "(full value in the table `info`)" in " ".join(shown.stdout.split())
     assert "deviceProperties" not in shown.stdout
     assert "MI300X" in call("table", path, "info").stdout
 

@@ -61,7 +61,7 @@ def test_a_narrow_terminal_gets_the_columns_that_fit_and_is_told_the_others(call
     lines = shown.stdout.splitlines()
     assert all(len(line) <= 50 for line in lines)
     text = " ".join(lines)
-    assert "not shown for want of room:" in text
+    assert "columns that do not fit:" in text
     assert "device_self_ns" in text
     # What has no value anywhere takes no room.
     assert "flops" not in text

@@ -81,7 +81,7 @@ def test_time_on_a_device_has_a_column():
 def test_a_long_trace_shows_at_once(builder, monkeypatch):
     monkeypatch.setattr(page_module, "MOST_SPANS", 11)
     trace = builder.build()
-    assert "table(&quot;ops&quot;) adds it up" in trace_page(trace)
+    assert "table(&quot;ops&quot;) sums them by operator" in trace_page(trace)
     assert "aten::addmm" in trace_page(trace, whole=True)
 
 

@@ -93,7 +93,7 @@ def test_other_calls_name_what_is_wrong(tmp_path):
     with pytest.raises(ArgumentError, match="choose one of"):
         events.sorted_by("")
     for bad in (7, None, ""):
-        with pytest.raises(ArgumentError, match=f"path={bad!r} is not valid: need the name of a file"):
+        with pytest.raises(ArgumentError, match=f"path={bad!r} is not valid: need a file name"):
             events.export_chrome_trace(bad)
     assert list(tmp_path.iterdir()) == []
     events.export_chrome_trace(tmp_path / "trace")

@@ -1,1 +1,1 @@
-"""How times, bytes, tables and traces are printed, in a terminal and in a notebook."""
+"""Format times, bytes, tables and traces for terminals and notebooks."""

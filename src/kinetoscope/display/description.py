@@ -1,4 +1,4 @@
-"""What a trace is, in words: the one description behind `kinetoscope info`, `repr`, notebooks and the viewer's overview."""
+"""Describe a trace as text, for `kinetoscope info`, `repr`, notebooks and the viewer's overview."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Info = Mapping[str, Any]
 
 LONGEST = 2000
-"""A trace may hold text of any length; no description shows more characters of one."""
+"""The most characters of one text that a description shows; a trace may contain text of any length."""
 
 SWITCHES = {
     "record_shapes": "shapes",
@@ -36,15 +36,15 @@ SWITCHES = {
     "with_modules": "modules",
     "with_flops": "FLOPs",
 }
-"""What was recorded besides operators, by the keyword of `profile` that turns it on."""
+"""What is recorded besides operators, by the keyword of `profile` that turns it on."""
 
-# The name of a runtime, its key, and the divisors that give the major and the minor version.
+# The name of a runtime, its metadata key, and the divisors that give the major and minor version.
 _RUNTIMES = (
     ("CUDA", "cuda_runtime_version", 1000, 10),
     ("CUDA driver", "cuda_driver_version", 1000, 10),
     ("HIP", "hip_runtime_version", 10**7, 10**5),
 )
-# Metadata that `describe` puts into words; all other keys are listed as they are.
+# Metadata keys that `describe` formats; all other keys are listed as JSON.
 _DESCRIBED = {
     "boot_id", "clock_checks", "command_line", "complete", "cpu_count", "cuda_driver_version", "cuda_runtime_version",
     "deviceProperties", "devices", "distributedInfo", "engine", "float32_matmul_precision", "hip_driver_version",
@@ -63,8 +63,8 @@ class Fact:
     """One line of a description.
 
     Attributes:
-        label: What the text is about, such as `Host`.
-        text: The text; lists have a line for each entry.
+        label: The subject, such as `Host`.
+        text: The text; lists have one line per entry.
     """
 
     label: str
@@ -72,17 +72,17 @@ class Fact:
 
 
 def describe(trace: TraceData) -> list[Fact]:
-    """Describe a trace: whether it is complete, what ran, when, where, how it was recorded, what it holds, what was lost.
+    """Describe a trace: completeness, program, time, environment, contents and losses.
 
     Args:
         trace: The trace.
 
     Returns:
-        The facts in the order in which people read them; those that the trace does not state are left out.
+        The facts, most important first; those without a value are left out.
     """
     facts = [
         Fact("Complete", completeness(trace)),
-        Fact("Program", _joined_words(command_line(trace.info), ended(trace.info))),
+        Fact("Program", _with_parentheses(command_line(trace.info), ended(trace.info))),
         Fact("Recorded", _when(trace)),
         Fact("Processes", _process_lines(trace)),
         *environment(trace),
@@ -99,10 +99,10 @@ def environment(trace: TraceData) -> list[Fact]:
     """Describe where and how a trace was recorded: devices, ranks, host, versions, engine and options.
 
     Args:
-        trace: The trace; where it merges several processes, each different value is listed once.
+        trace: The trace; if it merges several processes, distinct values are listed once.
 
     Returns:
-        The facts that the trace states.
+        The facts that have a value.
     """
     every = [trace.info, *infos(trace)]
     facts = [
@@ -123,7 +123,7 @@ def environment(trace: TraceData) -> list[Fact]:
 
 
 def contents(trace: TraceData) -> list[str]:
-    """Count what a trace holds: spans, threads, steps and so on, kinds without any left out."""
+    """Count spans, threads, steps and so on; counts of zero are left out."""
     nouns: dict[str, tuple[str, str | None]] = {
         "spans": ("span", None),
         "threads": ("thread", None),
@@ -138,7 +138,7 @@ def contents(trace: TraceData) -> list[str]:
         "collectives": ("collective", None),
     }
     rows = {name: len(trace.columns(name)) for name in nouns}
-    # The stored table holds only the calls that describe themselves; there are others, and kernels without a call.
+    # The stored table has only calls with recorded arguments; the derived one also has other calls and lone kernels.
     rows["collectives"] = collectives(trace).num_rows
     if rows["streams"]:
         nouns |= {
@@ -159,7 +159,7 @@ def one_line(trace: TraceData) -> str:
 
 
 def main_counts(trace: TraceData) -> list[str]:
-    """Count spans and threads, and steps, allocations and frees where there are any."""
+    """Count spans and threads, and steps and allocations if there are any."""
     nouns: dict[str, tuple[str, str | None]] = {
         "spans": ("span", None),
         "threads": ("thread", None),
@@ -175,12 +175,12 @@ def main_counts(trace: TraceData) -> list[str]:
 
 
 def incomplete(trace: TraceData) -> str:
-    """Say what is missing from a trace in a few words; an empty text where nothing is."""
+    """Summarize what is missing from a trace; empty if nothing is."""
     return "" if trace.complete else _lost_in_short(trace) or completeness(trace).removeprefix("no: ")
 
 
 def rich_table(trace: TraceData) -> rich.table.Table:
-    """Make rich's table of a trace's main facts."""
+    """Return a rich table of a trace's main facts."""
     from rich.table import Table
     from rich.text import Text
 
@@ -196,22 +196,22 @@ def rich_table(trace: TraceData) -> rich.table.Table:
     ]
     for fact in facts:
         if fact.text:
-            # As Text, so that square brackets in a path are not taken for markup.
+            # As Text, because rich would parse square brackets in a path as markup.
             table.add_row(fact.label, Text(fact.text))
     return table
 
 
 def completeness(trace: TraceData) -> str:
-    """Say whether anything is missing from a trace."""
+    """Return whether a trace is complete, with the reason if it is not."""
     if trace.info.get("complete") is False and len(trace.columns("processes")) == 0:
         return "no: the recording was not stopped (the program was killed or is still running)"
     if trace.losses:
-        return "no: some events were lost, as listed under Lost"
+        return "no: some events were lost, see Lost"
     return "yes, nothing was lost"
 
 
 def lost(trace: TraceData) -> Counter[tuple[str, str]]:
-    """Count what was lost, by kind and reason, over all processes and threads."""
+    """Count losses by kind and reason, over all processes and threads."""
     found: Counter[tuple[str, str]] = Counter()
     for loss in trace.losses:
         found[loss["what"], loss["why"]] += loss["count"]
@@ -219,7 +219,7 @@ def lost(trace: TraceData) -> Counter[tuple[str, str]]:
 
 
 def peak_text(peak: DevicePeak) -> str:
-    """Say how much memory a device held at most, and how much of it the trace attributes."""
+    """Format the peak memory of a device, and how much of it is attributed."""
     text = f"{units.size(peak.bytes)} {'allocated ' if peak.counted else ''}on {peak.device}"
     if peak.reserved_bytes:
         text += f" ({units.size(peak.reserved_bytes)} reserved)"
@@ -231,7 +231,7 @@ def peak_text(peak: DevicePeak) -> str:
 
 
 def command_line(info: Info) -> str:
-    """Return the command line of the recorded program as one would type it; an empty text where it was not recorded."""
+    """Return the recorded program's command line, quoted for a shell; empty if it was not recorded."""
     program = info.get("program")
     if isinstance(program, dict) and isinstance(program.get("command"), list):
         return _cut(f"python {shlex.join(map(str, program['command']))}")
@@ -242,18 +242,18 @@ def command_line(info: Info) -> str:
 
 
 def ended(info: Info) -> str:
-    """Say how the program ended, such as `exit code 0`; an empty text where that was not recorded."""
+    """Return how the program ended, such as `exit code 0`; empty if that was not recorded."""
     program = info.get("program")
     return _text(program.get("ended")) if isinstance(program, dict) else ""
 
 
-def _joined_words(text: str, addition: str) -> str:
-    """A text with another one in parentheses, if there is one."""
+def _with_parentheses(text: str, addition: str) -> str:
+    """Append a text in parentheses if neither is empty."""
     return f"{text} ({addition})" if text and addition else text
 
 
 def _lost_in_short(trace: TraceData) -> str:
-    """What was lost, without the reasons."""
+    """Return the losses without their reasons."""
     counts: Counter[str] = Counter()
     for (what, _), count in lost(trace).items():
         counts[what] += count
@@ -261,7 +261,7 @@ def _lost_in_short(trace: TraceData) -> str:
 
 
 def _when(trace: TraceData) -> str:
-    """When it was recorded, for how long, and in which process."""
+    """Return when the trace was recorded, for how long, and in which process."""
     text = f"for {units.duration(trace.duration_ns)}"
     start_ns = trace.info.get("start_realtime_ns")
     if isinstance(start_ns, int) and start_ns > 0:
@@ -276,7 +276,7 @@ def _when(trace: TraceData) -> str:
 
 
 def _process_lines(trace: TraceData) -> str:
-    """The tree of processes, a line each, and how they ended."""
+    """Return the tree of processes, one line each."""
     lines = [
         f"{'  ' * row['depth']}{row['name']} ({row['pid']}"
         + (f", rank {row['rank']}" if row["rank"] >= 0 else "")
@@ -290,24 +290,26 @@ def _process_lines(trace: TraceData) -> str:
 
 
 def _clock(info: Info) -> str:
-    """How far the clock was off where it was checked."""
+    """Return how often the clock was checked, and its largest error."""
     checks = info.get("clock_checks")
     if not isinstance(checks, dict):
         return ""
     largest = units.duration(checks.get("largest_error_ns", 0))
-    return f"checked {units.count(checks.get('readings', 0), 'time')}, at most {largest} off"
+    return f"checked {units.count(checks.get('readings', 0), 'time')}, largest error {largest}"
 
 
 def _shortened(value: object) -> str:
-    """Metadata as JSON, or its beginning."""
+    """Return metadata as JSON, shortened if long."""
     text = json.dumps(value, ensure_ascii=False)
     return (
-        text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}... (in full in the table `info`)"
+        text
+        if len(text) <= _LONGEST_VALUE
+        else f"{text[:_LONGEST_VALUE]}... (full value in the table `info`)"
     )
 
 
 def _devices(info: Info) -> str:
-    """The devices of the machine, equal ones counted."""
+    """List the machine's devices; equal ones are counted."""
     stated = info.get("devices")
     stated = stated if isinstance(stated, list) and stated else info.get("deviceProperties")
     entries = stated if isinstance(stated, list) else []
@@ -317,11 +319,11 @@ def _devices(info: Info) -> str:
 
 
 def _ranks(every: list[Info]) -> str:
-    """Which ranks of how many the trace holds, how they communicate, and in how many process groups."""
+    """Return the ranks in the trace, the world size, the backend and the number of process groups."""
     found = sorted({number for info in every if (number := _rank(info)) is not None})
     if not found:
         return ""
-    sizes = [size for info in every if (size := _whole(_job(info).get("world_size"))) is not None]
+    sizes = [size for info in every if (size := _non_negative_int(_job(info).get("world_size"))) is not None]
     text = _numbers(found)
     if sizes:
         text += f" of {max(sizes)}"
@@ -337,48 +339,48 @@ def _ranks(every: list[Info]) -> str:
 
 
 def _numbers(numbers: list[int]) -> str:
-    """Ascending numbers, a gapless run of three or more as its ends."""
+    """Format ascending numbers; three or more consecutive ones as a range."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
     return _joined(map(str, numbers))
 
 
 def _machine(info: Info) -> str:
-    """The machine's architecture, and how many processors it has."""
-    processors = _whole(info.get("cpu_count"))
+    """Return the machine's architecture and number of processors."""
+    processors = _non_negative_int(info.get("cpu_count"))
     counted = "" if processors is None else units.count(processors, "processor")
     return ", ".join(part for part in (_text(info.get("machine")), counted) if part)
 
 
 def _runtime(key: str, major: int, minor: int) -> Callable[[Info], str]:
-    """Reads the version of a device's runtime, which is one number."""
+    """Return a function that decodes the version of a device's runtime from metadata."""
 
     def read(info: Info) -> str:
-        version = _whole(info.get(key))
+        version = _non_negative_int(info.get(key))
         return f"{version // major}.{version % major // minor}" if version and version >= major else ""
 
     return read
 
 
 def _rank(info: Info) -> int | None:
-    """The rank of a process."""
+    """Return the rank of a process."""
     job = _job(info)
-    return _whole(job.get("rank") if "rank" in job else info.get("rank"))
+    return _non_negative_int(job.get("rank") if "rank" in job else info.get("rank"))
 
 
 def _job(info: Info) -> Info:
-    """Metadata of the distributed job."""
+    """Return the metadata of the distributed job."""
     stated = info.get("distributedInfo")
     return stated if isinstance(stated, dict) else {}
 
 
 def _distinct(every: list[Info], read: Callable[[Info], str]) -> str:
-    """The values of all processes, each different one once."""
+    """Return the distinct values of all processes."""
     return _joined(dict.fromkeys(value for info in every if (value := read(info))))
 
 
 def _joined(values: Iterable[str]) -> str:
-    """Some values, and how many more there are."""
+    """Join the first values, and count the rest."""
     listed = list(values)
     more = len(listed) - _MOST_SHOWN
     if more > 0:
@@ -386,16 +388,16 @@ def _joined(values: Iterable[str]) -> str:
     return ", ".join(listed)
 
 
-def _whole(value: object) -> int | None:
-    """A whole number from 0 on; None for anything else that a file may hold."""
+def _non_negative_int(value: object) -> int | None:
+    """Return `value` if it is a non-negative integer, else None."""
     return value if type(value) is int and 0 <= value < 2**53 else None
 
 
 def _text(value: object) -> str:
-    """A text, or an empty one for anything else that a file may hold."""
+    """Return `value` if it is a non-empty string, else an empty one."""
     return _cut(value) if isinstance(value, str) and value.strip() else ""
 
 
 def _cut(text: str) -> str:
-    """A text of a length that can be shown, which can be written as UTF-8."""
+    """Shorten a text to what a description shows, as valid UTF-8."""
     return text[:LONGEST].encode(errors="replace").decode()

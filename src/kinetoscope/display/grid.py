@@ -1,4 +1,4 @@
-"""Arrow tables on a terminal and as CSV."""
+"""Print Arrow tables in a terminal and as CSV."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kinetoscope.display import units as units_module
 
 WIDEST_TEXT = 60
 _GAP = 2
-# Whole numbers that are neither ids nor sizes are easier to read in groups of three digits.
+# Columns of counts, printed with thousands separators.
 _COUNTS = frozenset({"blocks", "calls", "count", "operators", "spans", "total_operators"})
-# What a reader looks for first, where the order of a table is another.
+# The columns to print first, for tables whose own order is different.
 _LEADING = {
     "modules": (
         "path",
@@ -42,7 +42,7 @@ _LEADING = {
 
 
 def choose_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Keep the named columns, in that order.
+    """Return the named columns, in that order.
 
     Raises:
         ArgumentError: There is no such column.
@@ -51,7 +51,7 @@ def choose_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def put_first(table: pa.Table, name: str) -> pa.Table:
-    """Bring the columns that matter most in the table of this name to the front, and leave out those without a value."""
+    """Move the most important columns of a table to the front, and drop columns without values."""
     filled = [column for column in table.column_names if table.column(column).null_count < table.num_rows]
     leading = [column for column in _LEADING.get(name, ()) if column in filled]
     ordered = [*leading, *(column for column in filled if column not in leading)]
@@ -59,7 +59,7 @@ def put_first(table: pa.Table, name: str) -> pa.Table:
 
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
-    """Sort by one column: numbers from the largest down, text from A up, rows without a value last.
+    """Sort by one column: numbers descending, text ascending, nulls last.
 
     Raises:
         ArgumentError: There is no such column.
@@ -73,7 +73,7 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
 
 
 def print_csv(table: pa.Table) -> None:
-    """Write all rows on standard output as CSV, numbers as they are."""
+    """Write all rows to standard output as CSV, with unformatted numbers."""
     names = table.column_names
     if len(set(names)) < len(names):
         names = [f"{name}_{place}" for place, name in enumerate(names)]
@@ -84,14 +84,14 @@ def print_csv(table: pa.Table) -> None:
     pyarrow.csv.write_csv(plain, sys.stdout.buffer)
 
 
-def print_table(console: Console, table: pa.Table, limit: int, how_to_see_all: str) -> None:
-    """Print as many columns as there is room for, with units, and say what is not shown.
+def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> None:
+    """Print the columns that fit the console, with units, and list what is hidden.
 
     Args:
-        console: Where to.
-        table: What.
+        console: The console.
+        table: The table.
         limit: The most rows to print; 0 for all.
-        how_to_see_all: What to do to see the other columns.
+        hint: How the user can see the hidden columns.
     """
     rows = table.slice(0, limit) if limit else table
     columns = [_cells(field.name, rows.column(place)) for place, field in enumerate(rows.schema)]
@@ -121,24 +121,24 @@ def print_table(console: Console, table: pa.Table, limit: int, how_to_see_all: s
         notes.append("no rows")
     hidden = [name for place, name in enumerate(rows.column_names) if place not in shown]
     if hidden:
-        notes.append(f"not shown for want of room: {', '.join(hidden)} ({how_to_see_all})")
+        notes.append(f"columns that do not fit: {', '.join(hidden)} ({hint})")
     for note in notes:
         console.print(Text(note, style="dim"))
 
 
-def _fitting(widths: list[int], room: int) -> list[int]:
-    """Return the leading columns that fit, the first in any case."""
+def _fitting(widths: list[int], available: int) -> list[int]:
+    """Return the leading columns that fit, at least one."""
     shown: list[int] = []
     for place, width in enumerate(widths):
-        room -= width + (_GAP if shown else 0)
-        if room < 0 and shown:
+        available -= width + (_GAP if shown else 0)
+        if available < 0 and shown:
             break
         shown.append(place)
     return shown
 
 
 def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
-    """Write a column's values for people."""
+    """Format the values of a column."""
     values = column.to_pylist()
     if _is_number(column.type):
         values = [
@@ -156,7 +156,7 @@ def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    """Write one value."""
+    """Format one value."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -166,7 +166,7 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return units_module.number(value)
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    # Control characters would move the cursor, and half a surrogate pair cannot be written.
+    # Control characters would move the cursor, and lone surrogates cannot be encoded.
     return "".join(
         character
         if character.isprintable()
@@ -176,7 +176,7 @@ def _cell(value: object) -> str:
 
 
 def _column(table: pa.Table, name: str) -> str:
-    """Find a column by its name, with or without the unit."""
+    """Find a column by its name, with or without the unit suffix."""
     for candidate in (name, f"{name}_ns", f"{name}_bytes"):
         if candidate in table.column_names:
             return candidate
@@ -184,7 +184,7 @@ def _column(table: pa.Table, name: str) -> str:
 
 
 def _flat(column: pa.ChunkedArray) -> Any:
-    """Make a column one that CSV can hold."""
+    """Convert a column to a type that CSV supports."""
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if pa.types.is_nested(column.type):
@@ -195,10 +195,10 @@ def _flat(column: pa.ChunkedArray) -> Any:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Whether values of this type are numbers."""
+    """Return whether a type is numeric."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are text."""
+    """Return whether a type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

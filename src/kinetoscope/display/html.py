@@ -1,7 +1,7 @@
-"""HTML for notebooks: tables whose cells are text, whatever a name holds, in the colours of the page around them.
+"""HTML for notebooks: tables with escaped text, in the colors of the surrounding page.
 
-Notebooks are light or dark, and their pages say so in ways of their own. So nothing here has a colour of its own: text is
-that of the page, lines and bars are half transparent and show on either.
+Notebooks have light and dark themes and no common way to detect them. So nothing here sets a text color, and lines and bars
+are half transparent, to be visible on both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STYLE = (
     "</style>"
 )
 _BAR = "rgba(66,133,244,.35)"
-# Pages typeset what stands between dollar signs as a formula, unless a class says that it is text.
+# Without these classes, MathJax typesets text between dollar signs as a formula.
 _TEXT_ONLY = "tex2jax_ignore mathjax_ignore"
 
 
@@ -45,9 +45,9 @@ class Cell:
     """One cell of a table.
 
     Attributes:
-        text: What it says.
-        title: What it says when it is pointed at; the whole text where that had to be cut.
-        share: How far the bar behind it reaches, from 0 to 1.
+        text: The text.
+        title: The tooltip; by default the full text if `text` is shortened.
+        share: The length of the bar behind the text, from 0 to 1.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Cell:
     share: float = 0.0
 
     def html(self, *, left: bool) -> str:
-        """Write the cell."""
+        """Return the cell as HTML."""
         title = self.title or (self.text if len(self.text) > LONGEST else "")
         attributes = ' class="l"' if left else ""
         if title:
@@ -67,19 +67,19 @@ class Cell:
 
 
 def safe(text: str, longest: int = LONGEST) -> str:
-    """Write any text so that a page shows it as text: cut, without control characters, nothing in it taken for HTML."""
+    """Shorten and escape a text for HTML, without control characters."""
     if len(text) > longest:
         text = text[: longest - 1] + "…"
     return html.escape(printable(text))
 
 
 def page(*parts: str) -> str:
-    """Put parts together as one output of a notebook."""
+    """Join parts to one notebook output."""
     return f'<div class="kinetoscope {_TEXT_ONLY}">{STYLE}{"".join(parts)}</div>'
 
 
 def note(text: str, *, warns: bool = False) -> str:
-    """Write a line of text."""
+    """Return a line of text as HTML."""
     return f'<div class="{"w" if warns else "m"}">{safe(text, 1000)}</div>'
 
 
@@ -90,16 +90,13 @@ def table(
     left: Sequence[int] = (0,),
     caption: str = "",
 ) -> str:
-    """Write a table.
+    """Return a table as HTML.
 
     Args:
-        headings: The headings; the title of one explains its column.
+        headings: The headings; their titles explain the columns.
         rows: The rows.
-        left: The columns that are aligned to the left.
-        caption: What stands above it.
-
-    Returns:
-        HTML.
+        left: The indices of left-aligned columns.
+        caption: The caption above the table.
     """
     out = ['<div class="s"><table>', f"<caption>{safe(caption)}</caption>" if caption else "", "<thead><tr>"]
     for place, heading in enumerate(headings):
@@ -114,7 +111,7 @@ def table(
 
 
 def columns_chart(values: Sequence[float], title: str, *, most: int = 120, height: int = 28) -> str:
-    """Draw numbers as columns beside each other, in the colour of the text; of more than `most` the largest of each few."""
+    """Draw a bar chart in the text's color; more than `most` values are grouped, with the largest of each group shown."""
     top = max(values, default=0)
     if top <= 0:
         return ""
@@ -132,38 +129,36 @@ def columns_chart(values: Sequence[float], title: str, *, most: int = 120, heigh
     )
 
 
-# The Arrow tables of a trace as HTML: units said, exact numbers where they are pointed at.
-
 ROWS = 20
-_NAME = "name"
-# Columns without a unit whose numbers are names: nobody reads a process as 12,345.
-_NUMBERS_THAT_NAME = frozenset((
+_ID_UNIT = "name"
+# Columns of ids, which are shown without thousands separators unless they have a unit.
+_ID_COLUMNS = frozenset((
     "address", "correlation", "depth", "group_rank", "line", "node", "number", "parent", "parent_node", "peer", "process",
     "rank", "sequence", "step", "storage", "stream", "tensor", "thread", "worker",
 ))  # fmt: skip
 
 
 def table_html(found: pyarrow.Table) -> str | None:
-    """Return HTML of a table that `Trace.table` made; None for any other, which shows itself as it always did.
+    """Return a table of `Trace.table` as HTML with units; None for any other Arrow table, which keeps its own display.
 
     Args:
         found: An Arrow table.
 
     Returns:
-        Its first rows; the heading of each column explains it when it is pointed at.
+        The first rows, with exact numbers and the meaning of each column as tooltips.
     """
     own = found.schema.metadata or {}
     if b"table" not in own or b"row" not in own:
         return None
     units_of, headings, left = [], [], []
     for place, column in enumerate(found.schema):
-        said = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-        named = column.name in _NUMBERS_THAT_NAME and not said.get("unit")
-        units_of.append(_NAME if named else said.get("unit", ""))
-        headings.append(Cell(column.name, said.get("meaning", "")))
+        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+        is_id = column.name in _ID_COLUMNS and not metadata.get("unit")
+        units_of.append(_ID_UNIT if is_id else metadata.get("unit", ""))
+        headings.append(Cell(column.name, metadata.get("meaning", "")))
         if str(column.type).startswith(("string", "dictionary", "large_string")):
             left.append(place)
-    # Column by column, since nobody keeps a program from naming two alike.
+    # By position, because a program may give two columns the same name.
     columns = [column.to_pylist() for column in found.slice(0, ROWS).columns]
     rows = [
         [_cell(value, unit) for value, unit in zip(row, units_of, strict=True)]
@@ -178,12 +173,12 @@ def table_html(found: pyarrow.Table) -> str | None:
 
 
 def _cell(value: Any, unit: str) -> Cell:
-    """One value in its unit."""
+    """Format one value in its unit."""
     if value is None:
         return Cell("–")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Cell(str(value))
-    if unit == _NAME or unit.startswith("row of "):
+    if unit == _ID_UNIT or unit.startswith("row of "):
         return Cell(str(value))
     if unit == "ns":
         return Cell(units.duration(value), f"{value:,} ns")

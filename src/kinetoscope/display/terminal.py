@@ -1,4 +1,4 @@
-"""The terminal, or what stands in for it."""
+"""Consoles for any terminal, pipe or encoding."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Without a terminal nothing has to fit: a pipe gets whole lines.
+# Lines are not wrapped or cut for a pipe or file.
 UNLIMITED = 100_000
 
 
-# What an output says that can hold only few characters.
-_PLAIN = str.maketrans({
+# Replacements for output encodings without these characters.
+_ASCII = str.maketrans({
     "µ": "u", "–": "-", "—": "-", "…": "...", "×": "x", "✓": "ok", "✗": "no", "→": "->", "·": "*", "≤": "<=", "≥": ">=",
     "─": "-", "━": "-", "│": "|", "┃": "|", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "█": "#", "“": '"', "”": '"', "’": "'",
 })  # fmt: skip
-_REPLACING = "kinetoscope"
+_ERROR_HANDLER = "kinetoscope"
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """Spell what an encoding cannot hold in the characters that every one has."""
+def _transliterate(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding lacks by similar ASCII ones."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = error.object[error.start : error.end].translate(_PLAIN)
+    text = error.object[error.start : error.end].translate(_ASCII)
     return "".join(letter if letter.isascii() else "?" for letter in text), error.end
 
 
-codecs.register_error(_REPLACING, _replaced)
+codecs.register_error(_ERROR_HANDLER, _transliterate)
 
 
 def allow_any_text() -> None:
-    """Have standard output and error take any text, whatever their encoding is: `LC_ALL=C` may leave them ASCII."""
+    """Let standard output and error accept any text, even if their encoding is ASCII, as with `LC_ALL=C`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=_REPLACING)
+            stream.reconfigure(errors=_ERROR_HANDLER)
 
 
 class _AnyText:
-    """A stream of a program that is run, which stays as it is, and takes any text of ours."""
+    """Wrap a stream so that it accepts any text, without changing the stream, which belongs to the recorded program."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> Any:
-        """Write what the stream can hold of a text."""
+        """Write a text, with replacements for what the stream cannot encode."""
         encoding = getattr(self._stream, "encoding", None)
         if encoding:
-            text = text.encode(encoding, _REPLACING).decode(encoding)
+            text = text.encode(encoding, _ERROR_HANDLER).decode(encoding)
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the stream's."""
+        """Return an attribute of the stream."""
         return getattr(self._stream, name)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Make a console: as wide as the terminal, without colours where `NO_COLOR` is set or nobody would see them."""
+    """Return a rich console as wide as the terminal; without colors for `NO_COLOR`, pipes and files."""
     from rich.console import Console
 
-    # The stream of now: a program that is run may put another in its place.
+    # Looked up at each call, because the recorded program may replace sys.stdout and sys.stderr.
     stream: Any = _AnyText(sys.stderr if stderr else sys.stdout)
     made = Console(file=stream, highlight=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
@@ -71,7 +71,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_fact(printer: Console, label: str, value: str, label_width: int, style: str = "") -> None:
-    """Print a labelled fact, folded under itself where the terminal is narrow."""
+    """Print a labeled fact, with wrapped lines indented by `label_width`."""
     from rich.text import Text
 
     folded = Text(value, style=style).wrap(printer, max(20, printer.width - label_width))
@@ -81,7 +81,7 @@ def print_fact(printer: Console, label: str, value: str, label_width: int, style
 
 
 def complain(message: str) -> None:
-    """Print an error as one line."""
+    """Print an error message on one line of standard error."""
     allow_any_text()
     import click
 

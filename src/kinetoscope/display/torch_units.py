@@ -1,4 +1,4 @@
-"""Times, sizes and shares as the event table prints them."""
+"""Format times, sizes and shares as the tables of torch.profiler do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def time_text(time_us: float, unit: str | None = None) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size in the largest binary unit that leaves at least 1; whole bytes below a kilobyte."""
+    """Return a size in the largest binary unit that leaves at least 1; below 1 KB in bytes."""
     for power, unit in ((3, "GB"), (2, "MB"), (1, "KB")):
         if abs(size_bytes) >= 1024**power:
             return f"{size_bytes / 1024**power:.2f} {unit}"
@@ -24,11 +24,11 @@ def size_text(size_bytes: int) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """Return a share in percent; of nothing there are no shares."""
+    """Return `part` in percent of `whole`; `NaN` if `whole` is 0."""
     return f"{part * 100 / whole:.2f}%" if whole else "NaN"
 
 
 def flops_scale(smallest: int) -> tuple[str, float]:
-    """Return the largest decimal unit of FLOPs that leaves at least 1 of `smallest`, and how many it is."""
+    """Return the largest decimal unit of FLOPs that leaves at least 1 for `smallest`, and its size in FLOPs."""
     power = max(0, min(math.floor(math.log10(smallest) / 3), len(FLOPS_UNITS) - 1))
     return FLOPS_UNITS[power], 1000.0**power

@@ -1,4 +1,4 @@
-"""How a trace shows itself in a notebook: what it holds, and where the time went."""
+"""The HTML page of a trace in a notebook: its contents, and where the time went."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 ROWS = 10
-# Adding up more spans than this takes seconds, and a value that is shown in a notebook should show at once.
+# Summing more spans than this takes seconds, too long for displaying a value in a notebook.
 MOST_SPANS = 5_000_000
 
-# Where a session keeps its recording when nobody says where; that file goes with the trace.
+# The recording of a session without a path: a temporary file, deleted with the trace.
 _TEMPORARY = re.compile(r"kinetoscope-\d+-[^/]+/live\.recording$")
 
 
@@ -44,19 +44,19 @@ def trace_page(
 
     Args:
         trace: The trace.
-        rows: At most this many rows of each table.
-        whole: Show modules, source lines and the memory peak as well, and operators however many spans there are.
-        title: What stands above it all.
-        place_of: Returns what a person calls a source file; None: its name.
+        rows: The most rows of each table.
+        whole: Also show modules, source lines and the memory peak, and show operators even if there are many spans.
+        title: The title above the tables.
+        place_of: Returns the label of a source file; by default its name.
 
     Returns:
-        The HTML; names in it are text, whatever they hold.
+        The HTML, with all names escaped.
     """
     parts = [_facts(trace, title), _steps(trace), _processes(trace, rows)]
     if whole or len(trace.columns("spans")) <= MOST_SPANS:
         parts += [_operators(trace, rows), _ranges(trace, rows)]
     else:
-        parts.append(note('A long trace: table("ops") adds it up.'))
+        parts.append(note('This trace has many spans; table("ops") sums them by operator.'))
     if whole:
         parts += [
             _modules(trace, rows),
@@ -67,7 +67,7 @@ def trace_page(
 
 
 def _facts(trace: TraceData, title: str) -> str:
-    """What the trace holds, and what is missing in it."""
+    """Return the main counts, and what is missing."""
     parts = [units.duration(trace.duration_ns), *main_counts(trace)]
     if processes := len(trace.columns("processes")):
         parts.insert(1, units.count(processes, "process", "processes"))
@@ -80,18 +80,18 @@ def _facts(trace: TraceData, title: str) -> str:
 
 
 def _steps(trace: TraceData) -> str:
-    """How long each step took, as a picture."""
-    whose, of_first = steps_of_one(trace)
-    steps = trace.column("steps", "duration_ns")[of_first].tolist()
+    """Return a chart of the step times."""
+    process, rows = steps_of_one(trace)
+    steps = trace.column("steps", "duration_ns")[rows].tolist()
     if len(steps) < 2:
         return ""
-    said = f"{units.count(len(steps), 'step')}: {units.duration(min(steps))} to {units.duration(max(steps))}, median {units.duration(median(steps))}"
-    said += f" (of {whose})" if whose else ""
-    return f"<div>{columns_chart(steps, said)}</div>{note(said)}"
+    text = f"{units.count(len(steps), 'step')}: {units.duration(min(steps))} to {units.duration(max(steps))}, median {units.duration(median(steps))}"
+    text += f" (of {process})" if process else ""
+    return f"<div>{columns_chart(steps, text)}</div>{note(text)}"
 
 
 def _processes(trace: TraceData, rows: int) -> str:
-    """The processes of a trace of several, each below the one that started it: the first, and those that computed most."""
+    """Return a table of the first process and the busiest others, as a tree; empty for a trace of one process."""
     tree = process_tree(trace)
     if not tree:
         return ""
@@ -109,24 +109,24 @@ def _processes(trace: TraceData, rows: int) -> str:
         ]
         for at in sorted(largest[:rows])
     ]
-    headings = ["process", "number", "rank", "busy", "share", "of its time"]
+    headings = ["process", "PID", "rank", "busy", "share", "of"]
     return table(headings, body, caption="Processes") + _rest(len(tree), rows, "processes")
 
 
 def _whole_ns(places: dict[int, StepTime], row: dict[str, Any]) -> int:
-    """The step time of a process or, without steps, all that was recorded of it."""
+    """Return the step time of a process or, without steps, its recorded time."""
     place = places.get(row["row"])
     return row["duration_ns"] if place is None else place.duration_ns
 
 
 def _operators(trace: TraceData, rows: int) -> str:
-    """The operators that took most themselves, as shares of step time."""
+    """Return the operators with the most self time."""
     shares = host_shares(trace)
     found = operators_in(trace, shares)
     columns = ["name", "kind", "device_self_ns", "self_bytes"]
-    beside = {(row["name"], row["kind"]): row for row in ops(trace).select(columns).to_pylist()}
-    on_device = any(row["device_self_ns"] for row in beside.values())
-    with_memory = any(row["self_bytes"] is not None for row in beside.values())
+    by_operator = {(row["name"], row["kind"]): row for row in ops(trace).select(columns).to_pylist()}
+    on_device = any(row["device_self_ns"] for row in by_operator.values())
+    with_memory = any(row["self_bytes"] is not None for row in by_operator.values())
     headings = ["operator", "self", "share", "calls", "mean"]
     headings += ["device self"] * on_device + ["memory self"] * with_memory
     body: list[list[Cell | str]] = [
@@ -136,8 +136,8 @@ def _operators(trace: TraceData, rows: int) -> str:
             units.percent(row["self_ns"], shares.whole_ns),
             f"{row['count']:,}",
             _time(round(row["self_ns"] / row["count"])),
-            *([_time(beside[row["name"], row["kind"]]["device_self_ns"])] if on_device else []),
-            *([_bytes(beside[row["name"], row["kind"]]["self_bytes"])] if with_memory else []),
+            *([_time(by_operator[row["name"], row["kind"]]["device_self_ns"])] if on_device else []),
+            *([_bytes(by_operator[row["name"], row["kind"]]["self_bytes"])] if with_memory else []),
         ]
         for row in found[:rows]
     ]
@@ -146,7 +146,7 @@ def _operators(trace: TraceData, rows: int) -> str:
 
 
 def _ranges(trace: TraceData, rows: int) -> str:
-    """The ranges that took most, with all that ran in them."""
+    """Return the ranges with the most total time."""
     shares = host_shares(trace)
     found = ranges_in(trace, shares)
     body: list[list[Cell | str]] = [
@@ -164,12 +164,12 @@ def _ranges(trace: TraceData, rows: int) -> str:
 
 
 def _of(shares: HostShares) -> str:
-    """What shares are of."""
-    return "in shares of step time" if shares.in_steps else "in shares of the recorded time"
+    """Return what shares refer to."""
+    return "shares of step time" if shares.in_steps else "shares of the recorded time"
 
 
 def _modules(trace: TraceData, rows: int) -> str:
-    """The modules that took most, in the order of the tree."""
+    """Return the modules with the most total time, in tree order."""
     shares = host_shares(trace)
     found = modules_in(trace, shares)
     largest = sorted(range(len(found)), key=lambda place: (-found[place]["total_ns"], found[place]["depth"]))[
@@ -196,9 +196,9 @@ def _modules(trace: TraceData, rows: int) -> str:
 
 
 def _lines(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
-    """The source lines that took most, with their text where it can be read."""
+    """Return the source lines with the most self time, with their text if the file is readable."""
     shares = host_shares(trace)
-    # Lines that only called others are not where the time went.
+    # Lines without self time only called others.
     found = [row for row in lines_in(trace, shares) if row["self_ns"] > 0]
     body = [
         [
@@ -218,7 +218,7 @@ def _lines(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
 
 
 def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
-    """Who held the memory when most of it was in use."""
+    """Return the owners of the memory at its peak."""
     peaks = device_peaks(trace)
     if not peaks:
         return ""
@@ -239,11 +239,9 @@ def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
         ]
         for row in found.slice(0, rows).to_pylist()
     ]
-    caption = (
-        f"Memory at its peak on {top.device}: {units.size(top.bytes)} after {units.duration(top.time_ns)}"
-    )
+    caption = f"Peak memory on {top.device}: {units.size(top.bytes)} after {units.duration(top.time_ns)}"
     if top.attributed_bytes < top.bytes:
-        caption += f", of which at most {units.size(top.attributed_bytes)} is attributed"
+        caption += f", at most {units.size(top.attributed_bytes)} attributed"
     headings = ["operator", "category", "module", "line", "bytes", "blocks"]
     return table(headings, body, left=(0, 1, 2, 3), caption=caption) + _rest(
         found.num_rows, rows, "memory_peak"
@@ -251,29 +249,29 @@ def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
 
 
 def _short(line: str | None, place_of: Callable[[str], str]) -> str:
-    """A source line of `memory_peak` with what a person calls its file."""
+    """Shorten the file in a source line of `memory_peak`."""
     file, bracket, rest = (line or "").rpartition("(")
     number, closed, _ = rest.partition(")")
     return f"{place_of(file)}:{number}" if bracket and closed else line or ""
 
 
 def _source(path: str, line: int) -> str:
-    """The text of a line, where the file can be read; one that is named by a part of its path may be another's of that name."""
+    """Return the text of a source line, empty if unreadable; a relative path is not read, it may match another file."""
     if not os.path.isabs(path) and path not in linecache.cache:
         return ""
     try:
         return linecache.getline(path, line).strip()
-    except ValueError:  # a name that no file can have
+    except ValueError:  # not a valid file name
         return ""
 
 
 def _file_name(path: str) -> str:
-    """The last part of a path."""
+    """Return the last part of a path."""
     return PurePath(path.replace("\\", "/")).name
 
 
 def _time(time_ns: int | None, whole_ns: int = 0) -> Cell:
-    """A time, exact when pointed at, with a bar for its share of a whole."""
+    """Return a cell with a time, the exact time as tooltip, and a bar for its share."""
     if time_ns is None:
         return Cell("–")
     share = time_ns / whole_ns if whole_ns > 0 else 0.0
@@ -281,10 +279,10 @@ def _time(time_ns: int | None, whole_ns: int = 0) -> Cell:
 
 
 def _bytes(size: int | None) -> Cell:
-    """A size, exact when pointed at."""
+    """Return a cell with a size, and the exact size as tooltip."""
     return Cell(units.size(size), f"{size:,} bytes") if size else Cell("–")
 
 
 def _rest(have: int, shown: int, name: str) -> str:
-    """Where the rows are that are not shown."""
+    """Return a note about rows that are not shown."""
     return note(f'table("{name}") has {have - shown:,} more') if have > shown else ""

@@ -1,6 +1,6 @@
-"""Times, bytes, counts and shares as people read and write them: the one place that formats them.
+"""Format and parse times, bytes, counts and shares, in one way everywhere.
 
-Tables that stand in for torch's have torch's own format, which is in `kinetoscope.display.torch_units`.
+Only the tables that replace torch's use torch's format, from `kinetoscope.display.torch_units`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _LONGEST_RANGE = 10_000_000
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
-# Times from here on are written in minutes and hours.
+# Times from here on are shown in minutes and hours.
 _CLOCK_NS = 100e9
 _BYTES = tuple((2.0**power, unit) for power, unit in (
     (60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B"),
@@ -27,10 +27,10 @@ _BYTES = tuple((2.0**power, unit) for power, unit in (
 _COUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _POWERS = " KMGT"
 _NONE = "–"
-# Enough digits for any float.
+# Enough digits for any finite float.
 _EXACT = Context(prec=400)
 
-# `size` for pages that stand alone; the viewer's page has its own in web/src/units.ts. All are tested with the same values.
+# `size` for self-contained pages. The viewer has its own in web/src/units.ts; all are tested with the same values.
 SIZE_SCRIPT = """  function size(bytes) {
     var units = UNITS, at = 0;
     while (at < units.length - 1 && Math.abs(bytes) < units[at][0] * 0.9995) at++;
@@ -41,7 +41,7 @@ SIZE_SCRIPT = """  function size(bytes) {
 
 
 def duration(ns: float) -> str:
-    """Write a time with three digits: `1.23 s`, `45.6 ms`, `789 µs`, `12 ns`; from 100 s on `1 min 40 s`."""
+    """Format a time with three digits: `1.23 s`, `45.6 ms`, `789 µs`, `12 ns`; from 100 s on `1 min 40 s`."""
     if abs(ns) < _CLOCK_NS or not math.isfinite(ns):
         return _in_units(ns, _TIMES, "ns")
     seconds = math.floor(abs(ns) / 1e9 + 0.5)
@@ -51,29 +51,29 @@ def duration(ns: float) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """Write a number of bytes with three digits: `1.23 GiB`, `45.6 MiB`, `789 B`; 1 KiB is 1024 bytes."""
+    """Format a number of bytes with three digits: `1.23 GiB`, `45.6 MiB`, `789 B`; 1 KiB is 1024 bytes."""
     return _in_units(count_bytes, _BYTES, "B")
 
 
 def operations(flops: float) -> str:
-    """Write a number of floating-point operations with three digits: `1.23 TFLOP`, `45.6 GFLOP`, `789 FLOP`."""
+    """Format a number of floating-point operations with three digits: `1.23 TFLOP`, `45.6 GFLOP`, `789 FLOP`."""
     return _in_units(flops, _COUNTS, "", "FLOP")
 
 
 def number(value: float) -> str:
-    """Write a number without a unit: `1,234,567`, and four digits of one that is not whole."""
+    """Format a number without a unit: integers as `1,234,567`, others with four digits."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
 def count(amount: int, noun: str, plural: str | None = None) -> str:
-    """Write how many there are of something: `1 step`, `1,234 steps`."""
+    """Format a count with its noun: `1 step`, `1,234 steps`."""
     return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
 
 
 def percent(part: float, whole: float = 100.0) -> str:
-    """Write a share of a whole, by default of 100: `28.7 %`, `<0.1 %`, or a dash where there is no whole."""
+    """Format a share of `whole`, by default of 100: `28.7 %`, `<0.1 %`, or a dash if `whole` is 0."""
     if whole <= 0 or not math.isfinite(part):
         return _NONE
     share = 100.0 * float(part) / float(whole)
@@ -83,10 +83,10 @@ def percent(part: float, whole: float = 100.0) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes such as `64MB` or `64MiB`; `64M` and `64MB` are 64,000,000 bytes, `64MiB` is 64 * 1024 * 1024.
+    """Parse a number of bytes: `64M` and `64MB` are 64,000,000 bytes, `64MiB` is 64 * 1024 * 1024.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: `text` is not a size above 0.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", text.strip(), re.IGNORECASE | re.ASCII)
     base = 1024 if found and found[3] else 1000
@@ -94,35 +94,35 @@ def parse_size(text: str) -> int:
         found is None
         or (amount := int(float(found[1]) * base ** _POWERS.index((found[2] or " ").upper()))) <= 0
     ):
-        raise ArgumentError(f"{text!r} is no size: write a number of bytes such as 64M, 64MiB or 2G.")
+        raise ArgumentError(f"{text!r} is not a size: write a number of bytes such as 64M, 64MiB or 2G.")
     return amount
 
 
 def parse_duration(text: str) -> int:
-    """Read a time such as `1.5s`, `100 ms`, `250us` or `80ns` as nanoseconds; 0 needs no unit.
+    """Parse a time such as `1.5s`, `100 ms`, `250us` or `80ns` to nanoseconds; 0 needs no unit.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: `text` is not a time.
     """
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|µs|μs|ms|s|min|h)?", text.strip(), re.ASCII)
     if found is None or (found[2] is None and float(found[1]) != 0):
         raise ArgumentError(
-            f"{text!r} is no time: write a number with its unit, such as 1.5s, 100ms, 250us, 80ns or 2min."
+            f"{text!r} is not a time: write a number with a unit, such as 1.5s, 100ms, 250us, 80ns or 2min."
         )
-    # In whole numbers: a float has no room for the nanoseconds of a long run.
+    # Exact, because a float cannot represent each nanosecond of a long run.
     return round(Fraction(found[1].rstrip(".")) * _NANOSECONDS.get(found[2] or "ns", 1000))
 
 
 def parse_window(text: str) -> tuple[int, int | None]:
-    """Read a window of time such as `1.5s:2s`, `100ms:` or `:250us` as nanoseconds; None is the end of the trace.
+    """Parse a time window such as `1.5s:2s`, `100ms:` or `:250us` to nanoseconds; None is the end of the trace.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: `text` is not a time window, or it ends before it starts.
     """
     start, colon, end = text.partition(":")
     if not colon or not (start.strip() or end.strip()):
         raise ArgumentError(
-            f"--window {text} is no window of time: write START:END, such as 1.5s:2s, 100ms: or :250us."
+            f"--window {text} is not a time window: write START:END, such as 1.5s:2s, 100ms: or :250us."
         )
     start_ns = parse_duration(start) if start.strip() else 0
     end_ns = parse_duration(end) if end.strip() else None
@@ -134,10 +134,10 @@ def parse_window(text: str) -> tuple[int, int | None]:
 
 
 def parse_numbers(option: str, text: str) -> list[int]:
-    """Read numbers and ranges of them such as `2-4,7`; the last number of a range is among them.
+    """Parse numbers and inclusive ranges such as `2-4,7` to a sorted list.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: A part is neither a number nor a range.
     """
     numbers: set[int] = set()
     for part in text.split(","):
@@ -145,14 +145,14 @@ def parse_numbers(option: str, text: str) -> list[int]:
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
         if last < first or last - first > _LONGEST_RANGE:
             raise ArgumentError(
-                f"{option} {text}: {part.strip()!r} is no number and no range: write them such as 2-4,7."
+                f"{option} {text}: {part.strip()!r} is neither a number nor a range: write numbers and ranges such as 2-4,7."
             )
         numbers.update(range(first, last + 1))
     return sorted(numbers)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values as a row of bars from zero up, at most `width` of them; each bar is the largest of its neighbours."""
+    """Draw values as at most `width` bars that start at zero; a bar shows the largest of its values."""
     if not values or width <= 0:
         return ""
     bars = min(len(values), width)
@@ -165,7 +165,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def _in_units(value: float, units: Sequence[tuple[float, str]], last: str, after: str = "") -> str:
-    """Write a value in the largest of some units that it reaches; in the last one, if in none."""
+    """Format a value in the largest unit that it reaches, else in `last`."""
     if not math.isfinite(value):
         return _NONE
     # 999.96 µs reads as 1.00 ms.
@@ -174,12 +174,12 @@ def _in_units(value: float, units: Sequence[tuple[float, str]], last: str, after
 
 
 def _three_digits(value: float) -> str:
-    """Write a number with three significant digits, never in powers of ten; a whole one has no decimals."""
+    """Format a number with three significant digits, without an exponent; integers without decimals."""
     large = abs(value)
     return _rounded(value, 0 if large >= 99.95 or value.is_integer() else 1 if large >= 9.995 else 2)
 
 
 def _rounded(value: float, decimals: int) -> str:
-    """Write a number with so many decimals. Halves are rounded away from zero, as in the viewer's page."""
+    """Format a number with `decimals` decimals, rounding half away from zero as the viewer does."""
     step = Decimal(1).scaleb(-decimals)
     return f"{Decimal(value).quantize(step, ROUND_HALF_UP, _EXACT):f}"
