@@ -44,7 +44,7 @@ def test_the_whole_page_has_modules_lines_and_the_peak(builder):
     assert "Recorded: " in shown
     assert "  fc" in shown
     assert "&lt;model.py&gt;:7" in shown
-    assert "Memory at its peak on cpu: 8 KiB after 30.3 µs" in shown
+    assert "Peak memory on cpu: 8 KiB after 30.3 µs" in shown
     assert 'title="8,192 bytes"' in shown
 
 
