@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.integrations.pytest.limits import MARKER, Limits, limits_of
+from kinetoscope.compare.limits import Limits
+from kinetoscope.integrations.pytest.marker import MARKER, limits_of
 
 if TYPE_CHECKING:
-    from kinetoscope.integrations.pytest.verdict import Recording
+    from kinetoscope.integrations.pytest.recording import Recording
 
 KEEP = ("failed", "all", "none")
 FIXTURE = "kinetoscope_trace"
@@ -136,7 +137,7 @@ def _prepare(item: pytest.Item, marks: list[pytest.Mark]) -> None:
         limits = _limits(marks)
     except KinetoscopeError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    from kinetoscope.integrations.pytest.verdict import Recording
+    from kinetoscope.integrations.pytest.recording import Recording
 
     item.stash[_LIMITS] = limits
     item.stash[_RECORDING] = Recording(limits.settings)
@@ -157,7 +158,7 @@ def _refused(said: str, items: list[pytest.Item]) -> str:
 
 def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
     """Return what exceeded which limit and where, or an empty text; what was measured goes into the test's report."""
-    from kinetoscope.integrations.pytest.verdict import judge
+    from kinetoscope.compare.verdict import judge
 
     try:
         recording.end()

@@ -6,7 +6,7 @@ nothing but pytest and this package's names, and where pytest is too old for the
 
 import pytest
 
-from kinetoscope.integrations.pytest.limits import MARKER
+from kinetoscope.integrations.pytest.marker import MARKER
 
 OLDEST = (8, 0)
 

@@ -1,24 +1,16 @@
-"""What a test may be limited to, and what its marker says of it. Loaded in every run of pytest: nothing heavy here."""
+"""What the marker `kinetoscope` of a test says. Loaded in every run of pytest, so it imports nothing heavy."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.compare.limits import LIMITS, WARMUP, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Limit -> what the number counts.
-LIMITS = {
-    "max_step_ms": "milliseconds that a step takes",
-    "max_operators": "operators and backward functions, inner ones included",
-    "max_allocations": "allocations of memory",
-    "max_peak_bytes": "bytes of memory held at once on a device",
-    "max_kernels": "kernels on devices",
-}
 _OF_MEMORY = ("max_allocations", "max_peak_bytes")
 _FRACTIONS = ("max_step_ms",)
 
@@ -32,28 +24,11 @@ SETTINGS = {
     "module_spans": False,
     "python_calls": False,
 }
-WARMUP = "warmup_steps"
-
 MARKER = (
     f"kinetoscope({', '.join(f'{name}=None' for name in LIMITS)}, {WARMUP}=0, "
     f"{', '.join(f'{name}={value}' for name, value in SETTINGS.items())}): "
     "record this test, and fail it when it does more than a limit allows"
 )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the markers of one test say together.
-
-    Attributes:
-        allowed: The limits that are set.
-        warmup_steps: How many of the first steps `max_step_ms` does not look at.
-        settings: What is recorded.
-    """
-
-    allowed: Mapping[str, float]
-    warmup_steps: int
-    settings: Mapping[str, bool]
 
 
 def limits_of(marks: Sequence[Mapping[str, Any]], positional: Sequence[Sequence[Any]] = ()) -> Limits:

@@ -3,8 +3,8 @@
 import pytest
 
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.integrations.pytest.limits import limits_of
-from kinetoscope.integrations.pytest.verdict import MOST_PLACES, judge
+from kinetoscope.compare.verdict import MOST_PLACES, judge
+from kinetoscope.integrations.pytest.marker import limits_of
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
 

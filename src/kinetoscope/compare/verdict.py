@@ -1,153 +1,34 @@
-"""Whether a test kept to its limits and, where not, which operator, module and source line did how much."""
+"""Whether a run stayed within its limits and, where not, which operators, modules and source lines exceeded them."""
 
 from __future__ import annotations
 
 import os
-import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
+from kinetoscope.compare.limits import WARMUP
 from kinetoscope.display import units
-from kinetoscope.integrations.pytest.limits import WARMUP
 from kinetoscope.model.hierarchy import host_spans
 from kinetoscope.model.schema import DeviceType, SpanKind
-from kinetoscope.model.steps import MARK, OPTIMIZER
+from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.strings import printable
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.peak import asking, through
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from kinetoscope.collect import profile
-    from kinetoscope.integrations.pytest.limits import Limits
-    from kinetoscope.trace import Trace
+    from kinetoscope.compare.limits import Limits
+    from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.intp]
-
-
-# The recording of one test, and what the fixture hands out.
-
-
-class Recording:
-    """What one test did, as a trace that ends when it is first looked at.
-
-    Whatever a `kinetoscope.Trace` has, this has too: `kinetoscope_trace.table("ops")` ends the recording and reads it.
-    What the test does after that is not recorded, and no limit counts it.
-    """
-
-    def __init__(self, settings: Mapping[str, bool], clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        """Prepare a recording; it begins with `begin`."""
-        self._settings = settings
-        self._clock = clock
-        self._began_ns = self._ended_ns = 0
-        self._session: profile | None = None
-        self._trace: Trace | None = None
-        self._block = False
-        self._next_step = 0
-
-    def begin(self) -> None:
-        """Start to record.
-
-        Raises:
-            MissingDependencyError: There is no torch.
-            RecorderError: Nothing can be recorded here.
-            StateError: Something else is recording in this process.
-        """
-        session = kinetoscope.profile(**self._settings, oom_report=False)  # type: ignore[arg-type]
-        session.start()
-        self._session = session
-        self._began_ns = self._ended_ns = self._clock()
-
-    def end(self) -> None:
-        """Stop to record, if that was not done before."""
-        session, self._session = self._session, None
-        if session is not None:
-            self._ended_ns = self._clock()
-            session.stop()
-            self._trace = session.trace
-
-    def discard(self) -> None:
-        """Stop without a trace, and let go of one that is there."""
-        session, self._session = self._session, None
-        trace, self._trace = self._trace, None
-        if session is not None:
-            session.stop()
-        if trace is not None:
-            trace.close()
-
-    @property
-    def ran_ns(self) -> int:
-        """How long the test ran while it was recorded; starting and ending the recording is not part of that."""
-        return self._ended_ns - self._began_ns
-
-    @property
-    def trace(self) -> Trace:
-        """The trace itself; the recording ends with the first look at it.
-
-        Raises:
-            StateError: The test is not being run, or the recorded block has not ended.
-        """
-        if self._block and self._session is not None:
-            raise StateError(
-                "kinetoscope_trace is looked at inside its own `with` block: leave the block first"
-            )
-        self.end()
-        if self._trace is None:
-            raise StateError(
-                "there is no trace of this test: it is recorded while its own function runs, and only if that names"
-                " kinetoscope_trace among its arguments"
-            )
-        return self._trace
-
-    def __enter__(self) -> Self:
-        """Begin anew, so that only this block is in the trace.
-
-        Raises:
-            StateError: There was such a block before, or the trace was looked at.
-        """
-        if self._trace is not None or self._block:
-            raise StateError("a test has one trace: it was recorded already when this `with` block began")
-        self.discard()
-        self._next_step = 0
-        self.begin()
-        self._block = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the recording."""
-        self.end()
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Mark what runs in a `with` block as one step of training; steps are numbered from 0."""
-        number, self._next_step = self._next_step, self._next_step + 1
-        with kinetoscope.record_function(f"{MARK}{number}"):
-            yield
-
-    def __getattr__(self, name: str) -> Any:
-        """Find everything else in the trace."""
-        if name.startswith("__"):
-            raise AttributeError(f"the trace of a test has no attribute {name!r}")
-        return getattr(self.trace, name)
-
-    def __repr__(self) -> str:
-        """Say how far it is."""
-        if self._session is not None:
-            return "<kinetoscope_trace: recording>"
-        return f"<kinetoscope_trace: {self._trace!r}>"
 
 
 MOST_PLACES = 6
@@ -179,7 +60,7 @@ class _Measured:
     where: Callable[[], list[str]]
 
 
-def judge(trace: Trace, limits: Limits, ran_ns: int) -> Verdict:
+def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
     """Measure what is limited.
 
     Args:
@@ -209,18 +90,18 @@ def judge(trace: Trace, limits: Limits, ran_ns: int) -> Verdict:
 # ---------------------------------------------------------------------------------------------------------- measures
 
 
-def _operators(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+def _operators(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """How many operators ran."""
     spans = trace.columns("spans")
     return _counted(trace, np.flatnonzero(np.isin(spans["kind"], _COUNTED)), "operator")
 
 
-def _kernels(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+def _kernels(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """How many kernels ran on devices."""
     return _counted(trace, np.flatnonzero(trace.column("spans", "kind") == SpanKind.KERNEL), "kernel")
 
 
-def _counted(trace: Trace, rows: Rows, noun: str) -> _Measured:
+def _counted(trace: TraceData, rows: Rows, noun: str) -> _Measured:
     """How many spans there are at some rows."""
     spans = trace.columns("spans")
     ones = np.ones(len(rows), dtype=np.int64)
@@ -231,7 +112,7 @@ def _counted(trace: Trace, rows: Rows, noun: str) -> _Measured:
     )
 
 
-def _step_ms(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """How long the longest step took; without any step, everything recorded is one."""
     own = trace.columns("steps")
     first = limits.warmup_steps
@@ -282,7 +163,7 @@ def _step_ms(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
     return _Measured(took_ns / 1e6, sentence, where)
 
 
-def _allocations(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """How many blocks of memory were asked for, on the host and on all devices."""
     blocks = trace.columns("allocations")
     rows = np.flatnonzero(blocks["bytes"] > 0)
@@ -301,7 +182,7 @@ def _allocations(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
     )
 
 
-def _peak_bytes(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
+def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """The most memory that blocks allocated while recording held at once, on the device on which that was most."""
     blocks = trace.columns("allocations")
     devices = blocks["device_type"].astype(np.int32) * 256 + blocks["device_index"] + 1
@@ -332,7 +213,7 @@ def _peak_bytes(trace: Trace, limits: Limits, whole_ns: int) -> _Measured:
     return _Measured(best, sentence, where)
 
 
-_MEASURES: dict[str, Callable[[Trace, Limits, int], _Measured]] = {
+_MEASURES: dict[str, Callable[[TraceData, Limits, int], _Measured]] = {
     "max_step_ms": _step_ms,
     "max_operators": _operators,
     "max_allocations": _allocations,
@@ -344,7 +225,7 @@ _MEASURES: dict[str, Callable[[Trace, Limits, int], _Measured]] = {
 
 
 def _memory_places(
-    trace: Trace,
+    trace: TraceData,
     values: NDArray[np.int64],
     rows: Rows,
     headings: tuple[str, str],
@@ -365,7 +246,7 @@ def _memory_places(
 
 
 def _places(
-    trace: Trace,
+    trace: TraceData,
     values: NDArray[np.int64],
     names: NDArray[np.int32],
     spans: NDArray[Any],
@@ -403,13 +284,13 @@ def _places(
     return out
 
 
-def _launching(trace: Trace, spans: NDArray[np.int32]) -> NDArray[np.int32]:
+def _launching(trace: TraceData, spans: NDArray[np.int32]) -> NDArray[np.int32]:
     """For work of a device the operator of the host that started it, whose module and line tell where; else the span."""
     found = starters(trace).operator[spans]
     return np.where(found >= 0, found, spans).astype(np.int32)
 
 
-def _line(trace: Trace, frame: int) -> str:
+def _line(trace: TraceData, frame: int) -> str:
     """A source line as terminals make a link of it."""
     if frame < 0:
         return "-"

@@ -1,0 +1,1 @@
+"""Two runs, or a run and its limits: what differs, by how much, and whether that fails a build."""

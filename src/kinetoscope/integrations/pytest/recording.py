@@ -1,0 +1,129 @@
+"""The recording of one test, which the fixture `kinetoscope_trace` hands out."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import kinetoscope
+from kinetoscope._errors import StateError
+from kinetoscope.model.steps import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    from kinetoscope.collect import profile
+    from kinetoscope.trace import Trace
+
+
+class Recording:
+    """What one test did, as a trace that ends when it is first looked at.
+
+    Whatever a `kinetoscope.Trace` has, this has too: `kinetoscope_trace.table("ops")` ends the recording and reads it.
+    What the test does after that is not recorded, and no limit counts it.
+    """
+
+    def __init__(self, settings: Mapping[str, bool], clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Prepare a recording; it begins with `begin`."""
+        self._settings = settings
+        self._clock = clock
+        self._began_ns = self._ended_ns = 0
+        self._session: profile | None = None
+        self._trace: Trace | None = None
+        self._block = False
+        self._next_step = 0
+
+    def begin(self) -> None:
+        """Start to record.
+
+        Raises:
+            MissingDependencyError: There is no torch.
+            RecorderError: Nothing can be recorded here.
+            StateError: Something else is recording in this process.
+        """
+        session = kinetoscope.profile(**self._settings, oom_report=False)  # type: ignore[arg-type]
+        session.start()
+        self._session = session
+        self._began_ns = self._ended_ns = self._clock()
+
+    def end(self) -> None:
+        """Stop to record, if that was not done before."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._ended_ns = self._clock()
+            session.stop()
+            self._trace = session.trace
+
+    def discard(self) -> None:
+        """Stop without a trace, and let go of one that is there."""
+        session, self._session = self._session, None
+        trace, self._trace = self._trace, None
+        if session is not None:
+            session.stop()
+        if trace is not None:
+            trace.close()
+
+    @property
+    def ran_ns(self) -> int:
+        """How long the test ran while it was recorded; starting and ending the recording is not part of that."""
+        return self._ended_ns - self._began_ns
+
+    @property
+    def trace(self) -> Trace:
+        """The trace itself; the recording ends with the first look at it.
+
+        Raises:
+            StateError: The test is not being run, or the recorded block has not ended.
+        """
+        if self._block and self._session is not None:
+            raise StateError(
+                "kinetoscope_trace is looked at inside its own `with` block: leave the block first"
+            )
+        self.end()
+        if self._trace is None:
+            raise StateError(
+                "there is no trace of this test: it is recorded while its own function runs, and only if that names"
+                " kinetoscope_trace among its arguments"
+            )
+        return self._trace
+
+    def __enter__(self) -> Self:
+        """Begin anew, so that only this block is in the trace.
+
+        Raises:
+            StateError: There was such a block before, or the trace was looked at.
+        """
+        if self._trace is not None or self._block:
+            raise StateError("a test has one trace: it was recorded already when this `with` block began")
+        self.discard()
+        self._next_step = 0
+        self.begin()
+        self._block = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the recording."""
+        self.end()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Mark what runs in a `with` block as one step of training; steps are numbered from 0."""
+        number, self._next_step = self._next_step, self._next_step + 1
+        with kinetoscope.record_function(f"{MARK}{number}"):
+            yield
+
+    def __getattr__(self, name: str) -> Any:
+        """Find everything else in the trace."""
+        if name.startswith("__"):
+            raise AttributeError(f"the trace of a test has no attribute {name!r}")
+        return getattr(self.trace, name)
+
+    def __repr__(self) -> str:
+        """Say how far it is."""
+        if self._session is not None:
+            return "<kinetoscope_trace: recording>"
+        return f"<kinetoscope_trace: {self._trace!r}>"
