@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.demo_overhead import gpt_step
 from benchmarks.harness import BASELINE, Result, added, interleave, report_added, run
 from benchmarks.workloads import tiny_training_step
-from kinetoscope.launch.options import Wanted
-from kinetoscope.launch.overhead import measure_overhead, spacing_of
+from kinetoscope.launcher.options import LaunchOptions
+from kinetoscope.launcher.overhead import measure_overhead, spacing_of
 from kinetoscope.model.hierarchy import host_spans
 
 MOST_OFF = 0.2
@@ -22,23 +22,23 @@ PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
     "deeper transformer": lambda: tiny_training_step(64, 8),
     "demo's GPT": gpt_step,
 }
-WANTED = {
-    "default": Wanted(prefix=Path("x")),
-    "--shapes --memory": Wanted(prefix=Path("x"), shapes=True, memory=True),
+LAUNCH_OPTIONS = {
+    "default": LaunchOptions(prefix=Path("x")),
+    "--shapes --memory": LaunchOptions(prefix=Path("x"), record_shapes=True, profile_memory=True),
 }
 
 
 def estimated(
-    wanted: Wanted, step: Callable[[], None], whole_ns: float
+    launch_options: LaunchOptions, step: Callable[[], None], whole_ns: float
 ) -> tuple[tuple[float, float, float], int]:
     """The share of a recorded step that recording has by the summary's measure, with its bounds, and the records of a step."""
-    session, steps = wanted.session(None), 4
+    session, steps = launch_options.session(None), 4
     with session:
         for _ in range(steps):
             step()
     counts = host_spans(session.trace)
     records = int(counts.sum()) // steps
-    overhead = measure_overhead(wanted)
+    overhead = measure_overhead(launch_options)
     if overhead is None:
         return (0.0, 0.0, 0.0), records
     return overhead.share(records, spacing_of(session.trace, counts), round(whole_ns)), records
@@ -48,14 +48,19 @@ def measure(options: Namespace) -> list[Result]:
     """Compares each program and set of options."""
     results = []
     for program, make in list(PROGRAMS.items())[: 1 if options.quick else None]:
-        for flags, wanted in WANTED.items():
+        for flags, launch_options in LAUNCH_OPTIONS.items():
             step = make()
             step()
             rounds, pieces = (2, 2) if options.quick else (12, 8 if program == "demo's GPT" else 40)
-            times = interleave(step, {"recorded": lambda wanted=wanted: wanted.session(None)}, rounds, pieces)
+            times = interleave(
+                step,
+                {"recorded": lambda launch_options=launch_options: launch_options.session(None)},
+                rounds,
+                pieces,
+            )
             cost_ns = added(times, "recorded", "cpu", "median")
             recorded_ns = times[BASELINE].median_ns() + cost_ns
-            (guess, low, high), records = estimated(wanted, step, recorded_ns)
+            (guess, low, high), records = estimated(launch_options, step, recorded_ns)
             truth = cost_ns / recorded_ns
             off = guess / truth if cost_ns > 0 else float("nan")
             results.append(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.launcher.run import LaunchResult, launch
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace
     from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
@@ -56,6 +57,7 @@ __all__ = [
     "FolderNotEmptyError",
     "FormatError",
     "KinetoscopeError",
+    "LaunchResult",
     "MissingDependencyError",
     "OperatorCall",
     "ProfilerAction",
@@ -69,6 +71,7 @@ __all__ = [
     "align_clocks",
     "install",
     "kineto_available",
+    "launch",
     "merge",
     "profile",
     "record_function",
@@ -88,6 +91,7 @@ _HOMES = {
     "DataLoading": "kinetoscope.collect",
     "DeviceType": "kinetoscope.collect",
     "ExecutionTraceObserver": "kinetoscope.collect",
+    "LaunchResult": "kinetoscope.launcher.run",
     "OperatorCall": "kinetoscope.tables.costs",
     "ProfilerAction": "kinetoscope.collect",
     "ProfilerActivity": "kinetoscope.collect",
@@ -97,6 +101,7 @@ _HOMES = {
     "align_clocks": "kinetoscope.collect",
     "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
+    "launch": "kinetoscope.launcher.run",
     "merge": "kinetoscope.trace.opening",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",

@@ -1,16 +1,15 @@
 """How what the children recorded joins the trace of the program: from their files, without any process."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli.progress import ProgressLine
-from kinetoscope.launch import child_notes, child_places
-from kinetoscope.launch.children import Children
-from kinetoscope.launch.options import Wanted
+from kinetoscope.cli.run import ProgressLine
+from kinetoscope.launcher import child_hook, notes
+from kinetoscope.launcher.children import Children, _make_folder
+from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.tables.host.processes import process_tree
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
@@ -34,21 +33,19 @@ class Family:
     """A run in a folder, and its children's files."""
 
     def __init__(self, folder: Path) -> None:
-        self.wanted = Wanted(prefix=folder / "run", folder=folder, children=True)
-        self.folder = self.wanted.children_folder
+        self.options = LaunchOptions(prefix=folder / "run", folder=folder, children=True)
+        self.folder = self.options.children_folder
         self.folder.mkdir()
-        self.children = Children(self.wanted)
+        self.children = Children(self.options)
 
     def child(self, process: int, *names: str, note: dict | None = None, **facts) -> None:
         """One child: its trace, if it has recorded anything, and its note."""
-        name = child_notes.claim(str(self.folder), str(process), {})
+        name = notes.claim(str(self.folder), str(process), {})
         told = {"process": process, "ancestors": [OURS, 1], "ended": "exit code 0", **(note or {})}
         if names:
             recorded(process, *names, **facts).save(self.folder / f"{name}.ktrace")
             told = {"recording": f"{name}.ktrace", **told}
-        child_notes.rewrite(
-            str(self.folder), name, {key: fact for key, fact in told.items() if fact is not None}
-        )
+        notes.rewrite(str(self.folder), name, {key: fact for key, fact in told.items() if fact is not None})
 
     def join(self, *own: str):
         return self.children.join(recorded(OURS, *own) if own else None, "train.py")
@@ -69,7 +66,7 @@ def shown(trace) -> list[str]:
 
 def test_a_program_without_children_has_its_own_trace(family):
     joined = family.join("a")
-    assert (joined.children, joined.notes) == (0, ())
+    assert (joined.children, joined.messages) == (0, ())
     assert len(joined.trace.columns("processes")) == 0
 
 
@@ -106,7 +103,7 @@ def test_a_rank_that_a_child_learned_late_is_its_rank(family):
 def test_children_that_computed_nothing_are_not_there(family):
     family.child(7)
     recorded(8).save(family.folder / "8.ktrace")
-    child_notes.claim(str(family.folder), "8", {"process": 8, "recording": "8.ktrace"})
+    notes.claim(str(family.folder), "8", {"process": 8, "recording": "8.ktrace"})
     assert family.join().trace is None
     assert family.children.count == 0
     family.children.clear()
@@ -121,33 +118,42 @@ def test_children_of_a_program_without_torch_are_a_trace_of_their_own(family):
     assert not {"ancestors", "ended", "recorded_parent"} & set(trace.info)
 
 
-def test_what_could_not_be_recorded_is_told_once_for_each_reason(family):
+def test_what_could_not_be_recorded_is_a_loss_for_each_reason(family):
     for process in (7, 8):
-        child_notes.claim(str(family.folder), str(process), {"process": process, "problem": "no room"})
-    child_notes.claim(str(family.folder), "9", {"process": 9, "in_memory": True})
-    child_notes.claim(str(family.folder), "10", {"process": 10, "recording": "10.ktrace"})
+        notes.claim(str(family.folder), str(process), {"process": process, "problem": "no room"})
+    notes.claim(str(family.folder), "9", {"process": 9, "in_memory": True})
+    notes.claim(str(family.folder), "10", {"process": 10, "recording": "10.ktrace"})
     (family.folder / "10.ktrace").write_bytes(b"PK\x03\x04 but nothing more")
-    damaged, killed, no_room = sorted(
-        family.join("a").notes, key=lambda note: ("10.ktrace" not in note, note)
-    )
-    assert damaged.startswith("1 process could not be recorded: ")
-    assert killed.startswith("1 process could not be recorded: it was killed")
-    assert no_room == "2 processes could not be recorded: no room"
+    (family.folder / child_hook.UNFOLLOWED_FILE).write_text("-I\nvariables\n-I\n")
+    joined = family.join("a")
+    rows = sorted((loss["code"], loss["count"], loss["why"]) for loss in joined.trace.losses)
+    assert [row[:2] for row in rows] == [
+        ("processes_not_followed", 1),
+        ("processes_not_followed", 2),
+        ("processes_not_recorded", 1),
+        ("processes_not_recorded", 1),
+        ("processes_not_recorded", 2),
+    ]
+    assert "-I" in rows[1][2]
+    assert "it was killed" in rows[3][2] or "it was killed" in rows[2][2]
+    assert rows[4][2] == "no room"
+    assert len(joined.messages) == 5
+    assert "2 processes that could not be recorded: no room" in joined.messages
 
 
 def test_a_child_that_still_runs_keeps_its_file(family):
-    ticks = child_notes.began(os.getppid())
-    running = {"began_ticks": ticks, "ended": None, "name": "server"}
+    ticks = notes.start_ticks(os.getppid())
+    running = {"start_ticks": ticks, "ended": None, "name": "server"}
     family.child(os.getppid(), "b", note=running)
     # The number is used again: this one is over.
-    family.child(1, "c", note={"began_ticks": 5, "ended": None, "name": "older"})
+    family.child(1, "c", note={"start_ticks": 5, "ended": None, "name": "older"})
     joined = family.join("a")
     assert [row.partition(" ")[2].partition(" ")[2] for row in shown(joined.trace)[1:]] == [
         "killed, crashed or became another program",
-        "still ran",
+        "still running",
     ]
-    assert joined.notes == (
-        "1 process still runs: recorded up to now; what comes goes into a file in run.children",
+    assert joined.messages == (
+        "1 process is still running: the trace ends now, and later records go to a file in run.children",
     )
     family.children.clear()
     assert sorted(path.suffix for path in family.folder.iterdir()) == [".json", ".ktrace"]
@@ -166,12 +172,12 @@ def test_numbers_that_were_used_again_do_not_hide_a_process(family):
 def test_the_line_that_is_shown_meanwhile_counts_them(family, capfd, monkeypatch):
     for name in ("7", "9-rank1"):
         (family.folder / f"{name}.recording").write_bytes(b"")
-    line = ProgressLine(family.wanted.live_path, "run.recording", family.children)
+    line = ProgressLine(family.options)
     monkeypatch.setattr("sys.__stderr__.isatty", lambda: True, raising=False)
     line.begin("native")
     line.end()
     assert capfd.readouterr().err.splitlines()[0] == (
-        "kinetoscope: recording to run.recording (native engine), and 2 children"
+        "kinetoscope: recording to run.recording (native engine), 2 child processes"
     )
 
 
@@ -179,57 +185,47 @@ def test_the_line_that_is_shown_meanwhile_counts_them(family, capfd, monkeypatch
 def test_children_record_with_our_recorder_from_their_beginning(call, tmp_path, other):
     ended = call("run", "--children", *other, tmp_path / "train.py")
     assert ended.exit_code == 1
-    assert f"--children with {' '.join(other)}" in ended.output
+    assert f"--children cannot be combined with {' '.join(other)}" in ended.output
 
 
-def test_a_folder_that_holds_something_else_is_an_error(tmp_path, family):
-
-    child_places.prepare(family.folder, family.wanted)
-    child_places.stop_following(family.folder)
-    (family.folder / "12.recording").write_text("of a run that was killed")
-    child_places.prepare(family.folder, family.wanted)
-    assert sorted(path.name for path in family.folder.iterdir()) == ["python", "run.wanted"]
-    assert json.loads((family.folder / "run.wanted").read_text())["engine"] == "auto"
+def test_a_folder_that_holds_something_else_is_an_error(family):
+    _make_folder(family.folder, family.options)
+    family.children.stop_following()
+    for name in ("12.recording", "12.json", "12.json.34", "12.5.terminated", child_hook.UNFOLLOWED_FILE):
+        (family.folder / name).write_text("of a run that was killed")
+    _make_folder(family.folder, family.options)
+    assert os.listdir(family.folder) == [child_hook.OPTIONS_FILE]
+    assert family.folder.stat().st_mode & 0o777 == 0o700
     (family.folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(ArgumentError, match="holds something else"):
-        child_places.prepare(family.folder, family.wanted)
-    with pytest.raises(ArgumentError, match="PYTHONPATH could not name it"):
-        child_places.prepare(tmp_path / "a:b", family.wanted)
+    with pytest.raises(ArgumentError, match="contains other files"):
+        _make_folder(family.folder, family.options)
 
 
-def test_what_was_asked_for_reaches_the_children(tmp_path):
+def test_the_options_reach_the_children(tmp_path):
+    options = LaunchOptions(
+        prefix=tmp_path / "run",
+        record_shapes=True,
+        ring_bytes=1 << 20,
+        steps=(2, None),
+        with_stack=False,
+        children=True,
+    )
+    assert LaunchOptions.from_json(options.to_json()) == options
 
-    wanted = Wanted(prefix=tmp_path / "run", shapes=True, ring_bytes=1 << 20, steps=(2, None), stack=False)
-    child_places.prepare(wanted.children_folder, wanted)
-    read = child_places.read_wanted(wanted.children_folder)
-    told = ("shapes", "memory", "stack", "modules", "engine", "ring_bytes", "steps")
-    assert {name: getattr(read, name) for name in told} == {name: getattr(wanted, name) for name in told}
 
-
-def test_a_folder_that_others_could_put_something_into_is_refused(tmp_path, monkeypatch):
+def test_a_folder_of_others_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "place" / "run.children"
-    wanted = Wanted(prefix=folder.parent / "run")
-    folder.parent.mkdir()
-
-    def refused(match):
-        with pytest.raises(ArgumentError, match=match):
-            child_places.prepare(folder, wanted)
-        assert not (folder / "python" / "sitecustomize.py").exists()
-
-    folder.mkdir()
+    options = LaunchOptions(prefix=folder.parent / "run")
+    folder.mkdir(parents=True)
     ours = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: ours + 1)
-    refused("somebody else's")
+    with pytest.raises(ArgumentError, match="another user's"):
+        _make_folder(folder, options)
     monkeypatch.undo()
     folder.rmdir()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder.symlink_to(elsewhere)
-    refused("is a link")
-    folder.unlink()
-    folder.parent.chmod(0o777)
-    refused("everybody can replace")
-    assert not folder.exists()
-    folder.parent.chmod(0o1777)
-    child_places.prepare(folder, wanted)
-    assert folder.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ArgumentError, match="is a link"):
+        _make_folder(folder, options)
+    assert list(elsewhere.iterdir()) == []

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from kinetoscope.cli.summary import MOST_LINES, print_summary, summary_lines
 from kinetoscope.combine.processes import beside
-from kinetoscope.launch.options import Wanted
-from kinetoscope.launch.overhead import Cost, Overhead
-from kinetoscope.launch.program import Program
-from kinetoscope.launch.recording import Finished
+from kinetoscope.launcher.options import LaunchOptions
+from kinetoscope.launcher.overhead import Cost, Overhead
+from kinetoscope.launcher.program import Program
+from kinetoscope.launcher.recording import Finished
 from tests.cli.conftest import training_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -26,16 +26,16 @@ def each(record_ns: float) -> Overhead:
 
 def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
     """What a run would have left."""
-    wanted = Wanted(prefix=folder / "run", memory=True, chrome=True, folder=folder)
+    options = LaunchOptions(prefix=folder / "run", profile_memory=True, chrome=True, folder=folder)
     trace = builder.build()
-    for path in (wanted.trace_path, wanted.chrome_path):
+    for path in (options.trace_path, options.chrome_path):
         trace.save(path)
     made = Finished(
         trace=trace,
         program=Program("train.py", ("--lr", "0.1")),
         ended="exit code 0",
-        wanted=wanted,
-        files=(wanted.trace_path, wanted.chrome_path),
+        options=options,
+        files=(options.trace_path, options.chrome_path),
         engine="native",
         overhead=each(200.0),
     )
@@ -199,7 +199,7 @@ def test_memory_that_was_not_recorded_is_not_made_up(tmp_path):
     builder = training_trace()
     builder.allocations.clear()
     made = finished(tmp_path, builder)
-    text = "\n".join(shown(replace(made, wanted=replace(made.wanted, memory=False))))
+    text = "\n".join(shown(replace(made, options=replace(made.options, profile_memory=False))))
     assert "peak" not in text
     assert "--memory" in text
     assert "no allocation was seen" in "\n".join(shown(made))
@@ -208,7 +208,7 @@ def test_memory_that_was_not_recorded_is_not_made_up(tmp_path):
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 @pytest.mark.parametrize("rows", [1, 5, 9, 30])
 def test_it_never_has_more_than_40_lines_nor_wider_ones(tmp_path, width, rows):
-    made = finished(tmp_path, large_trace(), notes=("a note that says something " * 8,))
+    made = finished(tmp_path, large_trace(), messages=("a note that says something " * 8,))
     lines = shown(made, width, rows)
     assert len(lines) <= MOST_LINES
     assert [line for line in lines if len(line) > width] == []

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kinetoscope.launch.overhead import Overhead
-    from kinetoscope.launch.recording import Finished
+    from kinetoscope.launcher.overhead import Overhead
+    from kinetoscope.launcher.recording import Finished
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def command(output: str, steps: int | None) -> None:
         )
     from kinetoscope.cli.summary import print_summary
     from kinetoscope.display.terminal import console
-    from kinetoscope.launch.overhead import measure_overhead
+    from kinetoscope.launcher.overhead import measure_overhead
 
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def command(output: str, steps: int | None) -> None:
         chosen = example if steps is None else replace(example, steps=steps)
         printer.print(f"[bold]{number}/{len(EXAMPLES)}  Training {chosen.what}, recorded as it is")
         finished = _record(chosen, folder, printer)
-        overhead = overhead or measure_overhead(finished.wanted)
+        overhead = overhead or measure_overhead(finished.options)
         all_finished.append(replace(finished, overhead=overhead))
         print_summary(all_finished[-1], printer, rows=5)
         printer.print()
@@ -96,13 +96,14 @@ def command(output: str, steps: int | None) -> None:
 
 def _record(example: Example, folder: Path, printer: Console) -> Finished:
     """Run an example under a recording, showing its loss as it falls."""
-    from kinetoscope.launch.options import Wanted
-    from kinetoscope.launch.program import Program
-    from kinetoscope.launch.recording import ProgramRecording
+    from kinetoscope.launcher.options import LaunchOptions
+    from kinetoscope.launcher.program import Program, take_name_of_python
+    from kinetoscope.launcher.recording import ProgramRecording
 
     program = Program(example.module, ("--steps", str(example.steps)), is_module=True)
-    wanted = Wanted(prefix=(folder / example.name).absolute(), memory=True, chrome=True)
-    recording = ProgramRecording(program, wanted)
+    options = LaunchOptions(prefix=(folder / example.name).absolute(), profile_memory=True, chrome=True)
+    recording = ProgramRecording(program, options)
+    take_name_of_python()
     with _put_back():
         try:
             with LossDisplay(printer, example.steps) as display, contextlib.redirect_stdout(display):
@@ -130,7 +131,9 @@ def _put_back() -> Iterator[None]:
 def _say_what_next(printer: Console, all_finished: list[Finished]) -> None:
     """Say how to look at what was written."""
     first = all_finished[0]
-    trace, chrome = (first.wanted.shown(path) for path in (first.wanted.trace_path, first.wanted.chrome_path))
+    trace, chrome = (
+        first.options.shown(path) for path in (first.options.trace_path, first.options.chrome_path)
+    )
     printer.print("[bold]What next")
     for command_line, meaning in (
         (f"kinetoscope view {trace}", "all of it in your browser: timeline, flame graphs, memory"),

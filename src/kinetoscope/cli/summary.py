@@ -17,7 +17,7 @@ from rich.text import Text
 from kinetoscope.display import units
 from kinetoscope.display.description import command_line, completeness, ended, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
-from kinetoscope.launch.overhead import spacing_of
+from kinetoscope.launcher.overhead import spacing_of
 from kinetoscope.model.hierarchy import host_spans
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.tables.breakdown import (
@@ -40,8 +40,8 @@ from kinetoscope.tables.windows import start_up_steps
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kinetoscope.launch.overhead import Overhead
-    from kinetoscope.launch.recording import Finished
+    from kinetoscope.launcher.overhead import Overhead
+    from kinetoscope.launcher.recording import Finished
     from kinetoscope.trace import Trace
 
 
@@ -320,9 +320,9 @@ def print_summary(finished: Finished, printer: Console | None = None, rows: int 
 
 def print_trace(trace: Trace, path: str) -> None:
     """Print the summary of a trace that was recorded at another time, on standard output."""
-    from kinetoscope.launch.options import Wanted
-    from kinetoscope.launch.program import Program
-    from kinetoscope.launch.recording import Finished
+    from kinetoscope.launcher.options import LaunchOptions
+    from kinetoscope.launcher.program import Program
+    from kinetoscope.launcher.recording import Finished
 
     name, info = PurePath(path).name, trace.info
     missing = completeness(trace)
@@ -330,10 +330,10 @@ def print_trace(trace: Trace, path: str) -> None:
         trace=trace,
         program=Program(name, is_module=True),
         ended=ended(info),
-        wanted=Wanted(prefix=Path(name), memory=bool(info.get("profile_memory"))),
+        options=LaunchOptions(prefix=Path(name), profile_memory=bool(info.get("profile_memory"))),
         files=(),
         engine=str(info.get("engine", "kineto")),
-        notes=(missing,) if trace.info.get("complete") is False else (),
+        messages=(missing,) if trace.info.get("complete") is False else (),
         here=False,
     )
     print_summary(told, console())
@@ -401,7 +401,7 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
             counted = f"{units.operations(work.flops)}, {units.operations(rate)}/s; known for "
             counted += f"{units.percent(work.covered_percent)} of the operators' time"
         lines += fold("", counted, width)
-    for note in finished.notes:
+    for note in finished.messages:
         lines += fold("", f"note: {note}", width, style="yellow")[:3]
     return lines
 
@@ -665,7 +665,7 @@ def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
         if more := len(facts.peaks) - len(told):
             told.append(f"and {more:,} more devices")
         return fold("memory", "; ".join([*told, *filter(None, [of_process])]), width)
-    if finished.wanted.memory:
+    if finished.options.profile_memory:
         return fold("memory", "no allocation was seen", width)
     hint = "--memory records the tensors'" if finished.here else "that of tensors was not recorded"
     return fold("memory", "; ".join(filter(None, (of_process, hint))), width)
@@ -718,7 +718,7 @@ def _files(finished: Finished, width: int) -> list[Text]:
     """What was written, and what to do with it."""
     lines = []
     for place, path in enumerate(finished.files):
-        shown = finished.wanted.shown(path)
+        shown = finished.options.shown(path)
         use = (
             f"kinetoscope info {shown}" if path.suffix == ".ktrace" else "open it in https://ui.perfetto.dev"
         )
@@ -736,7 +736,7 @@ def _files(finished: Finished, width: int) -> list[Text]:
 
 def _short_path(path: str, finished: Finished) -> str:
     """A path as short as it can be told apart: from the folder of the command line, else its name."""
-    inside = Path(finished.wanted.shown(Path(path)))
+    inside = Path(finished.options.shown(Path(path)))
     return str(inside) if not inside.is_absolute() and len(str(inside)) <= 24 else inside.name
 
 

@@ -183,6 +183,17 @@ CODES: dict[str, Words] = {
         "processes",
         "They began before the session did (begin it before the loop over the loader), or are not torch's own.",
     ),
+    "processes_not_recorded": Words(
+        "processes that could not be recorded",
+        "processes",
+        "They used PyTorch, and recording them failed.",
+    ),
+    "processes_not_followed": Words(
+        "Python processes started without the start-up hook",
+        "processes",
+        "They were started with -I, -E or -S, or without the environment variables that --children sets: if they used "
+        "PyTorch, that is not recorded.",
+    ),
     "uncompared_clocks": Words(
         "clocks of processes that were not compared",
         "times",

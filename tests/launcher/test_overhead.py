@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.launch.options import Wanted
-from kinetoscope.launch.overhead import (
+from kinetoscope.launcher.options import LaunchOptions
+from kinetoscope.launcher.overhead import (
     MODEL_ERROR,
     Cost,
     Overhead,
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch", reason="a training step is timed")
 
 
 def test_a_record_costs_something_and_not_the_world(tmp_path):
-    found = measure_overhead(Wanted(prefix=tmp_path / "x"))
+    found = measure_overhead(LaunchOptions(prefix=tmp_path / "x"))
     # A busy machine can make the difference vanish, never make a record cost a tenth of a millisecond.
     assert 0 <= found.record_ns(1000) < 100_000
     assert 0 < found.close.spacing_ns < 20_000
@@ -35,10 +35,15 @@ def test_the_program_finds_python_and_torch_as_it_left_them(tmp_path):
     torch.set_default_dtype(torch.float64)
     try:
         with torch.no_grad():
-            assert measure_overhead(Wanted(prefix=tmp_path / "x")) is not None
+            assert measure_overhead(LaunchOptions(prefix=tmp_path / "x")) is not None
             assert not torch.is_grad_enabled()
         with torch.inference_mode():
-            assert measure_overhead(Wanted(prefix=tmp_path / "x", shapes=True, memory=True)) is not None
+            assert (
+                measure_overhead(
+                    LaunchOptions(prefix=tmp_path / "x", record_shapes=True, profile_memory=True)
+                )
+                is not None
+            )
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.get_num_threads() == threads

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 import kinetoscope
-from kinetoscope.launch.launch import without_launcher
+from kinetoscope.launcher.own_frames import without_launcher
 from tests.support.trace_builder import TraceBuilder
 
 PACKAGE = Path(kinetoscope.__file__).parent
@@ -13,7 +13,7 @@ LAUNCH = (
     ("/env/bin/kinetoscope", 8, "<module>"),
     (str(Path(click.__file__).parent / "core.py"), 1000, "Command.__call__"),
     (str(PACKAGE / "cli" / "run.py"), 90, "Run.execute"),
-    (str(PACKAGE / "launch" / "program.py"), 60, "Program.run"),
+    (str(PACKAGE / "launcher" / "program.py"), 60, "Program.run"),
 )
 OWN = (("/code/train.py", 5, "<module>"), ("/code/train.py", 3, "main"))
 

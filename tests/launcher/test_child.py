@@ -12,9 +12,9 @@ from torch.utils.data._utils import worker
 
 from kinetoscope.collect.sources.loader_worker import NotedLoop
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.launch import child_notes, child_start
-from kinetoscope.launch.child import Following, _worker_number
-from kinetoscope.launch.options import Wanted
+from kinetoscope.launcher import child_hook, notes
+from kinetoscope.launcher.child import FollowedProcess, _worker_number
+from kinetoscope.launcher.options import LaunchOptions
 
 
 @pytest.mark.parametrize("is_watched", [False, True], ids=["torch's own", "behind a session's"])
@@ -32,14 +32,14 @@ def test_others_are_no_workers(target):
 
 def test_the_rank_is_learned_at_the_first_step(tmp_path, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    following = Following(tmp_path, Wanted(prefix=tmp_path / "child"))
-    following._claim("exec")
-    following._hear_of_steps()
+    followed = FollowedProcess(tmp_path, LaunchOptions(prefix=tmp_path / "child"))
+    followed._claim_note("exec")
+    followed._note_rank_at_first_step()
     monkeypatch.setenv("RANK", "3")
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
     torch.optim.SGD([parameter], lr=0.1).step()
-    assert [note["rank"] for note in child_notes.read_all(str(tmp_path)).values()] == [3]
+    assert [note["rank"] for note in notes.read_all(str(tmp_path)).values()] == [3]
     assert len(OPTIMIZER_STEPS) == 0
 
 
@@ -48,7 +48,7 @@ def test_no_garbage_is_looked_for_while_a_recording_begins(was_on):
     seen = []
     try:
         (gc.enable if was_on else gc.disable)()
-        child_start._without_collecting(lambda: seen.append(gc.isenabled()))
+        child_hook._without_garbage_collection(lambda: seen.append(gc.isenabled()))
         seen.append(gc.isenabled())
     finally:
         gc.enable()

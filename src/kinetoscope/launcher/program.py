@@ -16,7 +16,7 @@ from kinetoscope._errors import ArgumentError
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # The frames below a program that is run.
-OUR_FOLDERS = tuple(os.path.join(_PACKAGE, room, "") for room in ("launch", "cli"))
+OUR_FOLDERS = tuple(os.path.join(_PACKAGE, room, "") for room in ("launcher", "cli"))
 
 
 class CannotRun(ArgumentError):
@@ -57,7 +57,6 @@ class Program:
         Raises:
             CannotRun: There is no such program.
         """
-        _take_the_name_of_python()
         main = ModuleType("__main__")
         main.__dict__["__builtins__"] = builtins
         # Stays there for good: what runs after the end (atexit, unpickling, spawned workers) looks it up.
@@ -171,7 +170,7 @@ def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
         sys.path.insert(0, folder)
 
 
-def _take_the_name_of_python() -> None:
+def take_name_of_python() -> None:
     """Have the system call this process as it would call Python.
 
     Linux names a process that a script starts after the script, which is `kinetoscope` here, and every thread after the one that

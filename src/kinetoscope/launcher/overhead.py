@@ -22,7 +22,7 @@ from kinetoscope.model.hierarchy import host_spans
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.launch.options import Wanted
+    from kinetoscope.launcher.options import LaunchOptions
     from kinetoscope.trace import Trace
 
 # Processor time, and time on the wall of a busy machine.
@@ -127,14 +127,14 @@ def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
     return float(np.clip(gaps_ns, 1, _LONG_NS).mean()) if len(gaps_ns) else float(_LONG_NS)
 
 
-def measure_overhead(wanted: Wanted) -> Overhead | None:
-    """Time two small training steps with and without a recording of what `wanted` says, turn by turn.
+def measure_overhead(options: LaunchOptions) -> Overhead | None:
+    """Time two small training steps with and without a recording with these options, in turns.
 
     The processor time of this thread is taken, and of many steps those that were disturbed least, so that other load on the
     machine counts little. About 0.4 s are spent, up to a second where others use the processor.
 
     Args:
-        wanted: What was recorded.
+        options: How the program was recorded.
 
     Returns:
         The cost, or None when nothing was recorded of the steps.
@@ -151,7 +151,7 @@ def measure_overhead(wanted: Wanted) -> Overhead | None:
             warnings.simplefilter("ignore")
             close = Timed(_training_step(rows=8, width=32), 8, time.thread_time_ns)
             apart = Timed(_training_step(rows=64, width=128), 3, time.thread_time_ns)
-            return measured([close, apart], wanted.session(None))
+            return measured([close, apart], options.session(None))
     finally:
         torch.set_num_threads(threads)
         if collecting:

@@ -18,7 +18,7 @@ def run(tmp_path: Path, program: str, torch: str = "value = 7\n") -> str:
     start = f"""
 import sys
 sys.path[:0] = [{str(tmp_path)!r}, {str(FOLDER)!r}]
-from kinetoscope.launch.torch_import import TorchImport
+from kinetoscope.launcher.torch_import import TorchImport
 calls = []
 waiting = TorchImport(lambda: calls.append(sys.modules["torch"].value))
 waiting.wait()

@@ -1,4 +1,4 @@
-"""The recording of one program: begins when torch is there, ends in files."""
+"""The recording of one program: begins when the program imports torch, and ends in files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,40 +15,44 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.display.terminal import complain
-from kinetoscope.launch.options import Wanted
-from kinetoscope.launch.torch_import import TorchImport
+from kinetoscope.launcher.options import LaunchOptions
+from kinetoscope.launcher.torch_import import TorchImport
 
 if TYPE_CHECKING:
     from kinetoscope.collect import profile
-    from kinetoscope.launch.overhead import Overhead
-    from kinetoscope.launch.program import Program
+    from kinetoscope.collect.session.cycle import Cycle
+    from kinetoscope.launcher.overhead import Overhead
+    from kinetoscope.launcher.program import Program
     from kinetoscope.trace import Trace
+
+# Each keeps its recording on disk, or in torch's memory, until the end.
+MOST_CYCLES = 100
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a recording led to.
+    """The result of a recording.
 
     Attributes:
         trace: The trace.
         program: What ran.
-        ended: How it ended, in words.
-        wanted: What was asked for.
+        ended: How it ended, such as `exit code 0`.
+        options: How it was recorded.
         files: The files written, the trace first.
         overhead: What recording cost, or None where that was not measured.
         engine: The engine that recorded.
-        notes: What else there is to say.
-        here: Whether this process recorded it; what is known of this process then belongs to the run.
+        messages: What the user should know beyond that.
+        here: Whether this process recorded it, so that facts about this process belong to the run.
     """
 
     trace: Trace
     program: Program
     ended: str
-    wanted: Wanted
+    options: LaunchOptions
     files: tuple[Path, ...]
     engine: str
     overhead: Overhead | None = None
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    messages: tuple[str, ...] = field(default_factory=tuple)
     here: bool = True
 
 
@@ -57,29 +62,29 @@ class ProgramRecording:
     def __init__(
         self,
         program: Program,
-        wanted: Wanted,
+        options: LaunchOptions,
         on_torch: Callable[[], None] = lambda: None,
         on_start: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Prepare.
 
         Args:
-            program: What will be run.
-            wanted: What to record of it.
-            on_torch: Called when torch was imported.
+            program: What will run.
+            options: What to record of it.
+            on_torch: Called when torch is imported.
             on_start: Called with the engine's name when recording has begun.
         """
         self._program = program
-        self._wanted = wanted
+        self._options = options
         self._on_torch = on_torch
         self._on_start = on_start
-        self._torch_import = TorchImport(self._torch_is_there)
+        self._torch_import = TorchImport(self._torch_imported)
         self._session: profile | None = None
         self._started_s = 0.0
         self._optimizer: int | None = None
-        self._hears_of_steps = False
+        self._watches_steps = False
         self.steps_done = 0
-        self.notes: list[str] = []
+        self.messages: list[str] = []
         self.state = "waiting for torch"
 
     @property
@@ -91,7 +96,7 @@ class ProgramRecording:
     def engine(self) -> str:
         """The name of the engine that records."""
         engine = self._session._engine if self._session is not None else None
-        return engine.name if engine is not None else self._wanted.engine
+        return engine.name if engine is not None else self._options.engine
 
     def begin(self) -> None:
         """Record from the moment at which the program has imported torch."""
@@ -101,84 +106,86 @@ class ProgramRecording:
         """Close the recording and write the files.
 
         Args:
-            ended: How the program ended, in words.
+            ended: How the program ended, such as `exit code 0`.
 
         Returns:
-            What was recorded, or None where nothing was; `why_nothing` tells why.
+            The result, or None if nothing was recorded; `why_nothing` says why.
         """
         trace = self.end(ended)
         return None if trace is None else self.write(trace, ended)
 
     def end(self, ended: str) -> Trace | None:
-        """Close the recording, and return what was recorded; None where nothing was."""
-        self.leave_alone()
+        """Close the recording and return its trace; None if nothing was recorded."""
+        self.stop_waiting()
         if self._session is None:
             return None
         self._stop()
         if self.state != "stopped":
             return None
         self._session.add_metadata_json("program", self.description(ended))
-        from kinetoscope.launch.launch import without_launcher
+        from kinetoscope.launcher.own_frames import without_launcher
 
         return without_launcher(self._session.trace)
 
     def write(self, trace: Trace, ended: str) -> Finished:
-        """Write the files of a trace, in which there may be more than this recording's own."""
-        wanted = self._wanted
-        files = [wanted.trace_path, *([wanted.chrome_path] if wanted.chrome else [])]
+        """Write the files of a trace, which may contain more than this recording."""
+        options = self._options
+        files = [options.trace_path, *([options.chrome_path] if options.chrome else [])]
         for path in files:
             trace.save(path)
-        wanted.live_path.unlink(missing_ok=True)
+        options.live_path.unlink(missing_ok=True)
         engine = str(trace.info.get("engine", self.engine))
-        return Finished(trace, self._program, ended, wanted, tuple(files), engine, notes=tuple(self.notes))
+        return Finished(
+            trace, self._program, ended, options, tuple(files), engine, messages=tuple(self.messages)
+        )
 
-    def leave_alone(self) -> None:
-        """Wait for nothing more: neither for torch nor for a step. In a fork the recording is the parent's."""
+    def stop_waiting(self) -> None:
+        """Wait neither for torch nor for a step any longer. In a fork the recording is the parent's."""
         self._torch_import.give_up()
-        self._forget_optimizers()
+        self._stop_watching_steps()
 
     def why_nothing(self) -> str:
         """Say why nothing was recorded."""
         if self.state == "waiting for torch":
             return "the program never imported torch"
-        first = self._wanted.steps[0] if self._wanted.steps else 0
+        first = self._options.steps[0] if self._options.steps else 0
         return f"the program's optimizer made {self.steps_done:,} steps, and recording was to begin after {first:,}"
 
     # ------------------------------------------------------------------------------------------------------ start
 
-    def _torch_is_there(self) -> None:
+    def _torch_imported(self) -> None:
         """Start, or wait for the step at which to start."""
         self._on_torch()
         self.state = "waiting for its step"
-        if self._wanted.steps is not None:
+        if self._options.steps is not None:
             from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 
             OPTIMIZER_STEPS.after(self._after_step)
-            self._hears_of_steps = True
-        if self._wanted.steps is None or self._wanted.steps[0] == 0:
+            self._watches_steps = True
+        if self._options.steps is None or self._options.steps[0] == 0:
             self._start()
 
     def _start(self) -> None:
-        """Start the session; where it cannot be started the program ends here, before it has cost anything."""
+        """Start the session; if it cannot start the program ends here, before it has used any resources."""
         # Not truncated in place: another process may still have the old one mapped.
-        self._wanted.live_path.unlink(missing_ok=True)
+        self._options.live_path.unlink(missing_ok=True)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                session = self._wanted.session(self._wanted.live_path)
+                session = self._options.session(self._options.live_path)
                 session.preset_metadata_json("program", self.description(None))
                 session.start()
         except (KinetoscopeError, OSError) as error:
             self._cannot_start(error)
             return
-        self.notes += [str(warning.message) for warning in caught]
+        self.messages += [str(warning.message) for warning in caught]
         self._session = session
         self._started_s = time.monotonic()
         self.state = "recording"
         self._on_start(self.engine)
 
     def _cannot_start(self, error: Exception) -> None:
-        """End the program, before it has cost anything."""
+        """End the program, before it has used any resources."""
         complain(str(error))
         sys.exit(1)
 
@@ -194,33 +201,84 @@ class ProgramRecording:
         """Count the steps of the first optimizer that steps, and start and stop at the chosen ones."""
         if self._optimizer is None:
             self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer or self._wanted.steps is None:
+        if id(optimizer) != self._optimizer or self._options.steps is None:
             return
         self.steps_done += 1
-        first, end = self._wanted.steps
+        first, end = self._options.steps
         if self.steps_done == first:
             self._start()
         if self.steps_done == end:
             self._stop()
-            self._forget_optimizers()
+            self._stop_watching_steps()
 
-    def _forget_optimizers(self) -> None:
-        """Hear of no more steps."""
-        if self._hears_of_steps:
+    def _stop_watching_steps(self) -> None:
+        """Count no more steps."""
+        if self._watches_steps:
             from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 
             OPTIMIZER_STEPS.forget(self._after_step)
-            self._hears_of_steps = False
+            self._watches_steps = False
 
     def description(self, ended: str | None) -> str:
-        """Describe the program in the trace's metadata."""
+        """Describe the program, as JSON for the trace's metadata."""
         facts: dict[str, Any] = {
             "command": self._program.command_line,
             "folder": os.getcwd(),
             "python": sys.version.split()[0],
         }
-        if self._wanted.steps is not None:
-            facts["first_step"] = self._wanted.steps[0]
+        if self._options.steps is not None:
+            facts["first_step"] = self._options.steps[0]
         if ended is not None:
             facts["ended"] = ended
         return json.dumps(facts)
+
+
+class InstalledRecording(ProgramRecording):
+    """Records what a program profiles itself with `torch.profiler`, which is Kinetoscope while it runs."""
+
+    _cycles: deque[Cycle]
+    _ended = 0
+
+    def end(self, ended: str) -> Trace | None:
+        """Concatenate what the program recorded; None if it recorded nothing."""
+        from kinetoscope.combine.concatenate import concatenate
+        from kinetoscope.launcher.own_frames import without_launcher
+
+        self.stop_waiting()
+        if self.state != "installed" or not self._cycles:
+            return None
+        trace = concatenate([cycle.trace() for cycle in self._cycles])
+        trace.info["program"] = json.loads(self.description(ended))
+        trace = without_launcher(trace)
+        if self._ended > len(self._cycles):
+            self.messages.append(
+                f"the program recorded {self._ended:,} times; the trace has the last {len(self._cycles)}"
+            )
+        return trace
+
+    def why_nothing(self) -> str:
+        """Say why nothing was recorded."""
+        if self.state == "waiting for torch":
+            return "the program never imported torch"
+        return "the program finished no recording with torch.profiler; without --install the whole program is recorded"
+
+    def _torch_imported(self) -> None:
+        """Replace torch.profiler before the program can use it."""
+        from kinetoscope.collect.torch_compat.install import install_and_tell
+
+        self._on_torch()
+        self._cycles = deque(maxlen=MOST_CYCLES)
+        self._recording_process = os.getpid()
+        try:
+            install_and_tell(self._add, self._options.engine)  # type: ignore[arg-type]  # checked before
+        except KinetoscopeError as error:
+            complain(str(error))
+            sys.exit(1)
+        self.state = "installed"
+
+    def _add(self, cycle: Cycle) -> None:
+        """Add what one of the program's sessions recorded; a fork's recordings are its own."""
+        if os.getpid() == self._recording_process:
+            cycle.hold()
+            self._cycles.append(cycle)
+            self._ended += 1

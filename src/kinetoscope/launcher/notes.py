@@ -1,6 +1,6 @@
-"""The notes that followed processes leave in the folder of a run: one small JSON file each, whole or not there at all.
+"""The notes that followed processes leave in the run's folder: one small JSON file each, complete or not there at all.
 
-Run by path in Pythons that cannot record (see `child_start`), so it needs the standard library only.
+Loaded by path in Pythons that cannot import Kinetoscope (see `child_hook`): standard library only, and Python 3.7.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ SUFFIX = ".json"
 
 
 def claim(folder: str, name: str, facts: dict[str, Any]) -> str | None:
-    """Leave a note under a name that nobody else has.
+    """Create a note under a name that is not in use.
 
     Args:
-        folder: The folder of the run.
-        name: The name asked for; a process that has become another program finds its old one taken.
-        facts: What the note says.
+        folder: The run's folder.
+        name: The preferred name; a process that became another program finds its old note under it.
+        facts: The contents.
 
     Returns:
-        The name, perhaps with a number after it; None where the folder is gone, because the run is over.
+        The name, with a number appended where needed; None where the folder is gone because the run is over.
     """
     for number in range(1, 10_000):
         free = name if number == 1 else f"{name}.{number}"
@@ -41,7 +41,7 @@ def claim(folder: str, name: str, facts: dict[str, Any]) -> str | None:
 
 
 def rewrite(folder: str, name: str, facts: dict[str, Any]) -> None:
-    """Let a note say something else; nothing happens where the run is over."""
+    """Replace a note; does nothing where the run is over."""
     place = os.path.join(folder, name + SUFFIX)
     fresh = f"{place}.{os.getpid()}"
     try:
@@ -57,8 +57,8 @@ def rewrite(folder: str, name: str, facts: dict[str, Any]) -> None:
 
 
 def mark_terminated(folder: str, process: int) -> None:
-    """Note that a process is about to be ended by the one that started it; nothing happens where the run is over."""
-    ticks = began(process)
+    """Note that the parent of a process is about to terminate it; does nothing where the run is over."""
+    ticks = start_ticks(process)
     if ticks:
         try:
             os.close(os.open(_mark(folder, process, ticks), os.O_WRONLY | os.O_CREAT, 0o600))
@@ -67,41 +67,41 @@ def mark_terminated(folder: str, process: int) -> None:
 
 
 def was_terminated(folder: str, process: int, ticks: int) -> bool:
-    """Whether the process that began at those ticks was ended by the one that started it."""
+    """Whether the parent of the process that started at those ticks terminated it."""
     return os.path.exists(_mark(folder, process, ticks))
 
 
 def _mark(folder: str, process: int, ticks: int) -> str:
-    """The file that says so: a number alone may be used again."""
+    """The file that marks it; the system reuses process ids, so the id alone would not do."""
     return os.path.join(folder, f"{process}.{ticks}.terminated")
 
 
 def read_all(folder: str) -> dict[str, dict[str, Any]]:
-    """All notes of a folder by their names; one that was not written whole says nothing."""
+    """All notes of a folder by name; an incomplete one is empty."""
     notes = {}
     for entry in sorted(os.listdir(folder)):
         if not entry.endswith(SUFFIX):
             continue
         try:
             with open(os.path.join(folder, entry), encoding="utf-8") as text:
-                told = json.load(text)
+                facts = json.load(text)
         except (OSError, ValueError):
-            told = {}
-        notes[entry.removesuffix(SUFFIX)] = told if isinstance(told, dict) else {}
+            facts = {}
+        notes[entry[: -len(SUFFIX)]] = facts if isinstance(facts, dict) else {}
     return notes
 
 
-def began(process: int) -> int:
-    """When a process began, in the kernel's ticks: with its number, what tells it from later ones. 0: there is none.
+def start_ticks(process: int) -> int:
+    """When a process started, in the kernel's ticks; 0 if it does not exist or has ended.
 
-    A process that has ended and was not yet waited for counts as none.
+    Together with its id this identifies a process.
     """
     state, ticks, _ = _status(process)
     return 0 if state in ("", "Z", "X") else ticks
 
 
 def ancestors(process: int) -> list[int]:
-    """The processes that a process descends from, its parent first, as far as the system knows them now."""
+    """The ids of the parent of a process, of its parent, and so on."""
     found: list[int] = []
     while len(found) < 64:
         _, _, process = _status(process)
@@ -112,10 +112,10 @@ def ancestors(process: int) -> list[int]:
 
 
 def _status(process: int) -> tuple[str, int, int]:
-    """The state of a process, when it began, and its parent; nothing and zeros without such a process."""
+    """State, start in ticks, and parent of a process; empty and zeros if there is no such process."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            # Its name may have blanks and brackets in it.
+            # The name of a process may contain blanks and brackets.
             fields = file.read().rpartition(")")[2].split()
         return fields[0], int(fields[19]), int(fields[1])
     except (OSError, IndexError, ValueError):

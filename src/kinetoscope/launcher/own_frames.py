@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from kinetoscope.launch.program import OUR_FOLDERS
+from kinetoscope.launcher.program import OUR_FOLDERS
 from kinetoscope.model.schema import STORED
 from kinetoscope.trace import Trace
 

@@ -1,0 +1,272 @@
+"""A process that a recorded program started and that records itself: a fork, or a Python of its own.
+
+docs/children.md describes what a fork inherits. Nothing here may harm the job: a failure becomes a line in the note of
+this process, and the process continues unrecorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.launcher import notes
+from kinetoscope.launcher.options import LaunchOptions
+from kinetoscope.launcher.program import Program
+from kinetoscope.launcher.recording import ProgramRecording
+
+if TYPE_CHECKING:
+    from kinetoscope.collect.sources.optimizer_steps import OptimizerSteps
+
+FORK, EXEC = "fork", "exec"
+_STEPS = "kinetoscope.collect.sources.optimizer_steps"
+# An import in a fork can wait forever for a thread that was importing and exists only in the parent.
+_NEEDED_IN_FORKS = (
+    "kinetoscope.collect.engines.kineto",
+    "kinetoscope.collect.session.metadata",
+    "kinetoscope.collect.engines.native",
+    _STEPS,
+    "kinetoscope.collect.session.profile",
+    "kinetoscope.collect.sources.storages",
+    "multiprocessing.process",
+    "multiprocessing.util",
+    "torch.distributed",
+    "torch.optim.optimizer",
+    "torch.utils.data",
+    "uuid",
+)
+
+
+def follow(folder: str, options: str, began: str = EXEC) -> None:
+    """Record this process, which has just imported torch, and its forks.
+
+    Args:
+        folder: The run's folder.
+        options: The options of the run, as `LaunchOptions.to_json` writes them.
+        began: `fork` or `exec`.
+    """
+    followed = FollowedProcess(Path(folder), LaunchOptions.from_json(options))
+    followed.record(began)
+    followed.watch_forks()
+
+
+def before_os_exit(call: Callable[[int], None]) -> None:
+    """Call a function with the exit status before `os._exit` ends this process, or a fork of it.
+
+    The only function of Python that is replaced: forks end with it, `multiprocessing`'s among them, and so do programs that
+    want to skip their teardown, and Python runs no exit handler and raises no audit event then.
+    """
+    leaves = os._exit
+
+    def _exit(status: int) -> Any:
+        # Whatever happens in the call, the process ends.
+        try:
+            call(status)
+        finally:
+            leaves(status)
+
+    _exit.__wrapped__ = leaves  # type: ignore[attr-defined]
+    os._exit = _exit
+
+
+class ChildRecording(ProgramRecording):
+    """The recording of a child process, which prints nothing."""
+
+    problem = ""
+
+    def close(self) -> Path | None:
+        """Close the recording; return its file, or None if there is none."""
+        self.stop_waiting()
+        self._stop()
+        if self._session is None or self.state != "stopped":
+            return None
+        if self._options.live_path.exists():
+            return self._options.live_path
+        self._session.trace.save(self._options.trace_path)
+        return self._options.trace_path
+
+    def _cannot_start(self, error: Exception) -> None:
+        """Continue without a recording."""
+        self.problem = str(error)
+
+
+class FollowedProcess:
+    """What a followed process does for itself and for its forks, which inherit this object."""
+
+    def __init__(
+        self, folder: Path, options: LaunchOptions, recording: ProgramRecording | None = None
+    ) -> None:
+        """Follow.
+
+        Args:
+            folder: The run's folder.
+            options: The options of the run.
+            recording: The recording of this process, if it has one already: the program's own.
+        """
+        self._folder = folder
+        self._options = options
+        self._recording = recording
+        self._process = os.getpid()
+        self._note: str | None = None
+        self._facts: dict[str, Any] = {}
+        self._parents_process: Any = None
+
+    def watch_forks(self) -> None:
+        """From now on record forks, and finish before `os._exit`. Call this once, when torch is imported."""
+        for name in _NEEDED_IN_FORKS:
+            with suppress(ImportError):
+                importlib.import_module(name)
+        # Determined before the first fork, where it could not be.
+        importlib.import_module("kinetoscope.collect.engines.native").native_engine_status()
+        os.register_at_fork(after_in_child=self._after_fork)
+        util = sys.modules["multiprocessing.util"]
+        util.register_after_fork(self, FollowedProcess._note_name)
+        before_os_exit(self._before_os_exit)
+
+    def record(self, began: str, **changes: Any) -> None:
+        """Record this process if the run still goes on.
+
+        Args:
+            began: `fork` or `exec`.
+            **changes: Options that differ from the program's.
+        """
+        self._process = os.getpid()
+        try:
+            self._claim_note(began)
+            if self._note is None:
+                return
+            options = replace(self._options, prefix=self._folder / self._note, **changes)
+            recording = ChildRecording(
+                Program(sys.argv[0] if sys.argv else "python", tuple(sys.argv[1:])), options
+            )
+            self._recording = recording
+            recording.begin()
+            if recording.problem:
+                self._add_to_note(problem=recording.problem)
+            elif recording.engine != "native":
+                self._add_to_note(in_memory=True)
+            if "rank" not in self._facts:
+                self._note_rank_at_first_step()
+            # Before the exit handlers that are registered already, among them those that tear torch down.
+            atexit.register(self.finish)
+        except Exception as error:  # noqa: BLE001  (a failure of the profiler must not end the process)
+            self._add_to_note(problem=f"{type(error).__name__}: {error}")
+
+    def finish(self, ended: str = "ended by itself") -> None:
+        """Close the recording of this process and note how the process ended; a second call does nothing."""
+        recording, self._recording = self._recording, None
+        if self._process != os.getpid() or not isinstance(recording, ChildRecording):
+            return
+        try:
+            path = recording.close()
+            facts: dict[str, Any] = {"recording": path.name} if path is not None else {}
+            if "rank" not in self._facts and (rank := _own_rank()) is not None:
+                facts["rank"] = rank
+            self._add_to_note(ended=ended, name=self._own_name(), **facts)
+        except Exception as error:  # noqa: BLE001
+            self._add_to_note(ended=ended, problem=f"{type(error).__name__}: {error}")
+
+    # -------------------------------------------------------------------------------------------------------- forks
+
+    def _after_fork(self) -> None:
+        """Leave the parent's recording to the parent, and begin one of this process."""
+        inherited, self._recording = self._recording, None
+        self._note, self._facts = None, {}
+        self._parents_process = _current_process()
+        if inherited is None:
+            return
+        # Its session belongs to the parent and ends there.
+        state = inherited.state
+        inherited.stop_waiting()
+        # By the native engine: torch's collector cannot be started in a fork of a process that it records.
+        if state == "recording":
+            self.record(FORK, engine="native", steps=None)
+        elif state == "waiting for its step":
+            self.record(FORK, engine="native")
+
+    def _before_os_exit(self, status: int) -> None:
+        """Finish: the process ends without exit handlers."""
+        self.finish(f"exit code {status & 0xFF}")
+
+    # -------------------------------------------------------------------------------------------------------- notes
+
+    def _claim_note(self, began: str) -> None:
+        """Create the note of this process, under a name that becomes that of its recording."""
+        rank, process = _own_rank(), os.getpid()
+        self._facts = {
+            "process": process,
+            "parent_process": os.getppid(),
+            "ancestors": notes.ancestors(process),
+            "start_ticks": notes.start_ticks(process),
+            "began": began,
+            "name": self._own_name(),
+            "command": sys.orig_argv,
+            "executable": sys.executable,
+            **({} if rank is None else {"rank": rank}),
+        }
+        name = f"{process}" if rank is None else f"{process}-rank{rank}"
+        self._note = notes.claim(str(self._folder), name, self._facts)
+
+    def _add_to_note(self, **facts: Any) -> None:
+        """Add facts to the note."""
+        self._facts.update(facts)
+        if self._note is not None:
+            notes.rewrite(str(self._folder), self._note, self._facts)
+
+    def _note_name(self) -> None:
+        """Note the name that `multiprocessing` has just given a fork, which may be killed before it ends."""
+        if self._recording is not None and self._note is not None and self._process == os.getpid():
+            self._add_to_note(name=self._own_name())
+
+    def _note_rank_at_first_step(self) -> None:
+        """Note the rank at the first optimizer step: the process group exists then, and may be gone at the end."""
+        steps: OptimizerSteps = importlib.import_module(_STEPS).OPTIMIZER_STEPS
+        process = os.getpid()
+
+        def note_rank(*_: Any) -> None:
+            steps.forget(note_rank)
+            if os.getpid() == process and (rank := _own_rank()) is not None:
+                self._add_to_note(rank=rank)
+
+        steps.after(note_rank)
+
+    def _own_name(self) -> str:
+        """The name that `multiprocessing` gave this process; empty if it did not start it."""
+        process = _current_process()
+        # A fork that `multiprocessing` did not make has its parent's object.
+        if process is None or process is self._parents_process or process.name == "MainProcess":
+            return ""
+        worker = _worker_number(process)
+        return str(process.name) if worker is None else f"DataLoader worker {worker}"
+
+
+def _own_rank() -> int | None:
+    """The rank of this process; None as long as it has none."""
+    rank: int | None = importlib.import_module("kinetoscope.collect.session.metadata").own_rank()
+    return rank
+
+
+def _current_process() -> Any:
+    """The process object of `multiprocessing`, if that is imported."""
+    module: Any = sys.modules.get("multiprocessing.process")
+    return None if module is None else module.current_process()
+
+
+def _worker_number(process: Any) -> int | None:
+    """The number of a `DataLoader` worker, from the arguments of its function; None for other processes."""
+    # A session that records how batches are made wraps torch's function.
+    target: Any = inspect.unwrap(getattr(process, "_target", None))  # type: ignore[arg-type]
+    if getattr(target, "__module__", None) != "torch.utils.data._utils.worker":
+        return None
+    try:
+        number = inspect.signature(target).bind(*process._args, **process._kwargs).arguments["worker_id"]
+    except (TypeError, KeyError):
+        return None
+    return number if type(number) is int else None

@@ -1,0 +1,199 @@
+"""The start-up hook of the Pythons that a recorded program starts: it records them once they import torch.
+
+`kinetoscope run --children` sets two environment variables, which processes inherit: `KINETOSCOPE_CHILDREN` names the
+run's folder, and PYTHONPATH begins with `start_up/`, whose `sitecustomize.py` loads this file by its path. Most of those
+Pythons never import torch, so this takes about two milliseconds and imports none of our modules: they come with torch.
+Other environments may have other Pythons, so this file needs no more than Python 3.7.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import ModuleType
+    from typing import Any
+
+VARIABLE = "KINETOSCOPE_CHILDREN"
+# In the run's folder while the program runs: a folder without it is that of a run that is over.
+OPTIONS_FILE = "run.options"
+# In the run's folder: one line for each Python that was started without this hook, saying why.
+UNFOLLOWED_FILE = "unfollowed"
+NO_VARIABLES = "variables"
+# Under this name an inner `kinetoscope run`, which records this process itself, finds the hook of the outer one.
+NAME = "kinetoscope_child_hook"
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+START_UP_FOLDER = os.path.join(_HERE, "start_up")
+# Where the path, the arguments and the environment are among the arguments of an audit event.
+_STARTS = {"subprocess.Popen": (0, 1, 3), "os.posix_spawn": (0, 1, 2), "os.exec": (0, 1, 2)}
+_SIGTERM = 15
+_waiting: list[Any] = []
+
+
+def begin() -> None:
+    """Record this process once it imports torch, if the run still goes on."""
+    folder = os.environ[VARIABLE]
+    if not _goes_on(folder):
+        return
+    waiting = load("torch_import").TorchImport(lambda: _without_garbage_collection(lambda: _record(folder)))
+    _waiting.append(waiting)
+    handle: Any = type(sys)(NAME)
+    handle.give_up = give_up
+    sys.modules[NAME] = handle
+    waiting.wait()
+    watch(folder)
+
+
+def give_up() -> None:
+    """Leave the recording of this process to somebody else."""
+    while _waiting:
+        _waiting.pop().give_up()
+
+
+def set_variables(folder: str) -> None:
+    """Have the processes that this one starts from now on find the hook, and the folder of the run."""
+    os.environ[VARIABLE] = folder
+    path = os.environ.get("PYTHONPATH", "")
+    if START_UP_FOLDER not in path.split(os.pathsep):
+        os.environ["PYTHONPATH"] = f"{START_UP_FOLDER}{os.pathsep}{path}" if path else START_UP_FOLDER
+
+
+def load(name: str, folder: str = _HERE) -> ModuleType:
+    """Load a file by its path and on its own, because importing the package would import more."""
+    alone = f"kinetoscope_{name}"
+    if alone not in sys.modules:
+        path = os.path.join(folder, f"{name}.py")
+        module = type(sys)(alone)
+        module.__file__ = path
+        # The class of this file's own loader: importing `importlib.util` would take longer than all of this.
+        code = type(__loader__)(alone, path).get_code(alone)  # type: ignore[name-defined]
+        exec(code, module.__dict__)  # noqa: S102
+        sys.modules[alone] = module
+    return sys.modules[alone]
+
+
+def read_options(folder: str) -> str:
+    """The options of the run as text; empty if the run is over."""
+    try:
+        with open(os.path.join(folder, OPTIONS_FILE), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _goes_on(folder: str) -> bool:
+    """Whether the run has not ended yet."""
+    return os.path.exists(os.path.join(folder, OPTIONS_FILE))
+
+
+def _without_garbage_collection(call: Callable[[], None]) -> None:
+    """Call a function with the garbage collector off: with all the objects of torch, one collection takes longer than the call."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        call()
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _record(folder: str) -> None:
+    """Start recording now that torch is imported, or note why not; the process goes on either way."""
+    options = read_options(folder)
+    if not options:
+        return
+    version = load("_version", os.path.dirname(_HERE)).__version__
+    try:
+        import kinetoscope
+        from kinetoscope.launcher.child import follow
+    except Exception as error:  # noqa: BLE001  (packages of other environments can fail in any way)
+        _note_problem(folder, f"Kinetoscope cannot be imported in its environment: {error}")
+        return
+    if kinetoscope.__version__ != version:
+        _note_problem(folder, f"its environment has Kinetoscope {kinetoscope.__version__}, not {version}")
+        return
+    follow(folder, options)
+
+
+def _note_problem(folder: str, problem: str) -> None:
+    """Note that this process imported torch and is not recorded."""
+    facts = {"process": os.getpid(), "executable": sys.executable, "problem": problem}
+    load("notes").claim(folder, str(os.getpid()), facts)
+
+
+# ------------------------------------------------------------------------------------------- what this process starts
+
+
+def watch(folder: str) -> None:
+    """Note the Pythons that this process starts without the hook, and the processes that `multiprocessing` terminates.
+
+    Python tells its audit hooks of both, so none of its functions has to be replaced. Audit hooks cannot be removed: this
+    one does nothing once the run is over.
+    """
+    # Python 3.7 has none.
+    if not hasattr(sys, "addaudithook"):
+        return
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _STARTS or event == "os.kill":
+            try:
+                _note_event(folder, event, arguments)
+            except Exception:  # noqa: BLE001  (it would keep the program from starting or ending a process)
+                return
+
+    sys.addaudithook(hook)
+
+
+def _note_event(folder: str, event: str, arguments: tuple[Any, ...]) -> None:
+    """Note what the run has to know of an audit event."""
+    if event == "os.kill":
+        process, number = arguments
+        # Called by the hook, and that by the function that calls `os.kill`.
+        caller = sys._getframe(2).f_globals.get("__name__")
+        if number == _SIGTERM and caller == "multiprocessing.popen_fork" and _goes_on(folder):
+            load("notes").mark_terminated(folder, process)
+        return
+    reason = why_not_followed(*(arguments[place] for place in _STARTS[event]))
+    if reason and _goes_on(folder):
+        file = os.open(os.path.join(folder, UNFOLLOWED_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(file, "w") as lines:
+            lines.write(f"{reason}\n")
+
+
+def why_not_followed(path: Any, words: Iterable[Any], environment: Mapping[Any, Any] | None) -> str:
+    """Why a program that is about to be started will not find the hook, if it is certainly a Python.
+
+    Args:
+        path: The executable.
+        words: Its command line.
+        environment: Its environment; None for the one of this process.
+
+    Returns:
+        The option that makes it ignore PYTHONPATH or the hook, such as `-I`; `NO_VARIABLES` where its environment lacks
+        ours; nothing for a Python that finds the hook, and for other programs.
+    """
+    path = os.fsdecode(path)
+    if path != sys.executable and not os.path.basename(path).startswith(("python", "pypy")):
+        return ""
+    rest = iter([os.fsdecode(word) for word in words][1:])
+    for word in rest:
+        if not word.startswith("-") or word == "-" or word.startswith("--"):
+            break
+        for place, letter in enumerate(word[1:], 2):
+            if letter in "EIS":
+                return f"-{letter}"
+            if letter in "WX" and place == len(word):
+                next(rest, "")
+            if letter in "cmWX":
+                break
+        if letter in "cm":
+            break
+    variables = os.environ if environment is None else environment
+    given = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
+    is_there = given.get(VARIABLE) and START_UP_FOLDER in given.get("PYTHONPATH", "").split(os.pathsep)
+    return "" if is_there else NO_VARIABLES

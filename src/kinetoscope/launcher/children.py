@@ -1,0 +1,282 @@
+"""The processes that a recorded program starts: how they find the run, and how their recordings join the program's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.launcher import child_hook, notes
+from kinetoscope.launcher.torch_import import TorchImport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kinetoscope.launcher.options import LaunchOptions
+    from kinetoscope.launcher.recording import ProgramRecording
+    from kinetoscope.model.losses import Loss
+    from kinetoscope.trace import Trace
+
+# From the note of a child into the metadata of its trace.
+_NOTED = ("parent_process", "ancestors", "began", "command", "executable")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A trace of the program and its children.
+
+    Attributes:
+        trace: The trace; None where no process recorded anything.
+        children: How many children are in it.
+        messages: What the user should know about them.
+    """
+
+    trace: Trace | None
+    children: int
+    messages: tuple[str, ...]
+
+
+class Children:
+    """The processes that the program of one run starts."""
+
+    def __init__(self, options: LaunchOptions) -> None:
+        """Do nothing before `begin`."""
+        self._options = options
+        self._folder = options.children_folder
+        # The notes of those that still run; their recordings stay where they are.
+        self._running: list[str] = []
+
+    @property
+    def count(self) -> int:
+        """How many have begun to record."""
+        try:
+            return sum(entry.endswith(".recording") for entry in os.listdir(self._folder))
+        except OSError:
+            return 0
+
+    def begin(self, before_os_exit: Callable[[int], None]) -> None:
+        """Follow what this process starts from now on.
+
+        Args:
+            before_os_exit: Called with the exit status if the program ends with `os._exit`.
+
+        Raises:
+            ArgumentError: The folder for their recordings exists and is not ours.
+            OSError: It cannot be created.
+        """
+        if os.pathsep in child_hook.START_UP_FOLDER:
+            raise ArgumentError(
+                f"--children: Kinetoscope is installed in {child_hook.START_UP_FOLDER!r}, and PYTHONPATH cannot contain a path "
+                f"with a {os.pathsep!r} in it: install it elsewhere."
+            )
+        _make_folder(self._folder, self._options)
+        child_hook.set_variables(str(self._folder))
+        child_hook.watch(str(self._folder))
+        from kinetoscope.launcher import child
+
+        child.before_os_exit(before_os_exit)
+
+    def follow_forks(self, recording: ProgramRecording) -> None:
+        """Record the forks of this process, which has just imported torch."""
+        from kinetoscope.launcher.child import FollowedProcess
+
+        FollowedProcess(self._folder, self._options, recording).watch_forks()
+
+    def follow_this_fork(self) -> None:
+        """Record this process once it imports torch: it is a fork of the program from before the program did."""
+
+        def follow() -> None:
+            from kinetoscope.launcher.child import FORK, follow
+
+            if options := child_hook.read_options(str(self._folder)):
+                follow(str(self._folder), options, FORK)
+
+        TorchImport(follow).wait()
+
+    def stop_following(self) -> None:
+        """Follow nothing that starts from now on."""
+        (self._folder / child_hook.OPTIONS_FILE).unlink(missing_ok=True)
+
+    def join(self, own: Trace | None, program: str) -> Joined:
+        """Merge what the children recorded with what the program did.
+
+        Args:
+            own: The trace of the program itself, if it has one.
+            program: The program's name.
+
+        Returns:
+            The trace of all, on one clock, without children that ran no operator. Its `losses` have the processes that
+            could not be recorded or followed.
+        """
+        from kinetoscope.combine.extend import with_more
+        from kinetoscope.combine.processes import beside
+        from kinetoscope.model.losses import Loss
+
+        all_notes = notes.read_all(str(self._folder)) if self._folder.is_dir() else {}
+        problems: Counter[str] = Counter()
+        found = []
+        for name, note in all_notes.items():
+            trace = self._open(name, note, problems)
+            if trace is not None:
+                found.append(trace)
+        found.sort(key=_order)
+        recorded = {trace.info.get("process") for trace in found} | (
+            {os.getpid()} if own is not None else set()
+        )
+        for trace in found:
+            descent = trace.info.get("ancestors", [])
+            trace.info["recorded_parent"] = next((one for one in descent if one in recorded), None)
+        if own is not None and found:
+            own.info["process_name"] = program
+        every = [*([own] if own is not None else []), *found]
+        joined = beside(every) if len(every) > 1 else every[0] if every else None
+        if joined is not None and own is None:
+            # Of the first child, not of all; `processes` has them.
+            for key in (*_NOTED, "recorded_parent", "ended") if len(every) > 1 else ():
+                joined.info.pop(key, None)
+        losses = [Loss.of("processes_not_recorded", count, why=why) for why, count in problems.items()]
+        losses += self._not_followed()
+        if joined is not None and losses:
+            joined = with_more(joined, losses=losses)
+        folder = self._options.shown(self._folder)
+        return Joined(joined, len(found), tuple(_messages(losses, self._running, folder)))
+
+    def clear(self) -> None:
+        """Remove what is in the trace now, except for files of processes that still run."""
+        for entry in os.listdir(self._folder) if self._folder.is_dir() else ():
+            if not entry.startswith(tuple(f"{name}." for name in self._running)):
+                (self._folder / entry).unlink(missing_ok=True)
+        if not self._running:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _not_followed(self) -> list[Loss]:
+        """The Pythons that were started without the start-up hook."""
+        from kinetoscope.model.losses import Loss
+
+        try:
+            lines = (self._folder / child_hook.UNFOLLOWED_FILE).read_text(encoding="utf-8").split()
+        except OSError:
+            return []
+        whys = {
+            child_hook.NO_VARIABLES: f"Their environment lacked {child_hook.VARIABLE} or its entry in PYTHONPATH",
+        }
+        return [
+            Loss.of(
+                "processes_not_followed",
+                count,
+                why=f"{whys.get(reason, f'They were started with {reason}, which makes Python ignore the hook')}: "
+                "if they used PyTorch, that is not recorded.",
+            )
+            for reason, count in Counter(lines).items()
+        ]
+
+    def _open(self, name: str, note: dict[str, Any], problems: Counter[str]) -> Trace | None:
+        """The trace of one child; None if it recorded nothing, and then `problems` may say why."""
+        from kinetoscope.combine.extend import with_more
+        from kinetoscope.launcher.own_frames import without_launcher
+        from kinetoscope.model.losses import NOT_STOPPED
+        from kinetoscope.trace import open as open_any
+
+        if problem := note.get("problem"):
+            problems[str(problem)] += 1
+        path = self._folder / str(note.get("recording", f"{name}.recording"))
+        if not path.is_file():
+            if note.get("in_memory") and "ended" not in note:
+                problems[
+                    "it was killed, and torch's collector keeps a recording in memory until it ends"
+                ] += 1
+            return None
+        try:
+            trace = open_any(path)
+        except (KinetoscopeError, OSError) as error:
+            problems[str(error)] += 1
+            return None
+        if len(trace.columns("spans")) == 0 and len(trace.columns("allocations")) == 0:
+            trace.close()
+            return None
+        # The note of a process that has only just begun is empty; its recording has the process id too.
+        ticks = notes.start_ticks(int(trace.info.get("process", 0)))
+        runs = "ended" not in note and ticks != 0 and note.get("start_ticks", ticks) == ticks
+        if runs:
+            self._running.append(name)
+        trace.info.update({key: note[key] for key in _NOTED if key in note})
+        if os.getpid() in (descent := trace.info.get("ancestors", [])):
+            trace.info["ancestors"] = descent[: descent.index(os.getpid()) + 1]
+        if isinstance(rank := note.get("rank"), int):
+            trace.info.setdefault("rank", rank)
+        if note.get("name"):
+            trace.info["process_name"] = note["name"]
+        terminated = "ended" not in note and not runs and self._was_terminated(trace, note)
+        ended = "killed, crashed or became another program"
+        ended = "still running" if runs else "terminated by its parent" if terminated else ended
+        trace.info["ended"] = note.get("ended", ended)
+        if terminated:
+            # That is how `multiprocessing` ends its daemons: what they had recorded by then is all there is.
+            trace = with_more(trace, info={"complete": True}, without_losses=(NOT_STOPPED,))
+        return without_launcher(trace)
+
+    def _was_terminated(self, trace: Trace, note: dict[str, Any]) -> bool:
+        """Whether the parent of a child ended it, and nobody else."""
+        process, ticks = trace.info.get("process"), note.get("start_ticks")
+        if type(process) is not int or type(ticks) is not int:
+            return False
+        return notes.was_terminated(str(self._folder), process, ticks)
+
+
+def _make_folder(folder: Path, options: LaunchOptions) -> None:
+    """Create the folder of a run, which only its user may read and write, in place of one that an earlier run left.
+
+    Raises:
+        ArgumentError: There is something else, or the file system does not keep others out.
+        OSError: It cannot be created.
+    """
+    if os.path.lexists(folder):
+        if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+            raise ArgumentError(
+                f"--children: {folder} exists and is a link, a file or another user's folder: remove it, or choose another name "
+                "with -o PREFIX."
+            )
+        if any(not _is_ours(entry) for entry in folder.iterdir()):
+            raise ArgumentError(
+                f"--children writes to {folder}, which contains other files: move them, or choose another name with -o PREFIX."
+            )
+        shutil.rmtree(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Fails if somebody else has just created it.
+    folder.mkdir(mode=0o700)
+    made = folder.lstat()
+    if made.st_uid != os.getuid() or stat.S_IMODE(made.st_mode) != 0o700:
+        raise ArgumentError(
+            f"--children: the file system of {folder} does not keep other users out of a folder: choose another place with "
+            "-o PREFIX."
+        )
+    (folder / child_hook.OPTIONS_FILE).write_text(options.to_json(), encoding="utf-8")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether an earlier run, which was killed or left running children behind, may have written this."""
+    written = {".json", ".recording", ".ktrace", ".terminated"}
+    return path.name in (child_hook.OPTIONS_FILE, child_hook.UNFOLLOWED_FILE) or not written.isdisjoint(
+        path.suffixes
+    )
+
+
+def _order(trace: Trace) -> tuple[int, int]:
+    """By rank, a rank's own children after it, and then by start."""
+    rank, began = trace.info.get("rank"), trace.info.get("start_realtime_ns")
+    return (rank if isinstance(rank, int) else -1, began if isinstance(began, int) else 0)
+
+
+def _messages(losses: list[Loss], running: list[str], folder: str) -> list[str]:
+    """What the user should know about children that are not, or not completely, in the trace."""
+    messages = [f"{loss.count} {loss.what}: {loss.why}" for loss in losses]
+    if running:
+        count = len(running)
+        what = "process is still running" if count == 1 else "processes are still running"
+        messages.append(f"{count} {what}: the trace ends now, and later records go to a file in {folder}")
+    return messages

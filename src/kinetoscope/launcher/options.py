@@ -1,0 +1,175 @@
+"""What to record of a program, and the names of its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kinetoscope.collect import profile
+    from kinetoscope.launcher.program import Program
+
+_SUFFIXES = (".ktrace", ".recording", ".json.gz", ".children")
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How a program is recorded.
+
+    Attributes:
+        prefix: What the names of the files begin with; absolute, because the program may change the working directory.
+        record_shapes: Record the shapes, dtypes and scalars of inputs.
+        profile_memory: Record every allocation and free.
+        with_stack: Record Python stacks.
+        with_modules: Record module paths.
+        engine: `auto`, `native` or `kineto`.
+        chrome: Write a Chrome trace too.
+        ring_bytes: Upper limit of the recording in bytes, or None.
+        steps: The first optimizer step to record and the first one after that not to record (None: up to the end), or None
+            for the whole run.
+        install: Record only what the program itself profiles with `torch.profiler`.
+        children: Also record the processes that the program starts.
+        folder: The working directory at the start; paths are shown relative to it.
+
+    Raises:
+        ArgumentError: Options that exclude each other.
+    """
+
+    prefix: Path
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = True
+    with_modules: bool = True
+    engine: str = "auto"
+    chrome: bool = False
+    ring_bytes: int | None = None
+    steps: tuple[int, int | None] | None = None
+    install: bool = False
+    children: bool = False
+    folder: Path = field(default_factory=Path.cwd)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be combined."""
+        if self.children and (self.install or self.engine == "kineto"):
+            raise ArgumentError(
+                f"--children cannot be combined with {'--install' if self.install else '--engine kineto'}: child processes "
+                "are recorded by the native engine, from their start. Use one of the two."
+            )
+        if not self.install:
+            return
+        chosen = {
+            "--shapes": self.record_shapes,
+            "--memory": self.profile_memory,
+            "--steps": self.steps is not None,
+            "--ring": self.ring_bytes is not None,
+        }
+        if given := [name for name, is_given in chosen.items() if is_given]:
+            raise ArgumentError(
+                f"{', '.join(given)} cannot be combined with --install: the program chooses what to record, in its own calls "
+                "of torch.profiler. Use one or the other."
+            )
+
+    def shown(self, path: Path) -> str:
+        """A path as people read it: relative to `folder` where it is inside."""
+        return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
+
+    @property
+    def live_path(self) -> Path:
+        """The recording while it runs."""
+        return self.prefix.with_name(f"{self.prefix.name}.recording")
+
+    @property
+    def trace_path(self) -> Path:
+        """The finished trace."""
+        return self.prefix.with_name(f"{self.prefix.name}.ktrace")
+
+    @property
+    def children_folder(self) -> Path:
+        """The recordings of child processes while they run."""
+        return self.prefix.with_name(f"{self.prefix.name}.children")
+
+    @property
+    def chrome_path(self) -> Path:
+        """The Chrome trace."""
+        return self.prefix.with_name(f"{self.prefix.name}.json.gz")
+
+    def session(self, path: Path | None) -> profile:
+        """Make the session that records, with its live recording at `path`."""
+        from kinetoscope.collect import ProfilerActivity, profile
+
+        return profile(
+            # The native engine alone records only the host, and warns when devices are requested.
+            activities=[ProfilerActivity.CPU] if self.engine == "native" else None,
+            record_shapes=self.record_shapes,
+            profile_memory=self.profile_memory,
+            with_stack=self.with_stack,
+            with_modules=self.with_modules,
+            engine=self.engine,  # type: ignore[arg-type]  # the session checks it
+            path=path,
+            ring_bytes=self.ring_bytes,
+        )
+
+    def to_json(self) -> str:
+        """The options as text, for another process."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> LaunchOptions:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: It is damaged.
+            TypeError: Another version wrote it.
+        """
+        values: dict[str, Any] = json.loads(text)
+        steps = values["steps"]
+        values |= {
+            "prefix": Path(values["prefix"]),
+            "folder": Path(values["folder"]),
+            "steps": None if steps is None else tuple(steps),
+        }
+        return cls(**values)
+
+
+def choose_prefix(
+    output: str | os.PathLike[str] | None, program: Program, folder: Path, environment: Mapping[str, str]
+) -> Path:
+    """Choose what the names of the files begin with.
+
+    Args:
+        output: The user's choice, with or without a suffix; None names the files after the program, with a number where
+            files of an earlier run have that name.
+        program: What will run.
+        folder: The working directory, absolute.
+        environment: The program's environment variables; a rank of a distributed job (`RANK`) has its number in the name.
+
+    Returns:
+        An absolute path.
+
+    Raises:
+        ArgumentError: The output names no file.
+    """
+    number = environment.get("RANK", "")
+    rank = f"-rank{number}" if number.isdigit() else ""
+    if output is not None:
+        text = os.fspath(output)
+        prefix = re.sub(r"\.(ktrace|json|json\.gz|recording)$", "", text)
+        if not os.path.basename(prefix) or (folder / prefix).is_dir():
+            raise ArgumentError(
+                f"the output {text!r} is not a file name: give a path without a suffix, such as runs/first."
+            )
+        return folder / (prefix + rank)
+    stem = program.name + rank
+    for attempt in range(1, 10_000):
+        path = folder / (stem if attempt == 1 else f"{stem}-{attempt}")
+        if not any(Path(f"{path}{suffix}").exists() for suffix in _SUFFIXES):
+            return path
+    raise ArgumentError(f"{stem}.ktrace to {stem}-9999.ktrace exist: choose another name with -o PREFIX.")

@@ -1,0 +1,359 @@
+"""One run of a program under a recording: in this process (`Run`), or in one of its own (`launch`)."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from kinetoscope._errors import KinetoscopeError
+from kinetoscope.display.terminal import complain
+from kinetoscope.launcher import child_hook
+from kinetoscope.launcher.children import Children
+from kinetoscope.launcher.options import LaunchOptions, choose_prefix
+from kinetoscope.launcher.program import CannotRun, Program, show_exception, take_name_of_python
+from kinetoscope.launcher.recording import Finished, InstalledRecording, ProgramRecording
+
+if TYPE_CHECKING:
+    from kinetoscope.launcher.overhead import Overhead
+    from kinetoscope.trace import Trace
+
+# How long a program may take to end by the interrupt of its own, before it is sent another one.
+_INTERRUPT_S = 2.0
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a launched program ended.
+
+    Attributes:
+        exit_code: Its exit code; the negative number of a signal that ended it.
+        path: The trace, for `kinetoscope.open`. If the program was killed, its recording (`.recording`), which opens the
+            same way; None if nothing was recorded.
+    """
+
+    exit_code: int
+    path: Path | None
+
+
+def launch(
+    program: str | os.PathLike[str],
+    *arguments: str | os.PathLike[str],
+    module: bool = False,
+    output: str | os.PathLike[str] | None = None,
+    record_shapes: bool = False,
+    profile_memory: bool = False,
+    with_stack: bool = True,
+    with_modules: bool = True,
+    engine: Literal["auto", "native", "kineto"] = "auto",
+    steps: tuple[int, int | None] | None = None,
+    ring_bytes: int | None = None,
+    chrome: bool = False,
+    install: bool = False,
+    children: bool = False,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> LaunchResult:
+    """Profile a Python script as it is, in a process of its own, and wait for its end.
+
+    The same as `kinetoscope run`, without the summary. The program has the standard streams of this process, and an
+    interrupt of this process (Ctrl-C) interrupts it too.
+
+    Args:
+        program: The script, or with `module` the name of a module, as for `python -m`.
+        *arguments: The program's own arguments.
+        module: Whether `program` is a module.
+        output: What the names of the files begin with, relative to `cwd`; None names them after the program.
+        record_shapes: Record the shapes, dtypes and scalars of each operator's inputs.
+        profile_memory: Record every allocation and free.
+        with_stack: Record the Python stack of each operator.
+        with_modules: Record the `nn.Module` path of each operator.
+        engine: `native` is Kinetoscope's own recorder, `kineto` torch's collector; `auto` chooses.
+        steps: Record only optimizer steps, from the first of the two numbers up to but not including the second, counted
+            from 0; None for the second records up to the end.
+        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
+        chrome: Also write a Chrome trace, `.json.gz`.
+        install: Record only what the program itself profiles: `torch.profiler` is Kinetoscope there.
+        children: Also record the processes that the program starts, in the same trace.
+        env: The program's environment variables; None for those of this process.
+        cwd: The program's working directory; None for that of this process.
+
+    Returns:
+        The exit code and the path of the trace.
+
+    Raises:
+        ArgumentError: Options that cannot be combined, or an output that is not a file name.
+        OSError: The folder of the output cannot be created.
+    """
+    to_run = Program(os.fspath(program), tuple(os.fspath(word) for word in arguments), module)
+    folder = Path(cwd or ".").absolute()
+    options = LaunchOptions(
+        prefix=choose_prefix(output, to_run, folder, os.environ if env is None else env),
+        record_shapes=record_shapes,
+        profile_memory=profile_memory,
+        with_stack=with_stack,
+        with_modules=with_modules,
+        engine=engine,
+        chrome=chrome,
+        ring_bytes=ring_bytes,
+        steps=steps,
+        install=install,
+        children=children,
+        folder=folder,
+    )
+    options.prefix.parent.mkdir(parents=True, exist_ok=True)
+    candidates = (options.trace_path, options.live_path)
+    before = [_identity(path) for path in candidates]
+    words = [sys.executable, "-m", "kinetoscope.launcher", options.to_json(), *to_run.command_line]
+    with subprocess.Popen(words, env=env, cwd=cwd) as process:  # noqa: S603
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            _wait_for_interrupted(process)
+            raise
+    written = [
+        path for path, old in zip(candidates, before, strict=True) if _identity(path) not in (None, old)
+    ]
+    return LaunchResult(process.returncode, written[0] if written else None)
+
+
+def _wait_for_interrupted(process: subprocess.Popen[bytes]) -> None:
+    """Wait until an interrupted program has ended and its trace is written; a terminal interrupts all its processes itself."""
+    try:
+        process.wait(_INTERRUPT_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What distinguishes a file from one that later replaces it; None if there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+class RunObserver:
+    """What is called during a run; does nothing itself.
+
+    Attributes:
+        measures_overhead: Whether to measure the cost of recording at the end, for `finished`.
+    """
+
+    measures_overhead = False
+
+    def started(self, engine: str) -> None:
+        """Recording has begun, with the engine of this name."""
+
+    def stopped(self) -> None:
+        """Recording has ended, or never began."""
+
+    def finished(self, finished: Finished) -> None:
+        """The files are written."""
+
+
+class Run:
+    """One run of a program in this process, from its first line to the exit code."""
+
+    def __init__(self, program: Program, options: LaunchOptions, observer: RunObserver | None = None) -> None:
+        self._program = program
+        self._options = options
+        self._observer = observer or RunObserver()
+        self._children = Children(options) if options.children else None
+        recording = InstalledRecording if options.install else ProgramRecording
+        self._recording = recording(program, options, self._torch_imported, self._observer.started)
+        self._ended = "exit code 0"
+        self._process = os.getpid()
+        self._trace: Trace | None = None
+        self._overhead: Overhead | None = None
+        self._failure: Exception | None = None
+        self._is_closed = self._is_finished = False
+
+    def execute(self) -> None:
+        """Run the program, and end as it ends."""
+        _leave_outer_run()
+        if self._children is not None:
+            self._children.begin(self._before_os_exit)
+        atexit.register(self._finish)
+        if self._children is not None and (util := sys.modules.get("multiprocessing.util")) is not None:
+            # Exit handlers run last in, first out: `multiprocessing` has to end its processes before they are merged.
+            atexit.unregister(util._exit_function)
+            atexit.register(util._exit_function)
+        os.register_at_fork(after_in_child=self._after_fork)
+        # Before recording begins, because it is a write: the progress line ends at the program's first.
+        take_name_of_python()
+        try:
+            self._recording.begin()
+            self._program.run()
+        except CannotRun as error:
+            atexit.unregister(self._finish)
+            if self._children is not None:
+                self._children.stop_following()
+                self._children.clear()
+            complain(str(error))
+            sys.exit(error.exit_code)
+        except SystemExit as error:
+            self._ended = _exit_text(error.code)
+            raise
+        except KeyboardInterrupt as error:
+            self._ended = "interrupted"
+            show_exception(error)
+            # Raised again, so that Python ends the process as it does on an interrupt: by the signal.
+            sys.excepthook = lambda *_: None
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever it is, it is the program's)
+            self._ended = f"ended by {type(error).__name__}"
+            self._report_out_of_memory()
+            show_exception(error)
+            sys.exit(1)
+        finally:
+            if self._children is not None and os.getpid() == self._process:
+                # The libraries that write files import it, and once Python ends that is too late. Torch has it.
+                importlib.import_module("concurrent.futures.thread")
+
+    def _torch_imported(self) -> None:
+        """Choose the moment of the end, as soon as torch is imported.
+
+        At exit Python waits for the program's threads and then calls exit handlers, the last one first. So the recording
+        ends after the handlers that the program registers from now on, but before the engine's, and before those of
+        torch, which tear it down. Children are merged at the very end, when `multiprocessing` has waited for its own.
+        """
+        importlib.import_module("kinetoscope.collect.engines.native")
+        if self._children is None:
+            atexit.unregister(self._finish)
+            atexit.register(self._finish)
+        else:
+            atexit.register(self._close)
+            self._children.follow_forks(self._recording)
+
+    def _after_fork(self) -> None:
+        """In a fork: the recording, or the wait for it, is the parent's."""
+        waiting = self._recording.state == "waiting for torch"
+        self._recording.stop_waiting()
+        if waiting and self._children is not None:
+            self._children.follow_this_fork()
+
+    def _before_os_exit(self, status: int) -> None:
+        """Finish: the program ends without exit handlers."""
+        self._ended = f"exit code {status & 0xFF}"
+        self._finish()
+
+    def _finish(self) -> None:
+        """Write the files and the summary, but not in a fork of the process that records."""
+        if os.getpid() != self._process or self._is_finished:
+            return
+        self._is_finished = True
+        try:
+            self._write()
+        finally:
+            self._flush_or_drop_stderr()
+
+    def _close(self) -> None:
+        """Close the program's own recording while torch still works; a second call does nothing."""
+        if os.getpid() != self._process or self._is_closed:
+            return
+        self._is_closed = True
+        self._observer.stopped()
+        try:
+            self._trace = self._recording.end(self._ended)
+            # With --install the program chose what to record, each time anew: there is no single cost.
+            if self._trace is not None and self._observer.measures_overhead and not self._options.install:
+                from kinetoscope.launcher.overhead import measure_overhead
+
+                self._overhead = measure_overhead(self._options)
+        except (KinetoscopeError, OSError) as error:
+            self._failure = error
+
+    def _report_out_of_memory(self) -> None:
+        """With memory recorded, write a report on who held it, if the program ends because there was no more."""
+        if os.getpid() != self._process or not self._options.profile_memory or "torch" not in sys.modules:
+            return
+        from kinetoscope.collect.session.base_session import report_out_of_memory
+
+        def trace() -> Trace:
+            self._close()
+            if self._trace is None:
+                raise self._failure or KinetoscopeError(
+                    f"nothing was recorded: {self._recording.why_nothing()}"
+                )
+            return self._trace
+
+        report_out_of_memory(trace, None, self._options.live_path)
+
+    def _flush_or_drop_stderr(self) -> None:
+        """Drop what standard error cannot take: Python would change the exit code when it tries again."""
+        try:
+            sys.stderr.flush()
+        except (AttributeError, ValueError):
+            return
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+    def _write(self) -> None:
+        """Finish the recording and write its files."""
+        with suppress(AttributeError, ValueError, OSError):  # closed, replaced or broken by the program
+            sys.stdout.flush()
+        try:
+            self._close()
+            if self._failure is not None:
+                raise self._failure
+            trace = self._trace if self._children is None else self._with_children(self._children)
+            if trace is None:
+                click.echo(f"kinetoscope: nothing was recorded: {self._recording.why_nothing()}.", err=True)
+                return
+            finished = self._recording.write(trace, self._ended)
+            if self._children is not None:
+                self._children.clear()
+            self._observer.finished(replace(finished, overhead=self._overhead))
+        except (KinetoscopeError, OSError) as error:
+            complain(f"{error}{self._where_recording()}")
+        except KeyboardInterrupt:
+            complain(f"interrupted{self._where_recording()}")
+        if self._ended == "interrupted":
+            # Python ends by the signal when the last code it ran from outside was interrupted; loading an extension
+            # module above may have run some. Nothing is printed: the hook is the silent one.
+            ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
+
+    def _with_children(self, children: Children) -> Trace | None:
+        """What the program and its children recorded."""
+        children.stop_following()
+        joined = children.join(self._trace, os.path.basename(self._program.target))
+        if joined.trace is not None and self._trace is None:
+            joined.trace.info["program"] = json.loads(self._recording.description(self._ended))
+        self._recording.messages += joined.messages
+        return joined.trace
+
+    def _where_recording(self) -> str:
+        """Where the recording is if it could not be finished."""
+        live = self._options.live_path
+        return (
+            f" (the recording is in {self._options.shown(live)}, which also opens)" if live.exists() else ""
+        )
+
+
+def _leave_outer_run() -> None:
+    """If this process is itself a child of a run with --children, record it here and not there."""
+    outer: Any = sys.modules.get(child_hook.NAME)
+    if outer is not None:
+        outer.give_up()
+
+
+def _exit_text(code: object) -> str:
+    """What a program exits with."""
+    if code is None or isinstance(code, int):
+        return f"exit code {int(code or 0) & 0xFF}"
+    return "exit code 1"
