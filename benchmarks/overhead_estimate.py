@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.demo_overhead import gpt_step
 from benchmarks.harness import BASELINE, Result, added, interleave, report_added, run
 from benchmarks.workloads import tiny_training_step
+from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import measure_overhead, spacing_of
 from kinetoscope.model.hierarchy import host_spans
@@ -24,7 +25,12 @@ PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
 }
 LAUNCH_OPTIONS = {
     "default": LaunchOptions(prefix=Path("x")),
-    "--shapes --memory": LaunchOptions(prefix=Path("x"), record_shapes=True, profile_memory=True),
+    "--shapes --memory": LaunchOptions(
+        prefix=Path("x"),
+        recording=RecordingOptions(
+            record_shapes=True, profile_memory=True, with_stack=True, with_modules=True
+        ),
+    ),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.cli.run import ProgressLine
+from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.launcher import child_hook, notes
 from kinetoscope.launcher.children import Children, _make_folder
 from kinetoscope.launcher.options import LaunchOptions
@@ -204,10 +205,8 @@ def test_a_folder_that_holds_something_else_is_an_error(family):
 def test_the_options_reach_the_children(tmp_path):
     options = LaunchOptions(
         prefix=tmp_path / "run",
-        record_shapes=True,
-        ring_bytes=1 << 20,
+        recording=RecordingOptions(record_shapes=True, ring_bytes=1 << 20, engine="native"),
         steps=(2, None),
-        with_stack=False,
         children=True,
     )
     assert LaunchOptions.from_json(options.to_json()) == options

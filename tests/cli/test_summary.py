@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kinetoscope.cli.summary import MOST_LINES, print_summary, summary_lines
+from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.combine.processes import beside
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import Cost, Overhead
@@ -26,7 +27,9 @@ def each(record_ns: float) -> Overhead:
 
 def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
     """What a run would have left."""
-    options = LaunchOptions(prefix=folder / "run", profile_memory=True, chrome=True, folder=folder)
+    options = LaunchOptions(
+        prefix=folder / "run", recording=RecordingOptions(profile_memory=True), chrome=True, folder=folder
+    )
     trace = builder.build()
     for path in (options.trace_path, options.chrome_path):
         trace.save(path)
@@ -199,7 +202,7 @@ def test_memory_that_was_not_recorded_is_not_made_up(tmp_path):
     builder = training_trace()
     builder.allocations.clear()
     made = finished(tmp_path, builder)
-    text = "\n".join(shown(replace(made, options=replace(made.options, profile_memory=False))))
+    text = "\n".join(shown(replace(made, options=replace(made.options, recording=RecordingOptions()))))
     assert "peak" not in text
     assert "--memory" in text
     assert "no allocation was seen" in "\n".join(shown(made))

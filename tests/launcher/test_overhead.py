@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import (
     MODEL_ERROR,
@@ -40,7 +41,10 @@ def test_the_program_finds_python_and_torch_as_it_left_them(tmp_path):
         with torch.inference_mode():
             assert (
                 measure_overhead(
-                    LaunchOptions(prefix=tmp_path / "x", record_shapes=True, profile_memory=True)
+                    LaunchOptions(
+                        prefix=tmp_path / "x",
+                        recording=RecordingOptions(record_shapes=True, profile_memory=True),
+                    )
                 )
                 is not None
             )

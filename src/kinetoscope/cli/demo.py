@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
+from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display import units
 
 if TYPE_CHECKING:
@@ -101,7 +102,11 @@ def _record(example: Example, folder: Path, printer: Console) -> Finished:
     from kinetoscope.launcher.recording import ProgramRecording
 
     program = Program(example.module, ("--steps", str(example.steps)), is_module=True)
-    options = LaunchOptions(prefix=(folder / example.name).absolute(), profile_memory=True, chrome=True)
+    options = LaunchOptions(
+        prefix=(folder / example.name).absolute(),
+        recording=RecordingOptions(with_stack=True, with_modules=True, profile_memory=True),
+        chrome=True,
+    )
     recording = ProgramRecording(program, options)
     take_name_of_python()
     with _put_back():

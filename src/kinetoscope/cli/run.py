@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.collect.session.options import EngineName, RecordingOptions
 from kinetoscope.display import units
 from kinetoscope.launcher.children import Children
 from kinetoscope.launcher.options import LaunchOptions, choose_prefix
@@ -86,7 +87,7 @@ def command(
     memory: bool,
     stack: bool,
     modules: bool,
-    engine: str,
+    engine: EngineName,
     steps: str | None,
     ring: str | None,
     chrome: bool,
@@ -105,13 +106,15 @@ def command(
     to_run = Program(program, arguments, is_module)
     options = LaunchOptions(
         prefix=choose_prefix(output, to_run, Path.cwd(), os.environ),
-        record_shapes=shapes,
-        profile_memory=memory,
-        with_stack=stack,
-        with_modules=modules,
-        engine=engine,
+        recording=RecordingOptions(
+            record_shapes=shapes,
+            profile_memory=memory,
+            with_stack=stack,
+            with_modules=modules,
+            engine=engine,
+            ring_bytes=None if ring is None else units.parse_size(ring),
+        ),
         chrome=chrome or bool(output and output.endswith((".json", ".json.gz"))),
-        ring_bytes=None if ring is None else units.parse_size(ring),
         steps=None if steps is None else _parse_steps(steps),
         install=install,
         children=children,

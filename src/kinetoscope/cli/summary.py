@@ -14,6 +14,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
+from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display import units
 from kinetoscope.display.description import command_line, completeness, ended, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
@@ -330,7 +331,9 @@ def print_trace(trace: Trace, path: str) -> None:
         trace=trace,
         program=Program(name, is_module=True),
         ended=ended(info),
-        options=LaunchOptions(prefix=Path(name), profile_memory=bool(info.get("profile_memory"))),
+        options=LaunchOptions(
+            prefix=Path(name), recording=RecordingOptions(profile_memory=bool(info.get("profile_memory")))
+        ),
         files=(),
         engine=str(info.get("engine", "kineto")),
         messages=(missing,) if trace.info.get("complete") is False else (),
@@ -665,7 +668,7 @@ def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
         if more := len(facts.peaks) - len(told):
             told.append(f"and {more:,} more devices")
         return fold("memory", "; ".join([*told, *filter(None, [of_process])]), width)
-    if finished.options.profile_memory:
+    if finished.options.recording.profile_memory:
         return fold("memory", "no allocation was seen", width)
     hint = "--memory records the tensors'" if finished.here else "that of tensors was not recorded"
     return fold("memory", "; ".join(filter(None, (of_process, hint))), width)

@@ -143,6 +143,9 @@ class FollowedProcess:
             if self._note is None:
                 return
             options = replace(self._options, prefix=self._folder / self._note, **changes)
+            if began == FORK:
+                # Torch's collector cannot be started in a fork of a process that it records.
+                options = replace(options, recording=replace(options.recording, engine="native"))
             recording = ChildRecording(
                 Program(sys.argv[0] if sys.argv else "python", tuple(sys.argv[1:])), options
             )
@@ -185,11 +188,10 @@ class FollowedProcess:
         # Its session belongs to the parent and ends there.
         state = inherited.state
         inherited.stop_waiting()
-        # By the native engine: torch's collector cannot be started in a fork of a process that it records.
         if state == "recording":
-            self.record(FORK, engine="native", steps=None)
+            self.record(FORK, steps=None)
         elif state == "waiting for its step":
-            self.record(FORK, engine="native")
+            self.record(FORK)
 
     def _before_os_exit(self, status: int) -> None:
         """Finish: the process ends without exit handlers."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.collect.session.options import RecordingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kinetoscope.collect import profile
     from kinetoscope.launcher.program import Program
 
+# The options of the recording that a user of the launcher can choose.
+_RECORDING = ("record_shapes", "profile_memory", "with_stack", "with_modules", "engine", "ring_bytes")
 _SUFFIXES = (".ktrace", ".recording", ".json.gz", ".children")
 
 
@@ -26,13 +29,8 @@ class LaunchOptions:
 
     Attributes:
         prefix: What the names of the files begin with; absolute, because the program may change the working directory.
-        record_shapes: Record the shapes, dtypes and scalars of inputs.
-        profile_memory: Record every allocation and free.
-        with_stack: Record Python stacks.
-        with_modules: Record module paths.
-        engine: `auto`, `native` or `kineto`.
+        recording: What to record: the options of the session, apart from its file.
         chrome: Write a Chrome trace too.
-        ring_bytes: Upper limit of the recording in bytes, or None.
         steps: The first optimizer step to record and the first one after that not to record (None: up to the end), or None
             for the whole run.
         install: Record only what the program itself profiles with `torch.profiler`.
@@ -44,13 +42,10 @@ class LaunchOptions:
     """
 
     prefix: Path
-    record_shapes: bool = False
-    profile_memory: bool = False
-    with_stack: bool = True
-    with_modules: bool = True
-    engine: str = "auto"
+    recording: RecordingOptions = field(
+        default_factory=lambda: RecordingOptions(with_stack=True, with_modules=True)
+    )
     chrome: bool = False
-    ring_bytes: int | None = None
     steps: tuple[int, int | None] | None = None
     install: bool = False
     children: bool = False
@@ -58,7 +53,7 @@ class LaunchOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be combined."""
-        if self.children and (self.install or self.engine == "kineto"):
+        if self.children and (self.install or self.recording.engine == "kineto"):
             raise ArgumentError(
                 f"--children cannot be combined with {'--install' if self.install else '--engine kineto'}: child processes "
                 "are recorded by the native engine, from their start. Use one of the two."
@@ -66,10 +61,10 @@ class LaunchOptions:
         if not self.install:
             return
         chosen = {
-            "--shapes": self.record_shapes,
-            "--memory": self.profile_memory,
+            "--shapes": self.recording.record_shapes,
+            "--memory": self.recording.profile_memory,
             "--steps": self.steps is not None,
-            "--ring": self.ring_bytes is not None,
+            "--ring": self.recording.ring_bytes is not None,
         }
         if given := [name for name, is_given in chosen.items() if is_given]:
             raise ArgumentError(
@@ -105,21 +100,14 @@ class LaunchOptions:
         """Make the session that records, with its live recording at `path`."""
         from kinetoscope.collect import ProfilerActivity, profile
 
-        return profile(
-            # The native engine alone records only the host, and warns when devices are requested.
-            activities=[ProfilerActivity.CPU] if self.engine == "native" else None,
-            record_shapes=self.record_shapes,
-            profile_memory=self.profile_memory,
-            with_stack=self.with_stack,
-            with_modules=self.with_modules,
-            engine=self.engine,  # type: ignore[arg-type]  # the session checks it
-            path=path,
-            ring_bytes=self.ring_bytes,
-        )
+        # The native engine alone records only the host, and warns when devices are requested.
+        activities = (ProfilerActivity.CPU,) if self.recording.engine == "native" else None
+        return profile.with_options(replace(self.recording, activities=activities, path=path))
 
     def to_json(self) -> str:
         """The options as text, for another process."""
-        return json.dumps(asdict(self), default=str)
+        values = vars(self) | {"recording": {name: getattr(self.recording, name) for name in _RECORDING}}
+        return json.dumps(values, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> LaunchOptions:
@@ -134,6 +122,7 @@ class LaunchOptions:
         values |= {
             "prefix": Path(values["prefix"]),
             "folder": Path(values["folder"]),
+            "recording": RecordingOptions(**values["recording"]),
             "steps": None if steps is None else tuple(steps),
         }
         return cls(**values)

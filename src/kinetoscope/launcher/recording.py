@@ -96,7 +96,7 @@ class ProgramRecording:
     def engine(self) -> str:
         """The name of the engine that records."""
         engine = self._session._engine if self._session is not None else None
-        return engine.name if engine is not None else self._options.engine
+        return engine.name if engine is not None else str(self._options.recording.engine)
 
     def begin(self) -> None:
         """Record from the moment at which the program has imported torch."""
@@ -270,7 +270,7 @@ class InstalledRecording(ProgramRecording):
         self._cycles = deque(maxlen=MOST_CYCLES)
         self._recording_process = os.getpid()
         try:
-            install_and_tell(self._add, self._options.engine)  # type: ignore[arg-type]  # checked before
+            install_and_tell(self._add, self._options.recording.engine)  # type: ignore[arg-type]  # a name
         except KinetoscopeError as error:
             complain(str(error))
             sys.exit(1)

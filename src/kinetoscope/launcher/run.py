@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kinetoscope._errors import KinetoscopeError
+from kinetoscope.collect.session.options import EngineName, RecordingOptions
 from kinetoscope.display.terminal import complain
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
@@ -57,7 +58,7 @@ def launch(
     profile_memory: bool = False,
     with_stack: bool = True,
     with_modules: bool = True,
-    engine: Literal["auto", "native", "kineto"] = "auto",
+    engine: EngineName = "auto",
     steps: tuple[int, int | None] | None = None,
     ring_bytes: int | None = None,
     chrome: bool = False,
@@ -101,13 +102,15 @@ def launch(
     folder = Path(cwd or ".").absolute()
     options = LaunchOptions(
         prefix=choose_prefix(output, to_run, folder, os.environ if env is None else env),
-        record_shapes=record_shapes,
-        profile_memory=profile_memory,
-        with_stack=with_stack,
-        with_modules=with_modules,
-        engine=engine,
+        recording=RecordingOptions(
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_modules=with_modules,
+            engine=engine,
+            ring_bytes=ring_bytes,
+        ),
         chrome=chrome,
-        ring_bytes=ring_bytes,
         steps=steps,
         install=install,
         children=children,
@@ -280,7 +283,11 @@ class Run:
 
     def _report_out_of_memory(self) -> None:
         """With memory recorded, write a report on who held it, if the program ends because there was no more."""
-        if os.getpid() != self._process or not self._options.profile_memory or "torch" not in sys.modules:
+        if (
+            os.getpid() != self._process
+            or not self._options.recording.profile_memory
+            or "torch" not in sys.modules
+        ):
             return
         from kinetoscope.collect.session.base_session import report_out_of_memory
 
