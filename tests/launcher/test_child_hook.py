@@ -40,9 +40,9 @@ def test_a_python_that_will_not_find_the_hook_is_recognized(path, words, environ
 
 
 def test_without_an_environment_of_its_own_a_program_inherits_that_of_the_process(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     assert why_not_followed("python3", ["python3"], None) == NO_VARIABLES
-    monkeypatch.setenv("PYTHONPATH", "/own::/other")
+    os.environ["PYTHONPATH"] = "/own::/other"
     child_hook.set_variables("/the/run.children")
     child_hook.set_variables("/the/run.children")
     assert os.environ["PYTHONPATH"] == f"{START_UP_FOLDER}:/own::/other"
