@@ -198,7 +198,7 @@ def test_recordings_of_one_process_are_refused_and_equal_numbers_of_two_are_not(
     # Two containers of one machine, recorded at the same time; and of two machines.
     assert len(merge([of_no_rank(0), of_no_rank(5)]).table("processes")) == 2
     assert len(merge([of_no_rank(0, host="a"), of_no_rank(500, host="b")]).table("processes")) == 2
-    assert len(merge([of_no_rank("soon", host=["a"]), of_no_rank(5, host=["b"])]).table("processes")) == 2
+    assert len(merge([of_no_rank("soon", host="a"), of_no_rank(5, host="b")]).table("processes")) == 2
 
 
 def test_one_trace_alone_is_on_its_own_clock():

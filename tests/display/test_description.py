@@ -1,7 +1,8 @@
 import pytest
 
 from kinetoscope.combine.processes import beside
-from kinetoscope.display.description import LONGEST, command_line, ended, environment
+from kinetoscope.display.description import LONGEST, command_line, environment
+from kinetoscope.model.run_info import RunInfo
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -13,19 +14,18 @@ def facts(**known):
 
 def test_the_program_is_its_command_line():
     assert (
-        command_line({"program": {"command": ["train.py", "--name", "a b"]}})
+        command_line(RunInfo.of({"program": {"command": ["train.py", "--name", "a b"]}}))
         == "python train.py --name 'a b'"
     )
-    assert command_line({"command_line": ["train.py", "3"]}) == "python train.py 3"
-    assert command_line({"command_line": "torchrun train.py"}) == "torchrun train.py"
-    assert not command_line({})
-    assert not command_line({"program": "soon", "command_line": []})
+    assert command_line(RunInfo.of({"command_line": ["train.py", "3"]})) == "python train.py 3"
+    assert command_line(RunInfo.of({"command_line": "torchrun train.py"})) == "torchrun train.py"
+    assert not command_line(RunInfo.of({}))
+    assert not command_line(RunInfo.of({"program": "soon", "command_line": []}))
 
 
 def test_how_it_ended_is_said_where_it_is_known():
-    assert ended({"program": {"ended": "exit code 0"}}) == "exit code 0"
-    assert not ended({"program": {"ended": 3}})
-    assert not ended({})
+    assert RunInfo.of({"program": {"ended": "exit code 0"}}).program_ended == "exit code 0"
+    assert not RunInfo.of({"program": {"ended": 3}}).program_ended
 
 
 def test_equal_devices_are_counted():

@@ -174,7 +174,7 @@ def _early(facts: dict[str, Any]) -> Check | None:
 
 
 def _clock_check(facts: dict[str, Any]) -> Check | None:
-    found = facts["clock"] or {}
+    found = facts["clock"]
     if "readings" not in found:
         return None
     error = found.get("largest_error_ns", 0)
@@ -188,7 +188,7 @@ def _clock_check(facts: dict[str, Any]) -> Check | None:
 
 
 def _device_clock(facts: dict[str, Any]) -> Check | None:
-    found = facts["clock"] or {}
+    found = facts["clock"]
     calls, astride = found.get("device_calls", 0), found.get("device_calls_astride", 0)
     if calls == 0:
         return None
@@ -257,9 +257,6 @@ def _overlaps(facts: dict[str, Any]) -> Check | None:
 UNTIL_STOPPED = (NOT_STOPPED, UNFINISHED_SPANS)
 # Calls that start work on a device: cudaLaunchKernel, hipModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync, hipMemsetAsync.
 _STARTS = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
-_CLOCK_FACTS = (
-    "readings", "largest_error_ns", "device_calls", "device_calls_astride", "device_shift_ns", "device_largest_astride_ns",
-)  # fmt: skip
 
 
 def health(trace: TraceData, *, running: bool) -> dict[str, Any]:
@@ -294,12 +291,14 @@ def numbers(trace: TraceData) -> dict[str, Any]:
     errors = processes["error_ns"]
     return {
         "not_stopped": trace.columns("losses")["code"].count(NOT_STOPPED)
-        or int(trace.info.get("complete") is False and len(processes) == 0),
+        or int(not trace.run_info.complete and len(processes) == 0),
         "spans": len(spans),
         "unfinished": int(((spans["flags"] & FLAG_UNFINISHED) != 0).sum()),
         "overlapping": int((spans["lane"] > 0).sum()),
         "launches": launches(trace),
-        "clock": _clock(trace.info.get("clock_checks")),
+        "clock": {
+            name: value for name, value in vars(trace.run_info.clock_checks).items() if value is not None
+        },
         "processes": {
             "count": max(1, len(processes)),
             "unknown_clocks": int((errors < 0).sum()),
@@ -359,15 +358,15 @@ def overhead(trace: TraceData) -> dict[str, int]:
 def recorded(trace: TraceData) -> list[dict[str, Any]]:
     """What a trace holds of all that can be recorded: rows, what it gives, how to record it, and whether it was turned on."""
     kind = np.bincount(trace.column("spans", "kind"), minlength=len(SpanKind))
-    info = trace.info
+    run = trace.run_info
     rows = {
         "operators": (int(kind[SpanKind.OPERATOR] + kind[SpanKind.BACKWARD]), None),
         "steps": (len(trace.columns("steps")), None),
         "devices": (len(device_work(trace).rows), None),
-        "shapes": (len(trace.columns("shapes")), info.get("record_shapes")),
-        "memory": (len(trace.columns("allocations")), memory_recorded(trace) or info.get("profile_memory")),
-        "stacks": (len(trace.columns("stacks")), info.get("with_stack")),
-        "modules": (len(trace.columns("modules")), info.get("with_modules")),
+        "shapes": (len(trace.columns("shapes")), run.record_shapes),
+        "memory": (len(trace.columns("allocations")), memory_recorded(trace) or run.profile_memory),
+        "stacks": (len(trace.columns("stacks")), run.with_stack),
+        "modules": (len(trace.columns("modules")), run.with_modules),
         "python": (int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]), None),
         "collectives": (
             trace.cached("count of collectives", lambda: collectives(trace).num_rows),
@@ -385,11 +384,3 @@ def recorded(trace: TraceData) -> list[dict[str, Any]]:
         }
         for what, (count, asked) in rows.items()
     ]
-
-
-def _clock(checks: object) -> dict[str, int] | None:
-    """The numbers that checks of clocks found."""
-    if not isinstance(checks, dict):
-        return None
-    found = {name: checks[name] for name in _CLOCK_FACTS if type(checks.get(name)) is int}
-    return {name: value for name, value in found.items() if abs(value) < 2**53} or None

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display import units
-from kinetoscope.display.description import command_line, completeness, ended, lost, peak_text
+from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.launcher.overhead import spacing_of
 from kinetoscope.model.hierarchy import host_spans
@@ -325,18 +325,18 @@ def print_trace(trace: Trace, path: str) -> None:
     from kinetoscope.launcher.program import Program
     from kinetoscope.launcher.recording import Finished
 
-    name, info = PurePath(path).name, trace.info
+    name, run = PurePath(path).name, trace.run_info
     missing = completeness(trace)
     told = Finished(
         trace=trace,
         program=Program(name, is_module=True),
-        ended=ended(info),
+        ended=run.program_ended,
         options=LaunchOptions(
-            prefix=Path(name), recording=RecordingOptions(profile_memory=bool(info.get("profile_memory")))
+            prefix=Path(name), recording=RecordingOptions(profile_memory=bool(run.profile_memory))
         ),
         files=(),
-        engine=str(info.get("engine", "kineto")),
-        messages=(missing,) if trace.info.get("complete") is False else (),
+        engine=run.engine or "kineto",
+        messages=(missing,) if not run.complete else (),
         here=False,
     )
     print_summary(told, console())
@@ -377,7 +377,7 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
 
 def _title(finished: Finished, width: int) -> Text:
     """What ran, between rules."""
-    ran = command_line(finished.trace.info).removeprefix("python ") or finished.program.name
+    ran = command_line(finished.trace.run_info).removeprefix("python ") or finished.program.name
     name = cut(ran, width - 19)
     rule = "━" * (width - cell_len(name) - 16)
     return Text.assemble(

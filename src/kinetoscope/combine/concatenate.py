@@ -181,7 +181,7 @@ def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
         raise ArgumentError("traces is empty: there is nothing to put together.")
     if len(traces) == 1:
         return traces[0]
-    processes = {trace.info.get("process") for trace in traces}
+    processes = {trace.run_info.process for trace in traces}
     if len(processes) > 1:
         named = ", ".join(sorted(str(process) for process in processes))
         raise ArgumentError(f"the traces are of several processes ({named}); pass those of one.")
@@ -199,7 +199,7 @@ def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
     offsets: list[int] = []
     end_ns = 0
     for trace in traces:
-        offset_ns = max(end_ns, _realtime_ns(trace) - base_ns)
+        offset_ns = max(end_ns, (trace.run_info.start_realtime_ns or 0) - base_ns)
         offsets.append(offset_ns)
         end_ns = offset_ns + trace.duration_ns
     return offsets

@@ -241,8 +241,8 @@ class _Join:
         self._host = host
         self._device = device
         self._tid_of = tid_of
-        begins = [trace.info.get("start_realtime_ns") for trace in (host, device)]
-        known = [begin for begin in begins if isinstance(begin, int) and begin > 0]
+        begins = [trace.run_info.start_realtime_ns for trace in (host, device)]
+        known = [begin for begin in begins if begin is not None]
         self._clocks_known = len(known) == len(begins)
         self._host_ns = 0
         self._device_ns = known[1] - known[0] if self._clocks_known else 0

@@ -232,8 +232,8 @@ class _Beside(Joining):
         info["stop_ns"] = max(
             int(part.place.at(np.array([part.trace.duration_ns], np.int64))[0]) for part in self._parts
         )
-        info["complete"] = all(trace.info.get("complete", True) for trace in traces)
-        if any(trace.info.get("profile_memory") in (1, True) for trace in traces):
+        info["complete"] = all(trace.run_info.complete for trace in traces)
+        if any(trace.run_info.profile_memory for trace in traces):
             info["profile_memory"] = 1
         info["processes"] = [
             entry for part in self._parts for entry in described(part.trace, part.place, self._first_began_ns)

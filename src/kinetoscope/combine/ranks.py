@@ -14,7 +14,8 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.processes import beside
-from kinetoscope.model.processes import Placement, by_wall_clock, infos, one_machine, rank_of
+from kinetoscope.model.processes import Placement, by_wall_clock, one_machine, process_runs
+from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.tables.device.collectives import collectives
 
@@ -250,7 +251,6 @@ def _edge(concave: Callable[[float], float], inside: float, outside: float) -> f
 # Nobody leaves a meeting before everybody has entered it. A rank is seen to enter no later than it really does, and to leave
 # no earlier, so that what is seen of two ranks bounds the difference of their clocks from both sides.
 
-MARKS = "clock_marks"
 BARRIERS, COLLECTIVES = "barriers", "collectives"
 # Of these nobody can have the result before everybody has given his part. Of others, such as a broadcast or a call that may
 # send nothing to some, that is not so.
@@ -310,20 +310,15 @@ def _together(kind: str, told: Iterable[Mapping[Hashable, Visit]]) -> list[Meeti
 
 def _barriers(place: int, trace: TraceData) -> dict[Hashable, Visit]:
     """The barriers that a trace was at, by their names, which no two barriers of any job share."""
-    begin_ns = trace.info.get("start_monotonic_ns")
-    if type(begin_ns) is not int:
+    begin_ns = trace.run_info.start_monotonic_ns
+    if begin_ns is None:
         return {}
     found: dict[Hashable, Visit] = {}
-    for info in infos(trace):
-        told = info.get(MARKS)
-        for name, mark in told.items() if isinstance(told, dict) else ():
-            if not (
-                isinstance(mark, list) and len(mark) == 2 and all(type(moment) is int for moment in mark)
-            ):
-                continue
-            entered_ns, left_ns = (moment - begin_ns for moment in mark)
+    for run in process_runs(trace):
+        for name, entered_ns, left_ns in run.clock_marks:
             if entered_ns <= left_ns:
-                found[name] = _with(found.get(name), Visit(place, entered_ns, left_ns))
+                visit = Visit(place, entered_ns - begin_ns, left_ns - begin_ns)
+                found[name] = _with(found.get(name), visit)
     return found
 
 
@@ -363,7 +358,7 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     """The calls of a trace at which ranks meet, in order, by (step, group, name, whose)."""
     rows = collectives(trace).select(_COLUMNS).to_pylist()
     has_steps = len(trace.columns("steps")) > 0
-    one_group = all(_groups(info) < 2 for info in infos(trace))
+    one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
     carried = [row for row in rows if row["transfer_start_ns"] is not None and row["transfer_ns"] is not None]
     whole = all(row["transfer_start_ns"] % _MICROSECOND == 0 for row in carried)
     found: defaultdict[tuple[Hashable, ...], list[dict[str, Any]]] = defaultdict(list)
@@ -383,13 +378,6 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     repeated = Counter(trace.column("steps", "number").tolist())
     several = len(trace.columns("processes")) > 1
     return {key: calls for key, calls in found.items() if several or repeated[key[0]] < 2}
-
-
-def _groups(info: Mapping[str, Any]) -> int:
-    """How many process groups a process was in, as far as it says."""
-    known = info.get("distributedInfo")
-    listed = known.get("pg_config") if isinstance(known, dict) else None
-    return len(listed) if isinstance(listed, list) else 0
 
 
 # Where each trace lies on the axis of the first one: by the clock of a machine, by meetings, else by the clock on the wall.
@@ -472,8 +460,8 @@ def _machines(traces: Sequence[TraceData]) -> list[_Machine]:
     """Group the traces by the clock that they share, in the order of the first of each."""
     groups: dict[object, list[int]] = {}
     for place, trace in enumerate(traces):
-        boot = trace.info.get("boot_id")
-        alone = not isinstance(boot, str) or type(trace.info.get("start_monotonic_ns")) is not int
+        boot = trace.run_info.boot_id
+        alone = not boot or trace.run_info.start_monotonic_ns is None
         groups.setdefault(("alone", place) if alone else boot, []).append(place)
     machines = []
     for members in groups.values():
@@ -587,8 +575,6 @@ def _by_wall(machine: Placement, member: Placement) -> Placement:
 
 # Ranks record the same steps; their clocks on the wall may differ by so much.
 _MOST_APART_NS = 60 * 10**9
-# What two recordings of one process agree in.
-_OF_A_PROCESS = ("process", "parent_process", "boot_id", "host_name", "host")
 
 
 def merge_named(traces: Sequence[AnyTrace], names: Sequence[str]) -> AnyTrace:
@@ -609,7 +595,7 @@ def merge_named(traces: Sequence[AnyTrace], names: Sequence[str]) -> AnyTrace:
 
 def _first_rank(trace: TraceData) -> float:
     """The lowest rank that a trace is of; those of no rank come last."""
-    return min((rank for rank in map(rank_of, infos(trace)) if rank is not None), default=float("inf"))
+    return min((run.rank for run in process_runs(trace) if run.rank is not None), default=float("inf"))
 
 
 def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequence[Placement]) -> list[str]:
@@ -623,13 +609,13 @@ def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequen
     reasons = []
     ran: dict[str, str] = {}
     for trace, name in zip(traces, names, strict=True):
-        for info in infos(trace):
-            if script := _script(info):
+        for run in process_runs(trace):
+            if script := _script(run):
                 ran.setdefault(script, name)
     if len(ran) > 1:
         (script, name), (other_script, other) = list(ran.items())[:2]
         reasons.append(f"{name} is of {script} and {other} of {other_script}")
-    ranked = [any(rank_of(info) is not None for info in infos(trace)) for trace in traces]
+    ranked = [any(run.rank is not None for run in process_runs(trace)) for trace in traces]
     if len(set(ranked)) > 1:
         reasons.append(f"{names[ranked.index(True)]} has a rank and {names[ranked.index(False)]} has none")
     recorded = sorted(
@@ -647,11 +633,9 @@ def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequen
     return reasons
 
 
-def _script(info: Mapping[str, Any]) -> str:
+def _script(run: RunInfo) -> str:
     """What a process ran, without its arguments; empty where the trace does not say."""
-    told = info.get("program")
-    words = told.get("command") if isinstance(told, dict) else info.get("command_line")
-    words = [str(word) for word in words] if isinstance(words, list) else []
+    words = list(run.program or run.command_line)
     while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
         words = words[1:]
     if words[:1] == ["-c"]:
@@ -668,21 +652,24 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
     """
     of_rank: dict[int, str] = {}
     of_size: dict[int, str] = {}
-    of_process: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
+    of_process: dict[tuple[int | str | None, ...], list[tuple[int, int, str]]] = {}
     for trace, name in zip(traces, names, strict=True):
-        known = infos(trace)
-        for rank in {rank for info in known if (rank := rank_of(info)) is not None}:
+        runs = process_runs(trace)
+        for rank in {run.rank for run in runs if run.rank is not None}:
             if rank in of_rank:
                 raise ArgumentError(
                     f"{of_rank[rank]} and {name} are both of rank {rank}. Pass one trace for each rank; put the cycles of a "
                     "process together first, with concatenate, and a process and its children with beside."
                 )
             of_rank[rank] = name
-        for size in {_world_size(info) for info in known} - {0}:
+        for size in {run.world_size for run in runs if run.world_size is not None}:
             of_size.setdefault(size, name)
-        if len(known) == 1 and rank_of(known[0]) is None and type(known[0].get("process")) is int:
-            key = tuple(repr(known[0].get(fact)) for fact in _OF_A_PROCESS)
-            begin_ns = _began_ns(known[0])
+        if len(runs) == 1 and runs[0].rank is None and runs[0].process is not None:
+            # What two recordings of one process agree in.
+            run = runs[0]
+            key = (run.process, run.parent_process, run.boot_id, run.host)
+            begin_ns = run.start_monotonic_ns
+            begin_ns = run.start_realtime_ns or 0 if begin_ns is None else begin_ns
             of_process.setdefault(key, []).append((begin_ns, begin_ns + trace.duration_ns, name))
     if len(of_size) > 1:
         (size, name), (other_size, other) = list(of_size.items())[:2]
@@ -699,19 +686,6 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
                     f"{name} and {other} are of one process. Pass one trace for each rank; put the cycles of a process "
                     "together with kinetoscope.trace.concatenate."
                 )
-
-
-def _began_ns(info: Mapping[str, Any]) -> int:
-    """When a recording began, by the clock of its machine, 0 where it does not say."""
-    told = (info.get(clock) for clock in ("start_monotonic_ns", "start_realtime_ns"))
-    return next((moment for moment in told if type(moment) is int), 0)
-
-
-def _world_size(info: Mapping[str, Any]) -> int:
-    """How many ranks the job of a process has, 0 where it does not say."""
-    known = info.get("distributedInfo")
-    told = known.get("world_size") if isinstance(known, dict) else None
-    return told if type(told) is int and told > 0 else 0
 
 
 def _ranks(count: int) -> str:

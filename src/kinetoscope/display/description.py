@@ -7,24 +7,23 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kinetoscope.display import units
-from kinetoscope.model.processes import infos
+from kinetoscope.model.processes import process_runs
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.processes import process_tree
 from kinetoscope.tables.memory.peak import device_peaks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
     import rich.table
 
+    from kinetoscope.model.run_info import ClockChecks, RunInfo
     from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.memory.peak import DevicePeak
-
-    Info = Mapping[str, Any]
 
 LONGEST = 2000
 """The most characters of one text that a description shows; a trace may contain text of any length."""
@@ -38,12 +37,6 @@ SWITCHES = {
 }
 """What is recorded besides operators, by the keyword of `profile` that turns it on."""
 
-# The name of a runtime, its metadata key, and the divisors that give the major and minor version.
-_RUNTIMES = (
-    ("CUDA", "cuda_runtime_version", 1000, 10),
-    ("CUDA driver", "cuda_driver_version", 1000, 10),
-    ("HIP", "hip_runtime_version", 10**7, 10**5),
-)
 # Metadata keys that `describe` formats; all other keys are listed as JSON.
 _DESCRIBED = {
     "boot_id", "clock_checks", "command_line", "complete", "cpu_count", "cuda_driver_version", "cuda_runtime_version",
@@ -82,14 +75,14 @@ def describe(trace: TraceData) -> list[Fact]:
     """
     facts = [
         Fact("Complete", completeness(trace)),
-        Fact("Program", _with_parentheses(command_line(trace.info), ended(trace.info))),
+        Fact("Program", _with_parentheses(command_line(trace.run_info), trace.run_info.program_ended)),
         Fact("Recorded", _when(trace)),
         Fact("Processes", _process_lines(trace)),
         *environment(trace),
         Fact("Contents", ", ".join(contents(trace)) or "nothing"),
         Fact("Memory peak", "\n".join(map(peak_text, device_peaks(trace)[:_MOST_DEVICES]))),
         Fact("Lost", "\n".join(f"{count:,} {what}: {why}" for (what, why), count in lost(trace).items())),
-        Fact("Clock", _clock(trace.info)),
+        Fact("Clock", _clock(trace.run_info.clock_checks)),
         *(Fact(key, _shortened(value)) for key, value in sorted(trace.info.items()) if key not in _DESCRIBED),
     ]
     return [fact for fact in facts if fact.text]
@@ -104,20 +97,23 @@ def environment(trace: TraceData) -> list[Fact]:
     Returns:
         The facts that have a value.
     """
-    every = [trace.info, *infos(trace)]
+    run = trace.run_info
+    every = [run, *process_runs(trace)]
     facts = [
-        Fact("Devices", _devices(trace.info)),
+        Fact("Devices", _devices(run)),
         Fact("Ranks", _ranks(every)),
-        Fact("Host", _distinct(every, lambda info: _text(info.get("host")) or _text(info.get("host_name")))),
-        Fact("Machine", _distinct(every, _machine)),
-        Fact("PyTorch", _distinct(every, lambda info: _text(info.get("torch_version")))),
-        Fact("Python", _distinct(every, lambda info: _text(info.get("python_version")))),
-        *(Fact(name, _distinct(every, _runtime(key, major, minor))) for name, key, major, minor in _RUNTIMES),
-        Fact("NCCL", _distinct(every, lambda info: _text(_job(info).get("nccl_version")))),
-        Fact("Trainer", _distinct(every, lambda info: _text(info.get("trainer")))),
-        Fact("Engine", _distinct(every, lambda info: _text(info.get("engine")))),
-        Fact("Options", ", ".join(word for key, word in SWITCHES.items() if trace.info.get(key))),
-        Fact("float32 matmul", _distinct(every, lambda info: _text(info.get("float32_matmul_precision")))),
+        Fact("Host", _distinct(one.host for one in every)),
+        Fact("Machine", _distinct(map(_machine, every))),
+        Fact("PyTorch", _distinct(one.torch_version for one in every)),
+        Fact("Python", _distinct(one.python_version for one in every)),
+        Fact("CUDA", _distinct(_version(one.cuda_runtime_version, 1000, 10) for one in every)),
+        Fact("CUDA driver", _distinct(_version(one.cuda_driver_version, 1000, 10) for one in every)),
+        Fact("HIP", _distinct(_version(one.hip_runtime_version, 10**7, 10**5) for one in every)),
+        Fact("NCCL", _distinct(one.nccl_version for one in every)),
+        Fact("Trainer", _distinct(one.trainer for one in every)),
+        Fact("Engine", _distinct(one.engine for one in every)),
+        Fact("Options", ", ".join(word for key, word in SWITCHES.items() if getattr(run, key))),
+        Fact("float32 matmul", _distinct(one.float32_matmul_precision for one in every)),
     ]
     return [fact for fact in facts if fact.text]
 
@@ -190,7 +186,7 @@ def rich_table(trace: TraceData) -> rich.table.Table:
     facts = [
         Fact("Contents", ", ".join(main_counts(trace))),
         Fact("Duration", units.duration(trace.duration_ns)),
-        Fact("Process", str(trace.info.get("process", ""))),
+        Fact("Process", "" if trace.run_info.process is None else str(trace.run_info.process)),
         Fact("File", "" if trace.path is None else str(trace.path)),
         Fact("Complete", f"no: {missing}" if (missing := incomplete(trace)) else "yes"),
     ]
@@ -203,7 +199,7 @@ def rich_table(trace: TraceData) -> rich.table.Table:
 
 def completeness(trace: TraceData) -> str:
     """Return whether a trace is complete, with the reason if it is not."""
-    if trace.info.get("complete") is False and len(trace.columns("processes")) == 0:
+    if not trace.run_info.complete and len(trace.columns("processes")) == 0:
         return "no: the recording was not stopped (the program was killed or is still running)"
     if trace.losses:
         return "no: some events were lost, see Lost"
@@ -230,21 +226,10 @@ def peak_text(peak: DevicePeak) -> str:
     return text
 
 
-def command_line(info: Info) -> str:
+def command_line(run: RunInfo) -> str:
     """Return the recorded program's command line, quoted for a shell; empty if it was not recorded."""
-    program = info.get("program")
-    if isinstance(program, dict) and isinstance(program.get("command"), list):
-        return _cut(f"python {shlex.join(map(str, program['command']))}")
-    words = info.get("command_line")
-    if isinstance(words, list) and words:
-        return _cut(f"python {shlex.join(map(str, words))}")
-    return _cut(words) if isinstance(words, str) else ""
-
-
-def ended(info: Info) -> str:
-    """Return how the program ended, such as `exit code 0`; empty if that was not recorded."""
-    program = info.get("program")
-    return _text(program.get("ended")) if isinstance(program, dict) else ""
+    words = run.program or run.command_line
+    return _cut(f"python {shlex.join(words)}" if words else run.command_text)
 
 
 def _with_parentheses(text: str, addition: str) -> str:
@@ -263,15 +248,15 @@ def _lost_in_short(trace: TraceData) -> str:
 def _when(trace: TraceData) -> str:
     """Return when the trace was recorded, for how long, and in which process."""
     text = f"for {units.duration(trace.duration_ns)}"
-    start_ns = trace.info.get("start_realtime_ns")
-    if isinstance(start_ns, int) and start_ns > 0:
+    run = trace.run_info
+    if (start_ns := run.start_realtime_ns) is not None:
         text = f"{datetime.fromtimestamp(start_ns // 10**9, UTC).astimezone():%Y-%m-%d %H:%M:%S %Z}, {text}"
-    if "process" in trace.info:
-        text += f", process {trace.info['process']}"
-        if isinstance(name := trace.info.get("process_name"), str):
-            text += f" ({name})"
-    if isinstance(others := trace.info.get("processes"), list) and len(others) > 1:
-        text += f" and {units.count(len(others) - 1, 'other')}"
+    if run.process is not None:
+        text += f", process {run.process}"
+        if run.process_name:
+            text += f" ({run.process_name})"
+    if len(run.processes) > 1:
+        text += f" and {units.count(len(run.processes) - 1, 'other')}"
     return text
 
 
@@ -289,13 +274,12 @@ def _process_lines(trace: TraceData) -> str:
     return "\n".join([*lines[:_MOST_PROCESSES], *rest])
 
 
-def _clock(info: Info) -> str:
+def _clock(checks: ClockChecks) -> str:
     """Return how often the clock was checked, and its largest error."""
-    checks = info.get("clock_checks")
-    if not isinstance(checks, dict):
+    if checks.readings is None:
         return ""
-    largest = units.duration(checks.get("largest_error_ns", 0))
-    return f"checked {units.count(checks.get('readings', 0), 'time')}, largest error {largest}"
+    largest = units.duration(checks.largest_error_ns or 0)
+    return f"checked {units.count(checks.readings, 'time')}, largest error {largest}"
 
 
 def _shortened(value: object) -> str:
@@ -308,31 +292,25 @@ def _shortened(value: object) -> str:
     )
 
 
-def _devices(info: Info) -> str:
+def _devices(run: RunInfo) -> str:
     """List the machine's devices; equal ones are counted."""
-    stated = info.get("devices")
-    stated = stated if isinstance(stated, list) and stated else info.get("deviceProperties")
-    entries = stated if isinstance(stated, list) else []
-    names = (_text(entry.get("name")) for entry in entries if isinstance(entry, dict))
-    named = Counter(name for name in names if name)
-    return _joined(name if times == 1 else f"{times} × {name}" for name, times in named.items())
+    named = Counter(one.name for one in run.devices or run.device_properties if one.name)
+    return _distinct(name if times == 1 else f"{times} × {name}" for name, times in named.items())
 
 
-def _ranks(every: list[Info]) -> str:
+def _ranks(every: list[RunInfo]) -> str:
     """Return the ranks in the trace, the world size, the backend and the number of process groups."""
-    found = sorted({number for info in every if (number := _rank(info)) is not None})
+    found = sorted({run.rank for run in every if run.rank is not None})
     if not found:
         return ""
-    sizes = [size for info in every if (size := _non_negative_int(_job(info).get("world_size"))) is not None]
+    sizes = [run.world_size for run in every if run.world_size is not None]
     text = _numbers(found)
     if sizes:
         text += f" of {max(sizes)}"
-    groups = max(
-        (len(listed) for info in every if isinstance(listed := _job(info).get("pg_config"), list)), default=0
-    )
+    groups = max((len(run.process_groups) for run in every), default=0)
     parts = [
         text,
-        _distinct(every, lambda info: _text(_job(info).get("backend"))),
+        _distinct(run.backend for run in every),
         units.count(groups, "process group") if groups else "",
     ]
     return ", ".join(part for part in parts if part)
@@ -345,38 +323,20 @@ def _numbers(numbers: list[int]) -> str:
     return _joined(map(str, numbers))
 
 
-def _machine(info: Info) -> str:
+def _machine(run: RunInfo) -> str:
     """Return the machine's architecture and number of processors."""
-    processors = _non_negative_int(info.get("cpu_count"))
-    counted = "" if processors is None else units.count(processors, "processor")
-    return ", ".join(part for part in (_text(info.get("machine")), counted) if part)
+    counted = "" if run.cpu_count is None else units.count(run.cpu_count, "processor")
+    return ", ".join(part for part in (run.machine, counted) if part)
 
 
-def _runtime(key: str, major: int, minor: int) -> Callable[[Info], str]:
-    """Return a function that decodes the version of a device's runtime from metadata."""
-
-    def read(info: Info) -> str:
-        version = _non_negative_int(info.get(key))
-        return f"{version // major}.{version % major // minor}" if version and version >= major else ""
-
-    return read
+def _version(version: int | None, major: int, minor: int) -> str:
+    """Decode the version of a device's runtime from its number."""
+    return f"{version // major}.{version % major // minor}" if version and version >= major else ""
 
 
-def _rank(info: Info) -> int | None:
-    """Return the rank of a process."""
-    job = _job(info)
-    return _non_negative_int(job.get("rank") if "rank" in job else info.get("rank"))
-
-
-def _job(info: Info) -> Info:
-    """Return the metadata of the distributed job."""
-    stated = info.get("distributedInfo")
-    return stated if isinstance(stated, dict) else {}
-
-
-def _distinct(every: list[Info], read: Callable[[Info], str]) -> str:
+def _distinct(values: Iterable[str]) -> str:
     """Return the distinct values of all processes."""
-    return _joined(dict.fromkeys(value for info in every if (value := read(info))))
+    return _joined(dict.fromkeys(_cut(value) for value in values if value))
 
 
 def _joined(values: Iterable[str]) -> str:
@@ -386,16 +346,6 @@ def _joined(values: Iterable[str]) -> str:
     if more > 0:
         listed = [*listed[:_MOST_SHOWN], f"{more} more"]
     return ", ".join(listed)
-
-
-def _non_negative_int(value: object) -> int | None:
-    """Return `value` if it is a non-negative integer, else None."""
-    return value if type(value) is int and 0 <= value < 2**53 else None
-
-
-def _text(value: object) -> str:
-    """Return `value` if it is a non-empty string, else an empty one."""
-    return _cut(value) if isinstance(value, str) and value.strip() else ""
 
 
 def _cut(text: str) -> str:

@@ -183,14 +183,14 @@ def _streams_and_lanes(
 def _process_key(trace: TraceData, thread: int) -> _Host:
     """The process that a thread says it is of."""
     threads = trace.columns("threads")
-    process, whole = int(threads["process"][thread]), trace.info.get("process")
+    process, whole = int(threads["process"][thread]), trace.run_info.process
     row = int(threads["process_row"][thread])
     return _Host(row, int(threads["rank"][thread]), -1 if process == whole else process)
 
 
 def _processes(trace: TraceData, stream_of: NDArray[np.int32]) -> dict[_Host, int]:
     """For each process of the host the number it has in the file: its own, or a free one where that is taken or none."""
-    whole = trace.info.get("process")
+    whole = trace.run_info.process
     wanted = {
         key: None for row in np.flatnonzero(stream_of < 0).tolist() for key in [_process_key(trace, row)]
     }
@@ -246,14 +246,9 @@ def _note(trace: TraceData) -> str:
 def _device_name(trace: TraceData, device: _Device) -> str:
     """What a device is called: kind and index, its model where that is known, and its rank where there are several."""
     name = f"{_DEVICE_LABELS.get(device.type, 'Device')} {device.number}"
-    properties = trace.info.get("deviceProperties")
-    for known in properties if isinstance(properties, list) else ():
-        if (
-            isinstance(known, dict)
-            and known.get("id") == device.number
-            and isinstance(known.get("name"), str)
-        ):
-            name += f" ({known['name'].strip()})"
+    for known in trace.run_info.device_properties:
+        if known.index == device.number and known.name:
+            name += f" ({known.name})"
             break
     return name if device.rank < 0 else f"rank {device.rank}: {name}"
 
@@ -669,8 +664,7 @@ def _metadata(trace: TraceData) -> list[tuple[str, str]]:
 
 def _realtime_ns(trace: TraceData) -> int:
     """The time on the wall at the start of the trace; 0 where it is not known or cannot be."""
-    known = trace.info.get("start_realtime_ns")
-    return known if isinstance(known, int) and 0 < known < 1 << 62 else 0
+    return trace.run_info.start_realtime_ns or 0
 
 
 def _identity(trace: TraceData) -> int:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
@@ -32,8 +32,6 @@ except ImportError as error:
         'this is for Accelerate, which cannot be imported here: run `pip install "kinetoscope[accelerate]"`.'
     ) from error
 
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["KinetoscopeKwargs", "profiled"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
@@ -26,8 +26,6 @@ except ImportError as error:
         "`pip install pytorch-ignite`."
     ) from error
 
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AttachedProfiler", "attach"]
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
@@ -25,9 +25,6 @@ from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.display import units
 from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_name, checked_options
 from kinetoscope.torch_events import arguments as arguments_module
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["KinetoscopeProfiler"]
 

@@ -124,7 +124,7 @@ def _written_for(path: Path) -> str | None:
     """Which profiler a trace is of, None for one that does not say or cannot be read."""
     try:
         with open_trace(path) as trace:
-            return trace.info.get("profiler")
+            return trace.run_info.profiler or None
     except (KinetoscopeError, OSError):
         return None
 

@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect.session.activities import ProfilerAction
@@ -27,8 +27,6 @@ except ImportError as error:
         '`pip install "kinetoscope[transformers]"`.'
     ) from error
 
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["KinetoscopeCallback"]
 

@@ -134,7 +134,7 @@ class ProgramRecording:
         for path in files:
             trace.save(path)
         options.live_path.unlink(missing_ok=True)
-        engine = str(trace.info.get("engine", self.engine))
+        engine = trace.run_info.engine or self.engine
         return Finished(
             trace, self._program, ended, options, tuple(files), engine, messages=tuple(self.messages)
         )

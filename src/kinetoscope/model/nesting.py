@@ -26,18 +26,15 @@ GARBAGE_COLLECTION = "Python GC"
 """The name, as torch gives it, of the range in which the native engine records a collection of Python's garbage."""
 
 
-def mark_collections(
-    tables: dict[str, Mapping[str, Any]], strings: Sequence[str], info: Mapping[str, Any]
-) -> None:
+def mark_collections(tables: dict[str, Mapping[str, Any]], strings: Sequence[str]) -> None:
     """Make collections of garbage in a recording what they are for torch: calls, not ranges of the program.
 
     Args:
         tables: The delivered columns of a trace; changed.
         strings: What names point into.
-        info: The metadata of the recording, which says whether collections were recorded.
     """
     spans = tables["spans"]
-    if not info.get("record_python_gc_info") or GARBAGE_COLLECTION not in strings:
+    if GARBAGE_COLLECTION not in strings:
         return
     marked = (spans["scope"] == SCOPE_USER) & (spans["name"] == strings.index(GARBAGE_COLLECTION))
     tables["spans"] = {**spans, "scope": np.where(marked, np.uint8(SCOPE_PYTHON), spans["scope"])}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import STORED, Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import pyarrow
     from numpy.typing import NDArray
@@ -68,17 +68,17 @@ def one_machine(traces: Sequence[TraceData]) -> list[Placement] | None:
     """Place traces by the monotonic clock of the machine that all were recorded on.
 
     Args:
-        traces: The traces; recordings say what is needed in `info["start_monotonic_ns"]` and `info["boot_id"]`.
+        traces: The traces; recordings state what is needed as `start_monotonic_ns` and `boot_id`.
 
     Returns:
         A place for each, the first at 0; None if they are not known to be of one machine and one start of it. The error is that
         of reading the clock: twice the largest deviation of the readings that the recordings themselves have, and 2
         microseconds at least.
     """
-    boots = {trace.info.get("boot_id") for trace in traces}
-    begins = [trace.info.get("start_monotonic_ns") for trace in traces]
-    known = [begin for begin in begins if type(begin) is int and begin >= 0]
-    if len(boots) > 1 or not isinstance(next(iter(boots), None), str) or len(known) < len(begins):
+    boots = {trace.run_info.boot_id for trace in traces}
+    begins = [trace.run_info.start_monotonic_ns for trace in traces]
+    known = [begin for begin in begins if begin is not None]
+    if len(boots) > 1 or not next(iter(boots), "") or len(known) < len(begins):
         return None
     errors = [_reading_error_ns(trace) for trace in traces]
     return [
@@ -94,7 +94,7 @@ def by_wall_clock(traces: Sequence[TraceData]) -> list[Placement]:
         A place for each, the first at 0, with an unknown error. A trace that does not say when it began is taken to have begun
         with the first.
     """
-    begins = [_realtime_ns(trace) for trace in traces]
+    begins = [trace.run_info.start_realtime_ns or 0 for trace in traces]
     made: list[Placement] = []
     for place, begin in enumerate(begins):
         known = begin > 0 and begins[0] > 0
@@ -110,17 +110,9 @@ def checked_drift(drift: float) -> bool:
     return math.isfinite(drift) and -0.5 < drift < 0.5
 
 
-def _realtime_ns(trace: TraceData) -> int:
-    """The clock on the wall when a trace began, 0 where it does not say."""
-    known = trace.info.get("start_realtime_ns")
-    return known if type(known) is int else 0
-
-
 def _reading_error_ns(trace: TraceData) -> int:
     """How far a recording's own clock readings are apart."""
-    checks = trace.info.get("clock_checks")
-    largest = checks.get("largest_error_ns") if isinstance(checks, dict) else 0
-    return max(_LEAST_READING_ERROR_NS, largest if type(largest) is int else 0)
+    return max(_LEAST_READING_ERROR_NS, trace.run_info.clock_checks.largest_error_ns or 0)
 
 
 _STORED = STORED["processes"]
@@ -145,24 +137,16 @@ _SHOWN_AS = {"process": "pid", "rank": "rank"}
 _OF_THE_WHOLE = frozenset({"processes", "start_realtime_ns", "start_monotonic_ns", "stop_ns", "complete"})
 
 
-def rank_of(info: Mapping[str, Any]) -> int | None:
-    """The rank of a process by its metadata, where it took part in a distributed run."""
-    known = info.get("distributedInfo")
-    number = known.get("rank") if isinstance(known, dict) else info.get("rank")
-    return number if type(number) is int and 0 <= number < 2**31 else None
-
-
 def process_facts(trace: TraceData, place: Placement) -> dict[str, Any]:
     """The row of `processes` for a trace of one process."""
-    info = trace.info
-    rank = rank_of(info)
+    run = trace.run_info
     return {
-        "pid": _number(info.get("process")),
-        "rank": -1 if rank is None else rank,
-        "parent_pid": _number(info.get("parent_process")),
-        "host": _text(info.get("host")) or _text(info.get("host_name")),
-        "name": _name(info),
-        "command": _command(info),
+        "pid": _or_none(run.process),
+        "rank": _or_none(run.rank),
+        "parent_pid": _or_none(run.parent_process),
+        "host": run.host,
+        "name": _name(run),
+        "command": run.command,
         "start_ns": place.offset_ns,
         "duration_ns": int(place.lasting(np.zeros(1, np.int64), np.array([trace.duration_ns], np.int64))[0]),
         "clock": place.clock,
@@ -186,27 +170,30 @@ def described(trace: TraceData, place: Placement, first_began_ns: int) -> list[d
     if len(trace.columns("processes")):
         return [_placed_again(entry, clock) for entry in process_entries(trace)]
     own = {key: value for key, value in trace.info.items() if key not in _OF_THE_WHOLE}
-    rank = rank_of(trace.info)
-    return [own | {"rank": rank, "name": _name(trace.info)} | clock]
+    return [own | {"rank": trace.run_info.rank, "name": _name(trace.run_info)} | clock]
 
 
 def process_entries(trace: TraceData) -> list[dict[str, Any]]:
-    """What is known of each row of `processes` alone, as `info["processes"]` says it; empty for what it does not say."""
-    told = trace.info.get("processes")
+    """The metadata of each row of `processes`, as `info["processes"]` has them; empty where it has none."""
+    stated = trace.info.get("processes")
     entries = (
-        [dict(entry) if isinstance(entry, dict) else {} for entry in told] if isinstance(told, list) else []
+        [dict(entry) if isinstance(entry, dict) else {} for entry in stated]
+        if isinstance(stated, list)
+        else []
     )
     count = len(trace.columns("processes"))
     return (entries + [{}] * count)[:count]
 
 
-def infos(trace: TraceData) -> list[Mapping[str, Any]]:
-    """The metadata of each process, in the order of `processes`: one mapping for a trace of one process."""
-    return list(process_entries(trace)) if len(trace.columns("processes")) else [trace.info]
+def process_runs(trace: TraceData) -> list[RunInfo]:
+    """The metadata of each process, in the order of `processes`; one entry for a trace of one process."""
+    count = len(trace.columns("processes"))
+    stated = trace.run_info.processes
+    return [*stated[:count], *[RunInfo()] * (count - len(stated))] if count else [trace.run_info]
 
 
 def thread_processes(trace: TraceData) -> NDArray[np.int32]:
-    """For each row of `threads`, and for -1, the row in `infos`: 0 where the whole trace is of one process."""
+    """For each row of `threads`, and for -1, the row in `process_runs`: 0 where the whole trace is of one process."""
     if len(trace.columns("processes")) == 0:
         return np.zeros(len(trace.columns("threads")) + 1, np.int32)
     return np.append(trace.column("threads", "process_row"), np.int32(-1))
@@ -222,8 +209,8 @@ def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray
     table = trace.columns("processes")
     if len(table):
         return {name: np.append(table[column], -1)[rows] for name, column in _SHOWN_AS.items()}
-    rank = rank_of(trace.info)
-    whole = {"process": _number(trace.info.get("process")), "rank": -1 if rank is None else rank}
+    run = trace.run_info
+    whole = {"process": _or_none(run.process), "rank": _or_none(run.rank)}
     return {name: np.full(len(rows), number, np.int64) for name, number in whole.items()}
 
 
@@ -277,27 +264,11 @@ def _placed_again(entry: dict[str, Any], clock: dict[str, Any]) -> dict[str, Any
     return moved
 
 
-def _name(info: Mapping[str, Any]) -> str:
-    """What a process is called: by itself, else by its program."""
-    if name := _text(info.get("process_name")):
-        return name
-    command = info.get("command_line")
-    if isinstance(command, list) and command and isinstance(command[0], str) and command[0]:
-        return os.path.basename(command[0])
-    return "python"
+def _name(run: RunInfo) -> str:
+    """The name of a process: its own, else that of its program."""
+    return run.process_name or os.path.basename("".join(run.command_line[:1])) or "python"
 
 
-def _command(info: Mapping[str, Any]) -> str:
-    """The command line as one would type it."""
-    command = info.get("command_line")
-    return shlex.join(str(part) for part in command) if isinstance(command, list) else _text(command)
-
-
-def _text(value: Any) -> str:
-    """A text, empty for anything else."""
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> int:
-    """A number of the system, -1 for anything else."""
-    return value if type(value) is int and 0 <= value < 2**63 else -1
+def _or_none(number: int | None) -> int:
+    """A number as a column has it: -1 where it is not stated."""
+    return -1 if number is None else number

@@ -100,6 +100,7 @@ class RunInfo:
         command_text: The command, where it is stated as one text.
         program: The arguments of the program that the launcher ran.
         program_ended: How that program ended, in words.
+        first_step: The number of the first recorded step, where the launcher recorded some steps of it.
         import_folders: Folders that torch leaves out of the names of files.
         rank: The rank in a distributed job.
         world_size: How many ranks the job has.
@@ -113,6 +114,7 @@ class RunInfo:
         capture_overload_names: Whether names of overloads were recorded.
         record_python_gc_info: Whether collections of garbage were recorded.
         execution_trace: The file of the execution trace that was recorded at the same time.
+        clock_marks: Barriers of the ranks: name, and when this one entered and left, by its monotonic clock.
         not_recorded: What the file that the trace was read from does not have.
         processes: The same of each process, for a trace that merges several.
     """
@@ -152,6 +154,7 @@ class RunInfo:
     command_text: str = ""
     program: tuple[str, ...] = ()
     program_ended: str = ""
+    first_step: int | None = None
     import_folders: tuple[str, ...] = ()
     rank: int | None = None
     world_size: int | None = None
@@ -165,6 +168,7 @@ class RunInfo:
     capture_overload_names: bool | None = None
     record_python_gc_info: bool | None = None
     execution_trace: str = ""
+    clock_marks: tuple[tuple[str, int, int], ...] = ()
     not_recorded: frozenset[str] = frozenset()
     processes: tuple[RunInfo, ...] = ()
 
@@ -195,16 +199,17 @@ class RunInfo:
             clock_checks=ClockChecks(**{name: _signed(checks.get(name)) for name in _CLOCK_CHECKS}),
             host=_text(info.get("host")) or _text(info.get("host_name")),
             devices=tuple(
-                DeviceName(_text(one.get("type")), one["index"], one["name"])
+                DeviceName(_text(one.get("type")), _index(one.get("index")), name)
                 for one in _mappings(info.get("devices"))
-                if type(one.get("index")) is int and _text(one.get("name"))
+                if (name := _text(one.get("name")))
             ),
             device_properties=tuple(
                 DeviceProperties(
-                    one["id"], _text(one.get("name")).strip(), _number(one.get("totalGlobalMem"))
+                    _index(one.get("id")),
+                    _text(one.get("name")).strip(),
+                    _number(one.get("totalGlobalMem")),
                 )
                 for one in _mappings(info.get("deviceProperties"))
-                if type(one.get("id")) is int
             ),
             nccl_version=_text(job.get("nccl_version")),
             ancestors=tuple(one for one in _list(info.get("ancestors")) if type(one) is int),
@@ -212,6 +217,7 @@ class RunInfo:
             command_text=_text(command),
             program=tuple(map(str, _list(program.get("command")))),
             program_ended=_text(program.get("ended")),
+            first_step=_number(program.get("first_step")),
             import_folders=tuple(one for one in _list(info.get("import_folders")) if isinstance(one, str)),
             rank=rank if rank is not None and rank < 1 << 31 else None,
             world_size=_number(job.get("world_size")) or None,
@@ -219,6 +225,13 @@ class RunInfo:
             process_groups=tuple(
                 ProcessGroup(_text(one.get("pg_name")), tuple(_list(one.get("ranks"))))
                 for one in _mappings(job.get("pg_config"))
+            ),
+            clock_marks=tuple(
+                (name, mark[0], mark[1])
+                for name, mark in _mapping(info.get("clock_marks")).items()
+                if isinstance(mark, list)
+                and len(mark) == 2
+                and all(_signed(moment) is not None for moment in mark)
             ),
             not_recorded=frozenset(one for one in _list(info.get("not_recorded")) if isinstance(one, str)),
             processes=tuple(
@@ -318,6 +331,12 @@ def _number(value: object) -> int | None:
 def _signed(value: object) -> int | None:
     """A number."""
     return value if type(value) is int and -_LIMIT < value < _LIMIT else None
+
+
+def _index(value: object) -> int:
+    """The index of a device, -1 where there is none."""
+    number = _number(value)
+    return -1 if number is None else number
 
 
 def _switch(value: object) -> bool | None:

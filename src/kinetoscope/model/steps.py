@@ -9,8 +9,6 @@ import numpy as np
 from kinetoscope.model.schema import SpanKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from kinetoscope.model.columns import Columns
@@ -97,13 +95,9 @@ def _columns(
 # The cycles of a recording: the windows in which a session recorded, numbered over its whole life.
 
 
-def one_cycle(info: Mapping[str, Any], duration_ns: int) -> dict[str, list[int]]:
-    """The table `cycles` of a recording that holds one, whose number the session wrote into the metadata."""
-    known = info.get("cycle")
-    number = known.get("number") if isinstance(known, dict) else 0
-    if not isinstance(number, int) or not 0 <= number < 2**62:
-        number = 0
-    return {"number": [int(number)], "start_ns": [0], "duration_ns": [max(0, duration_ns)]}
+def one_cycle(number: int, duration_ns: int) -> dict[str, list[int]]:
+    """The table `cycles` of a recording of one cycle, by the number that the session gave it."""
+    return {"number": [number], "start_ns": [0], "duration_ns": [max(0, duration_ns)]}
 
 
 def cycle_of_spans(start_ns: NDArray[np.int64], table: Columns) -> NDArray[np.int32]:

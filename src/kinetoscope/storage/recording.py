@@ -13,6 +13,7 @@ from kinetoscope._errors import FormatError
 from kinetoscope.model.assemble import assemble
 from kinetoscope.model.losses import NOT_STOPPED, TOLD_AT_STOP, counted_losses, loss_columns, paused_losses
 from kinetoscope.model.nesting import mark_collections
+from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import StorageRole
 from kinetoscope.model.steps import one_cycle
 from kinetoscope.model.trace_data import TraceData
@@ -256,13 +257,15 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     add_notes(tables, recording.get("notes", {}), recording["strings"])
     stopped = recording["state"] == "stopped"
     info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
-    mark_collections(tables, recording["strings"], info)
+    run = RunInfo.of(info)
+    if run.record_python_gc_info:
+        mark_collections(tables, recording["strings"])
     strings, skipped = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
     found = {NOT_STOPPED: int(not stopped), **recording["losses"], "skipped_storages": skipped}
     # The recorder counts these losses only when it stops, so they are in the metadata.
     found |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
     tables["losses"] = loss_columns([*counted_losses(found), *paused_losses(info.get("pauses"))])
-    tables["cycles"] = one_cycle(info, recording["stop_ns"])
+    tables["cycles"] = one_cycle(run.cycle_number, recording["stop_ns"])
     info.update(
         process=recording["process"],
         start_realtime_ns=recording["start_realtime_ns"],

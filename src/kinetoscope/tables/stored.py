@@ -13,7 +13,7 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import module_classes, stack_texts
-from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, rank_of
+from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
     FLAG_UNFINISHED,
@@ -158,7 +158,7 @@ STRINGS_SCHEMA = Table(
 
 def memory_recorded(trace: TraceData) -> bool:
     """Whether the recording watched allocations, so that 0 bytes means none."""
-    return len(trace.columns("allocations")) > 0 or trace.info.get("profile_memory") in (1, True)
+    return len(trace.columns("allocations")) > 0 or bool(trace.run_info.profile_memory)
 
 
 def thread_ids(trace: TraceData) -> Any:
@@ -168,7 +168,7 @@ def thread_ids(trace: TraceData) -> Any:
 
 def processes(trace: TraceData) -> NDArray[np.int64]:
     """The process id of each row of `threads`, -1 where it is not known."""
-    whole = None if len(trace.columns("processes")) else trace.info.get("process")
+    whole = None if len(trace.columns("processes")) else trace.run_info.process
     return _or_of_trace(trace.column("threads", "process"), whole)
 
 
@@ -315,7 +315,7 @@ def strings(trace: TraceData) -> pyarrow.Table:
 
 def rank(trace: TraceData) -> int | None:
     """The rank of the recorded process, where it took part in a distributed run; of several processes none is it."""
-    return None if len(trace.columns("processes")) else rank_of(trace.info)
+    return None if len(trace.columns("processes")) else trace.run_info.rank
 
 
 def _as_stored(trace: TraceData, name: str) -> pyarrow.Table:

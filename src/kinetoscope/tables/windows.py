@@ -11,7 +11,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels
 from kinetoscope.model.device_time import calls_runtime
-from kinetoscope.model.processes import infos, of_processes
+from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
@@ -287,12 +287,11 @@ def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
         own = trace.columns("steps")
         found = np.zeros(len(own), dtype=bool)
         thread_of_step = np.append(trace.column("spans", "thread"), -1)[own["span"]]
-        owner, known = thread_owners(trace)[0][thread_of_step], infos(trace)
+        owner, known = thread_owners(trace)[0][thread_of_step], process_runs(trace)
         for one in np.unique(owner).tolist():
             mine = np.flatnonzero(owner == one)
             first = mine[np.argmin(own["start_ns"][mine])]
-            program = known[max(int(own["process_row"][first]), 0)].get("program")
-            in_loop = isinstance(program, dict) and program.get("first_step") not in (None, 0)
+            in_loop = bool(known[max(int(own["process_row"][first]), 0)].first_step)
             if len(mine) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
                 found[first] = True
         return found

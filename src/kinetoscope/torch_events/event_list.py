@@ -230,7 +230,7 @@ SOURCE = "Source Location"
 
 def _shows(events: EventList, flag: str) -> bool:
     """Sums show what they were grouped by; single events what was asked for, although more may be known."""
-    return not events.has_single or events.trace.info.get(flag) in (1, True)
+    return not events.has_single or bool(getattr(events.trace.run_info, flag))
 
 
 def _flops_column(events: EventList) -> list[_Column]:
@@ -373,7 +373,7 @@ def _refuse_without_stacks(events: EventList) -> None:
     if len(events) == 0:
         return
     trace = events.trace
-    if len(trace.columns("stacks")) == 0 and trace.info.get("with_stack") not in (1, True):
+    if len(trace.columns("stacks")) == 0 and not trace.run_info.with_stack:
         raise StateError("no Python stacks were recorded: record with with_stack=True to export them")
 
 

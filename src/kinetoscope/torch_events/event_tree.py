@@ -79,14 +79,14 @@ class EventTrace(TraceData):
 
 def trace_of_events(trace: TraceData) -> TraceData:
     """The trace whose spans are listed as events: with calls, where the session asked for stacks and has calls."""
-    if not trace.info.get("with_stack") or isinstance(trace, EventTrace):
+    if not trace.run_info.with_stack or isinstance(trace, EventTrace):
         return trace
     return trace.cached("trace_of_events", lambda: _with_calls(trace))
 
 
 def lists_python_functions(trace: TraceData) -> bool:
     """Whether `key_averages()` of the torch that recorded a trace lists Python functions without being asked."""
-    version = re.match(r"(\d+)\.(\d+)", str(trace.info.get("torch_version", "")))
+    version = re.match(r"(\d+)\.(\d+)", trace.run_info.torch_version)
     return version is not None and (int(version[1]), int(version[2])) < _LEFT_OUT_FROM
 
 
@@ -440,7 +440,7 @@ def all_zero(trace: TraceData, name: str) -> bool:
 
 def flops_counted(trace: TraceData) -> bool:
     """Whether the recording was asked for FLOPs."""
-    return trace.info.get("with_flops") in (1, True) and "flops" in STORED["spans"].column_names
+    return bool(trace.run_info.with_flops) and "flops" in STORED["spans"].column_names
 
 
 def _duration(trace: TraceData) -> NDArray[np.int64]:

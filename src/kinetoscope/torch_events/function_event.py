@@ -610,8 +610,7 @@ class FunctionEvent(EventSums):
         stream = self._number("stream")
         if stream >= 0:
             return int(self._trace.column("streams", "device_index")[stream])
-        process = self._trace.info.get("process")
-        return process if isinstance(process, int) else 0
+        return self._trace.run_info.process or 0
 
     @property
     def device_resource_id(self) -> int:

@@ -573,9 +573,7 @@ def _name_of(trace: Trace) -> str:
     """What a trace is called: its file, else its program."""
     if trace.path is not None:
         return Path(trace.path).name
-    program = trace.info.get("program")
-    command = program.get("command") if isinstance(program, dict) else None
-    return Path(str(command[0])).name if isinstance(command, list) and command else "trace"
+    return Path("".join(trace.run_info.program[:1])).name or "trace"
 
 
 def _answers(trace: Trace, kept: Kept, blocks: list[str]) -> dict[str, Any]:

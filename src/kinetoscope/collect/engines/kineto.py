@@ -41,6 +41,7 @@ from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
+from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRANSFER_MARKS, SpanKind
 from kinetoscope.trace import Trace
 
@@ -645,7 +646,9 @@ class KinetoRecording:
         if isinstance(monotonic_of_realtime_ns, int) and info.get("start_realtime_ns", 0) > 0:
             info["start_monotonic_ns"] = info["start_realtime_ns"] + monotonic_of_realtime_ns
         tables["losses"] = loss_columns(lost)
-        tables["cycles"] = one_cycle(info, max(self._window_ns, info.get("stop_ns", 0)))
+        tables["cycles"] = one_cycle(
+            RunInfo.of(info).cycle_number, max(self._window_ns, info.get("stop_ns", 0))
+        )
         self._results = None
         return Trace.from_columns(tables, strings=strings, info=info)
 

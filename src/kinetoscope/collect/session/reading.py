@@ -49,7 +49,7 @@ class MemoryProfile:
         trace, keys = self._trace, self._keys
         from kinetoscope.tables.memory.timeline import changes_of
 
-        epoch_ns = int(trace.info.get("start_realtime_ns") or 0)
+        epoch_ns = trace.run_info.start_realtime_ns or 0
         events: list[tuple[int, int, int, int]] = []
         for device in range(len(self._judged.blocks.devices)):
             changes = changes_of(trace, device)

@@ -383,8 +383,8 @@ def worker_trace(worker: WorkerBatches, begin_ns: int, parent: Trace) -> Trace:
     name = f"DataLoader {worker.loader}, worker {worker.worker}"
     info = {key: parent.info[key] for key in _SHARED_FACTS if key in parent.info}
     info |= {"process": worker.process, "process_name": name, "stop_ns": length_ns}
-    if "process" in parent.info:
-        info["parent_process"] = parent.info["process"]
+    if (process := parent.run_info.process) is not None:
+        info["parent_process"] = process
     thread: dict[str, Any] = {
         "index": [0],
         "os_tid": [worker.process],
@@ -495,7 +495,7 @@ class GatheredLoading:
         from kinetoscope.model.processes import MONOTONIC, Placement
 
         begin_ns = self._begun.begin_of(trace)
-        on_the_wall_ns = int(trace.info.get("start_realtime_ns") or 0) - begin_ns
+        on_the_wall_ns = (trace.run_info.start_realtime_ns or 0) - begin_ns
         losses = []
         if lost := sum(worker.lost for worker in self._workers):
             why = f"A worker keeps its last {ROWS} batches; record for a shorter time, by a schedule."

@@ -34,13 +34,10 @@ class ClockReading:
 
     def begin_of(self, trace: Trace) -> int:
         """When a trace that was recorded around this reading began, by the steady clock."""
-        known = trace.info.get("start_monotonic_ns")
-        if isinstance(known, int):
-            return known
-        on_the_wall = trace.info.get("start_realtime_ns")
-        return self.monotonic_ns + (
-            on_the_wall - self.realtime_ns if isinstance(on_the_wall, int) and on_the_wall else 0
-        )
+        run = trace.run_info
+        if run.start_monotonic_ns is not None:
+            return run.start_monotonic_ns
+        return self.monotonic_ns + (run.start_realtime_ns or self.realtime_ns) - self.realtime_ns
 
 
 class SourceWindow:

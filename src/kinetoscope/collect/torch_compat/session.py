@@ -121,7 +121,7 @@ class KinetoResultsFace:
 
     def trace_start_ns(self) -> int:
         """When the recording began, in nanoseconds of the clock on the wall."""
-        return int(self._session.trace.info.get("start_realtime_ns", 0))
+        return int(self._session.trace.run_info.start_realtime_ns or 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the last cycle in Chrome's format."""

@@ -160,12 +160,6 @@ def not_recorded(
     return lacking
 
 
-def lacks(info: Mapping[str, Any], what: str) -> bool:
-    """Whether the file that a trace was read from is known not to have had something of `NOT_RECORDED`."""
-    listed = info.get(NOT_RECORDED)
-    return isinstance(listed, list) and what in listed
-
-
 def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
     """The table `losses`: what reading lost, and what the file says was lost before."""
     losses = [

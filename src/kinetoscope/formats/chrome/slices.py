@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.formats.chrome.read import lacks
 from kinetoscope.model.nesting import call_mask
 from kinetoscope.tables.device.collectives import (
     CALLS,
@@ -172,7 +171,7 @@ def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
         if name in spans.given and (spans[name] >= 0).any():
             columns[name] = np.ascontiguousarray(spans[name])
     strings = list(shown.strings)
-    if trace.info.get(OVERLOADS) and spans["overload"].any():
+    if trace.run_info.capture_overload_names and spans["overload"].any():
         columns["name"] = _with_overloads(columns["name"], spans["overload"], strings)
     if "category" in spans.given and spans["category"].any():
         of_today = np.arange(len(strings), dtype=np.int32)
@@ -181,10 +180,10 @@ def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
                 of_today[row] = len(strings)
                 strings.append(today)
         columns["category"] = of_today[spans["category"]]
-    if lacks(trace.info, "cat"):
+    if "cat" in trace.run_info.not_recorded:
         category = columns.get("category", np.zeros(len(columns["start_ns"]), np.int32))
         columns["category"] = np.where(category == 0, np.int32(-1), category)
-    if "external_id" not in columns and lacks(trace.info, "External id"):
+    if "external_id" not in columns and "External id" in trace.run_info.not_recorded:
         columns["external_id"] = np.full(len(columns["start_ns"]), -1, np.int64)
     arguments, texts = described_arguments(trace)
     if arguments is not None:

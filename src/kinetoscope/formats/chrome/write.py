@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.formats.chrome.read import LIST_HEAD, OWN, WINDOW, lacks
+from kinetoscope.formats.chrome.read import LIST_HEAD, OWN, WINDOW
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
 from kinetoscope.model.hierarchy import calls_of
 from kinetoscope.model.nesting import call_mask
@@ -243,7 +243,7 @@ class _Processes:
         threads, self._streams = trace.columns("threads"), trace.columns("streams")
         self._stream = stream_of.tolist()
         self._rank: list[int] = threads["rank"].tolist()
-        own = int(trace.info.get("process") or 0)
+        own = trace.run_info.process or 0
         wanted = [own if pid < 0 else pid for pid in threads["process"].tolist()]
         # Processes of two machines, or of two containers, may have one number.
         self._host = list(zip(threads["process_row"].tolist(), wanted, strict=True))
@@ -456,10 +456,10 @@ def _description(trace: TraceData, path: Path) -> dict[str, Any]:
     described: dict[str, Any] = {
         "schemaVersion": 1,
         "deviceProperties": [],
-        **({"host_name": trace.info["host"]} if "host" in trace.info else {}),
+        **({"host_name": trace.run_info.host} if trace.run_info.host else {}),
         **trace.info,
         "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": int(trace.info.get("start_realtime_ns") or 0),
+        "baseTimeNanoseconds": trace.run_info.start_realtime_ns or 0,
         "traceName": str(path),
     }
     described.pop("traceEvents", None)
@@ -474,8 +474,8 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
 
     Readers take these by their place, counted from the end.
     """
-    stop_ns = trace.info.get("stop_ns")
-    if "engine" not in trace.info or lacks(trace.info, WINDOW) or not isinstance(stop_ns, int):
+    stop_ns = trace.run_info.stop_ns
+    if not trace.run_info.engine or WINDOW in trace.run_info.not_recorded or stop_ns is None:
         return []
     end_us = round(stop_ns / 1000, 3)
     name = "PyTorch Profiler"
@@ -613,20 +613,21 @@ def _allocations(trace: TraceData) -> dict[str, NDArray[Any]] | None:
     if len(blocks) == 0:
         return None
     freed, total = blocks["freed_bytes"], blocks["allocated_bytes"]
+    not_recorded = trace.run_info.not_recorded
     # A source that does not say these leaves them to be found from the blocks themselves.
     if ((blocks["bytes"] == 0) & (freed == 0)).any():
         match = blocks["match"]
         freed = np.where((freed == 0) & (match >= 0), blocks["bytes"][match], freed)
-    if (total < 0).any() and not lacks(trace.info, "Total Allocated"):
+    if (total < 0).any() and "Total Allocated" not in not_recorded:
         total = np.where(total < 0, blocks["total_bytes"], total)
     address, reserved = blocks["address"], blocks["reserved_bytes"]
     columns = {
         "time_ns": blocks["time_ns"],
         "thread": blocks["thread"],
-        "address": np.zeros_like(address) if lacks(trace.info, "Addr") else address,
+        "address": np.zeros_like(address) if "Addr" in not_recorded else address,
         "bytes": np.where(blocks["bytes"] > 0, blocks["bytes"], -freed),
         "total_bytes": total,
-        "reserved_bytes": reserved if lacks(trace.info, "Total Reserved") else np.maximum(reserved, 0),
+        "reserved_bytes": reserved if "Total Reserved" in not_recorded else np.maximum(reserved, 0),
         "device_type": blocks["device_type"],
         "device_index": blocks["device_index"],
     }

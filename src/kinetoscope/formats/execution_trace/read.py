@@ -517,8 +517,8 @@ def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64],
     Raises:
         ArgumentError: The two are of different processes, or the trace does not know torch's numbers of calls.
     """
-    process = trace.info.get("process")
-    if isinstance(process, int) and other.process is not None and process != other.process:
+    process = trace.run_info.process
+    if process is not None and other.process is not None and process != other.process:
         raise ArgumentError(
             f"the execution trace is of process {other.process}, and the trace of process {process}: join what was "
             "recorded together."
@@ -569,8 +569,8 @@ def _execution_trace(
         return given
     if given is not None:
         return read_execution_trace(given)
-    noted = trace.info.get("execution_trace")
-    if not isinstance(noted, str):
+    noted = trace.run_info.execution_trace
+    if not noted:
         return None
     try:
         return trace.cached(f"execution trace {noted}", lambda: read_execution_trace(noted))

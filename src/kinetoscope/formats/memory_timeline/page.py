@@ -424,8 +424,7 @@ def page(trace: TraceData, device: int, *, failure: str = "") -> str:
     name = device_names(trace)[device]
     at = peak(trace, device=name)
     curve = curve_of(changes_of(trace, device), judged_blocks(trace).category, trace.duration_ns)
-    command = trace.info.get("command_line")
-    shown = " ".join(str(part) for part in command) if isinstance(command, list) else ""
+    shown = " ".join(trace.run_info.command_line)
     return _PAGE.substitute(
         title=f"Memory of {escape(name)}",
         style=STYLE,

@@ -175,5 +175,4 @@ def _numbers(values: list[Any]) -> str:
 
 def _epoch_ns(trace: TraceData) -> int:
     """When the trace began, in nanoseconds since 1970; 0 where that is not known."""
-    began = trace.info.get("start_realtime_ns")
-    return began if isinstance(began, int) else 0
+    return trace.run_info.start_realtime_ns or 0

@@ -16,7 +16,6 @@ from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.combine.concatenate import concatenate
 from kinetoscope.formats.chrome.write import write_chrome_events
 from kinetoscope.formats.suffixes import WHOLE_TRACE, suffix_of
-from kinetoscope.model.processes import rank_of
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 from kinetoscope.trace.opening import merge
@@ -80,7 +79,7 @@ def merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
     """One trace of those of several cycles and ranks, each given with its name for messages."""
     of_rank: dict[int | None, list[Trace]] = {}
     for name, trace in named:
-        rank = rank_of(trace.info)
+        rank = trace.run_info.rank
         ranks = sorted({rank for rank in trace.column("threads", "rank").tolist() if rank >= 0})
         if len(ranks) > 1 and len(named) > 1:
             raise ArgumentError(

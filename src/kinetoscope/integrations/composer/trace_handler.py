@@ -20,7 +20,6 @@ from kinetoscope.integrations.composer.loop import LoopState
 from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, Ranges
 from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, NameTemplate, Ranks
 from kinetoscope.integrations.composer.present import IS_THERE, TraceHandler
-from kinetoscope.model.processes import rank_of
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 
@@ -470,7 +469,7 @@ class JSONTraceHandler(TraceHandler):
             OSError: A file cannot be written.
         """
         trace = self._counters.added_to(trace)
-        if rank_of(trace.info) is None:
+        if trace.run_info.rank is None:
             trace = with_more(trace, info={"rank": Ranks.of_this_process().rank})
         self.files.save(trace, timestamp)
         if self._merged is not None:

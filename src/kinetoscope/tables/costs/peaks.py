@@ -145,12 +145,7 @@ def peak_for(peaks: Mapping[str, float], dtype: str, *, shortened: bool) -> floa
 
 def devices_used(trace: TraceData) -> list[str] | None:
     """The names of the devices that this trace's work ran on, or None where one of them is not known by name."""
-    named = trace.info.get("devices")
-    names = {
-        (entry.get("type"), entry.get("index")): entry.get("name")
-        for entry in (named if isinstance(named, list) else [])
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
-    }
+    names = {(device.type, device.index): device.name for device in trace.run_info.devices}
     streams = trace.columns("streams")
     used = set(zip(streams["device_type"].tolist(), streams["device_index"].tolist(), strict=True))
     if not used:
@@ -227,7 +222,7 @@ def least_seconds(trace: TraceData, costs: Costs, given: object = None) -> NDArr
     if peaks is None:
         return None
     calls = costs.calls
-    shortened = trace.info.get("float32_matmul_precision") in ("high", "medium")
+    shortened = trace.run_info.float32_matmul_precision in ("high", "medium")
     seconds = np.zeros(len(calls.first))
     for row, (family, dtype) in enumerate(zip(calls.family, calls.dtype, strict=True)):
         if family not in MATRIX or calls.flops[row] == 0:

@@ -13,18 +13,19 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import stack_texts
-from kinetoscope.model.processes import infos, thread_processes
+from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import Sort, busy, device_work
 from kinetoscope.tables.stored import processes, ranks, thread_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable
 
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.model.run_info import RunInfo
     from kinetoscope.model.trace_data import TraceData
 
 
@@ -549,7 +550,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
     spans = trace.columns("spans")
     rows = trace.cached("collectives", lambda: _rows(trace))
     at = np.array([row.span for row in rows], dtype=np.int64)
-    groups = [_groups(known) for known in infos(trace)]
+    groups = [_groups(run) for run in process_runs(trace)]
     whose = thread_processes(trace)[spans["thread"][at]].tolist()
     facts = [row.facts for row in rows]
     transfers = [row.call.transfers for row in rows]
@@ -788,22 +789,14 @@ def _ancestor(parent: Any, row: int, wanted: dict[int, _Row]) -> int:
     return at
 
 
-def _groups(info: Mapping[str, Any]) -> dict[str, str]:
+def _groups(run: RunInfo) -> dict[str, str]:
     """The global ranks of each process group that existed when the recording began, as JSON, by the group's name."""
-    known = info.get("distributedInfo")
-    listed = known.get("pg_config") if isinstance(known, dict) else None
-    groups: dict[str, str] = {}
-    for group in listed if isinstance(listed, list) else []:
-        if isinstance(group, dict) and isinstance(group.get("pg_name"), str) and group.get("ranks"):
-            groups[group["pg_name"]] = json.dumps(group["ranks"])
-    return groups
+    return {group.name: json.dumps(group.ranks) for group in run.process_groups if group.name and group.ranks}
 
 
 def _world_size(trace: TraceData) -> int:
     """How many ranks the job has, 1 if not known."""
-    known = trace.info.get("distributedInfo")
-    told = known.get("world_size") if isinstance(known, dict) else None
-    return told if type(told) is int and told > 0 else 1
+    return trace.run_info.world_size or 1
 
 
 def _message_bytes(facts: Facts) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.processes import PROCESS_COLUMNS, infos, of_processes, rank_of
+from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, process_runs
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.device.work import Device, DeviceWork, Sort, device_work
 from kinetoscope.tables.intervals import united_by
@@ -142,7 +142,7 @@ def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDA
     if len(trace.columns("allocations")) == 0:
         return made
     attributed = {peak.device: peak.attributed_bytes for peak in device_peaks(trace)}
-    ranks = [rank_of(info) for info in infos(trace)]
+    ranks = [run.rank for run in process_runs(trace)]
     for row, device in enumerate(listed):
         mine = [place for place, rank in enumerate(ranks) if rank == device.rank]
         told = allocator_peak(trace, device.type, device.index, np.array(mine) if mine else None)
@@ -188,12 +188,7 @@ def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.fl
 
 def _properties(trace: TraceData, device: Device) -> tuple[str | None, int]:
     """The model and the memory of a device, as far as the trace says."""
-    listed = trace.info.get("deviceProperties")
-    for told in listed if isinstance(listed, list) else []:
-        if isinstance(told, dict) and told.get("id") == device.index:
-            model, size = told.get("name"), told.get("totalGlobalMem")
-            return (
-                model if isinstance(model, str) and model else None,
-                size if type(size) is int and 0 <= size < 2**63 else -1,
-            )
+    for properties in trace.run_info.device_properties:
+        if properties.index == device.index:
+            return properties.name or None, -1 if properties.total_bytes is None else properties.total_bytes
     return None, -1

@@ -291,8 +291,8 @@ def _is_number(value: object) -> bool:
 def _there_ns(trace: TraceData, thread: int, known: _Worker | None) -> int:
     """For how long of what was recorded a thread was there; threads that nothing is known of were there all the time."""
     start, end = _recorded(trace, thread)
-    began = trace.info.get("start_realtime_ns")
-    if known is not None and type(began) is int:
+    began = trace.run_info.start_realtime_ns
+    if known is not None and began is not None:
         start = np.maximum(start, known.begun_ns - began)
         end = end if known.ended_ns is None else np.minimum(end, known.ended_ns - began)
     return int(np.maximum(end - start, 0).sum())

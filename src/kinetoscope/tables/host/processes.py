@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.model.processes import process_runs
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -20,15 +22,11 @@ def process_tree(trace: TraceData) -> list[dict[str, Any]]:
         and `ended` in words, empty where nobody said it. Nothing for a trace of one process.
     """
     table = trace.columns("processes")
-    entries = trace.info.get("processes")
-    told = (
-        [entry if isinstance(entry, dict) else {} for entry in entries] if isinstance(entries, list) else []
-    )
-    told = [*told, *({} for _ in range(len(table) - len(told)))]
+    runs = process_runs(trace)
     pids = table["pid"].tolist()
     below: dict[int, list[int]] = {}
     for row, pid in enumerate(pids):
-        parent = told[row].get("recorded_parent", told[row].get("parent_process"))
+        parent = runs[row].recorded_parent or runs[row].parent_process
         # A process that became another program is there twice: what it was first stands for both.
         above = pids.index(parent) if parent in pids and parent != pid else -1
         below.setdefault(above, []).append(row)
@@ -48,8 +46,8 @@ def process_tree(trace: TraceData) -> list[dict[str, Any]]:
             "rank": int(table["rank"][row]),
             "depth": depth,
             "duration_ns": int(table["duration_ns"][row]),
-            "began": str(told[row].get("began", "")),
-            "ended": str(told[row].get("ended", "")),
+            "began": runs[row].began,
+            "ended": runs[row].ended,
         }
         for row, depth in ordered
     ]

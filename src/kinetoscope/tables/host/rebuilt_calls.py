@@ -84,8 +84,7 @@ def shown_frames(trace: TraceData) -> ShownFrames:
         parent[row] = shown[parent[row]]
         shown[row] = parent[row] if frame >= 0 and passes_on[frame] else row
     short: dict[int, int] = {}
-    told = trace.info.get("import_folders")
-    folders = [f"{folder}/" for folder in told if isinstance(folder, str)] if isinstance(told, list) else []
+    folders = [f"{folder}/" for folder in trace.run_info.import_folders]
     for file in set(frames["file"].tolist()):
         text = strings[file]
         rest = next((text[len(folder) :] for folder in folders if text.startswith(folder)), "")
@@ -171,8 +170,8 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     """
     spans = trace.columns("spans")
     kind = spans["kind"]
-    functions = bool(trace.info.get("with_stack"))
-    modules = (functions or bool(trace.info.get("with_modules"))) and not (kind == SpanKind.MODULE).any()
+    functions = bool(trace.run_info.with_stack)
+    modules = (functions or bool(trace.run_info.with_modules)) and not (kind == SpanKind.MODULE).any()
     if not (functions or modules) or (kind == SpanKind.PYTHON).any():
         return None
     stack, module, parent = spans["own_stack"], spans["own_module"], spans["parent"]

@@ -117,7 +117,7 @@ def slices(trace: Trace) -> int:
 
 def _count(trace: Trace, query: Query) -> int:
     """How many slices a part has; of a window without cutting it, where nothing is rebuilt from stacks."""
-    if "steps" in query or trace.info.get("with_stack"):
+    if "steps" in query or trace.run_info.with_stack:
         return slices(part(trace, query)[0])
     spans = trace.columns("spans")
     start, end = _window(query)
@@ -145,6 +145,6 @@ def _most(query: Query) -> int:
 
 def stem(trace: Trace) -> str:
     """What files of a trace are called: like the one it was read from."""
-    source = trace.path or trace.info.get("source") or "trace"
+    source = trace.path or trace.run_info.source or "trace"
     name = PurePath(str(source)).name
     return (_KNOWN_SUFFIXES.sub("", name) or "trace")[:100]

@@ -12,7 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts
-from kinetoscope.model.processes import infos, rank_of, thread_processes
+from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.stacks import user_stacks
@@ -116,14 +116,14 @@ def places(trace: Trace) -> list[Place]:
 
     def make() -> list[Place]:
         blocks, names = blocks_of(trace), device_names(trace)
-        processes = infos(trace)
+        processes = process_runs(trace)
         many = len(processes) > 1
         owner = _owners(trace, blocks) if many else np.zeros(len(blocks), np.int32)
         found = []
-        for process, info in enumerate(processes):
+        for process, run in enumerate(processes):
             for device, name in enumerate(names):
                 key = f"{process}/{name}" if many else name
-                place = _place(trace, key, process, rank_of(info), device, owner if many else None)
+                place = _place(trace, key, process, run.rank, device, owner if many else None)
                 if place is not None:
                     found.append(place)
         return found

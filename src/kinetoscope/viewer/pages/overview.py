@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.display.description import command_line, ended, environment
+from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.device_time import works_on_device
@@ -385,16 +385,16 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 
 def overview(trace: Trace, query: Query) -> dict[str, Any]:
     """Answer `overview`: what ran where, how much of what there is, and how long the steps took."""
-    kind, began = trace.column("spans", "kind"), trace.info.get("start_realtime_ns")
+    kind, began = trace.column("spans", "kind"), trace.run_info.start_realtime_ns
     of_kind = np.bincount(kind, minlength=len(SpanKind))
     rows = {
         name: len(trace.columns(name))
         for name in ("threads", "modules", "stacks", "shapes", "allocations", "collectives", "counters")
     }
     found = {
-        "program": command_line(trace.info) or None,
-        "ended": ended(trace.info) or None,
-        "start_realtime_ns": began if type(began) is int and 0 < began < 2**63 else None,
+        "program": command_line(trace.run_info) or None,
+        "ended": trace.run_info.program_ended or None,
+        "start_realtime_ns": began,
         "duration_ns": trace.duration_ns,
         "facts": [{"label": fact.label, "value": fact.text} for fact in environment(trace)],
         "processes": max(1, len(trace.columns("processes"))),

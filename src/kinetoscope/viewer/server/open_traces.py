@@ -202,15 +202,15 @@ def finished(path: str) -> str | None:
 
 def is_running(trace: Trace) -> bool:
     """Whether the process that writes the file is still at it, as far as this machine can tell."""
-    process = trace.info.get("process")
-    if trace.info.get("complete", True) or type(process) is not int or process <= 0:
+    run = trace.run_info
+    if run.complete or not run.process:
         return False
-    boot = str(trace.info.get("boot_id") or "").split()
+    boot = run.boot_id.split()
     here = Path("/proc/sys/kernel/random/boot_id")
     # What follows the number of the boot names a clock: other ones tick here, too.
     if boot and here.exists() and here.read_text().strip() != boot[0]:
         return False
-    return Path(f"/proc/{process}").exists()
+    return Path(f"/proc/{run.process}").exists()
 
 
 def words(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.processes import infos, processes, rank_of, thread_processes
+from kinetoscope.model.processes import process_runs, processes, thread_processes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.tables.device.work import Device, thread_ranks
@@ -108,11 +108,11 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
     for process, counter in counter_tracks(trace):
         groups[min(process, len(groups) - 1)]["tracks"].append(counter)
     start = trace.column("spans", "start_ns")
-    began = trace.info.get("start_realtime_ns")
+    began = trace.run_info.start_realtime_ns
     return {
         "start_ns": min(0, int(start.min(initial=0))),
         "duration_ns": trace.duration_ns,
-        "start_realtime_ns": began if type(began) is int and began > 0 else None,
+        "start_realtime_ns": began,
         "groups": [group for group in groups if group["tracks"]],
     }
 
@@ -322,7 +322,7 @@ def _memory(trace: Trace) -> list[Counter]:
     kind, index = allocations["device_type"].astype(np.int64), allocations["device_index"].astype(np.int64)
     process = np.maximum(thread_processes(trace)[allocations["thread"]], 0).astype(np.int64)
     key = (process * 256 + kind) * 256 + np.where(kind > 0, index + 128, 0)
-    ranks = [rank_of(info) for info in infos(trace)]
+    ranks = [run.rank for run in process_runs(trace)]
     found = []
     for one in np.unique(key).tolist():
         rows = np.flatnonzero(key == one)
