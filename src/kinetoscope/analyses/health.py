@@ -174,7 +174,7 @@ def _early(facts: dict[str, Any]) -> Check | None:
 
 
 def _clock_check(facts: dict[str, Any]) -> Check | None:
-    found = facts["clock"]
+    found = facts["clock"] or {}
     if "readings" not in found:
         return None
     error = found.get("largest_error_ns", 0)
@@ -188,7 +188,7 @@ def _clock_check(facts: dict[str, Any]) -> Check | None:
 
 
 def _device_clock(facts: dict[str, Any]) -> Check | None:
-    found = facts["clock"]
+    found = facts["clock"] or {}
     calls, astride = found.get("device_calls", 0), found.get("device_calls_astride", 0)
     if calls == 0:
         return None
@@ -298,7 +298,8 @@ def numbers(trace: TraceData) -> dict[str, Any]:
         "launches": launches(trace),
         "clock": {
             name: value for name, value in vars(trace.run_info.clock_checks).items() if value is not None
-        },
+        }
+        or None,
         "processes": {
             "count": max(1, len(processes)),
             "unknown_clocks": int((errors < 0).sum()),

@@ -196,7 +196,7 @@ class RunInfo:
             start_realtime_ns=_number(info.get("start_realtime_ns")) or None,
             start_monotonic_ns=_number(info.get("start_monotonic_ns")),
             stop_ns=_number(info.get("stop_ns")),
-            clock_checks=ClockChecks(**{name: _signed(checks.get(name)) for name in _CLOCK_CHECKS}),
+            clock_checks=ClockChecks(**{name: _small(checks.get(name)) for name in _CLOCK_CHECKS}),
             host=_text(info.get("host")) or _text(info.get("host_name")),
             devices=tuple(
                 DeviceName(_text(one.get("type")), _index(one.get("index")), name)
@@ -331,6 +331,11 @@ def _number(value: object) -> int | None:
 def _signed(value: object) -> int | None:
     """A number."""
     return value if type(value) is int and -_LIMIT < value < _LIMIT else None
+
+
+def _small(value: object) -> int | None:
+    """A number that every reader of JSON has exactly."""
+    return value if type(value) is int and abs(value) < 1 << 53 else None
 
 
 def _index(value: object) -> int:
