@@ -125,11 +125,9 @@ class Children:
             if trace is not None:
                 found.append(trace)
         found.sort(key=_order)
-        recorded = {trace.info.get("process") for trace in found} | (
-            {os.getpid()} if own is not None else set()
-        )
+        recorded = {trace.run_info.process for trace in found} | ({os.getpid()} if own is not None else set())
         for trace in found:
-            descent = trace.info.get("ancestors", [])
+            descent = trace.run_info.ancestors
             trace.info["recorded_parent"] = next((one for one in descent if one in recorded), None)
         if own is not None and found:
             own.info["process_name"] = program
@@ -200,13 +198,13 @@ class Children:
             trace.close()
             return None
         # The note of a process that has only just begun is empty; its recording has the process id too.
-        ticks = notes.start_ticks(int(trace.info.get("process", 0)))
+        ticks = notes.start_ticks(trace.run_info.process or 0)
         runs = "ended" not in note and ticks != 0 and note.get("start_ticks", ticks) == ticks
         if runs:
             self._running.append(name)
         trace.info.update({key: note[key] for key in _NOTED if key in note})
-        if os.getpid() in (descent := trace.info.get("ancestors", [])):
-            trace.info["ancestors"] = descent[: descent.index(os.getpid()) + 1]
+        if os.getpid() in (descent := trace.run_info.ancestors):
+            trace.info["ancestors"] = list(descent[: descent.index(os.getpid()) + 1])
         if isinstance(rank := note.get("rank"), int):
             trace.info.setdefault("rank", rank)
         if note.get("name"):
@@ -222,8 +220,8 @@ class Children:
 
     def _was_terminated(self, trace: Trace, note: dict[str, Any]) -> bool:
         """Whether the parent of a child ended it, and nobody else."""
-        process, ticks = trace.info.get("process"), note.get("start_ticks")
-        if type(process) is not int or type(ticks) is not int:
+        process, ticks = trace.run_info.process, note.get("start_ticks")
+        if process is None or type(ticks) is not int:
             return False
         return notes.was_terminated(str(self._folder), process, ticks)
 
@@ -268,8 +266,8 @@ def _is_ours(path: Path) -> bool:
 
 def _order(trace: Trace) -> tuple[int, int]:
     """By rank, a rank's own children after it, and then by start."""
-    rank, began = trace.info.get("rank"), trace.info.get("start_realtime_ns")
-    return (rank if isinstance(rank, int) else -1, began if isinstance(began, int) else 0)
+    run = trace.run_info
+    return (-1 if run.rank is None else run.rank, run.start_realtime_ns or 0)
 
 
 def _messages(losses: list[Loss], running: list[str], folder: str) -> list[str]:
