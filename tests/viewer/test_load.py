@@ -86,3 +86,9 @@ def test_stretches_are_those_of_every_nanosecond(kernels, samples):
 def test_a_trace_with_neither_has_no_series():
     found = answer(TraceBuilder().span("aten::mm", 0, 8).build(), "load", {})
     assert (found.column_names, found.column("time_ns").to_pylist()) == (["time_ns"], [0.0, 2.0, 4.0, 6.0])
+
+
+def test_values_as_large_as_a_number_can_be_have_a_mean():
+    builder = TraceBuilder().span("aten::mm", 0, 100)
+    builder.counter("power", 0, 1.5e308).counter("power", 50, -1.5e308)
+    assert series(builder.build())["power"] == ("", pytest.approx([1.5e308, 1.5e308, -1.5e308, -1.5e308]))

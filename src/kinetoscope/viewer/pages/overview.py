@@ -98,10 +98,12 @@ def sampled(counter: Counter, edges: NDArray[np.float64]) -> NDArray[np.float64]
         found = np.maximum.reduceat(np.append(value, -np.inf), pairs)[::2]
     else:
         known = np.append(time, max(edges[-1], time[-1]) + 1)
-        sums = np.append(0, np.cumsum(value * np.diff(known)))
+        # In parts of the largest value, so that no sum overflows: a mean is never above it.
+        largest = float(np.abs(value).max()) or 1.0
+        sums = np.append(0, np.cumsum(value / largest * np.diff(known)))
         covered = np.diff(np.maximum(edges, time[0]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.diff(np.interp(edges, known, sums)) / covered
+            found = np.diff(np.interp(edges, known, sums)) / covered * largest
     return np.where(edges[1:] > time[0], found, np.nan)
 
 
