@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { defineConfig, type Plugin } from "vite";
 
 /** What is in the page of other projects: their license asks that its text goes with every copy. */
-const BUNDLED = ["preact", "@preact/signals", "@preact/signals-core"];
+const BUNDLED = ["preact", "@preact/signals", "@preact/signals-core", "@uwdata/flechette", "uplot"];
 
 function notices(): string {
   const texts = new Map<string, string[]>();
@@ -15,9 +15,9 @@ function notices(): string {
     const text = lines.filter((line) => line !== copyright).join("\n");
     texts.set(text, [...(texts.get(text) ?? []), `${name} ${version}: ${copyright}`]);
   }
-  const told = [...texts].map(([text, owners]) => `${owners.join("\n")}\n\n${text}`).join("\n\n");
-  if (told.includes("--")) throw new Error("a license would end the comment that it stands in");
-  return `<!--\nThis page contains:\n\n${told}\n-->`;
+  const all = [...texts].map(([text, owners]) => `${owners.join("\n")}\n\n${text}`).join("\n\n");
+  if (/--!?>/.test(all)) throw new Error("a license would end the comment that it stands in");
+  return `<!--\nThis page contains:\n\n${all}\n-->`;
 }
 
 /** Puts the one script and the one style sheet into the page, so that the page is one file that needs no other. */

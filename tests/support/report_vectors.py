@@ -8,11 +8,12 @@ import re
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.viewer.report import report_page
-from kinetoscope.viewer.server.requests import Limited
 from kinetoscope.viewer.server.routes import answer
-from kinetoscope.viewer.timeline.tracks import counters_of, timeline
+from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.trace_builder import TraceBuilder
 
 PATH = Path(__file__).parents[1] / "golden" / "viewer_report.json"
@@ -61,55 +62,18 @@ def everything():
     return builder.build()
 
 
-def asked_of(trace, until):
-    """Questions whose answers a report must have itself, up to a moment."""
+def windows_of(trace, until):
+    """Windows up to a moment: wide and narrow ones, of all tracks and of every second one."""
     ids = [track.id for track in timeline(trace).tracks]
-    stretches = [
+    for start, end, width in [
         (0, until, 40),
         (0, until, 1600),
         (0.3 * until, 0.31 * until, 33),
         (-5.5, 1200.25, 7),
         (until / 2, until, 3),
-    ]
-    for start, end, width in stretches:
-        window = {"start": repr(start), "end": repr(end)}
-        for tracks in (None, ",".join(map(str, ids[1::2]))):
-            some = {} if tracks is None else {"tracks": tracks}
-            yield "window", window | some | {"width": str(width)}
-            yield "range", window | some
-            yield "arrows", window | some
-        yield from (
-            ("counter", window | {"width": str(width), "track": str(counter.id)})
-            for counter in counters_of(trace)
-        )
-
-
-def whole_questions(trace):
-    """Questions about all of a trace."""
-    for text in ("add", "LINEAR", "net", "", "no such"):
-        yield "search", {"text": text}
-    yield "search", {"text": "a", "limit": "3", "from": "2000"}
-    for name, kind in (
-        ("aten::addmm", "operator"),
-        ("gemm_1", "kernel"),
-        ("ProfilerStep*", "step"),
-        ("forward", None),
-    ):
-        query = {"name": name} | ({} if kind is None else {"kind": kind})
-        yield "instances", query
-        yield "instances", query | {"limit": "2", "from_ns": "60"}
-        yield "histogram", query
-    yield "histogram", {"name": "no such"}
-
-
-def plain(found):
-    """An answer as JSON: the columns of a table, and how many rows there are."""
-    total = None
-    if isinstance(found, Limited):
-        found, total = found.table, found.total
-    if hasattr(found, "to_pydict"):
-        return {"columns": found.to_pydict(), "total": found.num_rows if total is None else total}
-    return {"json": found}
+    ]:
+        for tracks in (ids, ids[1::2]):
+            yield {"start": start, "end": end, "width": width, "tracks": tracks}
 
 
 def parts_of(page):
@@ -122,33 +86,35 @@ def parts_of(page):
 
 
 def vectors():
-    """Reports of a whole and of a cut trace with questions and answers."""
+    """Reports of a whole and of a cut trace, with windows and details of spans as the server has them."""
     trace, made = everything(), []
+    count = len(trace.columns("spans"))
     for most in (1_000_000, MOST_CUT):
-        directory, blocks = parts_of(report_page(trace, "golden", most))
-        # Answers of the server are carried as they are; only what the page makes itself is compared.
-        told = directory["timeline"]
-        first = told["rows"]["block"]
-        moved = {
-            part: {**told[part], "block": told[part]["block"] - first}
-            for part in ("rows", "facts", "counters")
-        }
-        timeline_only = {**directory, "version": "", "answers": {}, "timeline": {**told, **moved}}
+        directory, blocks = parts_of(report_page(trace, "golden", most, ["timeline"]))
         cut = directory["cut"]
         until = trace.duration_ns if cut is None else cut["before_ns"]
-        asked = list(asked_of(trace, until))
-        if cut is None:
-            asked += whole_questions(trace)
-        asked += [(f"span/{row}", {}) for row in range(0, MOST_CUT - 20, 1 if cut is None else 7)]
+        windows = [
+            {
+                "query": query,
+                "columns": answer(
+                    trace, "window", {name: repr(query[name]) for name in ("start", "end", "width")}
+                    | {"tracks": ",".join(map(str, query["tracks"]))},
+                ).to_pydict(),
+            }
+            for query in windows_of(trace, until)
+        ]  # fmt: skip
+        included = np.flatnonzero(trace.column("spans", "start_ns") < until).tolist()
+        spans = [answer(trace, f"span/{row}", {}) for row in included[:: 1 if cut is None else 7]]
         if cut is not None:
-            # A range in which something ends that is not carried would be another one.
-            asked = [(path, query) for path, query in asked if path in ("window", "counter")]
+            for span in spans:
+                span["links"] = [link for link in span["links"] if link["span"] in included]
+        left_out = next((row for row in range(count) if row not in included), count)
         made.append({
-            "report": timeline_only,
-            "blocks": blocks[first:],
-            "asked": [
-                {"path": path, "query": query, **plain(answer(trace, path, query))} for path, query in asked
-            ],
+            "report": {**directory, "version": ""},
+            "blocks": blocks,
+            "windows": windows,
+            "spans": spans,
+            "lacking": left_out,
         })  # fmt: skip
     return made
 

@@ -55,15 +55,17 @@ def test_shares_add_up_to_a_hundred_and_the_largest_comes_first():
     assert answer(nested(), "range", {"start": "300", "end": "400"}).num_rows == 0
 
 
-def test_only_the_tracks_asked_for_count():
+def test_only_the_tracks_of_the_part_count():
     trace = nested()
-    (stream,) = [
-        track["id"]
-        for track in answer(trace, "tracks", {})["groups"][0]["tracks"]
-        if track["sort"] == "stream"
-    ]
-    assert sums(trace, 0, 200, tracks=str(stream)) == {("gemm", "kernel"): (100, 100)}
-    assert sums(trace, 0, 200, tracks="") == {}
+    assert sums(trace, 0, 200, of="device") == {("gemm", "kernel"): (100, 100)}
+    assert set(sums(trace, 0, 200, of="host")) == {("outer", "operator"), ("inner", "operator")}
+    assert sums(trace, 0, 200, of="work") == sums(trace, 0, 200)
+    assert sums(trace, 0, 200, of="python") == {}
+
+
+def test_without_a_range_it_is_the_whole_trace():
+    whole = answer(nested(), "range", {})
+    assert whole.equals(answer(nested(), "range", {"start": "-10", "end": "1000"}))
 
 
 def test_a_call_that_is_cut_is_without_the_work_in_it():
@@ -86,8 +88,7 @@ def test_a_call_that_is_cut_is_without_the_work_in_it():
         {"start": "nan", "end": "5"},
         {"start": "0", "end": "1e30"},
         {"end": "5"},
-        {"start": "0", "end": "5", "tracks": "77"},
-        {"start": "0", "end": "5", "tracks": "-1"},
+        {"start": "0", "end": "5", "of": "x"},
     ],
 )
 def test_what_is_no_range_is_refused(query):

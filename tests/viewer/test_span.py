@@ -71,7 +71,7 @@ def test_a_kernel_says_how_it_was_launched_and_for_whom():
     found = told("gemm")
     known = facts(found)
     assert known["Grid"] == ("2 × 1 × 1", "")
-    assert known["Registers of a thread"] == (32, "")
+    assert known["Registers per thread"] == (32, "")
     assert known["Device"] == ("cuda:0", "")
     assert links(found) == [("launched by", "cudaLaunchKernel"), ("launched for", "aten::linear")]
     assert found["links"][0]["duration_ns"] == 10

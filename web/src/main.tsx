@@ -4,14 +4,14 @@ import { render } from "preact";
 import { App, type Offered } from "./app";
 import { version } from "./parts/answer";
 import { route } from "./router";
-import { embedded } from "./source/embedded";
-import { answer, HttpSource } from "./source/http";
+import { reportInPage } from "./source/report";
+import { requested, ServerSource } from "./source/server";
 
 const LOOK_AGAIN_MS = 2000;
 const root = document.getElementById("app") as HTMLElement;
 
 async function start(): Promise<void> {
-  const report = embedded();
+  const report = reportInPage();
   if (report) {
     const offered = [{ name: report.name, live: false }];
     render(<App offered={offered} chosen={0} source={report.source} told="The report is empty." />, root);
@@ -20,7 +20,7 @@ async function start(): Promise<void> {
   const [first, options] = await Promise.all([asked<Offered[]>("api/traces"), asked<Options>("api/options")]);
   const offered = signal(first);
   const gone = signal(false);
-  const sources = first.map((_, index) => new HttpSource(index, options.perfetto_ui));
+  const sources = first.map((_, index) => new ServerSource(index, options.perfetto_ui));
 
   const chosen = () => {
     const wanted = Number(route.value.query["trace"] ?? 0);
@@ -53,7 +53,7 @@ interface Options {
 }
 
 async function asked<T>(path: string): Promise<T> {
-  return (await answer(path)).json() as Promise<T>;
+  return (await requested(path)).json() as Promise<T>;
 }
 
 start().catch((error: unknown) => {

@@ -5,6 +5,7 @@ That no page complains or asks anything of another machine is checked after each
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -63,15 +64,7 @@ def check_against_tables(trace, shown):
         largest = trace.table(table).sort_by([(column, "descending")]).slice(0, 5).to_pylist()
         for row in largest:
             assert told(shown[page][0], row["name"], row[column]), (page, row["name"], row[column])
-    tracks = answer(trace, "tracks", {})
-    ids = [
-        str(track["id"])
-        for group in tracks["groups"]
-        for track in group["tracks"]
-        if track["sort"] in ("thread", "stream") and not track["runs"]
-    ]
-    query = {"start": str(tracks["start_ns"]), "end": str(tracks["duration_ns"]), "tracks": ",".join(ids)}
-    for row in answer(trace, "range", query).slice(0, 3).to_pylist():
+    for row in answer(trace, "range", {"of": "work"}).slice(0, 3).to_pylist():
         assert told(shown["timeline"][0], row["name"], row["self_ns"]), row
 
 
@@ -102,16 +95,31 @@ def test_a_real_trace(visit, served, name, tmp_path):
         check(visit, served, trace, name, tmp_path)
 
 
-def test_a_report_answers_what_the_reader_does(visit, training, tmp_path):
+def test_a_report_shows_the_details_of_a_span(visit, training, tmp_path):
     path = report(training, tmp_path / "report.html")
-    page = visit.open(f"{path.as_uri()}#/timeline?find=addmm")
-    page.get_by_role("button", name="Next").or_(page.locator("button[title*='ext']")).first.click()
+    names = [training.strings[name] for name in training.column("spans", "name").tolist()]
+    span = names.index("aten::addmm")
+    page = visit.open(f"{path.as_uri()}#/timeline?span={span}")
     page.wait_for_selector(".tl-chosen h2")
     assert "addmm" in page.locator(".tl-chosen h2").inner_text()
     assert page.locator(".tl-facts dt", has_text="Module class").count() == 1
-    span = int(re.search(r"span=(\d+)", page.url)[1])
     duration = int(training.column("spans", "duration_ns")[span])
     assert page.locator(".tl-facts dd").first.get_attribute("title") == f"{duration:,} ns"
+
+
+def test_a_report_says_what_needs_the_trace(visit, training, tmp_path):
+    path = report(training, tmp_path / "report.html")
+    page = visit.open(f"{path.as_uri()}#/timeline?find=addmm&range=1000-2000")
+    page.locator(
+        ".tl-range", has_text="for the sums of a range, open the trace with kinetoscope view"
+    ).wait_for()
+    page.get_by_role("status").get_by_text("matches are highlighted").wait_for()
+    assert page.get_by_text("All arrows").count() == 0
+    most = max(training.table("ops").to_pylist(), key=lambda row: row["count"])
+    assert most["count"] > 50
+    query = f"name={quote(most['name'])}&kind={most['kind']}"
+    page.goto(f"{path.as_uri()}#/operators?{query}")
+    page.get_by_text(f"the longest 50 of {most['count']:,} calls").wait_for()
 
 
 def test_a_cut_report_says_so_on_the_page(visit, training, tmp_path):

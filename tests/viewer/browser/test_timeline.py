@@ -94,7 +94,7 @@ def test_a_range_is_measured(visit, served, device_trace):
     page.mouse.move(*place(page, 650 * US, 0), steps=3)
     page.mouse.up()
     page.keyboard.up("Shift")
-    page.locator("section.tl-panel h2", has_text="chosen").wait_for()
+    page.locator("section.tl-panel h2", has_text="selected").wait_for()
     page.locator(".tl-range .row", has_text="gemm").wait_for()
     start, end = query(page)["range"].split("-")
     assert abs(int(start) - 250 * US) < 3 * US

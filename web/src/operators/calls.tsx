@@ -10,7 +10,10 @@ import * as units from "../units";
 import type { Bar } from "./bars";
 import { rowsWhere } from "./find";
 
-/** What tells calls apart, where it is known. */
+/** As many calls of one name as a report has: `MOST_REPORTED_CALLS` in `viewer/pages/operators.py`. */
+const LONGEST_IN_REPORT = 50;
+
+/** What distinguishes calls, where it was recorded. */
 const PLACES: readonly ShownColumn[] = [
   { name: "step", width: [3.5, 0.5] },
   { name: "shapes", width: [9, 3] },
@@ -18,17 +21,33 @@ const PLACES: readonly ShownColumn[] = [
 ];
 
 export function Calls(props: { asked: Query; bar: Bar | undefined }) {
-  const { asked, bar } = props;
+  const { bar } = props;
   const source = useSource();
+  const asked = source.served ? props.asked : { ...props.asked, limit: LONGEST_IN_REPORT };
   const narrowed = bar ? { ...asked, from_ns: bar.low, below_ns: bar.high } : asked;
   const all = useColumns(source.has("instances", asked) ? "instances" : null, asked);
-  // Where all calls have come, those of a bar are among them; a report can answer no other way.
-  const inPage = !bar || (all.value !== undefined && all.value.total <= all.value.rows);
+  // Where all calls are here, those of a bar are among them; a report has no others.
+  const inPage = !bar || !source.served || (all.value !== undefined && all.value.total <= all.value.rows);
   const some = useColumns(!inPage && source.has("instances", narrowed) ? "instances" : null, narrowed);
-  if (!source.has("instances", asked)) return <Nothing>A report does not carry these calls.</Nothing>;
+  if (!source.has("instances", asked))
+    return (
+      <Nothing>
+        This report does not include these calls: open the trace with <code>kinetoscope view</code>.
+      </Nothing>
+    );
   return (
     <Shown answer={bar && !inPage ? some : all}>
-      {(table) => <CallsTable table={table} bar={inPage ? bar : undefined} />}
+      {(table) => (
+        <>
+          {!source.served && table.rows < table.total && (
+            <p class="muted small">
+              This report includes the longest {table.rows} of {units.count(table.total)} calls. For all of
+              them, open the trace with <code>kinetoscope view</code>.
+            </p>
+          )}
+          <CallsTable table={table} bar={inPage ? bar : undefined} />
+        </>
+      )}
     </Shown>
   );
 }

@@ -48,7 +48,7 @@ function Asking(props: { about: About }) {
     requestAnimationFrame(() => field.current?.setSelectionRange(place, place));
   };
   const table = answer.value;
-  const whole = table && table.total <= about.most_csv_rows && table.told.get("all") !== "no";
+  const whole = table && table.total <= about.most_csv_rows && table.about.get("all") !== "no";
   return (
     <>
       <header class="title">
@@ -92,7 +92,7 @@ function Asking(props: { about: About }) {
               <button
                 type="button"
                 disabled={!(answer.waiting && asked)}
-                onClick={() => source.json("sql/stop").catch(() => undefined)}
+                onClick={() => source.info("sql/stop").catch(() => undefined)}
               >
                 Stop
               </button>
@@ -174,9 +174,9 @@ function Told(props: { waiting: boolean; table: Columns | undefined }) {
   const { waiting, table } = props;
   if (waiting) return <>Asking…</>;
   if (!table) return null;
-  const time = units.time(Number(table.told.get("elapsed_ms") ?? 0) * 1e6);
+  const time = units.time(Number(table.about.get("elapsed_ms") ?? 0) * 1e6);
   const rows =
-    table.told.get("all") === "no" ? `more than ${units.count(table.total)}` : units.count(table.total);
+    table.about.get("all") === "no" ? `more than ${units.count(table.total)}` : units.count(table.total);
   return (
     <>
       {rows} {table.total === 1 ? "row" : "rows"} in {time}

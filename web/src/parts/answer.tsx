@@ -3,7 +3,7 @@
 import { signal } from "@preact/signals";
 import { type ComponentChildren, createContext } from "preact";
 import { useContext, useEffect, useState } from "preact/hooks";
-import { AnswerError, type Columns, type Query, type Source, spelled } from "../source/source";
+import { type Columns, type Query, type Source, SourceError, spelled } from "../source/source";
 
 export const SourceContext = createContext<Source | null>(null);
 
@@ -48,16 +48,16 @@ function useAnswer<T>(key: string | null, ask: (source: Source) => Promise<T>): 
 
 /** A JSON answer; nothing is asked while `path` is null. */
 export function useJson<T>(path: string | null, query: Query = {}): Answer<T> {
-  return useAnswer<T>(path && spelled(path, query), (source) => source.json<T>(path ?? "", query));
+  return useAnswer<T>(path && spelled(path, query), (source) => source.info<T>(path ?? "", query));
 }
 
 /** A table; nothing is asked while `path` is null. */
 export function useColumns(path: string | null, query: Query = {}): Answer<Columns> {
-  return useAnswer<Columns>(path && spelled(path, query), (source) => source.columns(path ?? "", query));
+  return useAnswer<Columns>(path && spelled(path, query), (source) => source.table(path ?? "", query));
 }
 
 export function words(error: unknown): string {
-  if (error instanceof AnswerError) return error.message;
+  if (error instanceof SourceError) return error.message;
   console.error(error);
   return `The viewer failed: ${error instanceof Error ? error.message : String(error)}`;
 }

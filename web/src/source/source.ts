@@ -1,4 +1,4 @@
-/** Where a page gets its answers from: a local server, or what a report carries with it. */
+/** The data of a page: tables, and the two sources they come from. */
 
 export type Query = Record<string, string | number | boolean | undefined>;
 
@@ -21,8 +21,14 @@ export interface Coded {
   texts: readonly string[];
 }
 
-/** A column as it was sent or made; one that is sent is read when it is asked for. */
-export type Held = ArrayLike<Value> | Coded | (() => ArrayLike<Value> | Coded);
+/** A column that was sent: a value of it, or all of them. */
+interface Sent {
+  at(row: number): Value;
+  read(): ArrayLike<Value> | Coded;
+}
+
+/** A column as it was sent or made; one that was sent is read when a page needs it. */
+export type Stored = ArrayLike<Value> | Coded | Sent;
 
 /** A table: columns by name, all of one length. */
 export class Columns {
@@ -30,25 +36,26 @@ export class Columns {
   readonly rows: number;
   /** How many rows there are where this table is only the first of them. */
   readonly total: number;
-  readonly #held: Map<string, Held>;
+  readonly #stored: Map<string, Stored>;
   readonly #values = new Map<string, ArrayLike<Value>>();
 
   constructor(
-    columns: ReadonlyMap<ColumnFacts, Held>,
+    columns: ReadonlyMap<ColumnFacts, Stored>,
     total?: number,
     rows?: number,
-    /** What else the answer says of the table. */
-    readonly told: ReadonlyMap<string, string> = new Map(),
+    /** What else the response says of the table. */
+    readonly about: ReadonlyMap<string, string> = new Map(),
   ) {
     this.facts = [...columns.keys()];
-    this.#held = new Map([...columns].map(([{ name }, values]) => [name, values]));
+    this.#stored = new Map([...columns].map(([{ name }, values]) => [name, values]));
     const [first = []] = columns.values();
-    this.rows = rows ?? ("codes" in first ? first.codes : first).length;
+    this.rows =
+      rows ?? ("at" in first && "read" in first ? 0 : "codes" in first ? first.codes.length : first.length);
     this.total = total ?? this.rows;
   }
 
   has(name: string): boolean {
-    return this.#held.has(name);
+    return this.#stored.has(name);
   }
 
   /** The values of a column. Throws when there is none of this name. */
@@ -60,6 +67,12 @@ export class Columns {
       this.#values.set(name, values);
     }
     return values;
+  }
+
+  /** One value of a column, without reading the others. */
+  at(name: string, row: number): Value {
+    const stored = this.#stored.get(name);
+    return stored && "read" in stored ? stored.at(row) : (this.values(name)[row] ?? null);
   }
 
   /** A column of texts with each text once: much faster than `texts` for many rows. */
@@ -75,7 +88,7 @@ export class Columns {
     return { codes, texts: [...places.keys()].map(String) };
   }
 
-  /** The rows that are chosen. */
+  /** Some of the rows. */
   where(chosen: (row: number) => boolean): Columns {
     const rows: number[] = [];
     for (let row = 0; row < this.rows; row++) if (chosen(row)) rows.push(row);
@@ -95,36 +108,88 @@ export class Columns {
   }
 
   #read(name: string): ArrayLike<Value> | Coded {
-    const held = this.#held.get(name);
-    if (!held) throw new Error(`the table has no column ${name}`);
-    if (typeof held !== "function") return held;
-    const read = held();
-    this.#held.set(name, read);
+    const stored = this.#stored.get(name);
+    if (!stored) throw new Error(`the table has no column ${name}`);
+    if (!("read" in stored)) return stored;
+    const read = stored.read();
+    this.#stored.set(name, read);
     return read;
   }
 }
 
-/** What is said when an answer cannot be had: one sentence for the person at the page. */
-export class AnswerError extends Error {}
+/** A table that is made in the page; its columns need no words. */
+export function made(columns: Readonly<Record<string, ArrayLike<Value> | Coded>>): Columns {
+  const pairs = Object.entries(columns).map(
+    ([name, values]) => [{ name, unit: "", meaning: "", numeric: !("codes" in values) }, values] as const,
+  );
+  return new Columns(new Map(pairs));
+}
 
+/** Why there is no response: one sentence for the reader. */
+export class SourceError extends Error {}
+
+/** Where a page gets its data: the local server, or the report that the page is in. */
 export interface Source {
-  /** True where a server answers: every query can be asked, files can be exported, a live trace is refreshed. */
+  /** True where a server responds: every request is possible, files can be exported, a live trace is refreshed. */
   readonly served: boolean;
-  /** What this source does not hold of the trace, as one sentence; undefined where it holds all. */
+  /** What this source does not have of the trace, as one sentence; undefined where it has all. */
   readonly lacks?: string | undefined;
-  /** Where Perfetto's page is, to which a window can be handed over; nothing where none can be made. */
+  /** Where Perfetto's page is, to which a window can be sent; undefined where none can be made. */
   readonly perfettoUi?: string | undefined;
-  /** A JSON answer. */
-  json<T>(path: string, query?: Query): Promise<T>;
-  /** A table. */
-  columns(path: string, query?: Query): Promise<Columns>;
-  /** Whether this source can answer; a report holds only what was put into it. */
+  /** Whether this source can respond; a report has only what was put into it. */
   has(path: string, query?: Query): boolean;
+  info<T>(path: string, query?: Query): Promise<T>;
+  table(path: string, query?: Query): Promise<Columns>;
+  /** What is visible of some tracks from `start` to `end` on `width` pixels. */
+  window(query: WindowQuery): Promise<Columns>;
+  /** A counter over a stretch of time: for each pixel in which it changes its lowest, highest and last value. */
+  counter(track: number, view: Omit<WindowQuery, "tracks">): Promise<Columns>;
+  /** The details of a span. */
+  span(id: number): Promise<SpanFacts>;
   /** The address of a file made from the trace, or null where there is no server to make it. */
   download(path: string, query?: Query): string | null;
 }
 
-/** The one spelling of a path and its query, by which a report finds its answers: keys sorted, empty ones left out. */
+export interface WindowQuery {
+  start: number;
+  end: number;
+  width: number;
+  tracks: readonly number[];
+}
+
+export interface Fact {
+  label: string;
+  value: unknown;
+  unit: string;
+}
+
+export interface Link {
+  label: string;
+  span: number;
+  name: string;
+  track: number;
+  row: number;
+  start_ns: number;
+  duration_ns: number;
+}
+
+export interface SpanFacts {
+  id: number;
+  name: string;
+  kind: string;
+  track: number;
+  row: number;
+  start_ns: number;
+  duration_ns: number;
+  self_ns: number | null;
+  facts: readonly Fact[];
+  /** Innermost first. */
+  stack: readonly string[];
+  arguments: Readonly<Record<string, unknown>>;
+  links: readonly Link[];
+}
+
+/** The one spelling of a path and its query, by which a report finds its responses: keys sorted, empty ones left out. */
 export function spelled(path: string, query: Query = {}): string {
   const pairs = Object.entries(query)
     .filter((pair): pair is [string, string | number | boolean] => pair[1] !== undefined && pair[1] !== "")

@@ -1,7 +1,7 @@
 /** What a window of a track holds, as it is drawn: boxes by row, in order of time. */
 
-import { lowest } from "../source/lod";
 import type { Columns, Source } from "../source/source";
+import { lowest } from "../source/window";
 import type { View } from "./view";
 
 type Numbers = Float64Array;
@@ -38,7 +38,7 @@ export async function windowOf(
   tracks: readonly number[],
   labelOf: LabelOf,
 ): Promise<Map<number, Boxes>> {
-  const answer = await source.columns("window", { ...view, width, tracks: tracks.join() });
+  const answer = await source.window({ ...view, width, tracks });
   return split(answer, tracks, view, (view.end - view.start) / width, labelOf);
 }
 

@@ -1,32 +1,7 @@
 /** What a source tells about one span. */
 
+import type { Link, SpanFacts } from "../source/source";
 import type { Arrow, Place } from "./paint-frame";
-
-export interface Link {
-  label: string;
-  span: number;
-  name: string;
-  track: number;
-  row: number;
-  start_ns: number;
-  duration_ns: number;
-}
-
-export interface SpanFacts {
-  id: number;
-  name: string;
-  kind: string;
-  track: number;
-  row: number;
-  start_ns: number;
-  duration_ns: number;
-  self_ns: number | null;
-  facts: readonly { label: string; value: unknown; unit: string }[];
-  /** Innermost first. */
-  stack: readonly string[];
-  arguments: Readonly<Record<string, unknown>>;
-  links: readonly Link[];
-}
 
 /** What is known of the chosen span: on its way, there, or not to be had. */
 export interface Details {

@@ -1,7 +1,7 @@
 /** Keeps what the timeline draws: asks for what is in view, one question at a time, and the newest wish wins. */
 
-import { lowest } from "../source/lod";
 import type { Source } from "../source/source";
+import { lowest } from "../source/window";
 import { type Boxes, type LabelOf, windowOf } from "./boxes";
 import type { View } from "./view";
 
@@ -130,7 +130,7 @@ export class Loader {
     if (!lacking.length) return;
     this.#counting = true;
     const { view, width } = asked(wish, this.#whole);
-    const answers = lacking.map(({ id }) => this.#source.columns("counter", { ...view, track: id, width }));
+    const answers = lacking.map(({ id }) => this.#source.counter(id, { ...view, width }));
     this.#follow(
       Promise.all(answers),
       (found) => {

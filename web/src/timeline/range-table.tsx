@@ -1,13 +1,13 @@
-/** What ran in the chosen stretch of time, or in all that is in view while nothing is chosen. */
+/** What ran in the selected time range, or in the view while nothing is selected. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Shown, useColumns } from "../parts/answer";
+import { Shown, useColumns, useSource } from "../parts/answer";
 import { Select } from "../parts/choice";
 import { Table } from "../parts/table";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
-import type { Sort, Track } from "./layout";
+import type { Sort } from "./layout";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
 import { FitOrClose } from "./toolbar";
@@ -18,7 +18,7 @@ const REST_MS = 350;
 const MOST_REST_MS = 3000;
 
 const PARTS: readonly (readonly [key: string, title: string, ...sorts: Sort[]])[] = [
-  ["", "Threads and streams", "thread", "stream"],
+  ["work", "Threads and streams", "thread", "stream"],
   ["host", "Threads", "thread"],
   ["device", "Streams", "stream"],
   ["python", "Python", "python"],
@@ -29,15 +29,16 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   const { timeline, range } = props;
   const took = useRef(0);
   const inView = useRested(timeline, took);
-  const view = range ?? inView;
+  const source = useSource();
+  const { served } = source;
+  // A report has the sums of the whole trace; those of any other range need all spans and their nesting.
+  const view = served ? (range ?? inView) : timeline.whole;
   const all = timeline.tracks.groups.flatMap((group) => group.tracks);
-  const parts = PARTS.filter(([, , ...sorts]) => tracksOf(all, sorts).length > 0);
-  const chosen = parts.find(([key]) => key === (route.value.query["of"] ?? "")) ?? parts[0];
-  const tracks = tracksOf(all, chosen?.slice(2) ?? []).join();
+  const parts = PARTS.filter(([, , ...sorts]) => all.some(({ sort, runs }) => sorts.includes(sort) && !runs));
+  const [of = ""] = parts.find(([key]) => key === (route.value.query["of"] ?? "work")) ?? parts[0] ?? [];
   const start = Math.floor(view.start);
   const end = Math.max(Math.ceil(view.end), start + 1);
-  const query = { start, end, tracks };
-  const answer = useColumns(tracks ? "range" : null, query);
+  const answer = useColumns(of ? "range" : null, served ? { start, end, of } : { of });
   const since = useRef(0);
   useEffect(() => {
     if (answer.waiting) since.current = performance.now();
@@ -47,20 +48,26 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
   return (
     <div class="tl-range" aria-busy={answer.waiting}>
       <header class="tl-chosen-head">
-        <h2>{range ? `${units.time(end - start)} chosen` : "In view"}</h2>
+        <h2>{served ? (range ? `${units.time(end - start)} selected` : "In view") : "Whole trace"}</h2>
         {parts.length > 2 && (
           <Select
             label="Which tracks"
-            chosen={chosen?.[0] ?? ""}
+            chosen={of}
             options={parts.map(([key, title]) => [key, title])}
-            onChoice={(key) => change({ of: key || undefined }, true)}
+            onChoice={(key) => change({ of: key === "work" ? undefined : key }, true)}
           />
         )}
         {range && <FitOrClose timeline={timeline} onClose={() => timeline.chooseRange(null)} />}
         <span class="muted name" title={`${moment(start, resolution)} to ${moment(end, resolution)}`}>
-          {/* While another stretch is counted, what is there still tells of the one before. */}
+          {/* While another range is summed, what is shown is still of the one before. */}
           {answer.value && !answer.waiting ? summed(answer.value, end - start) : ""}
         </span>
+        {range && !served && (
+          <span class="muted">
+            {units.time(range.end - range.start)} selected · for the sums of a range, open the trace with{" "}
+            <code>kinetoscope view</code>
+          </span>
+        )}
       </header>
       <Shown answer={answer}>
         {(table) => (
@@ -108,10 +115,6 @@ function useRested(timeline: Timeline, took: { readonly current: number }): View
     };
   }, [timeline, took]);
   return view;
-}
-
-function tracksOf(all: readonly Track[], sorts: readonly string[]): number[] {
-  return all.filter((track) => sorts.includes(track.sort) && !track.runs).map((track) => track.id);
 }
 
 /** What all rows come to together. */

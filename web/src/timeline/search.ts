@@ -33,7 +33,7 @@ export class Search {
     this.text.value = text;
     this.problem.value = "";
     clearTimeout(this.#timer);
-    if (!text.trim()) {
+    if (!text.trim() || !this.#source.has("search")) {
       this.#asked = "";
       this.found.value = null;
       this.waiting.value = false;
@@ -56,7 +56,7 @@ export class Search {
     let found: Columns | null = null;
     let problem = "";
     try {
-      found = await this.#source.columns("search", { text: text.trim(), limit: MOST });
+      found = await this.#source.table("search", { text: text.trim(), limit: MOST });
     } catch (error) {
       problem = words(error);
     }

@@ -4,7 +4,7 @@ import { computed, effect, type ReadonlySignal, signal } from "@preact/signals";
 import { words } from "../parts/answer";
 import { change, route } from "../router";
 import type { Source } from "../source/source";
-import { type Details, placeOf, type SpanFacts } from "./details";
+import { type Details, placeOf } from "./details";
 import { groupKey, type Layout, laneOf, layout, type Tracks } from "./layout";
 import { Loader } from "./loader";
 import { Motion } from "./motion";
@@ -236,7 +236,7 @@ export class Timeline {
     const known = this.chosen.peek()?.span === span;
     this.details.value = { id: span };
     const current = () => this.details.peek()?.id === span;
-    this.source.json<SpanFacts>(`span/${span}`).then(
+    this.source.span(span).then(
       (value) => {
         if (!current()) return;
         this.details.value = { id: span, value };
@@ -291,7 +291,7 @@ export class Timeline {
     const key = JSON.stringify(query);
     if (key === this.#arrowsOf) return;
     this.#arrowsOf = key;
-    this.source.columns("arrows", query).then(
+    this.source.table("arrows", query).then(
       (answer) => {
         if (this.#arrowsOf !== key) return;
         const places = (end: string) => {

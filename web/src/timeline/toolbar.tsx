@@ -20,17 +20,19 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
       <h1>Timeline</h1>
       <SearchBox timeline={timeline} />
       <div class="tools">
-        <label
-          class="switch"
-          title="Draw a line from every launch to what it started, and from forward to backward"
-        >
-          <input
-            type="checkbox"
-            checked={timeline.allArrows.value}
-            onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
-          />
-          All arrows
-        </label>
+        {timeline.source.has("arrows") && (
+          <label
+            class="switch"
+            title="Draw a line from every launch to what it started, and from forward to backward"
+          >
+            <input
+              type="checkbox"
+              checked={timeline.allArrows.value}
+              onChange={(event) => change({ arrows: event.currentTarget.checked ? "all" : undefined }, true)}
+            />
+            All arrows
+          </label>
+        )}
         <span class="choice">
           <Button title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
             −
@@ -99,19 +101,21 @@ function SearchBox(props: { timeline: Timeline }) {
           }
         }}
       />
-      <span class="choice">
-        {STEPS.map(([by, label, keys, sign]) => (
-          <Button
-            key={by}
-            disabled={none}
-            aria-label={label}
-            title={`${label} (${keys})`}
-            onClick={() => step(by)}
-          >
-            {sign}
-          </Button>
-        ))}
-      </span>
+      {timeline.source.has("search") && (
+        <span class="choice">
+          {STEPS.map(([by, label, keys, sign]) => (
+            <Button
+              key={by}
+              disabled={none}
+              aria-label={label}
+              title={`${label} (${keys})`}
+              onClick={() => step(by)}
+            >
+              {sign}
+            </Button>
+          ))}
+        </span>
+      )}
       <span class="muted tl-found" role="status">
         <Told timeline={timeline} />
       </span>
@@ -135,10 +139,17 @@ export function FitOrClose(props: { timeline: Timeline; onClose: () => void }) {
 
 /** How many were found, and which of them is chosen. */
 function Told(props: { timeline: Timeline }) {
-  const { search, chosen } = props.timeline;
+  const { timeline } = props;
+  const { search, chosen } = timeline;
   if (search.problem.value) return <span class="warn">{search.problem.value}</span>;
   if (!search.text.value.trim())
     return <span class="faint">Ctrl+wheel zooms · Shift+drag measures · ? helps</span>;
+  if (!timeline.source.has("search"))
+    return (
+      <span title="To step through them, open the trace with `kinetoscope view`">
+        matches are highlighted
+      </span>
+    );
   const found = search.found.value;
   if (!found) return <>{search.waiting.value ? "Searching…" : ""}</>;
   if (found.rows === 0) return <>no span holds it</>;

@@ -11,7 +11,7 @@ const GOLDEN = JSON.parse(readFileSync("../tests/golden/viewer_arrow.json", "utf
 
 const tables = GOLDEN.map((one) => ({
   ...one,
-  table: tableOf(Uint8Array.from(Buffer.from(one.stream, "base64")).buffer),
+  table: tableOf(Uint8Array.from(Buffer.from(one.stream, "base64"))),
 }));
 
 for (const { name, table, rows, columns } of tables) {
@@ -26,7 +26,7 @@ for (const { name, table, rows, columns } of tables) {
 test("what is said of a table and its columns comes with it", () => {
   const whole = tables[0]?.table;
   const facts = Object.fromEntries((whole?.facts ?? []).map((column) => [column.name, column]));
-  expect(whole?.told.get("all")).toBe("no");
+  expect(whole?.about.get("all")).toBe("no");
   expect(facts["int64"]).toEqual({ name: "int64", unit: "ns", meaning: "What int64 is.", numeric: true });
   expect(facts["float"]?.numeric && facts["uint8"]?.numeric).toBe(true);
   expect(facts["text"]?.numeric || facts["coded"]?.numeric || facts["truth"]?.numeric).toBe(false);

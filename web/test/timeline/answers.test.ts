@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import { made as tableOf } from "../../src/report/window";
-import type { Columns, Query, Source } from "../../src/source/source";
+import { type Columns, type Source, made as tableOf, type WindowQuery } from "../../src/source/source";
 import { Loader } from "../../src/timeline/loader";
 import { neighbour } from "../../src/timeline/neighbours";
 import { Palette } from "../../src/timeline/palette";
@@ -14,12 +13,7 @@ interface Span {
 }
 
 /** Spans of one track, put together by pixel as a source does it. */
-function window(spans: readonly Span[], query: Query): Columns {
-  const [start, end, width] = [query["start"], query["end"], query["width"]].map(Number) as [
-    number,
-    number,
-    number,
-  ];
+function window(spans: readonly Span[], { start, end, width }: WindowQuery): Columns {
   const pixel = (end - start) / width;
   const rows: { row: number; start: number; duration: number; busy: number; count: number; span: number }[] =
     [];
@@ -51,13 +45,17 @@ function window(spans: readonly Span[], query: Query): Columns {
   });
 }
 
-function source(spans: readonly Span[], asked: Query[] = []): Source {
+function source(spans: readonly Span[], asked: WindowQuery[] = []): Source {
+  const unexpected = () => Promise.reject(new Error("not requested"));
   return {
     served: true,
     has: () => true,
     download: () => null,
-    json: () => Promise.reject(new Error("not asked")),
-    columns: (_path, query = {}) => {
+    info: unexpected,
+    table: unexpected,
+    counter: unexpected,
+    span: unexpected,
+    window: (query) => {
       asked.push(query);
       return Promise.resolve(window(spans, query));
     },
@@ -91,7 +89,7 @@ function loader(from: Source, failed: (error: unknown) => void = () => {}) {
 }
 
 test("one question is asked at a time, and the newest wish wins", async () => {
-  const asked: Query[] = [];
+  const asked: WindowQuery[] = [];
   const made = loader(source(SPANS, asked));
   const want = (start: number, end: number) =>
     made.want({ view: { start, end }, pixels: 500, tracks: [3], counters: [] });
@@ -101,8 +99,8 @@ test("one question is asked at a time, and the newest wish wins", async () => {
   await settled();
   // The first, the newest, and the coarse whole for when the view moves fast.
   expect(asked.length).toBe(3);
-  expect(asked[1]?.["start"]).toBeLessThanOrEqual(49_000);
-  expect(asked[1]?.["end"]).toBeGreaterThanOrEqual(49_100);
+  expect(asked[1]?.start).toBeLessThanOrEqual(49_000);
+  expect(asked[1]?.end).toBeGreaterThanOrEqual(49_100);
   expect(asked[2]).toMatchObject({ start: 0, end: 1_000_000 });
   expect(made.boxes(3).length).toBe(2);
   want(49_010, 49_110);
@@ -115,7 +113,7 @@ test("an answer that cannot be had is told once, not asked for with every frame"
   const errors: unknown[] = [];
   const gone: Source = {
     ...source([]),
-    columns: () => {
+    window: () => {
       asked += 1;
       return Promise.reject(new Error("gone"));
     },
@@ -130,7 +128,7 @@ test("an answer that cannot be had is told once, not asked for with every frame"
 });
 
 test("nothing is taken or asked after the end", async () => {
-  const asked: Query[] = [];
+  const asked: WindowQuery[] = [];
   const made = loader(source(SPANS, asked));
   made.want({ view: WHOLE, pixels: 500, tracks: [3], counters: [] });
   made.end();

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { made } from "../../src/report/window";
 import type { Columns } from "../../src/source/source";
+import { made } from "../../src/source/source";
 import { type Boxes, boxAt, split, within } from "../../src/timeline/boxes";
 import { Dust } from "../../src/timeline/dust";
 import { Palette } from "../../src/timeline/palette";

@@ -13,8 +13,8 @@ from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.device.copies import copies as copies_table
 from kinetoscope.tables.device.kernels import KERNELS_SCHEMA
 from kinetoscope.tables.device.kernels import kernels as kernels_table
-from kinetoscope.viewer.pages.operators import choice
-from kinetoscope.viewer.server.requests import MOST_ROWS, Limited
+from kinetoscope.viewer.pages.operators import MOST_REPORTED_CALLS
+from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, choice
 
 if TYPE_CHECKING:
     import pyarrow
@@ -167,4 +167,5 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     ]
     for name in kernels(trace, {}).table["name"].unique().to_pylist()[:_MOST_REPORTED]:
         asked += [(path, {"name": name, "kind": "kernel"}) for path in ("chosen", "histogram")]
+        asked.append(("instances", {"name": name, "kind": "kernel", "limit": str(MOST_REPORTED_CALLS)}))
     return asked

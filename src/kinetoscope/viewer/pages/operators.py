@@ -18,7 +18,7 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.ops import OPS_SCHEMA, added_up, operator_keys, operator_names
 from kinetoscope.tables.host.stacks import user_frames, user_stacks
 from kinetoscope.torch_events.function_event import STEP_KEY
-from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, number, whole_number
+from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, choice, number, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
 
 if TYPE_CHECKING:
@@ -64,18 +64,6 @@ def operators(trace: Trace, query: Query) -> Limited:
     key = f"viewer: operators {way} {sort}"
     found, total = trace.cached(key, lambda: _added_up(trace, way, sort))
     return Limited(found, total)
-
-
-def choice(query: Query, name: str, values: Sequence[str]) -> str:
-    """Return an option that is one of some values, the first where it is left out.
-
-    Raises:
-        ArgumentError: It is another one.
-    """
-    value = query.get(name, values[0])
-    if value not in values:
-        raise ArgumentError(f"{name}={value[:50]!r} is not valid: use one of {', '.join(values)}")
-    return value
 
 
 def place_labels(trace: Trace, way: str) -> Labels:
@@ -156,6 +144,8 @@ def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
 
 
 _MOST_REPORTED = 80
+MOST_REPORTED_CALLS = 50
+"""Of one name, the longest first; the page requests as many from a report."""
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
@@ -172,6 +162,7 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
             names |= dict.fromkeys(zip(first["name"].to_pylist(), first["kind"].to_pylist(), strict=True))
     for name, kind in names:
         asked += [(path, {"name": name, "kind": kind}) for path in ("chosen", "histogram")]
+        asked.append(("instances", {"name": name, "kind": kind, "limit": str(MOST_REPORTED_CALLS)}))
     return asked
 
 
@@ -182,7 +173,7 @@ _BARS = 40
 
 INSTANCES_SCHEMA = Table(
     "instances",
-    "A span of the name that was asked for. Longest first.",
+    "A span of the requested name. Longest first.",
     (
         Column("span", "int32", "row of spans", "The span."),
         Column("track", "int32", "", "The track of the timeline it is on."),
@@ -266,16 +257,16 @@ def named(trace: Trace, query: Query) -> NDArray[np.int64]:
     spans = trace.columns("spans")
     if name == STEP_KEY:
         # The table `ops` puts all steps together under this name.
-        found = spans["kind"] == SpanKind.STEP
+        found = np.flatnonzero(spans["kind"] == SpanKind.STEP)
     else:
-        wanted = np.zeros(len(trace.strings), dtype=bool)
-        wanted[_strings(trace).get(name, [])] = True
-        found = wanted[spans["name"]]
+        order, edges = _by_string(trace)
+        same = [order[edges[text] : edges[text + 1]] for text in _strings(trace).get(name, [])]
+        found = np.sort(np.concatenate(same)) if same else np.zeros(0, np.int64)
     if kind is not None:
-        found &= spans["kind"] == KIND_NAMES.index(kind)
+        found = found[spans["kind"][found] == KIND_NAMES.index(kind)]
     if "by" in query:
-        found &= in_place(trace, query)
-    return np.flatnonzero(found)
+        found = found[in_place(trace, query)[found]]
+    return found
 
 
 def bar_edges(durations: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -290,6 +281,18 @@ def bar_edges(durations: NDArray[np.int64]) -> NDArray[np.int64]:
     ends = [0, 1] if durations[0] <= 0 else [low]
     edges: NDArray[np.int64] = np.unique(np.concatenate((ends, np.clip(between, low, high), [high])))
     return edges
+
+
+def _by_string(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The spans in order of their names, and where those of each string begin and end."""
+
+    def make() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        name = trace.column("spans", "name")
+        edges = np.zeros(len(trace.strings) + 1, np.int64)
+        np.cumsum(np.bincount(name, minlength=len(trace.strings)), out=edges[1:])
+        return np.argsort(name, kind="stable"), edges
+
+    return trace.cached("viewer: spans by name", make)
 
 
 def _strings(trace: Trace) -> dict[str, list[int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kinetoscope._errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import IO
 
     import pyarrow
@@ -70,6 +70,18 @@ def whole_number(query: Query, name: str, default: int) -> int:
             f"the option {name!r} must be a whole number from 1 to {MOST_ASKED:,}, not {value:g}"
         )
     return int(value)
+
+
+def choice(query: Query, name: str, values: Sequence[str]) -> str:
+    """Return an option that is one of some values, the first where it is left out.
+
+    Raises:
+        ArgumentError: It is another one.
+    """
+    value = query.get(name, values[0])
+    if value not in values:
+        raise ArgumentError(f"{name}={value[:50]!r} is not valid: use one of {', '.join(values)}")
+    return value
 
 
 MOST_PIXELS = 16_384

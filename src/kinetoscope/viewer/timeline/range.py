@@ -1,4 +1,4 @@
-"""What ran between two moments, by name: times are cut at both."""
+"""What ran in a time range, by name: spans are clipped to it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import calls_of
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
-from kinetoscope.viewer.server.requests import span_of_time
-from kinetoscope.viewer.timeline.rows import span_tracks
-from kinetoscope.viewer.timeline.tracks import chosen
+from kinetoscope.viewer.server.requests import choice, span_of_time
+from kinetoscope.viewer.timeline.rows import MODULES, PYTHON, STEPS, STREAM, THREAD, span_tracks
+from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
@@ -40,18 +40,37 @@ RANGE_SCHEMA = Table(
 )
 
 
+# The tracks of each value of the option `of`.
+SORTS = {
+    "all": (THREAD, PYTHON, MODULES, STREAM, STEPS),
+    "work": (THREAD, STREAM),
+    "host": (THREAD,),
+    "device": (STREAM,),
+    "python": (PYTHON,),
+    "modules": (MODULES,),
+}
+
+REPORTED = tuple(("range", {"of": of}) for of in SORTS if of != "all")
+"""What a report includes: the whole trace. Sums of any other range need all its spans and their nesting."""
+
+
 def within(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `range`: the spans of some tracks that run between `start` and `end`, by name and kind.
+    """Answer `range`: the spans that run between `start` and `end`, by name and kind; without both, in the whole trace.
 
     Raises:
-        ArgumentError: No such tracks, or a range that is none.
+        ArgumentError: An option that cannot be used.
     """
-    start, end = (round(moment) for moment in span_of_time(query))
+    of = choice(query, "of", tuple(SORTS))
+    start, end = (
+        (round(moment) for moment in span_of_time(query))
+        if {"start", "end"} & query.keys()
+        else whole_of(trace)
+    )
     columns = trace.columns("spans")
     found = [
         running(track.rows, track.first, track.count, start, end)
-        for track in chosen(trace, query)
-        if track.rows.spans is not None
+        for track in timeline(trace).tracks
+        if track.rows.spans is not None and track.sort in SORTS[of]
     ]
     spans = (
         np.concatenate([part for part in found if len(part)])

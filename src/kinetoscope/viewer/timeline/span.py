@@ -1,15 +1,18 @@
-"""All that is known of one span."""
+"""The details of spans: facts, Python stacks, arguments, and links to other spans.
+
+The same functions make them for the one span that a server is asked for and for all spans of a report, which looks them up.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
 from kinetoscope.model.hierarchy import calls_of
@@ -32,45 +35,44 @@ from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import chosen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Query
 
 
-# Arrows between spans: from a launch to the work on a device, and from a forward operator to its backward function.
-
-# Which spans are tied to which: around each other, launched by one another, forward and backward, carried out by.
+# Links between spans.
 
 MOST_LINKS = 20
-"""Of one sort; a step launches thousands of kernels, and its facts say how many."""
+"""Of one label; a step launches thousands of kernels, and its facts say how many."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """From which span to which, by the first."""
+    """Links from one span to another, in order of the first."""
 
     source: NDArray[np.int32]
     target: NDArray[np.int32]
 
-    def of(self, first: int, last: int) -> NDArray[np.int32]:
-        """The targets of the spans from `first` up to, not with, `last`."""
-        low, high = np.searchsorted(self.source, (first, last))
-        return self.target[low:high]
+    def between(self, first: NDArray[Any], last: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each pair of rows the range of links that come from `first` up to, not including, `last`."""
+        return np.searchsorted(self.source, first), np.searchsorted(self.source, last)
 
 
 def launched(trace: Trace) -> Pairs:
-    """From each span of the host that started work on a device to that work."""
+    """Links from each host span that started device work to that work."""
 
     def make() -> Pairs:
-        own = trace.columns("launches")
-        return _pairs(own["host"], own["device"])
+        launches = trace.columns("launches")
+        return _pairs(launches["host"], launches["device"])
 
     return trace.cached("viewer: launched", make)
 
 
 def backward(trace: Trace) -> Pairs:
-    """From each forward operator to the backward functions that it made."""
+    """Links from each forward operator to its backward functions."""
 
     def make() -> Pairs:
         forward = trace.column("spans", "forward")
@@ -80,93 +82,425 @@ def backward(trace: Trace) -> Pairs:
     return trace.cached("viewer: backward", make)
 
 
-def links_of(trace: Trace, row: int) -> list[dict[str, Any]]:
-    """The links of one span, each with its label and what a page shows of the other span."""
-    found: list[tuple[str, list[int]]] = []
-    spans = trace.columns("spans")
-    found.append(("in", [int(spans["parent"][row])]))
-    if calls_of(trace) is not None:
-        found.append(("called in", [int(spans["caller"][row])]))
-    if len(trace.columns("launches")):
-        by = starters(trace)
-        call, operator = int(by.call[row]), int(by.operator[row])
-        found.append(("launched by", [call]))
-        found.append(("launched for", [operator if operator != call else -1]))
-        found.append(("launched", launched(trace).of(row, _beyond(trace, row)).tolist()))
-    found.append(("forward", [int(spans["forward"][row])]))
-    found.append(("backward", backward(trace).of(row, row + 1).tolist()))
-    for label, other in carried_out(trace).get(row, ()):
-        found.append((label, [other]))
-    pairs = [(label, other) for label, others in found for other in others[:MOST_LINKS] if other >= 0]
-    pairs = list(dict.fromkeys(pairs))
-    tracks, rows = span_tracks(trace).places(np.array([other for _, other in pairs], np.int32))
-    return [
-        {
-            "label": label,
-            "span": other,
-            "name": trace.strings[int(spans["name"][other])],
-            "track": track,
-            "row": place,
-            "start_ns": int(spans["start_ns"][other]),
-            "duration_ns": int(spans["duration_ns"][other]),
-        }
-        for (label, other), track, place in zip(pairs, tracks.tolist(), rows.tolist(), strict=True)
-    ]
+def _collectives(trace: Trace) -> tuple[Pairs, Pairs]:
+    """Links from each collective call to the device work that carried it out, and the other way round."""
 
-
-def launches_within(trace: Trace, row: int) -> int:
-    """How many pieces of device work a span and those inside it started."""
-    return len(launched(trace).of(row, _beyond(trace, row)))
-
-
-def _beyond(trace: Trace, row: int) -> int:
-    """The first row behind a span whose span begins when it has ended, or on another thread."""
-    spans = trace.columns("spans")
-    thread, start = spans["thread"], spans["start_ns"]
-    last = int(np.searchsorted(thread, thread[row] + 1))
-    end = min(int(start[row]) + int(spans["duration_ns"][row]), np.iinfo(np.int64).max)
-    return max(row + 1, row + int(np.searchsorted(start[row:last], end)))
-
-
-def beyond(trace: Trace) -> NDArray[np.int64]:
-    """For every span what `_beyond` says of one."""
-    spans = trace.columns("spans")
-    thread, start, rows = spans["thread"], spans["start_ns"], np.arange(len(spans))
-    found = rows + 1
-    edges = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
-    for first, last in pairwise(edges.tolist()):
-        begin = start[first:last]
-        lasts = np.minimum(spans["duration_ns"][first:last], np.iinfo(np.int64).max - np.maximum(begin, 0))
-        found[first:last] = first + np.searchsorted(begin, begin + lasts)
-    return np.maximum(found, rows + 1)
-
-
-def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
-    """Pairs in the order of their sources, of equal ones in that of time."""
-    known = np.flatnonzero((source >= 0) & (target >= 0))
-    source, target = source[known], target[known]
-    order = np.lexsort((target, source))
-    return Pairs(source[order], target[order])
-
-
-def carried_out(trace: Trace) -> dict[int, list[tuple[str, int]]]:
-    """For each call between ranks what carried it out, and the other way round."""
-
-    def make() -> dict[int, list[tuple[str, int]]]:
+    def make() -> tuple[Pairs, Pairs]:
         if "collectives" not in trace.table_names:
-            return {}
-        table = trace.table("collectives")
-        found: dict[int, list[tuple[str, int]]] = {}
-        for call, transfer in zip(
-            *(table[name].to_pylist() for name in ("span", "transfer_span")), strict=True
-        ):
-            if call is not None and transfer is not None and call != transfer:
-                found.setdefault(call, []).append(("carried out by", transfer))
-                found.setdefault(transfer, []).append(("carries out", call))
-        return found
+            calls, work = np.zeros((2, 0), np.int32)
+        else:
+            table = trace.table("collectives")
+            calls, work = (
+                np.array([-1 if row is None else row for row in table[name].to_pylist()], np.int32)
+                for name in ("span", "transfer_span")
+            )
+            apart = calls != work
+            calls, work = calls[apart], work[apart]
+        return _pairs(calls, work), _pairs(work, calls)
 
     return trace.cached("viewer: collectives", make)
 
+
+def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64], NDArray[np.int32]]]:
+    """The links of some spans: for each label the places in `rows` that links come from, ascending, and the spans they go to.
+
+    Of one span and label there are at most `MOST_LINKS`.
+    """
+    spans = trace.columns("spans")
+    found: list[tuple[str, NDArray[np.int64], NDArray[np.int32]]] = []
+
+    def one(label: str, other: NDArray[np.int32]) -> None:
+        places = np.flatnonzero(other >= 0)
+        found.append((label, places, other[places]))
+
+    def many(label: str, pairs: Pairs, end: NDArray[Any]) -> None:
+        low, high = pairs.between(rows, end)
+        count = np.minimum(high - low, MOST_LINKS)
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        found.append(
+            (label, np.repeat(np.arange(len(rows)), count), pairs.target[np.repeat(low, count) + within])
+        )
+
+    one("in", spans["parent"][rows])
+    if calls_of(trace) is not None:
+        one("called in", spans["caller"][rows])
+    if len(trace.columns("launches")):
+        by = starters(trace)
+        call, operator = by.call[rows], by.operator[rows]
+        one("launched by", call)
+        one("launched for", np.where(operator != call, operator, np.int32(-1)))
+        many("launched", launched(trace), _end_of(trace, rows))
+    one("forward", spans["forward"][rows])
+    many("backward", backward(trace), rows + 1)
+    for label, pairs in zip(("carried out by", "carries out"), _collectives(trace), strict=True):
+        many(label, pairs, rows + 1)
+    return [link for link in found if len(link[1])]
+
+
+def _end_of(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """For each of some spans the first row behind it whose span begins after it has ended, or on another thread."""
+    spans = trace.columns("spans")
+    thread, start = spans["thread"], spans["start_ns"]
+    begin = start[rows]
+    end = begin + np.minimum(spans["duration_ns"][rows], np.iinfo(np.int64).max - np.maximum(begin, 0))
+    found = np.zeros(len(rows), np.int64)
+    own = thread[rows]
+    for one in np.unique(own).tolist():
+        first, last = np.searchsorted(thread, (one, one + 1))
+        mine = np.flatnonzero(own == one)
+        found[mine] = first + np.searchsorted(start[first:last], end[mine])
+    later: NDArray[np.int64] = np.maximum(found, rows + 1)
+    return later
+
+
+def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
+    """Links in order of their sources, those of one source in that of time, each once."""
+    known = np.flatnonzero((source >= 0) & (target >= 0))
+    source, target = source[known], target[known]
+    order = np.lexsort((target, source))
+    source, target = source[order], target[order]
+    new = np.ones(len(source), dtype=bool)
+    new[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+    return Pairs(source[new], target[new])
+
+
+# Facts: a label, a value and a unit.
+
+Fact = tuple[str, Any, str]
+
+# The largest whole number that a page can tell from its neighbors.
+_LARGEST = 2**53
+_ON_HOST = (
+    SpanKind.OPERATOR,
+    SpanKind.BACKWARD,
+    SpanKind.USER_ANNOTATION,
+    SpanKind.STEP,
+    SpanKind.COLLECTIVE,
+)
+_FLAGS = (
+    (FLAG_ASYNC, "may end on another thread than it began on"),
+    (FLAG_UNFINISHED, "unfinished when the recording ended: clipped there"),
+    (FLAG_BEGUN_BEFORE, "began before the recording or the window: clipped there"),
+    (FLAG_INSTANT, "an instant: it has no duration"),
+)
+_MEMORY = (
+    ("Host memory", "bytes"),
+    ("Host memory, self", "self_bytes"),
+    ("Device memory", "device_bytes"),
+    ("Device memory, self", "device_self_bytes"),
+)
+_IDENTIFIERS = (
+    ("Sequence number", "sequence"),
+    ("Correlation ID", "correlation"),
+    ("External ID", "external_id"),
+    ("Record function ID", "record_function"),
+)
+_SIZES = (("Grid", "grid"), ("Block", "block"))
+_LAUNCH = (
+    ("Registers per thread", "registers", ""),
+    ("Shared memory per block", "shared_bytes", "bytes"),
+    ("Blocks per SM", "blocks_per_sm", ""),
+    ("Warps per SM", "warps_per_sm", ""),
+    ("Estimated occupancy", "occupancy_percent", "%"),
+    ("Graph", "graph", ""),
+    ("Graph node", "graph_node", ""),
+)
+_LAUNCH_COLUMNS = (
+    *(f"{part}_{axis}" for _, part in _SIZES for axis in "xyz"),
+    *(name for _, name, _ in _LAUNCH),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """A number of each span.
+
+    Attributes:
+        label: What it is.
+        unit: Its unit, as the page formats it.
+        values: The numbers.
+        known: Which spans have one.
+    """
+
+    label: str
+    unit: str
+    values: NDArray[Any]
+    known: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Facts that many spans share.
+
+    Attributes:
+        ids: The group of each span; below 0 for none.
+        facts: The facts of a group, those without a value included.
+    """
+
+    ids: NDArray[Any]
+    facts: Callable[[int], list[Fact]]
+
+
+def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
+    """The facts of some spans, in the order in which a page shows them."""
+    spans = trace.columns("spans")
+    thread, stream, step = (spans[name][rows].astype(np.int64) for name in ("thread", "stream", "step"))
+    on_host = np.isin(spans["kind"][rows], _ON_HOST)
+    many = len(trace.columns("streams")) + 1
+    numbers = trace.column("steps", "number")
+    found: list[Numbers | Groups] = [
+        *(
+            Groups(np.where(spans[name][rows] > 0, spans[name][rows], -1), _string_facts(trace, label))
+            for label, name in (("Overload", "overload"), ("Category", "category"))
+        ),
+        Groups(thread * many + stream + 1, lambda code: _place_facts(trace, code // many, code % many - 1)),
+        Groups(step, lambda row: [("Step", int(numbers[row]), "")]),
+        Groups(
+            np.where(stream < 0, spans["phase"][rows].astype(np.int64) * 2 + spans["recompute"][rows], -1),
+            lambda code: _phase_facts(code // 2, recompute=bool(code % 2)),
+        ),
+    ]
+    started = np.zeros(len(rows), np.int64)
+    if len(launched(trace).source):
+        low, high = launched(trace).between(rows, _end_of(trace, rows))
+        started = np.where(on_host, high - low, 0)
+    for label, name in (("Device time", "device_ns"), ("Device time, self", "device_self_ns")):
+        found.append(Numbers(label, "ns", spans[name][rows], started > 0))
+    found.append(Numbers("Launches", "", started, started > 0))
+    found.append(Groups(spans["module"][rows], lambda row: _module_facts(trace, row)))
+    found.append(Groups(spans["shapes"][rows], lambda row: _shape_facts(trace, row)))
+    for label, name, unit in (("FLOPs", "flops", "FLOP"), ("Bytes moved", "bytes_moved", "bytes")):
+        values = spans[name][rows]
+        found.append(Numbers(label, unit, values, on_host & (values > 0)))
+    if len(trace.columns("allocations")):
+        for label, name in _MEMORY:
+            values = spans[name][rows]
+            found.append(Numbers(label, "bytes", values, on_host & (values != 0)))
+    found += _device_parts(trace, rows)
+    for label, name in _IDENTIFIERS:
+        values = spans[name][rows]
+        found.append(Numbers(label, "", values, values >= 0))
+    flags = spans["flags"][rows]
+    found.append(Groups(flags, lambda flags: [("Note", text, "") for flag, text in _FLAGS if flags & flag]))
+    return found
+
+
+def facts_of(part: Groups, group: int) -> list[dict[str, Any]]:
+    """The facts of one group as a page shows them."""
+    if group < 0:
+        return []
+    return [
+        {"label": label, "value": plain(value), "unit": unit}
+        for label, value, unit in part.facts(group)
+        if value is not None and value != ""
+    ]
+
+
+def _string_facts(trace: Trace, label: str) -> Callable[[int], list[Fact]]:
+    """Facts that are a string of the trace."""
+    return lambda text: [(label, trace.strings[text], "")]
+
+
+def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
+    """The thread or stream, and the process."""
+    found: list[Fact] = []
+    if stream >= 0:
+        streams = trace.columns("streams")
+        kind, index = int(streams["device_type"][stream]), int(streams["device_index"][stream])
+        found.append(("Device", Device(int(thread_ranks(trace)[thread]), kind, index).name, ""))
+        found.append(("Stream", int(streams["number"][stream]), ""))
+    else:
+        name = trace.columns("threads")["name"][thread]
+        number = int(thread_ids(trace)[thread])
+        found.append(("Thread", f"{name} ({number})" if name else str(number), ""))
+    process, rank = int(processes(trace)[thread]), int(ranks(trace)[thread])
+    found.append(("Process", str(process) if process >= 0 else None, ""))
+    found.append(("Rank", rank if rank >= 0 else None, ""))
+    return found
+
+
+def _phase_facts(phase: int, *, recompute: bool) -> list[Fact]:
+    """The part of the training step."""
+    again = "forward run again for backward (activation checkpointing)" if recompute else None
+    return [("Phase", PHASE_NAMES[phase], ""), ("Recomputation", again, "")]
+
+
+def _module_facts(trace: Trace, module: int) -> list[Fact]:
+    """A module."""
+    return [
+        ("Module", trace.columns("modules")["path"][module], "module"),
+        ("Module class", module_classes(trace)[module], ""),
+        ("Module ID", module, "row of modules"),
+    ]
+
+
+def _shape_facts(trace: Trace, shape: int) -> list[Fact]:
+    """Inputs as they were recorded."""
+    shapes = trace.columns("shapes")
+    labels = (
+        ("Input shapes", "dims"),
+        ("Input types", "types"),
+        ("Inputs", "concrete"),
+        ("Strides", "strides"),
+    )
+    return [(label, text, "") for label, name in labels if (text := shapes[name][shape]) not in ("", "[]")]
+
+
+def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
+    """How kernels were launched, and what copies moved."""
+    found: list[Numbers | Groups] = []
+    spans, kernels, copies = (trace.columns(name) for name in ("spans", "kernels", "copies"))
+    if len(kernels):
+        columns = [kernels[name].astype(np.float64).view(np.int64) for name in _LAUNCH_COLUMNS]
+        which, first = _grouped(trace, "kernels", columns)
+        found.append(Groups(which[rows], lambda code: _launch_facts(trace, int(first[code]))))
+    if len(copies):
+        of, texts = copies["span"], trace.columns("arguments")["json"]
+        keys = [spans[name][of].astype(np.int64) for name in ("name", "arguments", "kind")]
+        which, alike = _grouped(trace, "copies", keys)
+        size = np.full(len(spans), -1, np.int64)
+        size[of] = copies["bytes"]
+        size, duration = size[rows], spans["duration_ns"][rows]
+
+        def direction(code: int) -> list[Fact]:
+            name, arguments, kind = (int(key[alike[code]]) for key in keys)
+            text = texts[arguments] if arguments >= 0 else ""
+            moved = direction_of(trace.strings[name], text, fills=kind == SpanKind.MEMSET)
+            return [("Direction", _direction_text(moved), "")]
+
+        timed = (size > 0) & (duration > 0)
+        found += [
+            Numbers("Size", "bytes", size, size >= 0),
+            Groups(which[rows], direction),
+            Numbers("Bandwidth", "GB/s", size / np.maximum(duration, 1), timed),
+        ]
+    return found
+
+
+def _grouped(
+    trace: Trace, table: str, keys: list[NDArray[np.int64]]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """For each span the group of equal rows of a table that it is in, -1 for none; and for each group its first row."""
+
+    def make() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        group, first = _core.group(keys)
+        which = np.full(len(trace.columns("spans")), -1, np.int32)
+        which[trace.column(table, "span")] = group
+        return which, first
+
+    return trace.cached(f"viewer: groups of {table}", make)
+
+
+def _launch_facts(trace: Trace, row: int) -> list[Fact]:
+    """How a row of `kernels` was launched."""
+    kernels = trace.columns("kernels")
+    found: list[Fact] = []
+    for label, part in _SIZES:
+        sizes = [int(kernels[f"{part}_{axis}"][row]) for axis in "xyz"]
+        found.append((label, " × ".join(map(str, sizes)) if min(sizes) >= 0 else None, ""))
+    for label, name, unit in _LAUNCH:
+        value = kernels[name][row].item()
+        found.append((label, value if value >= 0 else None, unit))
+    return found
+
+
+def _direction_text(direction: Direction) -> str:
+    """From where to where a copy goes, in words."""
+    between = " to ".join(filter(None, (direction.source, direction.target)))
+    return " ".join(filter(None, (direction.name, between and f"({between})")))
+
+
+# The details of one span, as the page shows them.
+
+
+def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
+    """Answer `span/<id>`: where a span is, its facts, its Python stack, its arguments and its links.
+
+    Raises:
+        ArgumentError: There is no such span.
+    """
+    spans = trace.columns("spans")
+    if not (number.isascii() and number.isdecimal()) or len(number) > 12 or int(number) >= len(spans):
+        raise ArgumentError(
+            f"there is no span {number[:20]!r}: the trace has {len(spans):,}, numbered from 0"
+        )
+    row = int(number)
+    rows = np.array([row])
+    facts: list[dict[str, Any]] = []
+    for part in parts(trace, rows):
+        if isinstance(part, Groups):
+            facts += facts_of(part, int(part.ids[0]))
+        elif part.known[0]:
+            facts.append({"label": part.label, "value": plain(part.values[0].item()), "unit": part.unit})
+    ties = [(label, int(other)) for label, _, others in links(trace, rows) for other in others]
+    # The last place is that of the span itself.
+    tracks, places = (
+        values.tolist()
+        for values in span_tracks(trace).places(np.array([*(other for _, other in ties), row]))
+    )
+    frames = frame_texts(trace)
+    column, texts = arguments(trace)
+    return {
+        "id": row,
+        "name": trace.strings[int(spans["name"][row])],
+        "kind": KIND_NAMES[int(spans["kind"][row])],
+        "track": tracks[-1],
+        "row": places[-1],
+        "start_ns": int(spans["start_ns"][row]),
+        "duration_ns": int(spans["duration_ns"][row]),
+        "self_ns": int(spans["self_ns"][row]),
+        "facts": facts,
+        "stack": [frames[frame] for frame in stack_frames(trace, int(spans["stack"][row]))],
+        "arguments": parsed_arguments(texts[int(column[row])]) if column[row] >= 0 else {},
+        "links": [
+            {
+                "label": label,
+                "span": other,
+                "name": trace.strings[int(spans["name"][other])],
+                "track": track,
+                "row": place,
+                "start_ns": int(spans["start_ns"][other]),
+                "duration_ns": int(spans["duration_ns"][other]),
+            }
+            for (label, other), track, place in zip(ties, tracks, places, strict=False)
+        ],
+    }
+
+
+def arguments(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
+    """For each span the place of its arguments among JSON texts, -1 for none."""
+
+    def make() -> tuple[NDArray[np.int32], list[str]]:
+        column, texts = described_arguments(trace)
+        return (np.full(len(trace.columns("spans")), -1, np.int32) if column is None else column), texts
+
+    return trace.cached("viewer: described_arguments", make)
+
+
+def parsed_arguments(text: str) -> dict[str, Any]:
+    """Arguments by name, from their JSON."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"text": text}
+    found: dict[str, Any] = plain(parsed) if isinstance(parsed, dict) else {"value": plain(parsed)}
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON and a page can hold it: a number that is not finite or not exact there becomes a text."""
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
+        return str(value)
+    return value
+
+
+# Arrows between spans: from a launch to the device work, and from a forward operator to its backward function.
 
 SORTS = ("launch", "backward")
 _MOST = 2_000
@@ -234,255 +568,3 @@ def arrows(trace: Trace, query: Query) -> Limited:
     arrays = {name: pa.array(values) for name, values in columns.items()}
     arrays["sort"] = pa.DictionaryArray.from_arrays(pa.array(found.sort[rows]), pa.array(SORTS))
     return Limited(pa.table(arrays), total)
-
-
-# The largest whole number that a page's numbers can tell from its neighbours.
-_LARGEST = 2**53
-ON_HOST = (
-    SpanKind.OPERATOR,
-    SpanKind.BACKWARD,
-    SpanKind.USER_ANNOTATION,
-    SpanKind.STEP,
-    SpanKind.COLLECTIVE,
-)
-FLAGS = (
-    (FLAG_ASYNC, "may end on another thread than it began on"),
-    (FLAG_UNFINISHED, "still ran when the recording ended: it is cut there"),
-    (FLAG_BEGUN_BEFORE, "began before the recording or the part that was taken: it is cut there"),
-    (FLAG_INSTANT, "a moment, not a time"),
-)
-
-
-def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
-    """Answer `span/<id>`: where a span is, what is known of it, its Python stack, and the spans it is tied to.
-
-    Raises:
-        ArgumentError: There is no such span.
-    """
-    spans = trace.columns("spans")
-    if not (number.isascii() and number.isdecimal()) or len(number) > 12 or int(number) >= len(spans):
-        raise ArgumentError(
-            f"there is no span {number[:20]!r}: the trace has {len(spans):,}, numbered from 0"
-        )
-    row = int(number)
-    track, place = (int(values[0]) for values in span_tracks(trace).places(np.array([row])))
-    kind = int(spans["kind"][row])
-    frames = frame_texts(trace)
-    return {
-        "id": row,
-        "name": trace.strings[int(spans["name"][row])],
-        "kind": KIND_NAMES[kind],
-        "track": track,
-        "row": place,
-        "start_ns": int(spans["start_ns"][row]),
-        "duration_ns": int(spans["duration_ns"][row]),
-        "self_ns": int(spans["self_ns"][row]),
-        "facts": [
-            {"label": label, "value": plain(value), "unit": unit}
-            for label, value, unit in _facts(trace, row)
-            if value is not None and value != ""
-        ],
-        "stack": [frames[frame] for frame in stack_frames(trace, int(spans["stack"][row]))],
-        "arguments": _arguments(trace, row),
-        "links": links_of(trace, row),
-    }
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON and a page can hold it: what is no finite or exact number there becomes a text."""
-    if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
-        return str(value)
-    return value
-
-
-Fact = tuple[str, Any, str]
-
-
-def _facts(trace: Trace, row: int) -> list[Fact]:
-    """Everything with a label and a unit, in the order in which people ask for it."""
-    spans = trace.columns("spans")
-    on_host = int(spans["kind"][row]) in ON_HOST
-    found: list[Fact] = []
-    overload = int(spans["overload"][row])
-    found.append(("Overload", trace.strings[overload] if overload > 0 else None, ""))
-    category = int(spans["category"][row])
-    found.append(("Category", trace.strings[category] if category > 0 else None, ""))
-    thread, stream, step = (int(spans[name][row]) for name in ("thread", "stream", "step"))
-    found += place_facts(trace, thread, stream)
-    if step >= 0:
-        found.append(("Step", int(trace.column("steps", "number")[step]), ""))
-    if stream < 0:
-        found += phase_facts(int(spans["phase"][row]), recompute=bool(spans["recompute"][row]))
-    if on_host and (started := launches_within(trace, row)):
-        found.append(("Device time", int(spans["device_ns"][row]), "ns"))
-        found.append(("Device time of its own launches", int(spans["device_self_ns"][row]), "ns"))
-        found.append(("Launches", started, ""))
-    found += module_facts(trace, int(spans["module"][row]))
-    found += shape_facts(trace, int(spans["shapes"][row]))
-    if on_host:
-        for label, name, unit in (("FLOPs", "flops", "FLOP"), ("Bytes moved", "bytes_moved", "bytes")):
-            value = int(spans[name][row])
-            found.append((label, value if value > 0 else None, unit))
-        found += _memory(trace, row)
-    if (kernel := _row_of(trace, "kernels", row)) >= 0:
-        found += launch_facts(trace, kernel)
-    found += _copy(trace, row)
-    for label, name in (
-        ("Sequence number", "sequence"),
-        ("Correlation", "correlation"),
-        ("External id", "external_id"),
-        ("Record function id", "record_function"),
-    ):
-        value = int(spans[name][row])
-        found.append((label, value if value >= 0 else None, ""))
-    flags = int(spans["flags"][row])
-    return found + [("Note", text, "") for flag, text in FLAGS if flags & flag]
-
-
-def place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
-    """The thread or stream, and the process."""
-    found: list[Fact] = []
-    if stream >= 0:
-        streams = trace.columns("streams")
-        kind, index = int(streams["device_type"][stream]), int(streams["device_index"][stream])
-        found.append(("Device", Device(int(thread_ranks(trace)[thread]), kind, index).name, ""))
-        found.append(("Stream", int(streams["number"][stream]), ""))
-    else:
-        name = trace.columns("threads")["name"][thread]
-        number = int(thread_ids(trace)[thread])
-        found.append(("Thread", f"{name} ({number})" if name else str(number), ""))
-    process, rank = int(processes(trace)[thread]), int(ranks(trace)[thread])
-    found.append(("Process", str(process) if process >= 0 else None, ""))
-    found.append(("Rank", rank if rank >= 0 else None, ""))
-    return found
-
-
-def phase_facts(phase: int, *, recompute: bool) -> list[Fact]:
-    """The part of the training step."""
-    again = "runs the forward pass again, for backward" if recompute else None
-    return [("Phase", PHASE_NAMES[phase], ""), ("Recomputation", again, "")]
-
-
-def module_facts(trace: Trace, module: int) -> list[Fact]:
-    """A module; nothing for -1."""
-    if module < 0:
-        return []
-    return [
-        ("Module", trace.columns("modules")["path"][module], "module"),
-        ("Module class", module_classes(trace)[module], ""),
-        ("Module id", module, "row of modules"),
-    ]
-
-
-def shape_facts(trace: Trace, shape: int) -> list[Fact]:
-    """Inputs as they were recorded; nothing for -1."""
-    if shape < 0:
-        return []
-    shapes = trace.columns("shapes")
-    labels = (
-        ("Input shapes", "dims"),
-        ("Input types", "types"),
-        ("Inputs", "concrete"),
-        ("Strides", "strides"),
-    )
-    return [(label, text, "") for label, name in labels if (text := shapes[name][shape]) not in ("", "[]")]
-
-
-def _memory(trace: Trace, row: int) -> list[Fact]:
-    """Memory allocated minus freed, where it was recorded."""
-    if len(trace.columns("allocations")) == 0:
-        return []
-    spans = trace.columns("spans")
-    labels = (
-        ("Host memory", "bytes"),
-        ("Host memory of itself", "self_bytes"),
-        ("Device memory", "device_bytes"),
-        ("Device memory of itself", "device_self_bytes"),
-    )
-    return [(label, int(value), "bytes") for label, name in labels if (value := spans[name][row])]
-
-
-_SIZES = (("Grid", "grid"), ("Block", "block"))
-_LAUNCH = (
-    ("Registers of a thread", "registers", ""),
-    ("Shared memory of a block", "shared_bytes", "bytes"),
-    ("Blocks for each multiprocessor", "blocks_per_sm", ""),
-    ("Warps for each multiprocessor", "warps_per_sm", ""),
-    ("Occupancy, estimated", "occupancy_percent", "%"),
-    ("Graph", "graph", ""),
-    ("Node of the graph", "graph_node", ""),
-)
-LAUNCH_COLUMNS = (
-    *(f"{part}_{axis}" for _, part in _SIZES for axis in "xyz"),
-    *(name for _, name, _ in _LAUNCH),
-)
-
-
-def launch_facts(trace: Trace, row: int) -> list[Fact]:
-    """How a row of `kernels` was launched."""
-    kernels = trace.columns("kernels")
-    found: list[Fact] = []
-    for label, part in _SIZES:
-        sizes = [int(kernels[f"{part}_{axis}"][row]) for axis in "xyz"]
-        found.append((label, " × ".join(map(str, sizes)) if min(sizes) >= 0 else None, ""))
-    for label, name, unit in _LAUNCH:
-        value = kernels[name][row].item()
-        found.append((label, value if value >= 0 else None, unit))
-    return found
-
-
-def _copy(trace: Trace, row: int) -> list[Fact]:
-    """What a copy moved, and how fast."""
-    at = _row_of(trace, "copies", row)
-    if at < 0:
-        return []
-    spans = trace.columns("spans")
-    size, duration_ns = int(trace.columns("copies")["bytes"][at]), int(spans["duration_ns"][row])
-    arguments = int(spans["arguments"][row])
-    text = trace.columns("arguments")["json"][arguments] if arguments >= 0 else ""
-    fills = int(spans["kind"][row]) == SpanKind.MEMSET
-    direction = direction_of(trace.strings[int(spans["name"][row])], text, fills=fills)
-    return [
-        ("Size", size if size >= 0 else None, "bytes"),
-        ("Direction", direction_text(direction), ""),
-        ("Bandwidth", size / duration_ns if size > 0 and duration_ns > 0 else None, "GB/s"),
-    ]
-
-
-def direction_text(direction: Direction) -> str:
-    """From where to where a copy goes, in words."""
-    between = " to ".join(filter(None, (direction.source, direction.target)))
-    return " ".join(filter(None, (direction.name, between and f"({between})")))
-
-
-def _row_of(trace: Trace, table: str, span: int) -> int:
-    """The row of a table with a column `span` that is of a span, -1 without."""
-
-    def make() -> dict[int, int]:
-        return {number: row for row, number in enumerate(trace.column(table, "span").tolist())}
-
-    return trace.cached(f"viewer: {table} of spans", make).get(span, -1)
-
-
-def _arguments(trace: Trace, row: int) -> dict[str, Any]:
-    """What else the source said of it, and what is known of calls between ranks."""
-    column, texts = trace.cached("viewer: described_arguments", lambda: described_arguments(trace))
-    if column is None or column[row] < 0:
-        return {}
-    return told_arguments(texts[int(column[row])])
-
-
-def told_arguments(text: str) -> dict[str, Any]:
-    """Arguments by name, from their JSON."""
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
-        return {"text": text}
-    found: dict[str, Any] = plain(told) if isinstance(told, dict) else {"value": plain(told)}
-    return found

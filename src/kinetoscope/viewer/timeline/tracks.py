@@ -107,14 +107,19 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
         })  # fmt: skip
     for process, counter in counter_tracks(trace):
         groups[min(process, len(groups) - 1)]["tracks"].append(counter)
-    start = trace.column("spans", "start_ns")
-    began = trace.run_info.start_realtime_ns
+    start, end = whole_of(trace)
     return {
-        "start_ns": min(0, int(start.min(initial=0))),
-        "duration_ns": trace.duration_ns,
-        "start_realtime_ns": began,
+        "start_ns": start,
+        "duration_ns": end,
+        "start_realtime_ns": trace.run_info.start_realtime_ns,
         "groups": [group for group in groups if group["tracks"]],
     }
+
+
+def whole_of(trace: Trace) -> tuple[int, int]:
+    """When the timeline begins and ends: a range that holds every span."""
+    start = min(0, int(trace.column("spans", "start_ns").min(initial=0)))
+    return start, max(trace.duration_ns, start + 1)
 
 
 def chosen(trace: Trace, query: Query) -> list[Track]:

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { look, rowsOf } from "../../src/source/lod";
+import { look, rowsOf } from "../../src/source/window";
 
 interface Vector {
   name: string;
@@ -16,7 +16,7 @@ for (const { name, rows, windows } of GOLDEN) {
     const row = edges
       .slice(1)
       .flatMap((end, index) => Array(end - (edges[index] ?? 0)).fill(index) as number[]);
-    const laid = rowsOf(row, Float64Array.from(start), Float64Array.from(duration));
+    const laid = rowsOf(row, Float64Array.from(start), Float64Array.from(duration), edges.length - 1);
     const count = edges.length - 1;
     for (const window of windows) {
       const seen = look(laid, 0, count, window.start, window.end, window.width);
@@ -40,6 +40,6 @@ for (const { name, rows, windows } of GOLDEN) {
 }
 
 test("rows that are not in order of time are put so", () => {
-  const laid = rowsOf([0, 0, 0, 0], Float64Array.of(5, 1, 5, 0), Float64Array.of(0, 2, 3, 1));
+  const laid = rowsOf([0, 0, 0, 0], Float64Array.of(5, 1, 5, 0), Float64Array.of(0, 2, 3, 1), 1);
   expect([...laid.order]).toEqual([3, 1, 0, 2]);
 });

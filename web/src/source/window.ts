@@ -1,7 +1,10 @@
 /**
- * What is seen of rows through a window at the level of detail of a screen: the same as in `viewer/_window.py`, step by
- * step, so that a report shows what a server would.
+ * What is visible of rows in a window, at the level of detail of a screen: for each pixel of a row what begins in it. This is
+ * the one computation that is also written in Python (`viewer/timeline/window.py`), because a report has no server; both are
+ * tested with `tests/golden/viewer_window.json`.
  */
+
+import { type Coded, type Columns, made, type WindowQuery } from "./source";
 
 /** Items by row and then by start; those of one row never overlap. */
 export interface Rows {
@@ -25,10 +28,14 @@ export interface Seen {
   readonly count: number[];
 }
 
-export function rowsOf(row: ArrayLike<number>, start: Float64Array, duration: Float64Array): Laid {
+/** Put items in order of their rows, of which there are `rows`, and of time. */
+export function rowsOf(
+  row: ArrayLike<number>,
+  start: Float64Array,
+  duration: Float64Array,
+  rows: number,
+): Laid {
   const size = start.length;
-  let rows = 0;
-  for (let item = 0; item < size; item++) rows = Math.max(rows, (row[item] as number) + 1);
   const edges = new Int32Array(rows + 1);
   for (let item = 0; item < size; item++) (edges[(row[item] as number) + 1] as number)++;
   for (let index = 0; index < rows; index++)
@@ -136,4 +143,54 @@ export function look(
     }
   }
   return seen;
+}
+
+/** The items of the timeline of a report. */
+export interface Items {
+  readonly rows: Laid;
+  readonly name: Coded;
+  readonly kind: Coded;
+  /** The span that each is, or -1. */
+  readonly span: ArrayLike<number>;
+  /** Where the rows of each track are. */
+  readonly tracks: ReadonlyMap<number, { first: number; count: number }>;
+}
+
+/** Nobody reads more of a name in a box or a tooltip. */
+const LONGEST_NAME = 2000;
+
+/** The response to `window`, from items. */
+export function windowOf(items: Items, { start, end, width, tracks }: WindowQuery): Columns {
+  const { rows } = items;
+  const names = ["track", "row", "start", "duration", "busy", "count", "span"] as const;
+  const found = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Record<
+    (typeof names)[number],
+    number[]
+  >;
+  const places: number[] = [];
+  for (const id of tracks) {
+    const { first, count } = items.tracks.get(id) ?? { first: 0, count: 0 };
+    const seen = look(rows, first, count, start, end, width);
+    seen.item.forEach((at, index) => {
+      const many = seen.count[index] as number;
+      const last = at + many - 1;
+      const item = rows.order[at] as number;
+      const [begin, length] = [rows.start[at] as number, rows.duration[last] as number];
+      found.track.push(id);
+      found.row.push((seen.row[index] as number) - first);
+      found.start.push(begin);
+      found.duration.push((rows.start[last] as number) + length - begin);
+      found.busy.push((rows.before[last] as number) + length - (rows.before[at] as number));
+      found.count.push(many);
+      found.span.push(items.span[item] as number);
+      places.push(item);
+    });
+  }
+  const coded = ({ codes, texts }: Coded) => ({ codes: places.map((item) => codes[item] as number), texts });
+  return made({ ...found, name: coded(items.name), kind: coded(items.kind) });
+}
+
+/** A name as a window has it. */
+export function shortened(name: string): string {
+  return name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME)}…` : name;
 }

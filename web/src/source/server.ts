@@ -1,0 +1,71 @@
+/** The local server as a source. */
+
+import { tableOf } from "./arrow";
+import {
+  type Columns,
+  type Query,
+  type Source,
+  SourceError,
+  type SpanFacts,
+  spelled,
+  type WindowQuery,
+} from "./source";
+
+export class ServerSource implements Source {
+  readonly served = true;
+
+  /** `trace` is the number of the trace among those that the server has open. */
+  constructor(
+    readonly trace: number,
+    readonly perfettoUi?: string,
+  ) {}
+
+  async info<T>(path: string, query?: Query): Promise<T> {
+    return (await requested(this.download(path, query))).json() as Promise<T>;
+  }
+
+  async table(path: string, query?: Query): Promise<Columns> {
+    const response = await requested(this.download(path, query));
+    const total = response.headers.get("X-Total-Rows");
+    return tableOf(new Uint8Array(await response.arrayBuffer()), total === null ? undefined : Number(total));
+  }
+
+  window({ tracks, ...window }: WindowQuery): Promise<Columns> {
+    return this.table("window", { ...window, tracks: tracks.join() });
+  }
+
+  counter(track: number, view: Omit<WindowQuery, "tracks">): Promise<Columns> {
+    return this.table("counter", { ...view, track });
+  }
+
+  span(id: number): Promise<SpanFacts> {
+    return this.info(`span/${id}`);
+  }
+
+  has(): boolean {
+    return true;
+  }
+
+  download(path: string, query?: Query): string {
+    return `api/${this.trace}/${spelled(path, query)}`;
+  }
+}
+
+/** The response of the server to a request. */
+export async function requested(address: string): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(address);
+  } catch {
+    throw new SourceError("The server does not respond. Is `kinetoscope view` still running?");
+  }
+  if (response.ok) return response;
+  const text = await response.text();
+  let message = text || `The server responded with status ${response.status}.`;
+  try {
+    message = (JSON.parse(text) as { error: string }).error;
+  } catch {
+    // Then it is no error of ours, but shown as it came.
+  }
+  throw new SourceError(message);
+}
