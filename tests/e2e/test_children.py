@@ -438,8 +438,9 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_that_end_with_the_program_have_lost_nothing(tmp_path):
-    ended = run(tmp_path, DAEMONS, "-o", "daemons", "daemons.py", name="daemons.py")
+@pytest.mark.parametrize("start", [run, run_warm], ids=["program-imports-torch", "torch-imported-before"])
+def test_workers_that_end_with_the_program_have_lost_nothing(tmp_path, start):
+    ended = start(tmp_path, DAEMONS, "-o", "daemons", "daemons.py", name="daemons.py")
     assert (ended.code, ended.out) == (0, "4\n"), ended.err
     with kinetoscope.open(tmp_path / "daemons.ktrace") as trace:
         assert [entry.get("ended") for entry in trace.info["processes"][1:]] == [

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -389,3 +390,44 @@ print(sum(event.name == "aten::linear" for event in prof.events()))
     assert ended.out.endswith("\n4\n")
     with kinetoscope.open(tmp_path / "train.ktrace") as trace:
         assert trace.table("spans").column("name").to_pylist().count("aten::linear") == 4
+
+
+def test_a_program_that_runs_out_of_memory_leaves_a_report_on_who_held_it(tmp_path):
+    ending = "held = Net()\nprint('before', flush=True)\ntorch.empty(1 << 50)\n"
+    plain = python(tmp_path, program(tmp_path, ending))
+    ended = profiled(tmp_path, "--memory", "-o", "full", "train.py")
+    assert ended.code == plain.code == 1
+    assert ended.out == plain.out
+    assert names(tmp_path) == ["full.ktrace", "full.oom.memory.html", "full.oom.txt"]
+    assert "kinetoscope: " in ended.err
+    assert str(tmp_path / "full.oom.txt") in ended.err
+    assert "train.py(26)" in (tmp_path / "full.oom.txt").read_text()
+
+
+PROGRESS = """
+import threading
+(line,) = [thread for thread in threading.enumerate() if thread.name == "kinetoscope-progress"]
+line.join(0.8)
+print(line.is_alive())
+"""
+
+
+def test_the_progress_line_continues_where_torch_was_imported_before(tmp_path):
+    (tmp_path / "wait.py").write_text(PROGRESS)
+    terminal, standard_error = pty.openpty()
+    try:
+        start = "import torch; from kinetoscope.cli import main; main(['run', '--no-summary', 'wait.py'])"
+        done = subprocess.run(
+            [sys.executable, "-c", start],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=standard_error,
+            text=True,
+            check=False,
+        )
+        shown = os.read(terminal, 10_000).decode()
+    finally:
+        os.close(terminal)
+        os.close(standard_error)
+    assert (done.returncode, done.stdout) == (0, "True\n")
+    assert shown.startswith("kinetoscope: recording to wait.recording (native engine)")

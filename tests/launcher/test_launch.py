@@ -1,0 +1,127 @@
+"""`kinetoscope.launch`: a program in a process of its own, from Python."""
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import kinetoscope
+from kinetoscope._errors import ArgumentError
+
+pytest.importorskip("torch", reason="these programs compute with PyTorch")
+
+TRAINING = """
+import os, sys, torch
+print(sys.argv[1:], os.getcwd(), os.environ["MARK"], __name__)
+parameter = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for _ in range(4):
+    parameter.square().sum().backward()
+    optimizer.step()
+if sys.argv[1] == "killed":
+    import signal
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with programs, which is not the working directory."""
+    (tmp_path / "train.py").write_text(TRAINING)
+    (tmp_path / "short.py").write_text("print('no torch')\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path
+
+
+def marked(folder: Path) -> dict:
+    """Where and with what a program runs."""
+    return {"cwd": folder, "env": {**os.environ, "MARK": "here"}}
+
+
+def test_a_program_runs_as_it_is_and_its_trace_is_where_the_result_says(folder, capfd):
+    result = kinetoscope.launch(
+        "train.py", "ends", Path("3"), output="out/first", steps=(1, 3), profile_memory=True, **marked(folder)
+    )
+    assert result == kinetoscope.LaunchResult(3, folder / "out" / "first.ktrace")
+    shown = capfd.readouterr()
+    assert shown.out == f"['ends', '3'] {folder} here __main__\n"
+    assert shown.err == ""
+    with kinetoscope.open(result.path) as trace:
+        assert trace.info["program"]["command"] == ["train.py", "ends", "3"]
+        assert trace.table("steps").num_rows == 2
+        assert len(trace.columns("allocations")) > 0
+        roots = {stack.split(";")[0] for stack in trace.table("spans")["stack"].to_pylist() if stack}
+    assert roots == {f"{folder / 'train.py'}(7): <module>", f"{folder / 'train.py'}(8): <module>"}
+
+
+def test_of_a_killed_program_there_is_the_recording(folder):
+    result = kinetoscope.launch("train", "killed", module=True, **marked(folder))
+    assert result == kinetoscope.LaunchResult(-signal.SIGKILL, folder / "train.recording")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = kinetoscope.open(result.path)
+    with trace:
+        assert not trace.info["complete"]
+        assert "aten::square" in trace.table("spans")["name"].to_pylist()
+
+
+def test_without_a_recording_there_is_no_path_even_beside_an_older_trace(folder, capfd):
+    (folder / "elsewhere" / "old.ktrace").write_bytes(b"of an earlier run")
+    result = kinetoscope.launch(folder / "short.py", output="old.ktrace")
+    assert result == kinetoscope.LaunchResult(0, None)
+    shown = capfd.readouterr()
+    assert shown.out == "no torch\n"
+    assert shown.err == "kinetoscope: nothing was recorded: the program never imported torch.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"children": True, "engine": "kineto"}, "--children cannot be combined with --engine kineto"),
+        ({"install": True, "profile_memory": True}, "--memory cannot be combined with --install"),
+        ({"engine": "magic"}, "engine='magic' is not valid"),
+        ({"output": "elsewhere/"}, "'elsewhere/' is not a file name"),
+    ],
+)
+def test_wrong_options_start_nothing(folder, capfd, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        kinetoscope.launch("short.py", cwd=folder, **options)
+    assert capfd.readouterr().out == ""
+
+
+INTERRUPTED = """
+import sys
+import kinetoscope
+from kinetoscope.launcher import run
+run._INTERRUPT_S = 0
+try:
+    kinetoscope.launch(sys.argv[1])
+except KeyboardInterrupt:
+    print("passed on")
+"""
+WAITING = """
+import os, signal
+try:
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_an_interrupt_reaches_the_program_which_may_finish(tmp_path):
+    (tmp_path / "waiting.py").write_text(WAITING)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "waiting.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\npassed on\n"), done.stderr
