@@ -15,7 +15,7 @@ from benchmarks.workloads import tiny_training_step
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import measure_overhead, spacing_of
-from kinetoscope.model.hierarchy import host_spans
+from kinetoscope.model.hierarchy import host_work
 
 MOST_OFF = 0.2
 PROGRAMS: dict[str, Callable[[], Callable[[], None]]] = {
@@ -42,7 +42,7 @@ def estimated(
     with session:
         for _ in range(steps):
             step()
-    counts = host_spans(session.trace)
+    counts = host_work(session.trace).mask
     records = int(counts.sum()) // steps
     overhead = measure_overhead(launch_options)
     if overhead is None:

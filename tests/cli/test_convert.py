@@ -14,8 +14,8 @@ from rich.console import Console
 import kinetoscope
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display import terminal as terminal_module
-from kinetoscope.display import units
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE
+from kinetoscope.model import units
 from tests.support.any_trace import changed
 from tests.support.trace_builder import TraceBuilder
 

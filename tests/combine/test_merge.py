@@ -266,7 +266,7 @@ def later(seconds, **more):
     [
         (program("train.py", "--rank", "0"), program("infer.py"), "trace 1 is of train.py and trace 2 of infer.py"),
         (program("-m", "a.train"), program("-m", "b.train"), "trace 1 is of -m a.train and trace 2 of -m b.train"),
-        ({}, later(3600), "trace 2 began 3,600 s after trace 1 had ended"),
+        ({}, later(3600), "trace 2 began 1 h 00 min after trace 1 had ended"),
         ({"start_monotonic_ns": 0, "boot_id": "x"}, {"start_monotonic_ns": 90 * 10**9, "boot_id": "x"},
          "trace 2 began 90 s after trace 1 had ended"),
         ({}, {"distributedInfo": None}, "trace 1 has a rank and trace 2 has none"),

@@ -43,7 +43,7 @@ def test_a_call_that_both_know_has_times_and_tensors_in_one_row(tmp_path):
         20,
         5,
     )
-    assert (add["thread"], add["kind"], add["input_shapes"]) == (70, "operator", "[[2,4],[]]")
+    assert (add["os_tid"], add["kind"], add["input_shapes"]) == (70, "operator", "[[2,4],[]]")
     assert (add["input_bytes"], add["output_bytes"], linear["output_bytes"]) == (32, 32, 0)
 
 

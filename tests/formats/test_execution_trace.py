@@ -27,7 +27,7 @@ def test_a_node_has_its_names_numbers_and_parts(tmp_path):
     node = trace.table("nodes").to_pylist()[0]
     assert (trace.schema, trace.process, len(trace)) == ("1.1.1-chakra.0.0.4", 77, 2)
     assert node == {
-        "id": 5, "name": "aten::add", "parent": 2, "rf_id": 3, "thread": 2, "sequence": 12, "forward_thread": 1, "scope": 1,
+        "id": 5, "name": "aten::add", "parent": 2, "rf_id": 3, "torch_tid": 2, "sequence": 12, "forward_torch_tid": 1, "scope": 1,
         "op_schema": "aten::add(Tensor self) -> Tensor", "kernel_backend": None, "kernel_file": None,
         "input_shapes": "[[2,4],[2],[]]", "input_types": '["Tensor(float)","Tensor(float)","Int"]',
         "input_strides": "[[4,1],[1],[]]", "inputs": '[[6,7,0,8,4,"cpu"],[8,9,2,2,4,"cpu"],1]',

@@ -153,7 +153,7 @@ def test_threads_each_have_their_kernels(record, device):
     operators = [operator for operator, _ in launched(trace)]
     for name in set(OPERATORS):
         assert operators.count(f"aten::{name}") == 3 * 4 * OPERATORS.count(name)
-    threads = {row["thread"] for row in trace.table("launches").to_pylist()}
+    threads = {row["os_tid"] for row in trace.table("launches").to_pylist()}
     assert len(threads) == 3
 
 

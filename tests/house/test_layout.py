@@ -110,6 +110,16 @@ def test_no_files_import_each_other_in_a_circle():
     assert sorted(left) == []
 
 
+def test_spans_are_nested_in_one_place():
+    package = ROOT / "src" / "kinetoscope"
+    calling = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"_core\.nest\b", path.read_text(encoding="utf-8"))
+    ]
+    assert calling == ["model/nesting.py"]
+
+
 def test_what_is_private_to_a_room_is_imported_inside_it_only():
     def room(module: str) -> str:
         return module.split(".")[1] if "." in module else ""

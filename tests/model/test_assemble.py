@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.assemble import spread_down, sums_below
+from kinetoscope.model.nesting import spread_down, sums_below
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder

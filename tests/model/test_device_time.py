@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.device_time import works_on_device
+from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from tests.support.trace_builder import TraceBuilder
 
@@ -26,7 +26,7 @@ def one_launch(**more):
 
 def test_a_devices_work_is_kernels_copies_and_fillings():
     kinds = np.arange(len(SpanKind), dtype=np.uint8)
-    marked = [KIND_NAMES[kind] for kind in np.flatnonzero(works_on_device(kinds))]
+    marked = [KIND_NAMES[kind] for kind in np.flatnonzero(is_device_work(kinds))]
     assert marked == ["kernel", "memcpy", "memset"]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kinetoscope.model.hierarchy import calls_of
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON, STORED, SpanKind
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
@@ -81,9 +81,9 @@ def random_trace(seed: int, *, calls: bool) -> Trace:
 @pytest.mark.parametrize("seed", range(30))
 def test_calls_change_nothing_of_what_is_no_call(seed: int) -> None:
     plain, full = random_trace(seed, calls=False), random_trace(seed, calls=True)
-    marked = calls_of(full)
-    assert marked is not None
-    assert calls_of(plain) is None
+    marked = recorded_calls(full).mask
+    assert marked.any()
+    assert len(recorded_calls(plain)) == 0
     work = np.flatnonzero(~marked)
     moved = np.append(np.cumsum(~marked) - 1, -1)
     rows_of_spans = {"parent", "forward"}
@@ -141,7 +141,7 @@ def test_calls_nest_in_everything(seed: int) -> None:
     trace = random_trace(seed, calls=True)
     spans = trace.columns("spans")
     start, end = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
-    marked = call_mask(spans["kind"])
+    marked = is_call(spans["kind"])
     for row in np.flatnonzero(marked).tolist():
         parent = int(spans["parent"][row])
         if parent >= 0:

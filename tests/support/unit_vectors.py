@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from kinetoscope.display import units
+from kinetoscope.model import units
 
 PATH = Path(__file__).parents[1] / "golden" / "units.json"
 

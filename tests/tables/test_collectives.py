@@ -51,7 +51,7 @@ def test_facts_of_the_recorder_and_a_transfer_on_another_thread_make_one_row():
         "group_size": 2, "group_ranks": "[4, 7]", "rank": 1, "group_rank": 1, "peer": None, "reduction": "SUM",
         "dtype": "float32", "bytes": 16, "input_bytes": 16, "output_bytes": 16, "input_elements": 4, "output_elements": 4,
         "input_splits": None, "output_splits": None, "is_async": False, "start_ns": 10, "call_ns": 5, "transfers": 1,
-        "transfer_span": 1, "transfer_start_ns": 30, "transfer_ns": 50, "queued_ns": 20, "waited_ns": 65, "thread": 70,
+        "transfer_span": 1, "transfer_start_ns": 30, "transfer_ns": 50, "queued_ns": 20, "waited_ns": 65, "os_tid": 70,
         "step": None, "phase": "forward", "stack": 0, "module": 0, "overlapped_ns": None, "exposed_ns": None, "device": None,
         "stream": None, "gb_per_s": 0.32, "bus_gb_per_s": 0.32, "process": None,
     }  # fmt: skip
@@ -158,12 +158,12 @@ def test_the_kernel_of_a_device_is_the_transfer_and_what_runs_beside_it_hides_it
         "output_bytes": 400, "input_elements": 100, "output_elements": 100, "reduction": "SUM", "start_ns": 0,
         "call_ns": 90, "transfers": 1, "transfer_span": 4, "transfer_start_ns": 100, "transfer_ns": 200,
         "overlapped_ns": 50, "exposed_ns": 150, "gb_per_s": 2.0, "bus_gb_per_s": 3.0, "device": "cuda:0", "stream": 21,
-        "queued_ns": 100, "thread": 70, "phase": "forward", "process": 4242,
+        "queued_ns": 100, "os_tid": 70, "phase": "forward", "process": 4242,
     }  # fmt: skip
 
 
 def test_a_call_that_nothing_describes_is_told_by_its_range_and_its_kernel():
-    assert facts(called(""), "name", "dtype", "reduction", "transfers", "thread") == (
+    assert facts(called(""), "name", "dtype", "reduction", "transfers", "os_tid") == (
         "all_reduce", "float32", "SUM", 1, 70,
     )  # fmt: skip
 
@@ -171,7 +171,7 @@ def test_a_call_that_nothing_describes_is_told_by_its_range_and_its_kernel():
 def test_what_a_source_says_of_a_kernel_counts_before_its_name():
     builder = called("").kernel("ncclDevKernel_Generic(x)", 400, 20, facts=TOLD)
     rows = builder.build().table("collectives").to_pylist()
-    assert [(row["name"], row["bytes"], row["group"], row["call_ns"], row["thread"]) for row in rows] == [
+    assert [(row["name"], row["bytes"], row["group"], row["call_ns"], row["os_tid"]) for row in rows] == [
         ("all_reduce", None, None, 70, 70), ("all_reduce", 400, "0", None, None),
     ]  # fmt: skip
     assert rows[1]["span"] == rows[1]["transfer_span"]

@@ -46,7 +46,7 @@ def test_a_loop_without_workers_waits_for_what_it_makes_itself():
     )
     (row,) = trace.table("data_loading").to_pylist()
     assert row == {
-        "role": "loop", "process": 1, "rank": None, "thread": "main", "loader": None, "worker": None, "batches": 2,
+        "role": "loop", "process": 1, "rank": None, "thread_name": "main", "loader": None, "worker": None, "batches": 2,
         "there_ns": 1000, "wait_ns": 150, "longest_wait_ns": 100, "wait_percent": 15.0, "fetch_ns": 90, "collate_ns": 30,
         "pin_ns": None, "longest_ns": 80, "busy_ns": None, "idle_ns": None, "busy_percent": None,
     }  # fmt: skip
@@ -120,7 +120,7 @@ def test_pinning_has_a_thread_of_its_own():
     builder.annotation(WAIT, 0, 100)
     builder.span(PIN, 50, 30, thread=pin, scope=7)
     builder.span(PIN, 200, 20, thread=pin, scope=7)
-    assert rows(builder.build(), "role", "thread", "batches", "pin_ns", "busy_ns", "busy_percent")[1] == (
+    assert rows(builder.build(), "role", "thread_name", "batches", "pin_ns", "busy_ns", "busy_percent")[1] == (
         "pinning", "pt_data_pin", 2, 50, 50, 5.0,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ def test_a_launch_says_what_called_what_ran_and_how_long_it_took_to_begin():
     (row,) = builder.build().table("launches").to_pylist()
     assert row == {
         "host": 2, "device": 4, "host_name": "cudaLaunchKernel", "device_name": "gemm", "device_kind": "kernel",
-        "operator": "aten::mm", "operator_span": 1, "thread": 70, "device_index": 2, "stream": 7, "correlation": 5,
+        "operator": "aten::mm", "operator_span": 1, "os_tid": 70, "device_index": 2, "stream": 7, "correlation": 5,
         "host_start_ns": 30, "host_ns": 8, "device_start_ns": 150, "device_ns": 60, "delay_ns": 120, "queue_ns": 100,
         "step": 4,
     }  # fmt: skip

@@ -1,8 +1,10 @@
 """The tables people see."""
 
 import pyarrow as pa
+import pytest
 
 from kinetoscope.trace import Trace
+from kinetoscope.trace.tables import TABLES, definition
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -31,7 +33,7 @@ def full():
 def test_spans_show_words_instead_of_ids():
     assert rows(full(), "spans")[1] == {
         "id": 1, "name": "aten::add", "overload": "Tensor", "kind": "operator", "start_ns": 10, "duration_ns": 30,
-        "self_ns": 30, "depth": 1, "parent": 0, "caller": None, "lane": 0, "process": 4242, "thread": 70, "thread_name": "main", "rank": 3,
+        "self_ns": 30, "depth": 1, "parent": 0, "caller": None, "lane": 0, "process": 4242, "thread": 0, "os_tid": 70, "thread_name": "main", "rank": 3,
         "step": 4, "cycle": 0, "phase": "forward", "recompute": False, "module": "fc", "module_class": "Linear",
         "stack": "train.py(3): main;net.py(8): Net.forward", "shapes": "[[2, 3], []]", "types": '["float", "Scalar"]',
         "inputs": '["", "1"]', "sequence": 9, "forward": None, "flops": 6, "bytes_moved": 48, "bytes": 0, "self_bytes": 0,
@@ -102,7 +104,7 @@ def test_allocations_show_sizes_lives_and_places():
 
 def test_the_small_tables():
     trace = full()
-    assert rows(trace, "threads", "os_tid", "name") == [{"os_tid": 70, "name": "main"}]
+    assert rows(trace, "threads", "id", "os_tid", "name") == [{"id": 0, "os_tid": 70, "name": "main"}]
     assert rows(trace, "frames")[1] == {"id": 1, "function": "Net.forward", "file": "net.py", "line": 8}
     assert rows(trace, "shapes", "dims") == [{"dims": "[[2, 3], []]"}]
     assert rows(trace, "strings")[0] == {"id": 0, "text": ""}
@@ -150,6 +152,27 @@ def test_threads_of_other_processes_and_ranks_say_so():
     expected = [{"process": 7, "rank": 4}, {"process": 8, "rank": 5}]
     assert rows(trace, "spans", "process", "rank") == expected
     assert rows(trace, "threads", "process", "rank") == expected
+
+
+def test_a_thread_is_a_row_of_threads_and_its_system_number_is_beside_it():
+    builder = TraceBuilder()
+    builder.thread("main", os_tid=70)
+    builder.thread("worker", os_tid=71)
+    builder.span("aten::add", 0, 10, thread=1)
+    builder.allocate(2, 0x40, 256, thread=1)
+    trace = builder.build()
+    for table in ("spans", "allocations"):
+        assert trace.column(table, "thread").tolist() == [1]
+        assert rows(trace, table, "thread", "os_tid") == [{"thread": 1, "os_tid": 71}]
+    assert rows(trace, "threads", "id", "os_tid")[1] == {"id": 1, "os_tid": 71}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_numbers_of_threads_mean_the_same_in_every_table(name):
+    meant = {"thread": ("int32", "row of threads"), "os_tid": ("int64", ""), "torch_tid": ("int64", "")}
+    for column in definition(name).schema.columns:
+        if column.name in meant:
+            assert (column.type, column.unit) == meant[column.name]
 
 
 def test_what_a_source_says_of_a_span_is_shown():

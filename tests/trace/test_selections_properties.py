@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.combine.concatenate import concatenate
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.trace import open as open_trace
 from tests.support.any_trace import END_NS, any_traces, changed
@@ -34,7 +34,7 @@ def add_up(parts, column, *, calls=True):
     sums = {}
     for part in parts:
         spans = part.columns("spans")
-        rows = np.flatnonzero(calls | ~call_mask(spans["kind"]))
+        rows = np.flatnonzero(calls | ~is_call(spans["kind"]))
         for name, value in zip(spans["name"][rows].tolist(), spans[column][rows].tolist(), strict=True):
             sums[part.strings[name]] = sums.get(part.strings[name], 0) + value
     return {name: value for name, value in sums.items() if value}

@@ -1,4 +1,4 @@
-/** Numbers as people read them, with a unit: what src/kinetoscope/display/units.py does, tested with the same values. */
+/** Numbers as people read them, with a unit: what src/kinetoscope/model/units.py does, tested with the same values. */
 
 type Units = readonly (readonly [scale: number, name: string])[];
 type Known = number | null | undefined;

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import numpy as np
 
 from kinetoscope.display.sentence import Sentence, sentence
-from kinetoscope.model.device_time import calls_runtime
+from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
 from kinetoscope.tables.costs.flops import covered_percent
@@ -329,7 +329,7 @@ def launches(trace: TraceData) -> dict[str, int] | None:
     starting[host] = True
     kind = spans["kind"]
     named = np.zeros(len(trace.strings), bool)
-    calls = np.flatnonzero(calls_runtime(kind))
+    calls = np.flatnonzero(is_runtime_call(kind))
     for name in np.unique(spans["name"][calls]).tolist():
         named[name] = _STARTS.search(trace.strings[name]) is not None
     calls = calls[named[spans["name"][calls]]]

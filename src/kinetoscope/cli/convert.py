@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.display import units
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

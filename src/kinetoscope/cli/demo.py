@@ -20,7 +20,7 @@ from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect.session.options import RecordingOptions
-from kinetoscope.display import units
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from types import TracebackType

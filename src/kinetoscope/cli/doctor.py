@@ -15,7 +15,7 @@ import click
 
 from kinetoscope._errors import RecorderError
 from kinetoscope._version import __version__
-from kinetoscope.display import units
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope.display import units
 from kinetoscope.display.description import Fact, describe
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace

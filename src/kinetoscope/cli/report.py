@@ -23,7 +23,7 @@ def command(path: str, *, output: str | None, as_text: bool) -> None:
     from pathlib import Path, PurePath
 
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display import units
+    from kinetoscope.model import units
 
     if as_text:
         from kinetoscope.cli.summary import print_trace

@@ -16,11 +16,11 @@ import click
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.session.options import EngineName, RecordingOptions
-from kinetoscope.display import units
 from kinetoscope.launcher.children import Children
 from kinetoscope.launcher.options import LaunchOptions, choose_prefix
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.run import Run, RunObserver
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.launcher.recording import Finished

@@ -15,12 +15,13 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kinetoscope.collect.session.options import RecordingOptions
-from kinetoscope.display import units
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.launcher.overhead import spacing_of
-from kinetoscope.model.hierarchy import host_spans
-from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model import units
+from kinetoscope.model.hierarchy import host_work, operator_spans
+from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.schema import Phase
 from kinetoscope.tables.breakdown import (
     HostShares,
     StepTime,
@@ -151,12 +152,12 @@ def gather(trace: Trace, rows: int) -> Facts:
     """Gather the facts of a trace, with at most `rows` operators and lines."""
     spans, shares = trace.columns("spans"), host_shares(trace)
     outside = spans["module"] < 0
-    is_operator = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
+    is_operator = operator_spans(trace).mask
     phases_ns = np.where(in_waits(trace), 0, shares.own_ns)
     stepping, of_first = steps_of_one(trace)
     return Facts(
         operators=int(is_operator.sum()),
-        threads=len(np.unique(spans["thread"][host_spans(trace)])),
+        threads=len(np.unique(spans["thread"][host_work(trace).mask])),
         whole_ns=shares.whole_ns,
         in_steps=shares.in_steps,
         places=tuple(step_time(trace)),
@@ -193,7 +194,7 @@ def _process_rows(trace: Trace, is_operator: Any) -> tuple[Row, ...]:
 def _records(trace: Trace) -> tuple[Records, ...]:
     """How much was recorded of each process."""
     table, found = trace.columns("processes"), []
-    rows: list[int | None] = [*range(len(table))]
+    rows: list[ProcessRow | None] = [ProcessRow(row) for row in range(len(table))]
     for row in rows or [None]:
         shares = host_shares(trace, row)
         name = "" if row is None else table["name"][row]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.kinds import is_call
 from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.model.steps import step_at
@@ -346,20 +346,20 @@ class _Cutting:
             return np.where((rows[pieces.row] >= 0) & (key[at] == wanted), order[at], -1).astype(np.int32)
 
         parent, caller = same_window(spans["parent"]), same_window(spans["caller"])
-        lane, is_call = spans["lane"][pieces.row], call_mask(spans["kind"][pieces.row])
+        lane, of_call = spans["lane"][pieces.row], is_call(spans["kind"][pieces.row])
         self_ns = spans["self_ns"][pieces.row].copy()
         changed = (pieces.begun_before | pieces.unfinished) & (lane == 0)
         of_work, of_calls = pieces.duration_ns.copy(), pieces.duration_ns.copy()
         # Work is inside work; to a call belongs whatever is directly inside it. What encloses comes first, so of two
         # that enclose the later one is the inner.
-        inside = np.flatnonzero((lane == 0) & ~is_call & (parent >= 0))
+        inside = np.flatnonzero((lane == 0) & ~of_call & (parent >= 0))
         inside = inside[changed[parent[inside]]]
         np.subtract.at(of_work, parent[inside], pieces.duration_ns[inside])
         around = np.maximum(parent, caller)
         inside = np.flatnonzero((lane == 0) & (around >= 0))
         inside = inside[changed[around[inside]]]
         np.subtract.at(of_calls, around[inside], pieces.duration_ns[inside])
-        self_ns[changed] = np.where(is_call, of_calls, of_work)[changed]
+        self_ns[changed] = np.where(of_call, of_calls, of_work)[changed]
         depth = spans["depth"][pieces.row]
         return {"parent": parent, "caller": caller, "depth": depth, "lane": lane, "self_ns": self_ns}
 

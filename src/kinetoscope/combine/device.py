@@ -14,6 +14,7 @@ import numpy as np
 
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.schema import FLAG_ASYNC, STORED, SpanKind
+from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 if TYPE_CHECKING:
@@ -276,15 +277,9 @@ class _Join:
 
     def _join_strings(self) -> None:
         """Have each string once."""
-        strings = list(self._host.strings)
-        known = {text: row for row, text in enumerate(strings)}
-        rows = []
-        for text in self._device.strings:
-            row = known.setdefault(text, len(strings))
-            if row == len(strings):
-                strings.append(text)
-            rows.append(row)
-        self._strings = strings
+        table = StringTable(list(self._host.strings))
+        rows = [table.row(text) for text in self._device.strings]
+        self._strings = table.texts
         self._rows["strings"] = np.array([*rows, -1], np.int64)
 
     # ------------------------------------------------------------------------------------------------------ threads

@@ -8,6 +8,7 @@ import numpy as np
 
 from kinetoscope.model.losses import loss_columns, losses_of
 from kinetoscope.model.schema import STORED
+from kinetoscope.model.strings import StringTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,17 +66,13 @@ def _add_counters(
     counters: Mapping[str, tuple[ArrayLike, ArrayLike]],
 ) -> None:
     """Put samples behind those that the trace has, all in order of time."""
-    rows = {text: row for row, text in enumerate(strings)}
+    table = StringTable(strings)
     own = trace.columns("counters")
     parts = [(own["time_ns"], own["name"], own["value"])]
     for name, (times, values) in counters.items():
-        row = rows.setdefault(name, len(strings))
-        if row == len(strings):
-            strings.append(name)
         time_ns = np.asarray(times, dtype=np.int64)
-        parts.append(
-            (time_ns, np.full(len(time_ns), row, dtype=np.int32), np.asarray(values, dtype=np.float64))
-        )
+        rows = np.full(len(time_ns), table.row(name), dtype=np.int32)
+        parts.append((time_ns, rows, np.asarray(values, dtype=np.float64)))
     time_ns, names, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.argsort(time_ns, kind="stable")
     tables["counters"] = {"time_ns": time_ns[order], "name": names[order], "value": values[order]}

@@ -14,6 +14,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.processes import beside
+from kinetoscope.model import units
 from kinetoscope.model.processes import Placement, by_wall_clock, one_machine, process_runs
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import AnyTrace, TraceData
@@ -626,8 +627,8 @@ def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequen
     until_ns, last = recorded[0][1:] if recorded else (0, "")
     for begin_ns, end_ns, name in recorded[1:]:
         if begin_ns - until_ns > _MOST_APART_NS:
-            apart = (begin_ns - until_ns) / 1e9
-            reasons.append(f"{name} began {apart:,.0f} s after {last} had ended")
+            apart = units.duration(begin_ns - until_ns)
+            reasons.append(f"{name} began {apart} after {last} had ended")
         if end_ns > until_ns:
             until_ns, last = end_ns, name
     return reasons

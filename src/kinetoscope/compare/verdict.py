@@ -11,9 +11,10 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.compare.limits import WARMUP
-from kinetoscope.display import units
-from kinetoscope.model.hierarchy import host_spans
-from kinetoscope.model.schema import DeviceType, SpanKind
+from kinetoscope.model import units
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.names import device_name
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.strings import printable
 from kinetoscope.tables.device.launches import starters
@@ -141,7 +142,7 @@ def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
 
     def where() -> list[str]:
         spans = trace.columns("spans")
-        within = host_spans(trace) & (spans["kind"] != SpanKind.STEP)
+        within = host_work(trace, with_steps=False).mask.copy()
         if len(own):
             within &= spans["step"] == first + worst
         rows = np.flatnonzero(within)
@@ -195,10 +196,9 @@ def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
 
     def sentence(allowed: float) -> str:
         kind, index = divmod(place, 256)
-        name = DeviceType(kind).name.lower() if kind in set(DeviceType) else f"device{kind}"
         when = f"{units.duration(int(blocks['time_ns'][moment]))} after the start"
         # A limit is in bytes: the exact number is what to set it to.
-        device = f"{name}:{index - 1}" if index else name
+        device = device_name(kind, index - 1)
         return f"{units.size(best)} ({best:,} bytes) held at once on {device}, {units.size(best - allowed)} too many, {when}"
 
     def where() -> list[str]:

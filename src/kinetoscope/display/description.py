@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kinetoscope.display import units
+from kinetoscope.model import units
+from kinetoscope.model.kinds import is_copy
 from kinetoscope.model.processes import process_runs
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.collectives import collectives
@@ -143,7 +144,7 @@ def contents(trace: TraceData) -> list[str]:
         }
         kind = trace.column("spans", "kind")
         rows["kernels"] = int((kind == SpanKind.KERNEL).sum())
-        rows["copies"] = int(((kind == SpanKind.MEMCPY) | (kind == SpanKind.MEMSET)).sum())
+        rows["copies"] = int(is_copy(kind).sum())
     return [units.count(number, *nouns[name]) for name, number in rows.items() if number]
 
 

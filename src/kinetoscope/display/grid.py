@@ -16,7 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.display import units as units_module
+from kinetoscope.model import units as units_module
 
 WIDEST_TEXT = 60
 _GAP = 2

@@ -10,7 +10,7 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.display import units
+from kinetoscope.model import units
 from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:

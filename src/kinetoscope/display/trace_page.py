@@ -9,9 +9,9 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.display import units
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
+from kinetoscope.model import units
 from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
@@ -22,6 +22,7 @@ from kinetoscope.tables.memory.peak import device_peaks, memory_peak
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kinetoscope.model.rows import ProcessRow
     from kinetoscope.model.trace_data import TraceData
 
 ROWS = 10
@@ -113,7 +114,7 @@ def _processes(trace: TraceData, rows: int) -> str:
     return table(headings, body, caption="Processes") + _rest(len(tree), rows, "processes")
 
 
-def _whole_ns(places: dict[int, StepTime], row: dict[str, Any]) -> int:
+def _whole_ns(places: dict[ProcessRow, StepTime], row: dict[str, Any]) -> int:
     """Return the step time of a process or, without steps, its recorded time."""
     place = places.get(row["row"])
     return row["duration_ns"] if place is None else place.duration_ns

@@ -24,8 +24,8 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.slices import shown_spans
 from kinetoscope.formats.chrome.write import CATEGORIES, DEVICE_CATEGORIES
+from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import module_classes
-from kinetoscope.model.nesting import call_mask
 from kinetoscope.model.schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_INSTANT, FLAG_UNFINISHED, SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
 from kinetoscope.tables.host.rebuilt_calls import shown_stacks
@@ -300,7 +300,7 @@ def chosen_slices(trace: TraceData, stacks: ShownStacks) -> Slices:
         native["instant"] = instant
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1)).astype(np.int32)
     native["location"] = frame[columns["stack"]]
-    if (calls := call_mask(columns["kind"])).any():
+    if (calls := is_call(columns["kind"])).any():
         # Which calls are around a call is what its track shows.
         columns["stack"] = np.where(calls, np.int32(-1), columns["stack"])
     return Slices(shown, native, categories)

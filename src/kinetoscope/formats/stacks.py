@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._version import __version__
-from kinetoscope.model.assemble import sums_below
 from kinetoscope.model.names import stack_frames
+from kinetoscope.model.nesting import Nesting, nest, sums_below
+from kinetoscope.model.rows import StackRow
 from kinetoscope.storage.atomic_write import file_path, open_atomically
 from kinetoscope.tables.host.stacks import stack_sums
 
@@ -171,7 +171,7 @@ def _python_frames(trace: TraceData) -> list[dict[str, Any]]:
 # Spans
 
 
-def _groups(trace: TraceData) -> list[tuple[str, Rows, dict[str, Any]]]:
+def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
     """For each profile of spans its title, its spans, which all nest, and how they do."""
     spans = trace.columns("spans")
     thread, stream, lane = (spans[name].astype(np.int64) for name in ("thread", "stream", "lane"))
@@ -186,16 +186,12 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, dict[str, Any]]]:
         title = _title(trace, int(thread[rows[0]]), int(stream[rows[0]]))
         beside = int(lane[rows[0]]) > 0
         while len(rows):
-            nesting: dict[str, Any] = dict(
-                _core.nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
-            )
-            nests = nesting["lane"] == 0
+            nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
+            nests = nesting.lane == 0
             if not nests.all():
                 # Nobody but a damaged file has such; what nests goes first.
                 rows, left = rows[nests], rows[~nests]
-                nesting = dict(
-                    _core.nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
-                )
+                nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
             else:
                 left = rows[:0]
             found.append((f"{title}, beside others" if beside else title, rows, nesting))
@@ -220,14 +216,14 @@ def _write_evented(
     file: IO[bytes] | gzip.GzipFile,
     title: str,
     rows: Rows,
-    nesting: dict[str, Any],
+    nesting: Nesting,
     frame_of_name: Rows,
 ) -> None:
     """Write the openings and closings of spans that nest."""
     spans = trace.columns("spans")
     start, frame = spans["start_ns"][rows], frame_of_name[spans["name"][rows]]
     end = start + spans["duration_ns"][rows]
-    depth, parent = nesting["depth"], nesting["parent"]
+    depth, parent = nesting.depth, nesting.parent
     # When a span opens, all before it have opened, and all but those around it have closed again; its own closing
     # follows those of all that is inside it.
     opening = 2 * np.arange(len(rows)) - depth
@@ -282,7 +278,9 @@ def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
     profiles = []
     for title, unit, weight in weights:
         rows = np.flatnonzero(weight > 0).tolist()
-        samples = [[first_frame + frame for frame in reversed(stack_frames(trace, row))] for row in rows]
+        samples = [
+            [first_frame + frame for frame in reversed(stack_frames(trace, StackRow(row)))] for row in rows
+        ]
         if samples:
             profiles.append(_sampled_profile(title, unit, samples, weight[rows].tolist()))
     return profiles

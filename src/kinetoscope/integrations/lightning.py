@@ -22,8 +22,8 @@ from kinetoscope._errors import MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
 from kinetoscope.collect.session.metadata import ranked
 from kinetoscope.collect.session.user_warnings import warn_user
-from kinetoscope.display import units
 from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_name, checked_options
+from kinetoscope.model import units
 from kinetoscope.torch_events import arguments as arguments_module
 
 __all__ = ["KinetoscopeProfiler"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.hierarchy import host_spans
+from kinetoscope.model.hierarchy import host_work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +117,7 @@ def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
         The mean time in ns from the start of one record to the start of the next on its thread, long ones cut to 20 us.
     """
     spans = trace.columns("spans")
-    rows = np.flatnonzero(host_spans(trace) if counts is None else counts)
+    rows = host_work(trace).rows if counts is None else np.flatnonzero(counts)
     if len(rows) > _ENOUGH_GAPS:
         first = (len(rows) - _ENOUGH_GAPS) // 2
         rows = rows[first : first + _ENOUGH_GAPS]
@@ -176,7 +176,7 @@ class Timed:
         finally:
             session.stop()
         if not self._records:
-            self._records = int(host_spans(session.trace).sum()) // (self._per_slice + 1)
+            self._records = len(host_work(session.trace)) // (self._per_slice + 1)
 
     def cost(self) -> Cost | None:
         """What a record of it costs; None when there is none."""

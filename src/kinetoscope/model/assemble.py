@@ -15,8 +15,16 @@ import kinetoscope._core as _core
 from kinetoscope.model import steps as cycles_module
 from kinetoscope.model import steps as steps_module
 from kinetoscope.model.columns import Columns
-from kinetoscope.model.device_time import calls_runtime, device_self_ns
-from kinetoscope.model.nesting import attribute_beside_calls, call_mask, nest_beside_calls
+from kinetoscope.model.device_time import device_self_ns
+from kinetoscope.model.kinds import is_call, is_runtime_call
+from kinetoscope.model.nesting import (
+    Nesting,
+    attribute_beside_calls,
+    nest,
+    nest_beside_calls,
+    spread_down,
+    sums_below,
+)
 from kinetoscope.model.schema import (
     SCOPE_BACKWARD,
     SCOPE_MODULE,
@@ -234,34 +242,6 @@ def assemble(
     return made
 
 
-def sums_below(
-    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Add to each row the values of all rows below it, level by level from the deepest."""
-    total = own.astype(np.int64)
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
-    for level in range(len(edges) - 2, 0, -1):
-        rows = by_depth[edges[level] : edges[level + 1]]
-        held = rows[parent[rows] >= 0]
-        np.add.at(total, parent[held], total[held])
-    return total
-
-
-def spread_down(
-    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int
-) -> NDArray[Any]:
-    """Give each row that has the value `none` the value of its nearest ancestor that has another."""
-    spread = own.copy()
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
-    for level in range(1, len(edges) - 1):
-        rows = by_depth[edges[level] : edges[level + 1]]
-        bare = rows[(spread[rows] == none) & (parent[rows] >= 0)]
-        spread[bare] = spread[parent[bare]]
-    return spread
-
-
 class _Derivation:
     """How each derived column follows from the others."""
 
@@ -273,6 +253,7 @@ class _Derivation:
         self._memory: dict[bool, Arrays] = {}
         self._caller: NDArray[np.int32] | None = None
         self._work: tuple[NDArray[np.int64] | None] | None = None
+        self._everything: Nesting | None = None
 
     @property
     def _strings(self) -> list[str]:
@@ -312,18 +293,25 @@ class _Derivation:
         return {"kind": kind}
 
     def work(self) -> NDArray[np.int64] | None:
-        """The spans that are no calls; None when all are."""
+        """The spans that are not calls; None where there are no calls."""
         if self._work is None:
-            calls = call_mask(self._spans["kind"])
+            calls = is_call(self._spans["kind"])
             self._work = (np.flatnonzero(~calls) if calls.any() else None,)
         return self._work[0]
 
+    def everything(self) -> Nesting:
+        """How all spans nest, calls and others alike."""
+        if self._everything is None:
+            spans = self._spans
+            self._everything = nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
+        return self._everything
+
     def nesting(self) -> Arrays:
-        """Parents, depths, lanes and self times, natively."""
+        """Parents, depths, lanes and self times."""
         spans = self._spans
         if (work := self.work()) is None:
-            return dict(_core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"]))  # type: ignore[arg-type]
-        made = nest_beside_calls(spans, work)
+            return dict(vars(nest(spans["thread"], spans["start_ns"], spans["duration_ns"])))
+        made = nest_beside_calls(spans, work, self.everything())
         self._caller = made.pop("caller")
         return made
 
@@ -371,7 +359,7 @@ class _Derivation:
         spans = self._spans
         forward, own = spans["forward_stack"], spans["own_stack"]
         # torch 1.8 to 1.13 told the stacks of operators alone, not of the calls of the runtime in them.
-        bare = calls_runtime(spans["kind"]) & (own < 0) & (spans["parent"] >= 0)
+        bare = is_runtime_call(spans["kind"]) & (own < 0) & (spans["parent"] >= 0)
         if bare.any():
             own = np.where(bare, spread_down(spans["parent"], spans["depth"], own, -1), own)
         return {"stack": np.where(forward >= 0, forward, own)}
@@ -395,7 +383,7 @@ class _Derivation:
         if marked is not None:
             again[marked[spans["own_stack"]]] = 1
             again[spans["scope"] == SCOPE_BACKWARD] = 0
-            again[call_mask(spans["kind"])] = 0
+            again[is_call(spans["kind"])] = 0
         return {"recompute": again}
 
     def steps(self) -> Arrays:
@@ -459,7 +447,7 @@ class _Derivation:
         if work is None:
             made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
         else:
-            made = attribute_beside_calls(of_spans, of_blocks, work)
+            made = attribute_beside_calls(of_spans, of_blocks, work, self.everything())
         match = made["match"]
         made["match"] = np.where(match >= 0, rows[match], -1)
         return made
@@ -497,8 +485,8 @@ class _Derivation:
         own = device_self_ns(spans, launches)
         total = sums_below(spans["parent"], spans["depth"], own)
         if (work := self.work()) is not None:
-            nested = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
-            of_calls = sums_below(nested["parent"], nested["depth"], own)
+            everything = self.everything()
+            of_calls = sums_below(everything.parent, everything.depth, own)
             of_calls[work] = total[work]
             total = of_calls
         return {"device_ns": total, "device_self_ns": own}

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.nesting import call_mask
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.kinds import is_call, is_device_work, is_operator, is_runtime_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,24 +21,11 @@ if TYPE_CHECKING:
     from kinetoscope.model.columns import Columns
 
 
-def works_on_device(kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Mark kernels, copies and fillings among kinds."""
-    # One comparison for the three: their numbers follow each other.
-    marked: NDArray[np.bool_] = kind - np.uint8(SpanKind.KERNEL) <= SpanKind.MEMSET - SpanKind.KERNEL
-    return marked
-
-
-def calls_runtime(kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Mark calls of a device's runtime or driver among kinds."""
-    marked: NDArray[np.bool_] = (kind == SpanKind.RUNTIME) | (kind == SpanKind.DRIVER)
-    return marked
-
-
 def counted_launches(spans: Columns, launches: Columns) -> NDArray[np.int64]:
     """The launches by which device time is counted: of work that a host span started, the first one of each device span."""
     host, device = launches["host"], launches["device"]
     rows = np.flatnonzero(device >= 0)
-    rows = rows[works_on_device(spans["kind"][device[rows]])]
+    rows = rows[is_device_work(spans["kind"][device[rows]])]
     # The last write wins: each device span remembers its first launch.
     first = np.full(len(spans), -1, dtype=np.int32)
     first[device[rows][::-1]] = rows[::-1]
@@ -65,7 +51,7 @@ def operators_around(
         nests: Which spans may be around others.
     """
     kind = spans["kind"]
-    is_call = calls_runtime(kind)
+    is_call = is_runtime_call(kind)
     found = calls.copy()
     rows = np.flatnonzero(calls >= 0)
     rows = rows[is_call[calls[rows]]]
@@ -75,8 +61,8 @@ def operators_around(
     if len(alone):
         running = _running_at_start(spans, distinct[alone], parent, nests & ~is_call)
         around[alone] = np.where(running >= 0, running, around[alone])
-    operator = _climbed(around, parent, kind > SpanKind.BACKWARD)
-    found[rows] = np.where(kind[operator] <= SpanKind.BACKWARD, operator, around)[place]
+    operator = _climbed(around, parent, ~is_operator(kind))
+    found[rows] = np.where(is_operator(kind[operator]), operator, around)[place]
     return found
 
 
@@ -116,7 +102,7 @@ def _running_at_start(
 
 def started_by(spans: Columns, launches: Columns) -> NDArray[np.int32]:
     """For each launch the span that its time counts for: the operator around the call of the runtime."""
-    nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~call_mask(spans["kind"])
+    nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
     return operators_around(spans, launches["host"], spans["parent"], nests)
 
 

@@ -1,63 +1,258 @@
-"""The populations of spans that tables are made of: host work, calls, device work, asynchronous spans."""
+"""The populations of a trace's spans, each with how its members nest: host work, calls, device work, asynchronous spans."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.model.nesting import call_mask
-from kinetoscope.model.schema import FLAG_ASYNC
+from kinetoscope.model.kinds import is_call, is_device_work, is_operator
+from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.nesting import Nesting
     from kinetoscope.model.trace_data import TraceData
 
-
-def calls_of(trace: TraceData) -> NDArray[np.bool_] | None:
-    """Which spans of a trace are calls; None when none is."""
-
-    def find() -> NDArray[np.bool_] | None:
-        marked = call_mask(trace.column("spans", "kind"))
-        return marked if marked.any() else None
-
-    return trace.cached("calls", find)
+    Mask = NDArray[np.bool_]
 
 
-def asynchronous(trace: TraceData) -> NDArray[np.bool_] | None:
-    """Which spans ended on another thread than they began, or None when none did."""
-    flags = trace.column("spans", "flags")
-    if not flags.any():
-        return None
-    marked: NDArray[np.bool_] = (flags & FLAG_ASYNC) != 0
-    return marked if marked.any() else None
+class Hierarchy:
+    """A population of spans and how its members nest.
+
+    `mask`, `parent`, `depth`, `lane` and `self_ns` have one entry for every span of the trace, so that they can be
+    looked up by row; entries of spans outside the population mean nothing. All are computed on first use.
+    """
+
+    def __init__(self, spans: Columns, mask: Mask | None) -> None:
+        """A population that nests as the columns of `spans` say.
+
+        Args:
+            spans: The spans of the trace.
+            mask: Which of them belong to the population; None for all.
+        """
+        self._spans = spans
+        self._mask = mask
+
+    def __len__(self) -> int:
+        """The number of members."""
+        return len(self._spans) if self._mask is None else int(np.count_nonzero(self._mask))
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every span of the trace is a member."""
+        return self._mask is None
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Which spans are members."""
+        return np.ones(len(self._spans), dtype=np.bool_) if self._mask is None else self._mask
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows of the members, ascending."""
+        return np.arange(len(self._spans)) if self._mask is None else np.flatnonzero(self._mask)
+
+    @property
+    def parent(self) -> NDArray[np.int32]:
+        """The row of the innermost member around each span, -1 without."""
+        found: NDArray[np.int32] = self._spans["parent"]
+        return found
+
+    @property
+    def depth(self) -> NDArray[np.int32]:
+        """How many members enclose each span."""
+        found: NDArray[np.int32] = self._spans["depth"]
+        return found
+
+    @property
+    def lane(self) -> NDArray[np.int32]:
+        """0, or more for a span that partly overlaps others and has neither parent nor children."""
+        found: NDArray[np.int32] = self._spans["lane"]
+        return found
+
+    @property
+    def self_ns(self) -> NDArray[np.int64]:
+        """The duration of each span without that of the members directly inside."""
+        found: NDArray[np.int64] = self._spans["self_ns"]
+        return found
+
+    @cached_property
+    def total_self_ns(self) -> int:
+        """The self times of all members added up: what shares in percent are shares of."""
+        return int(self.self_ns.sum() if self._mask is None else self.self_ns[self._mask].sum())
 
 
-def on_device_mask(trace: TraceData) -> NDArray[np.bool_] | None:
-    """Which spans ran on a device, or None when none did."""
-    if len(trace.columns("streams")) == 0:
-        return None
-    marked: NDArray[np.bool_] = trace.column("spans", "stream") >= 0
-    return marked if marked.any() else None
+class NestedAgain(Hierarchy):
+    """A population whose members nest among themselves as if the other spans of the trace were not there."""
+
+    def __init__(self, spans: Columns, rows: NDArray[np.int64], nesting: Nesting) -> None:
+        """Spread out how some spans nest.
+
+        Args:
+            spans: The spans of the trace.
+            rows: The rows of the members, ascending.
+            nesting: How these nest, with places in `rows`.
+        """
+        mask = np.zeros(len(spans), dtype=np.bool_)
+        mask[rows] = True
+        super().__init__(spans, mask)
+        # One entry more than there are rows, so that "no parent" stays -1.
+        self._parent = np.full(len(spans), -1, dtype=np.int32)
+        self._parent[rows] = np.append(rows, -1).astype(np.int32)[nesting.parent]
+        self._depth, self._lane = np.zeros((2, len(spans)), dtype=np.int32)
+        self._depth[rows], self._lane[rows] = nesting.depth, nesting.lane
+        self._self_ns = np.zeros(len(spans), dtype=np.int64)
+        self._self_ns[rows] = nesting.self_ns
+
+    @property
+    def parent(self) -> NDArray[np.int32]:
+        """The row of the innermost member around each member, -1 without and for other spans."""
+        return self._parent
+
+    @property
+    def depth(self) -> NDArray[np.int32]:
+        """How many members enclose each member; 0 for other spans."""
+        return self._depth
+
+    @property
+    def lane(self) -> NDArray[np.int32]:
+        """0, or more for a member that partly overlaps others; 0 for other spans."""
+        return self._lane
+
+    @property
+    def self_ns(self) -> NDArray[np.int64]:
+        """The duration of each member without that of the members directly inside; 0 for other spans."""
+        return self._self_ns
 
 
-def elsewhere(trace: TraceData) -> NDArray[np.bool_] | None:
-    """Which spans are not the host's work: those of devices, and calls, which only enclose work; None without any."""
-    on_device, calls = on_device_mask(trace), calls_of(trace)
-    if on_device is None or calls is None:
-        return on_device if calls is None else calls
-    return on_device | calls
+class Enclosing(Hierarchy):
+    """A population some of whose members enclose each other, with spans of other populations between them."""
+
+    def __init__(self, spans: Columns, mask: Mask, parent: Callable[[], NDArray[np.int32]]) -> None:
+        """Take the nearest member around each span from a function, which runs when it is first needed."""
+        super().__init__(spans, mask)
+        self._find_parent = parent
+
+    @cached_property
+    def parent(self) -> NDArray[np.int32]:
+        """The row of the innermost member around each span, -1 without."""
+        return self._find_parent()
+
+    @cached_property
+    def depth(self) -> NDArray[np.int32]:
+        """How many members enclose each span."""
+        above = np.append(self.parent, np.int32(-1))
+        depth = (above >= 0).astype(np.int32)
+        # Each round looks twice as far up as the one before.
+        while (above >= 0).any():
+            depth += depth[above]
+            above = above[above]
+        return depth[:-1]
+
+    @cached_property
+    def self_ns(self) -> NDArray[np.int64]:
+        """The duration of each member without that of the members directly inside; 0 for other spans."""
+        duration, rows = self._spans["duration_ns"], self.rows
+        own = np.where(self.mask, duration, 0)
+        inner = rows[self.parent[rows] >= 0]
+        np.subtract.at(own, self.parent[inner], duration[inner])
+        return own
 
 
-def host_spans(trace: TraceData) -> NDArray[np.bool_]:
-    """Which spans are the host's work; calls are none, but what runs in them is."""
-    others = elsewhere(trace)
-    return np.ones(len(trace.columns("spans")), dtype=bool) if others is None else ~others
+def host_work(trace: TraceData, *, with_steps: bool = True) -> Hierarchy:
+    """What the host ran: operators, backward functions, ranges, calls of a device's runtime; no calls of Python or modules.
+
+    Args:
+        trace: The trace.
+        with_steps: Whether the ranges that mark steps are among it.
+    """
+
+    def find() -> Hierarchy:
+        if not with_steps:
+            steps = trace.column("spans", "kind") == SpanKind.STEP
+            return Hierarchy(trace.columns("spans"), host_work(trace).mask & ~steps)
+        others = [
+            population.mask for population in (device_spans(trace), recorded_calls(trace)) if len(population)
+        ]
+        return Hierarchy(trace.columns("spans"), ~np.logical_or.reduce(others) if others else None)
+
+    return trace.cached(f"host_work {with_steps}", find)
 
 
-def host_total_ns(trace: TraceData) -> int:
-    """All self time on the host: what shares in percent are shares of."""
-    own = trace.column("spans", "self_ns")
-    others = elsewhere(trace)
-    return int(own.sum() if others is None else own[~others].sum())
+def operator_spans(trace: TraceData) -> Hierarchy:
+    """Operators and backward functions."""
+    return trace.cached(
+        "operator_spans",
+        lambda: Hierarchy(trace.columns("spans"), is_operator(trace.column("spans", "kind"))),
+    )
+
+
+def recorded_calls(trace: TraceData) -> Hierarchy:
+    """Calls of Python functions and of modules, where these were recorded; a parent is the innermost call around."""
+    return trace.cached(
+        "recorded_calls",
+        lambda: Enclosing(
+            trace.columns("spans"),
+            is_call(trace.column("spans", "kind")),
+            lambda: trace.column("spans", "caller"),
+        ),
+    )
+
+
+def module_calls(trace: TraceData) -> Hierarchy:
+    """Calls of modules, where these were recorded; a parent is the innermost call of a module around."""
+
+    def find() -> Hierarchy:
+        spans = trace.columns("spans")
+        mask: Mask = spans["kind"] == SpanKind.MODULE
+
+        def parent() -> NDArray[np.int32]:
+            own = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
+            # For each span the call that it is or is in.
+            inside = np.append(spread_down(spans["parent"], spans["depth"], own, -1), np.int32(-1))
+            found: NDArray[np.int32] = inside[spans["parent"]]
+            return found
+
+        return Enclosing(spans, mask, parent)
+
+    return trace.cached("module_calls", find)
+
+
+def device_spans(trace: TraceData) -> Hierarchy:
+    """What was recorded on devices: kernels, copies, fills, and ranges and waits that a source shows on a stream."""
+
+    def find() -> Hierarchy:
+        spans = trace.columns("spans")
+        if len(trace.columns("streams")) == 0:
+            return Hierarchy(spans, np.zeros(len(spans), dtype=np.bool_))
+        return Hierarchy(spans, spans["stream"] >= 0)
+
+    return trace.cached("device_spans", find)
+
+
+def device_work_spans(trace: TraceData) -> Hierarchy:
+    """The work of devices: kernels, copies and fills on a stream."""
+
+    def find() -> Hierarchy:
+        spans = trace.columns("spans")
+        return Hierarchy(spans, is_device_work(spans["kind"]) & (spans["stream"] >= 0))
+
+    return trace.cached("device_work_spans", find)
+
+
+def asynchronous_spans(trace: TraceData) -> Hierarchy:
+    """Spans that ended on another thread than they began on."""
+
+    def find() -> Hierarchy:
+        spans = trace.columns("spans")
+        mask: Mask = (spans["flags"] & FLAG_ASYNC) != 0
+        return Hierarchy(spans, mask)
+
+    return trace.cached("asynchronous_spans", find)

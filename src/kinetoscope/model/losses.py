@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kinetoscope.model import units
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -368,7 +370,7 @@ def paused_losses(pauses: object) -> list[Loss]:
         of_activity = [pause for pause in known if str(pause.get("activity")) == activity]
         lasted_ns = [_lasted_ns(pause) for pause in of_activity]
         ended_ns = [ns for ns in lasted_ns if ns is not None]
-        parts = [f"{sum(ended_ns) / 1e6:,.3f} ms in all"] if ended_ns else []
+        parts = [f"{units.duration(sum(ended_ns))} in all"] if ended_ns else []
         parts += ["to the end of the recording"] if len(ended_ns) < len(lasted_ns) else []
         why = (
             f"The program switched it off by toggle_collection_dynamic(): {', and once '.join(parts)}. What began then ran, "

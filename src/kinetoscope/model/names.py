@@ -1,13 +1,17 @@
-"""Frames, stacks and modules in words."""
+"""Frames, stacks, modules and devices in words."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kinetoscope.model.rows import FrameRow, StackRow
+from kinetoscope.model.schema import DeviceType
+
 if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 STACK_SEPARATOR = ";"
+_DEVICE_TYPES = frozenset(DeviceType)
 # Bookkeeping operators that torch leaves out of its event lists.
 HIDDEN_NAMES = frozenset(
     {
@@ -21,6 +25,17 @@ HIDDEN_NAMES = frozenset(
         "aten::_version",
     }
 )
+
+
+def device_name(kind: int, index: int) -> str:
+    """A device as torch writes it, such as `cuda:0`.
+
+    Args:
+        kind: torch's number of the device type; a `DeviceType`, or one of a newer torch.
+        index: The index among the devices of this type; below 0 for the host, which has none.
+    """
+    known = DeviceType(kind).name.lower() if kind in _DEVICE_TYPES else f"device{kind}"
+    return f"{known}:{index}" if index >= 0 else known
 
 
 def frame_texts(trace: TraceData) -> list[str]:
@@ -37,16 +52,16 @@ def frame_texts(trace: TraceData) -> list[str]:
     return trace.cached("frame_texts", make)
 
 
-def stack_frames(trace: TraceData, stack: int, limit: int | None = None) -> list[int]:
+def stack_frames(trace: TraceData, stack: StackRow, limit: int | None = None) -> list[FrameRow]:
     """Return the frame rows of a stack, innermost first, at most `limit`; none for stack -1."""
     stacks = trace.columns("stacks")
     parents, frames = stacks["parent"], stacks["frame"]
-    found: list[int] = []
+    found: list[FrameRow] = []
     while stack >= 0 and (limit is None or len(found) < limit):
-        found.append(int(frames[stack]))
+        found.append(FrameRow(int(frames[stack])))
         above = int(parents[stack])
         # Parents come first in every honest file; anything else would be a circle.
-        stack = above if above < stack else -1
+        stack = StackRow(above if above < stack else -1)
     return [frame for frame in found if frame >= 0]
 
 

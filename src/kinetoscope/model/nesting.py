@@ -1,4 +1,4 @@
-"""Calls of functions and of modules among the spans: they enclose operators without being part of their tree.
+"""How spans nest: which is inside which, also where calls of Python functions and of modules enclose operators.
 
 Operators, backward functions and ranges nest among themselves exactly as if no call had been recorded, so that every
 number derived from them is the same with and without calls. A call nests in whatever runs around it.
@@ -6,13 +6,14 @@ number derived from them is the same with and without calls. A call nests in wha
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER, SpanKind
+from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,35 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.columns import Columns
+
+
+@dataclass(frozen=True, eq=False)
+class Nesting:
+    """How some spans nest, one entry a span, in their order.
+
+    Attributes:
+        parent: The place of the innermost span around each, -1 without.
+        depth: How many spans enclose each.
+        lane: 0, or more for a span that partly overlaps others of its thread: it has no parent and no children.
+        self_ns: The duration of each without that of the spans directly inside; 0 in lanes above 0.
+    """
+
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    lane: NDArray[np.int32]
+    self_ns: NDArray[np.int64]
+
+
+def nest(thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> Nesting:
+    """Nest spans by time, each group of them by itself.
+
+    Args:
+        thread: The group of each span, such as its thread; ascending.
+        start_ns: When each began; ascending within a group, of equal ones the longer first.
+        duration_ns: How long each ran.
+    """
+    made = _core.nest(thread, start_ns, duration_ns)
+    return Nesting(made["parent"], made["depth"], made["lane"], made["self_ns"])
 
 
 GARBAGE_COLLECTION = "Python GC"
@@ -40,14 +70,9 @@ def mark_collections(tables: dict[str, Mapping[str, Any]], strings: Sequence[str
     tables["spans"] = {**spans, "scope": np.where(marked, np.uint8(SCOPE_PYTHON), spans["scope"])}
 
 
-def call_mask(kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Mark the calls of Python and C functions and of modules among kinds."""
-    # One comparison for both: their numbers differ in the last bit only.
-    marked: NDArray[np.bool_] = (kind | 1) == SpanKind.MODULE
-    return marked
-
-
-def nest_beside_calls(spans: Columns, work: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+def nest_beside_calls(
+    spans: Columns, work: NDArray[np.int64], everything: Nesting
+) -> dict[str, NDArray[Any]]:
     """Nest the rows `work` among themselves, and all other rows, which are calls, within everything.
 
     A call that partly overlaps work stands in a lane of its own: that which entered a range, for instance, returns
@@ -56,23 +81,22 @@ def nest_beside_calls(spans: Columns, work: NDArray[np.int64]) -> dict[str, NDAr
     Args:
         spans: The spans.
         work: The rows that are no calls, ascending.
+        everything: How all spans nest, calls and others alike.
 
     Returns:
         `parent`, `depth`, `lane`, `self_ns` and `caller` of every span. The parent of a call may be a call or not, that
         of another span never is one; a parent's depth is always one less. The caller is the innermost call around.
     """
     times = (spans["thread"], spans["start_ns"], spans["duration_ns"])
-    alone: dict[str, Any] = dict(_core.nest(*(column[work] for column in times)))
+    alone: dict[str, Any] = dict(vars(nest(*(column[work] for column in times))))
     alone["parent"] = np.append(work, -1)[alone["parent"]]
     nests_alone = np.zeros(len(spans), dtype=bool)
     nests_alone[work[alone["lane"] == 0]] = True
-    rows = np.arange(len(spans))
-    while True:
-        nested: dict[str, Any] = dict(_core.nest(*(column[rows] for column in times)))
-        in_the_way = _calls_in_the_way(*times, rows, nested, nests_alone)
-        if len(in_the_way) == 0:
-            break
+    rows, nesting = np.arange(len(spans)), everything
+    while in_the_way := _calls_in_the_way(*times, rows, nesting, nests_alone):
         rows = np.delete(rows, in_the_way)
+        nesting = nest(*(column[rows] for column in times))
+    nested: dict[str, Any] = dict(vars(nesting))
     made: dict[str, Any] = {name: np.zeros(len(spans), dtype=column.dtype) for name, column in nested.items()}
     made["parent"][:] = -1
     nested["parent"] = np.append(rows, -1)[nested["parent"]]
@@ -119,12 +143,12 @@ def _calls_in_the_way(
     start_ns: NDArray[np.int64],
     duration_ns: NDArray[np.int64],
     rows: NDArray[np.int64],
-    nested: dict[str, Any],
+    nested: Nesting,
     nests_alone: NDArray[np.bool_],
 ) -> list[int]:
     """Places in `rows` of calls because of which work does not nest that would nest among work."""
     thread, start, end = thread[rows], start_ns[rows], (start_ns + duration_ns)[rows]
-    parent, lane, is_work = nested["parent"], nested["lane"], nests_alone[rows]
+    parent, lane, is_work = nested.parent, nested.lane, nests_alone[rows]
     found: set[int] = set()
     for place in np.flatnonzero(is_work & (lane > 0)).tolist():
         at = place - 1
@@ -162,7 +186,10 @@ def _take_lanes(
 
 
 def attribute_beside_calls(
-    of_spans: tuple[NDArray[Any], ...], of_blocks: tuple[NDArray[Any], ...], work: NDArray[np.int64]
+    of_spans: tuple[NDArray[Any], ...],
+    of_blocks: tuple[NDArray[Any], ...],
+    work: NDArray[np.int64],
+    everything: Nesting,
 ) -> dict[str, NDArray[Any]]:
     """Attribute allocations to the rows `work`, and to each call what was allocated during it.
 
@@ -170,6 +197,7 @@ def attribute_beside_calls(
         of_spans: `thread`, `start_ns`, `duration_ns`, `parent` and `lane` of the spans.
         of_blocks: `time_ns`, `thread`, `address`, `bytes` and `freed_bytes` of the allocations.
         work: The rows that are no calls, ascending.
+        everything: How all spans nest, calls and others alike.
 
     Returns:
         What `_core.attribute_allocations` returns; `span` names no calls.
@@ -183,10 +211,9 @@ def attribute_beside_calls(
         )
     )
     made["span"] = np.append(work, -1)[made["span"]].astype(np.int32)
-    nested = _core.nest(thread, start_ns, duration_ns)
     everywhere: dict[str, Any] = dict(
         _core.attribute_allocations(
-            thread, start_ns, duration_ns, nested["parent"], nested["lane"], *of_blocks
+            thread, start_ns, duration_ns, everything.parent, everything.lane, *of_blocks
         )
     )
     for name in ("span_bytes", "span_self_bytes"):
@@ -194,3 +221,31 @@ def attribute_beside_calls(
         values[work] = made[name]
         made[name] = values
     return made
+
+
+def sums_below(
+    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Add to each row the values of all rows below it, level by level from the deepest."""
+    total = own.astype(np.int64)
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(len(edges) - 2, 0, -1):
+        rows = by_depth[edges[level] : edges[level + 1]]
+        held = rows[parent[rows] >= 0]
+        np.add.at(total, parent[held], total[held])
+    return total
+
+
+def spread_down(
+    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int
+) -> NDArray[Any]:
+    """Give each row that has the value `none` the value of its nearest ancestor that has another."""
+    spread = own.copy()
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(1, len(edges) - 1):
+        rows = by_depth[edges[level] : edges[level + 1]]
+        bare = rows[(spread[rows] == none) & (parent[rows] >= 0)]
+        spread[bare] = spread[parent[bare]]
+    return spread

@@ -155,7 +155,7 @@ def _d(name: str, kind: str, unit: str, meaning: str, default: int = -1) -> Colu
 _OF_PROCESS = _c("process_row", "int32", "row of processes", "Whose it is, in a trace of several processes.")
 
 _SPANS = (
-    _c("thread", "int32", "row of threads", "The thread the span began on.", 0),
+    _c("thread", "int32", "row of threads", "The thread it began on.", 0),
     _c("start_ns", "int64", "ns", "When it began, from the start of the trace.", 0),
     _c("duration_ns", "int64", "ns", "How long it ran; a span still open at the end is cut there.", 0),
     _c("name", "int32", "row of strings", "Its name.", 0),

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+from kinetoscope.model.rows import StringRow
+
 _TO_ESCAPE = re.compile(r"(\\*)([\ud800-\udfff])|(\\+)(u\{d[89a-f][0-9a-f]{2}\})")
 _ESCAPED = re.compile(r"(\\+)u\{(d[89a-f][0-9a-f]{2})\}")
 
@@ -50,3 +52,21 @@ def _unescape(match: re.Match[str]) -> str:
     backslashes, digits = match.groups()
     half = "\\" * (len(backslashes) // 2)
     return half + chr(int(digits, 16)) if len(backslashes) % 2 else f"{half}u{{{digits}}}"
+
+
+class StringTable:
+    """A table of strings that grows; a text that is in it already is not added again."""
+
+    def __init__(self, texts: list[str]) -> None:
+        """Extend `texts` in place; a text that is in it twice is found at its first row."""
+        self.texts = texts
+        self._row_of: dict[str, int] | None = None
+
+    def row(self, text: str) -> StringRow:
+        """The row of a text, which is added where it is new."""
+        if self._row_of is None:
+            self._row_of = {text: row for row, text in reversed(list(enumerate(self.texts)))}
+        row = self._row_of.setdefault(text, len(self.texts))
+        if row == len(self.texts):
+            self.texts.append(text)
+        return StringRow(row)

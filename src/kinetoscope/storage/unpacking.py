@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import MissingDependencyError
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -156,7 +157,7 @@ _ZSTD_BYTES = 1 << 14
 FREE_BYTES = 1 << 30
 FREE_RATIO = 200
 
-LIMIT_IN_WORDS = f"The limit is max_uncompressed_bytes; by default {FREE_RATIO} times the file's size, at least {FREE_BYTES >> 30} GiB."
+LIMIT_IN_WORDS = f"The limit is max_uncompressed_bytes; by default {FREE_RATIO} times the file's size, at least {units.size(FREE_BYTES)}."
 
 
 class UnpackedText:

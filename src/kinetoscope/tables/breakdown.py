@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.hierarchy import host_spans
-from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.windows import (
     Windows,
     checked_by,
@@ -99,7 +100,7 @@ class StepTime:
         parts_ns: The time of each of `PARTS`.
     """
 
-    process: int
+    process: ProcessRow
     rank: int
     device: str
     steps: int
@@ -136,9 +137,9 @@ def step_time(trace: TraceData) -> list[StepTime]:
     return trace.cached("step_time", make)
 
 
-def busiest_places(trace: TraceData) -> dict[int, StepTime]:
+def busiest_places(trace: TraceData) -> dict[ProcessRow, StepTime]:
     """For each process, by its row in `processes`, the device on which it worked most."""
-    places: dict[int, StepTime] = {}
+    places: dict[ProcessRow, StepTime] = {}
     for place in step_time(trace):
         if place.working_ns >= places.setdefault(place.process, place).working_ns:
             places[place.process] = place
@@ -163,7 +164,7 @@ class HostShares:
     in_steps: bool
 
 
-def host_shares(trace: TraceData, process: int | None = None) -> HostShares:
+def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShares:
     """What lists of the host's work show, and what their shares are of; once for a trace.
 
     Args:
@@ -173,9 +174,9 @@ def host_shares(trace: TraceData, process: int | None = None) -> HostShares:
 
     def make() -> HostShares:
         spans, steps = trace.columns("spans"), trace.columns("steps")
-        counts = host_spans(trace) & (spans["kind"] != SpanKind.STEP)
+        counts = host_work(trace, with_steps=False).mask.copy()
         counted = ~start_up_steps(trace)
-        rows = list(range(len(trace.columns("processes")))) or [-1]
+        rows = [ProcessRow(row) for row in range(len(trace.columns("processes")))] or [ProcessRow(-1)]
         if process is not None:
             rows = [process]
             counts &= trace.column("threads", "process_row")[spans["thread"]] == process

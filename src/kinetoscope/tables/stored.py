@@ -52,7 +52,8 @@ SPANS_SCHEMA = Table(
         Column("category", "category", "", _COLUMN["spans"]["category"].meaning.replace("; empty without", "")),
         *_same("spans", "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane"),
         Column("process", "int64", "", "The process id."),
-        Column("thread", "int64", "", "The operating system's id of the thread it began on."),
+        *_same("spans", "thread"),
+        Column("os_tid", "int64", "", "The operating system's id of that thread."),
         Column("thread_name", "category", "", "The name of that thread."),
         Column("rank", "int32", "", "The rank of the process in a distributed run."),
         Column("step", "int64", "", "The number of the step it began in."),
@@ -81,6 +82,7 @@ THREADS_SCHEMA = Table(
     "threads",
     STORED["threads"].row,
     (
+        Column("id", "int32", "row of threads", "The row, which `thread` of other tables refers to."),
         *_same("threads", "index", "os_tid"),
         Column("torch_tid", "int64", "", "torch's logical thread id, the `thread` of torch's events."),
         *_same("threads", "name"),
@@ -108,7 +110,8 @@ ALLOCATIONS_SCHEMA = Table(
         ),
         *_same("allocations", "match", "total_bytes", "allocated_bytes", "reserved_bytes"),
         *_same("allocations", "address", "device_type", "device_index"),
-        Column("thread", "int64", "", "The operating system's id of the thread that asked."),
+        *_same("allocations", "thread"),
+        Column("os_tid", "int64", "", "The operating system's id of that thread."),
         Column("span", "int32", "row of spans", "The innermost span running there and then."),
         Column("operator", "category", "", "The name of that span."),
         Column("module", "category", "", "The path of the module that span ran in."),
@@ -161,11 +164,6 @@ def memory_recorded(trace: TraceData) -> bool:
     return len(trace.columns("allocations")) > 0 or bool(trace.run_info.profile_memory)
 
 
-def thread_ids(trace: TraceData) -> Any:
-    """The operating system's thread id of each row of `threads`."""
-    return trace.column("threads", "os_tid")
-
-
 def processes(trace: TraceData) -> NDArray[np.int64]:
     """The process id of each row of `threads`, -1 where it is not known."""
     whole = None if len(trace.columns("processes")) else trace.run_info.process
@@ -212,7 +210,8 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
         "category": Labels(np.where(own["category"] > 0, own["category"], -1), strings),
         "arguments": Labels(own["arguments"], trace.columns("arguments")["json"]),
         "process": processes(trace)[thread],
-        "thread": thread_ids(trace)[thread],
+        "thread": thread,
+        "os_tid": trace.column("threads", "os_tid")[thread],
         "thread_name": Labels(thread, trace.columns("threads")["name"]),
         "rank": ranks(trace)[thread],
         "step": numbers[step],
@@ -252,7 +251,8 @@ def allocations(trace: TraceData) -> pyarrow.Table:
         "id": np.arange(len(own), dtype=np.int32),
         "bytes": np.where(is_free, -other, size),
         "lifetime_ns": lifetime,
-        "thread": thread_ids(trace)[own["thread"]],
+        "thread": own["thread"],
+        "os_tid": trace.column("threads", "os_tid")[own["thread"]],
         "operator": Labels(_through(span, of_spans["name"]), trace.strings),
         "module": Labels(_through(span, of_spans["module"]), trace.columns("modules")["path"]),
         "stack": Labels(own["stack"], stack_texts(trace)),
@@ -277,7 +277,11 @@ def frames(trace: TraceData) -> pyarrow.Table:
 def threads(trace: TraceData) -> pyarrow.Table:
     """Return the `threads` table; the process and rank of the whole trace are those of its threads."""
     own = trace.columns("threads")
-    columns = {name: own[name] for name in own} | {"process": processes(trace), "rank": ranks(trace)}
+    columns = {name: own[name] for name in own} | {
+        "id": np.arange(len(own), dtype=np.int32),
+        "process": processes(trace),
+        "rank": ranks(trace),
+    }
     return to_arrow(THREADS_SCHEMA, columns)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels
-from kinetoscope.model.device_time import calls_runtime
+from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.processes import of_processes, process_runs
+from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # What went on at each moment, as sets of moments: on a device, and on the host of its process and of no other.
 
-NOBODY = Owner(-1, -1)
+NOBODY = Owner(-1, ProcessRow(-1))
 """The owner of what may be anybody's."""
 
 # What torch names the range around the wait for the next batch.
@@ -133,7 +134,7 @@ def waiting_calls(trace: TraceData) -> NDArray[np.int64]:
     spans = trace.columns("spans")
     kind = spans["kind"]
     waits = _names(trace)[3]
-    runtime = calls_runtime(kind) | (kind == SpanKind.SYNC)
+    runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
     return np.flatnonzero(runtime & (spans["stream"] < 0) & waits[spans["name"]])
 
 
@@ -151,8 +152,8 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
         return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
 
     loads, carries, asks, waits, makes = _names(trace)
-    operator = kind <= SpanKind.BACKWARD
-    runtime = calls_runtime(kind) | (kind == SpanKind.SYNC)
+    operator = is_operator(kind)
+    runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
     loading = rows(loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
     waiting = rows(runtime & waits[name])
     operators = rows(operator & ~loads[name])
@@ -258,7 +259,7 @@ def windows(trace: TraceData, by: str) -> list[Windows]:
     return found
 
 
-def recorded_extent(trace: TraceData, process: int) -> tuple[int, int]:
+def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
     """When the recording of a process, a row of `processes`, began and ended; that of the trace for -1.
 
     Spans that a process has outside of it, by another clock for example, count as recorded.

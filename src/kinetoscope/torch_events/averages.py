@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.hierarchy import on_device_mask
+from kinetoscope.model.hierarchy import device_spans
+from kinetoscope.model.kinds import is_range
 from kinetoscope.model.names import stack_frames
+from kinetoscope.model.rows import SpanRow, StackRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
@@ -115,7 +117,7 @@ class Averages:
         """Make the event of one group."""
         sums = {name: int(values[place]) for name, values in self.numbers.items()}
         sums["count"] = int(self.count[place])
-        row, grouping = int(self.first[place]), self.grouping
+        row, grouping = SpanRow(int(self.first[place])), self.grouping
         if row < 0:
             made = FunctionEventAvg.of(MEMORY_KEY, sums)
             made.input_shapes = [] if grouping.by_shape else ""
@@ -266,11 +268,11 @@ def _name_keys(trace: TraceData) -> NDArray[np.int32]:
     """A number for each span that is equal where name and sort of event are equal."""
     kind = trace.column("spans", "kind")
     keys: NDArray[np.int32] = event_names(trace) * np.int32(4)
-    ranges = (kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP) | (kind == SpanKind.COLLECTIVE)
+    ranges = is_range(kind) | (kind == SpanKind.COLLECTIVE)
     keys[np.flatnonzero(ranges)] += 1
-    on_device = on_device_mask(trace)
-    if on_device is not None:
-        keys += on_device * np.int32(2)
+    on_device = device_spans(trace)
+    if len(on_device):
+        keys += on_device.mask * np.int32(2)
     return keys
 
 
@@ -289,7 +291,7 @@ def _stack_keys(trace: TraceData, count: int) -> NDArray[np.int32]:
     frames = trace.columns("stacks")["frame"]
     places: dict[tuple[int, ...], int] = {}
     keys = [
-        places.setdefault(tuple(stack_frames(trace, stack, count)), len(places))
+        places.setdefault(tuple(stack_frames(trace, StackRow(stack), count)), len(places))
         for stack in range(len(frames))
     ]
     return np.array([*keys, -1], dtype=np.int32)

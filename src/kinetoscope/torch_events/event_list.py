@@ -12,9 +12,9 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
-from kinetoscope.model.device_time import works_on_device
+from kinetoscope.model.kinds import is_call, is_device_work
 from kinetoscope.model.names import frame_texts, stack_frames
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
 from kinetoscope.storage.atomic_write import file_path
@@ -278,7 +278,7 @@ def _device_total(events: EventList) -> float | None:
     if rows is not None:
         spans = events.trace.columns("spans")
         stream, kind = spans["stream"][rows[places]], spans["kind"][rows[places]]
-        return float(times[places[(stream >= 0) & works_on_device(kind)]].sum())
+        return float(times[places[(stream >= 0) & is_device_work(kind)]].sum())
     made = ((float(times[place]), events[place]) for place in places.tolist())
     return sum((time for time, event in made if _works(event)), 0.0)
 
@@ -338,12 +338,12 @@ def stack_weights(events: EventList, metric: str) -> Weights:
     trace, spans = events.trace, np.flatnonzero(rows >= 0)
     stacks = trace.column("spans", "stack")[rows[spans]]
     # What a call does itself is in no operator.
-    known = np.flatnonzero((stacks >= 0) & ~call_mask(trace.column("spans", "kind")[rows[spans]]))
+    known = np.flatnonzero((stacks >= 0) & ~is_call(trace.column("spans", "kind")[rows[spans]]))
     sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
     np.add.at(sums, stacks[known], numbers(trace, TIMES[metric])[rows[spans][known]])
     texts, weights = frame_texts(trace), Weights()
     for row in np.flatnonzero(sums > 0).tolist():
-        frames = tuple(texts[frame] for frame in reversed(stack_frames(trace, row)))
+        frames = tuple(texts[frame] for frame in reversed(stack_frames(trace, StackRow(row))))
         weights[frames] = weights.get(frames, 0) + int(sums[row])
     return weights
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.names import frame_texts
+from kinetoscope.model.rows import AllocationRow, SpanRow
 from kinetoscope.model.schema import PHASE_NAMES
 from kinetoscope.torch_events.arguments import SORT_KEYS
 from kinetoscope.torch_events.event_tree import (
@@ -85,7 +86,7 @@ def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
     """For each allocation the event it happened in, -1 without."""
     tree = event_tree(trace)
     span: NDArray[np.int32] = trace.column("allocations", "span")
-    if tree is not None:
+    if not tree.is_everything:
         numbers = np.append(tree.rows, -1).astype(np.int32)
         span = np.full(len(span), -1, dtype=np.int32)
         for on_device in (False, True):
@@ -125,9 +126,9 @@ class MemoryEvent(FunctionEvent):
     module = ""
     activity_type = "cpu_instant_event"
 
-    def __init__(self, trace: TraceData, allocation: int) -> None:
+    def __init__(self, trace: TraceData, allocation: AllocationRow) -> None:
         """Point at a row of `allocations`."""
-        super().__init__(trace, -1)
+        super().__init__(trace, SpanRow(-1))
         self.allocation = allocation
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -240,7 +241,9 @@ class SpanEvents:
     def event(self, place: int) -> FunctionEvent:
         """Make one event."""
         row = int(self.rows[place])
-        return FunctionEvent(self.trace, row) if row >= 0 else MemoryEvent(self.trace, -1 - row)
+        if row < 0:
+            return MemoryEvent(self.trace, AllocationRow(-1 - row))
+        return FunctionEvent(self.trace, SpanRow(row))
 
     def values(self, attribute: str) -> NDArray[Any] | None:
         """Return a number of all events, in torch's unit; None for an attribute that is not a number."""

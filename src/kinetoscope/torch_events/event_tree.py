@@ -20,11 +20,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.assemble import sums_below
 from kinetoscope.model.device_time import counted_launches, operators_around
-from kinetoscope.model.hierarchy import asynchronous, calls_of, on_device_mask
+from kinetoscope.model.hierarchy import (
+    Hierarchy,
+    NestedAgain,
+    asynchronous_spans,
+    device_spans,
+    recorded_calls,
+)
+from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import HIDDEN_NAMES
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.nesting import Nesting, nest, sums_below
 from kinetoscope.model.schema import STORED, SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import TraceData
@@ -114,12 +120,12 @@ def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | N
         return None
 
     def make() -> CallNumbers:
-        spans, is_call = trace.columns("spans"), trace.is_call
-        rows = np.flatnonzero(is_call)
+        spans, of_call = trace.columns("spans"), trace.is_call
+        rows = np.flatnonzero(of_call)
         own, around, module = (np.full(len(spans), -1, np.int64) for _ in range(3))
         own[rows[np.argsort(spans["start_ns"][rows], kind="stable")]] = np.arange(1, len(rows) + 1)
         caller = parent[rows]
-        while (on := np.flatnonzero((caller >= 0) & ~is_call[caller])).size:
+        while (on := np.flatnonzero((caller >= 0) & ~of_call[caller])).size:
             caller[on] = parent[caller[on]]
         around[rows] = np.where(caller >= 0, own[caller], -1)
         names = spans["name"][rows]
@@ -133,19 +139,15 @@ def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | N
 
 def nest_as_torch(
     thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
-) -> Arrays:
-    """Nest spans among which calls partly overlap others: from where one outlasts a span, nothing more is in that span.
-
-    Returns:
-        `parent`, `depth`, `lane` and `self_ns`, as `_core.nest` has them.
-    """
+) -> Nesting:
+    """Nest spans among which calls partly overlap others: from where one outlasts a span, nothing more is in that span."""
     shortened_ns = duration_ns.copy()
     while True:
-        made: Arrays = dict(_core.nest(thread, start_ns, shortened_ns))  # type: ignore[arg-type]
-        beside = np.flatnonzero(made["lane"] > 0)
+        nesting = nest(thread, start_ns, shortened_ns)
+        parent, lane = nesting.parent, nesting.lane
+        beside = np.flatnonzero(lane > 0)
         if len(beside) == 0:
             break
-        parent, lane = made["parent"], made["lane"]
         ends_ns = start_ns + duration_ns
         for row in beside.tolist():
             around = row - 1
@@ -156,18 +158,17 @@ def nest_as_torch(
                 if start < start_ns[around] + shortened_ns[around] < ends_ns[row]:
                     shortened_ns[around] = start - start_ns[around]
                 around = int(parent[around])
-    inside = made["parent"] >= 0
+    inside = parent >= 0
     own = duration_ns.copy()
-    np.subtract.at(own, made["parent"][inside], duration_ns[inside])
-    made["self_ns"] = own
-    return made
+    np.subtract.at(own, parent[inside], duration_ns[inside])
+    return Nesting(parent, nesting.depth, lane, own)
 
 
 def _with_calls(trace: TraceData) -> TraceData:
     """Put rebuilt calls among the spans, and give all calls torch's names; the trace itself where it has no calls."""
     shown = shown_frames(trace)
     calls = rebuilt_calls(trace, shown)
-    if calls is None and not call_mask(trace.column("spans", "kind")).any():
+    if calls is None and not is_call(trace.column("spans", "kind")).any():
         return trace
     spans = trace.columns("spans")
     count, more = len(spans), 0 if calls is None else len(calls.start_ns)
@@ -204,7 +205,7 @@ def _with_calls(trace: TraceData) -> TraceData:
         rows[table] = partial(len, columns)
     made = EventTrace.from_columns(tables, strings=strings, info=trace.info, path=trace.path, rows=rows)
     made.source, made.moved = trace, moved
-    made.ids, made.is_call = order.astype(np.int64), call_mask(changed["kind"])[order]
+    made.ids, made.is_call = order.astype(np.int64), is_call(changed["kind"])[order]
     return made
 
 
@@ -237,25 +238,6 @@ def _described(trace: TraceData, shown: ShownFrames, calls: RebuiltCalls | None)
     added["own_stack"] = calls.stack
     added["stack"] = np.where(calls.module < 0, parents[calls.stack], calls.stack)
     return {name: np.append(values, added[name]).astype(values.dtype) for name, values in found.items()}
-
-
-@dataclass(frozen=True)
-class EventTree:
-    """How the events nest, where that is not how all spans nest.
-
-    Attributes:
-        rows: The spans in the tree.
-        parent: For every span the one around it, -1 for spans that are not in the tree.
-        depth: For every span how many are around it.
-        self_ns: For every span its own time, 0 for spans that are not in the tree.
-        nesting: What `_core.nest` said of `rows`.
-    """
-
-    rows: NDArray[np.int64]
-    parent: NDArray[np.int32]
-    depth: NDArray[np.int32]
-    self_ns: NDArray[np.int64]
-    nesting: dict[str, NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -299,8 +281,8 @@ def visible_spans(trace: TraceData) -> VisibleSpans:
     return trace.cached("visible_spans", lambda: _find(trace))
 
 
-def event_tree(trace: TraceData) -> EventTree | None:
-    """How the events nest, or None where that is how all spans nest."""
+def event_tree(trace: TraceData) -> Hierarchy:
+    """The spans that nest as events: all but asynchronous ones, those of devices, and calls that are no events."""
     return trace.cached("event_tree", lambda: _find_tree(trace))
 
 
@@ -321,44 +303,39 @@ def event_names(trace: TraceData) -> NDArray[np.int32]:
 
 def _absorbed_calls(trace: TraceData) -> NDArray[np.bool_] | None:
     """Which spans are calls that are no events, or None when none are."""
-    return None if isinstance(trace, EventTrace) else calls_of(trace)
+    return (
+        None
+        if isinstance(trace, EventTrace) or len(recorded_calls(trace)) == 0
+        else recorded_calls(trace).mask
+    )
 
 
-def _find_tree(trace: TraceData) -> EventTree | None:
+def _find_tree(trace: TraceData) -> Hierarchy:
     """Nest again what is in the tree, if anything is not."""
-    masks = (_absorbed_calls(trace), asynchronous(trace), on_device_mask(trace))
-    outside = [mask for mask in masks if mask is not None]
-    with_calls = isinstance(trace, EventTrace)
+    spans, with_calls = trace.columns("spans"), isinstance(trace, EventTrace)
+    populations = [asynchronous_spans(trace), device_spans(trace)] + (
+        [] if with_calls else [recorded_calls(trace)]
+    )
+    outside = [population.mask for population in populations if len(population)]
     if not outside and not with_calls:
-        return None
-    spans = trace.columns("spans")
+        return Hierarchy(spans, None)
     rows = np.flatnonzero(~np.logical_or.reduce(outside)) if outside else np.arange(len(spans))
     times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
-    made: Any = nest_as_torch(*times) if with_calls else _core.nest(*times)
-    # One entry more than rows, so that "no parent" stays -1.
-    numbers = np.append(rows, -1).astype(np.int32)
-    parent = np.full(len(spans), -1, dtype=np.int32)
-    parent[rows] = numbers[made["parent"]]
-    depth = np.zeros(len(spans), dtype=np.int32)
-    depth[rows] = made["depth"]
-    self_ns = np.zeros(len(spans), dtype=np.int64)
-    self_ns[rows] = made["self_ns"]
-    return EventTree(rows, parent, depth, self_ns, {"parent": made["parent"], "lane": made["lane"]})
+    return NestedAgain(spans, rows, nest_as_torch(*times) if with_calls else nest(*times))
 
 
 def _find(trace: TraceData) -> VisibleSpans:
     """Mark calls and hidden names first, then only children of the same name, as torch does."""
     spans = trace.columns("spans")
-    tree = event_tree(trace)
-    parent: NDArray[np.int32] = spans["parent"] if tree is None else tree.parent
+    parent = event_tree(trace).parent
     if len(parent) == 0:
         return VisibleSpans(None, parent, parent)
     name = event_names(trace)
-    calls = _absorbed_calls(trace)
-    absorbed = None if calls is None else calls.copy()
-    if calls is not None:
+    of_calls = _absorbed_calls(trace)
+    absorbed = None if of_calls is None else of_calls.copy()
+    if of_calls is not None:
         # What a call launched itself belongs to the event around the call.
-        parent = np.where(calls, spans["parent"], parent)
+        parent = np.where(of_calls, spans["parent"], parent)
     hidden_names = [row for row, text in enumerate(trace.strings) if text in HIDDEN_NAMES]
     if hidden_names:
         is_hidden = np.zeros(len(trace.strings), dtype=bool)
@@ -432,7 +409,7 @@ def all_zero(trace: TraceData, name: str) -> bool:
     if name in ("duration_ns", "self_ns"):
         return False
     if name in ("device_ns", "device_self_ns"):
-        return len(trace.columns("launches")) == 0 and on_device_mask(trace) is None
+        return len(trace.columns("launches")) == 0 and len(device_spans(trace)) == 0
     if name == FLOPS:
         return not flops_counted(trace)
     return len(trace.columns("allocations")) == 0
@@ -446,15 +423,13 @@ def flops_counted(trace: TraceData) -> bool:
 def _duration(trace: TraceData) -> NDArray[np.int64]:
     """Host time: the duration of what ran on the host."""
     duration: NDArray[np.int64] = trace.column("spans", "duration_ns")
-    on_device = on_device_mask(trace)
-    return duration if on_device is None else np.where(on_device, 0, duration)
+    on_device = device_spans(trace)
+    return np.where(on_device.mask, 0, duration) if len(on_device) else duration
 
 
 def _self(trace: TraceData) -> NDArray[np.int64]:
     """Time without that of the events inside."""
-    tree = event_tree(trace)
-    own: NDArray[np.int64] = trace.column("spans", "self_ns") if tree is None else tree.self_ns
-    return visible_spans(trace).self_values(own)
+    return visible_spans(trace).self_values(event_tree(trace).self_ns)
 
 
 def _flops(trace: TraceData) -> NDArray[np.int64]:
@@ -472,32 +447,33 @@ def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
     def make(trace: TraceData) -> NDArray[np.int64]:
         values: NDArray[np.int64] = trace.column("spans", column)
         tree = event_tree(trace)
-        if tree is not None:
+        if not tree.is_everything:
             attributed = attribute_again(trace, tree, on_device=on_device)
             values = np.zeros(len(values), dtype=np.int64)
             values[tree.rows] = attributed["span_self_bytes" if own else "span_bytes"]
-            beside = None if own else asynchronous(trace)
-            if beside is not None:
-                rows = np.flatnonzero(beside)
+            if not own:
+                rows = asynchronous_spans(trace).rows
                 values[rows] = _changed_during(trace, rows, on_device=on_device)
         return visible_spans(trace).self_values(values) if own else values
 
     return make
 
 
-def attribute_again(trace: TraceData, tree: EventTree, *, on_device: bool) -> dict[str, Any]:
+def attribute_again(trace: TraceData, tree: Hierarchy, *, on_device: bool) -> dict[str, Any]:
     """Attribute the allocations of the host, or of all devices, to the spans in the tree."""
 
     def make() -> dict[str, Any]:
         spans, allocations = trace.columns("spans"), trace.columns("allocations")
         rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
         of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
+        place = np.full(len(spans) + 1, -1, dtype=np.int32)
+        place[tree.rows] = np.arange(len(tree.rows), dtype=np.int32)
         of_blocks = (
             allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
         )
         made: dict[str, Any] = dict(
             _core.attribute_allocations(  # type: ignore[call-arg]
-                *of_spans, tree.nesting["parent"], tree.nesting["lane"], *of_blocks
+                *of_spans, place[tree.parent[tree.rows]], tree.lane[tree.rows], *of_blocks
             )
         )
         made["rows"] = rows
@@ -545,22 +521,11 @@ def event_of_launch(trace: TraceData) -> NDArray[np.int32]:
             # A call starts nothing: the operator around it does.
             return visible_spans(trace).shown(trace.moved[event_of_launch(trace.source)])
         spans, tree = trace.columns("spans"), event_tree(trace)
-        if tree is None:
-            nests = spans["lane"] == 0
-        else:
-            nests = np.zeros(len(spans), dtype=bool)
-            nests[tree.rows[tree.nesting["lane"] == 0]] = True
-        host = operators_around(spans, trace.column("launches", "host"), _parents(trace), nests)
+        nests = tree.mask & (tree.lane == 0)
+        host = operators_around(spans, trace.column("launches", "host"), tree.parent, nests)
         return visible_spans(trace).shown(host)
 
     return trace.cached("event_of_launch", make)
-
-
-def _parents(trace: TraceData) -> NDArray[np.int32]:
-    """The span around each span, as events nest."""
-    tree = event_tree(trace)
-    found: NDArray[np.int32] = trace.column("spans", "parent") if tree is None else tree.parent
-    return found
 
 
 def _device_self(trace: TraceData) -> NDArray[np.int64]:
@@ -574,19 +539,18 @@ def _device_self(trace: TraceData) -> NDArray[np.int64]:
 
 def _device(trace: TraceData) -> NDArray[np.int64]:
     """The same with that of the events inside."""
-    tree = event_tree(trace)
-    depth = trace.column("spans", "depth") if tree is None else tree.depth
+    depth = event_tree(trace).depth
     below = sums_below(visible_spans(trace).parent, depth, numbers(trace, "device_self_ns"))
     return _with_device_events(trace, below)
 
 
 def _with_device_events(trace: TraceData, of_host: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give device events their duration as device time, and asynchronous ones none."""
-    on_device, loose = on_device_mask(trace), asynchronous(trace)
-    values = of_host if loose is None else np.where(loose, 0, of_host)
-    if on_device is None:
-        return values
-    return np.where(on_device, trace.column("spans", "duration_ns"), values)
+    on_device, loose = device_spans(trace), asynchronous_spans(trace)
+    values = np.where(loose.mask, 0, of_host) if len(loose) else of_host
+    return (
+        np.where(on_device.mask, trace.column("spans", "duration_ns"), values) if len(on_device) else values
+    )
 
 
 _MAKERS: dict[str, Callable[[TraceData], NDArray[np.int64]]] = {

@@ -12,7 +12,8 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.torch_units import time_text
 from kinetoscope.model.assemble import ENGINE_WRAPPER
-from kinetoscope.model.names import frame_texts, stack_frames
+from kinetoscope.model.names import device_name, frame_texts, stack_frames
+from kinetoscope.model.rows import SpanRow, StackRow
 from kinetoscope.model.schema import (
     EVENT_METADATA_KEY,
     FLAG_ASYNC,
@@ -106,7 +107,7 @@ def _scalar(text: str) -> Any:
 STEP_KEY = "ProfilerStep*"
 
 
-def children(trace: TraceData, row: int) -> list[int]:
+def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
     """The rows directly inside a row, in order of time."""
 
     def index() -> tuple[Any, Any]:
@@ -119,14 +120,14 @@ def children(trace: TraceData, row: int) -> list[int]:
 
     order, parents = trace.cached("event_children", index)
     first, last = np.searchsorted(parents, [row, row + 1])
-    found: list[int] = order[first:last].tolist()
+    found: list[SpanRow] = order[first:last].tolist()
     return found
 
 
 def used_device(trace: TraceData) -> str | None:
     """torch's word for the device that was profiled beside the host."""
     types = trace.column("streams", "device_type")
-    return DeviceType(int(types[0])).name.lower() if len(types) else None
+    return device_name(int(types[0]), -1) if len(types) else None
 
 
 def event_name(recorded: str) -> str:
@@ -163,7 +164,7 @@ def autograd(trace: TraceData) -> Autograd:
         spans, tree = trace.columns("spans"), event_tree(trace)
         sequence, thread = spans["sequence"].copy(), spans["forward_thread"].copy()
         rows = np.flatnonzero(spans["scope"] == SCOPE_BACKWARD)
-        around = (spans["parent"] if tree is None else tree.parent)[rows]
+        around = tree.parent[rows]
         is_wrapper = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings], dtype=bool)
         wrapped = (around >= 0) & is_wrapper[spans["name"][around]]
         for values in (sequence, thread):
@@ -197,17 +198,17 @@ class Launches(NamedTuple):
     devices: NDArray[np.int32]
     starters: NDArray[np.int32]
 
-    def started_by(self, row: int) -> list[int]:
+    def started_by(self, row: SpanRow) -> list[SpanRow]:
         """The device events that an event started, in the order of the launches."""
         first, last = np.searchsorted(self.hosts, [row, row + 1])
-        found: list[int] = self.started[first:last].tolist()
+        found: list[SpanRow] = self.started[first:last].tolist()
         return found
 
-    def starter_of(self, row: int) -> int:
+    def starter_of(self, row: SpanRow) -> SpanRow:
         """The event that started a device event, -1 without."""
         place = int(np.searchsorted(self.devices, row))
         known = place < len(self.devices) and self.devices[place] == row
-        return int(self.starters[place]) if known else -1
+        return SpanRow(int(self.starters[place]) if known else -1)
 
 
 def launches(trace: TraceData) -> Launches:
@@ -459,7 +460,7 @@ class FunctionEvent(EventSums):
     total_cpu_percent: Any = -1
     total_device_percent: Any = -1
 
-    def __init__(self, trace: TraceData, row: int) -> None:
+    def __init__(self, trace: TraceData, row: SpanRow) -> None:
         """Point at a row."""
         self._trace = trace
         self.row = row
@@ -696,7 +697,7 @@ class FunctionEvent(EventSums):
         if frames == 0:
             return []
         texts = frame_texts(self._trace)
-        return [texts[frame] for frame in stack_frames(self._trace, self._number("stack"), frames)]
+        return [texts[frame] for frame in stack_frames(self._trace, StackRow(self._number("stack")), frames)]
 
     @property
     def module(self) -> str:
@@ -712,7 +713,7 @@ class FunctionEvent(EventSums):
     @property
     def cpu_parent(self) -> FunctionEvent | None:
         """The event around it."""
-        parent = int(visible_spans(self._trace).parent[self.row])
+        parent = SpanRow(int(visible_spans(self._trace).parent[self.row]))
         return FunctionEvent(self._trace, parent) if parent >= 0 else None
 
     @property

@@ -12,8 +12,8 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut
-from kinetoscope.display import units
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
+from kinetoscope.model import units
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.trace.tables import TABLES, definition
 

@@ -35,6 +35,7 @@ from kinetoscope.collect.engines.build import cache_directory
 from kinetoscope.collect.engines.recorder import load_recorder
 from kinetoscope.collect.session.activities import ProfilerActivity, name_of
 from kinetoscope.collect.session.options import Engine, EngineStatus, RecordingRequest
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -289,7 +290,7 @@ def _prove(device: torch.device) -> _Outcome:
     if problem:
         return _Outcome(False, f"the hybrid engine failed its check: {problem}", True)
     launches = len(_OPERATORS) * _ROUNDS
-    reason = f"{launches} launches recorded by both engines agree, and the clocks of host and device to {error_ns / 1000:.1f} us"
+    reason = f"{launches} launches recorded by both engines agree, and the clocks of host and device to {units.duration(error_ns)}"
     return _Outcome(True, reason, True)
 
 
@@ -351,5 +352,5 @@ def _compare(hybrid: Trace, kineto: Trace) -> tuple[str, int]:
     ]
     error_ns = max(*bounds, checks["device_largest_astride_ns"])
     if error_ns > LARGEST_ERROR_NS:
-        return f"the clocks of host and device are only known to agree to {error_ns / 1000:.1f} us", 0
+        return f"the clocks of host and device are only known to agree to {units.duration(error_ns)}", 0
     return "", error_ns

@@ -43,6 +43,7 @@ from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRANSFER_MARKS, SpanKind
+from kinetoscope.model.strings import StringTable
 from kinetoscope.trace import Trace
 
 # From what our reader made of torch's text to the columns of a live recording: what the text does not say, or too much.
@@ -197,19 +198,15 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
     correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
     # Operators are counted by their own number; what a device's runtime calls and runs is, by the runtime's.
     number: Any = np.where(correlation >= 0, correlation, external_id)
-    texts = list(tables.get("arguments", {}).get("json", ()))
-    rows = {text: row for row, text in enumerate(texts)}
+    texts = StringTable(list(tables.get("arguments", {}).get("json", ())))
     column = np.array(spans.get("arguments", none), dtype=np.int32)
     for span, key in enumerate(zip(spans["start_ns"].tolist(), number.tolist(), strict=True)):
         if key not in told:
             continue
-        given = json.loads(texts[column[span]]) if column[span] >= 0 else {}
-        text = json.dumps({**given, EVENT_METADATA_KEY: told[key]})
-        column[span] = rows.setdefault(text, len(texts))
-        if column[span] == len(texts):
-            texts.append(text)
+        given = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
+        column[span] = texts.row(json.dumps({**given, EVENT_METADATA_KEY: told[key]}))
     spans["arguments"] = column
-    tables["arguments"] = {"json": texts}
+    tables["arguments"] = {"json": texts.texts}
 
 
 def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: int) -> list[str]:
@@ -238,17 +235,14 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
         for event in results.events()
         if '"' in event.name()
     }
-    texts = list(strings)
-    places = {text: place for place, text in enumerate(texts)}
+    table = StringTable(list(strings))
     names = np.array(spans["name"], dtype=np.int32)
     for row in rows:
-        name = told.get((int(spans["start_ns"][row]), texts[names[row]]))
+        name = told.get((int(spans["start_ns"][row]), strings[names[row]]))
         if name is not None:
-            names[row] = places.setdefault(name, len(texts))
-            if names[row] == len(texts):
-                texts.append(name)
+            names[row] = table.row(name)
     spans["name"] = names
-    return texts
+    return table.texts
 
 
 def unwritable_ranges(trace: Trace) -> int:

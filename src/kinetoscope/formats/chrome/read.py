@@ -49,8 +49,9 @@ from kinetoscope.formats.chrome.read_tracks import (
     read_tracks,
     tell_processes,
 )
-from kinetoscope.model.assemble import ENGINE_WRAPPER, spread_down
+from kinetoscope.model.assemble import ENGINE_WRAPPER
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns
+from kinetoscope.model.nesting import nest, spread_down
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
     FLAG_BEGUN_BEFORE,
@@ -64,6 +65,7 @@ from kinetoscope.model.schema import (
     SpanKind,
 )
 from kinetoscope.model.steps import MARK as STEP_MARK
+from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.unpacking import LIMIT_IN_WORDS, UnpackedText, default_memory_bytes
@@ -219,27 +221,10 @@ _FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTAL
 _LAST_LINE = 2**31 - 1
 
 
-class Strings:
-    """A string table that grows; each string once."""
-
-    def __init__(self, rows: list[str]) -> None:
-        self.rows = rows
-        self._row_of: dict[str, int] | None = None
-
-    def of(self, text: str) -> int:
-        """The row of a text."""
-        if self._row_of is None:
-            self._row_of = {text: row for row, text in enumerate(self.rows)}
-        row = self._row_of.setdefault(text, len(self.rows))
-        if row == len(self.rows):
-            self.rows.append(text)
-        return row
-
-
 class Calls:
     """The tables `stacks`, `frames` and `modules` of a file, filled as its texts are seen."""
 
-    def __init__(self, strings: Strings) -> None:
+    def __init__(self, strings: StringTable) -> None:
         self._strings = strings
         self._frames: dict[tuple[int, int, int], int] = {}
         self._frame_of_text: dict[str, int] = {}
@@ -254,7 +239,7 @@ class Calls:
             modules: The reader's modules: `name` and `caller`, callers first.
         """
         tables: Tables = {}
-        rows = self._strings.rows
+        rows = self._strings.texts
         if stacks is not None:
             names, place = np.unique(stacks["name"], return_inverse=True)
             frames = np.array([self._frame(rows[name]) for name in names.tolist()], np.int32)
@@ -299,12 +284,12 @@ class Calls:
         known = self._frame_of_text.get(text)
         if known is not None:
             return known
-        key = (self._strings.of(text), 0, 0)
+        key = (self._strings.row(text), 0, 0)
         if (parts := _FRAME.fullmatch(text)) is not None:
             digits = parts["line"].lstrip("0")
             # torch reads some frames after they are gone: their line is whatever lay there.
             line = int(digits) if 0 < len(digits) <= len(str(_LAST_LINE)) else 0
-            function, file = self._strings.of(parts["function"]), self._strings.of(parts["file"])
+            function, file = self._strings.row(parts["function"]), self._strings.row(parts["file"])
             key = (function, file, line if line <= _LAST_LINE else 0)
         self._frame_of_text[text] = row = self._frames.setdefault(key, len(self._frames))
         return row
@@ -312,7 +297,7 @@ class Calls:
     def _module_columns(self, texts: Sequence[str], callers: Any) -> dict[str, Any]:
         """The columns of modules that torch calls `nn.Module: Linear_0`."""
         names = [text.removeprefix(MODULE_MARK) for text in texts]
-        of = self._strings.of
+        of = self._strings.row
         return {
             "class": np.array([of(name.rpartition("_")[0] or name) for name in names], np.int32),
             # torch does not say the attribute, but it numbers the instances of a class.
@@ -398,7 +383,7 @@ def sure_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: Arr
     return Arrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
 
 
-def take_own_facts(header: MutableMapping[str, Any], tables: dict[str, Any], strings: Strings) -> None:
+def take_own_facts(header: MutableMapping[str, Any], tables: dict[str, Any], strings: StringTable) -> None:
     """Make columns of what a file of ours says beyond Kineto's words; leave other files as they are.
 
     Args:
@@ -411,8 +396,8 @@ def take_own_facts(header: MutableMapping[str, Any], tables: dict[str, Any], str
     spans = tables["spans"]
     if "own_stack" in spans and "call_texts" in own:
         # A slice shows its stack only where the slice around it has another.
-        nested = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
-        spans["own_stack"] = spread_down(nested["parent"], nested["depth"], spans["own_stack"], -1)
+        nested = nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
+        spans["own_stack"] = spread_down(nested.parent, nested.depth, spans["own_stack"], -1)
     if (cycles := _cycles(own.get("cycles"))) is not None:
         tables["cycles"] = cycles
     paths = _modules(own.get("modules"), tables, strings)
@@ -457,7 +442,7 @@ class _Told:
         return self.texts.setdefault(text, len(self.texts)) if text else -1
 
 
-def _modules(told: object, tables: dict[str, Any], strings: Strings) -> dict[str, int]:
+def _modules(told: object, tables: dict[str, Any], strings: StringTable) -> dict[str, int]:
     """Make the table `modules` of the head's; returns the row of each path, the first where several have it."""
     if not isinstance(told, dict):
         return {}
@@ -468,8 +453,8 @@ def _modules(told: object, tables: dict[str, Any], strings: Strings) -> dict[str
         return {}
     tables["modules"] = {
         "parent": parents,
-        "name": np.array([strings.of(name) for name in names], np.int32),
-        "class": np.array([strings.of(name) for name in classes], np.int32),
+        "name": np.array([strings.row(name) for name in names], np.int32),
+        "class": np.array([strings.row(name) for name in classes], np.int32),
         "caller": callers,
     }
     return {path: row for row, path in reversed(list(enumerate(paths)))}
@@ -637,7 +622,7 @@ _LISTS = {"in_splits": "In split size", "out_splits": "Out split size"}
 _PEERS = ("Dst Rank", "Src Rank")
 
 
-def facts_of_arguments(texts: Sequence[str], strings: Strings) -> NDArray[np.int32] | None:
+def facts_of_arguments(texts: Sequence[str], strings: StringTable) -> NDArray[np.int32] | None:
     """The row of strings with the facts in each text of arguments, -1 without and for none, the last entry.
 
     Args:
@@ -650,7 +635,7 @@ def facts_of_arguments(texts: Sequence[str], strings: Strings) -> NDArray[np.int
     facts = np.full(len(texts) + 1, -1, np.int32)
     for row, text in enumerate(texts):
         if _MARK in text and (told := _facts(text)):
-            facts[row] = strings.of(json.dumps(told))
+            facts[row] = strings.row(json.dumps(told))
     return facts if (facts >= 0).any() else None
 
 
@@ -812,7 +797,7 @@ class _Made:
         keep_own_times(self.header, native)
         self.spans = Later(native.pop("spans"))
         self.categories: list[str] = native.pop("categories")
-        self.strings = Strings(native.pop("strings"))
+        self.strings = StringTable(native.pop("strings"))
         self.tables: Tables = {}
         self.rows: dict[str, int | Callable[[], int]] = {}
         self.tracks = self._tracks()
@@ -822,7 +807,7 @@ class _Made:
         """Put the tables together."""
         native, tracks = self.native, self.tracks
         flows = native.get("flows")
-        fwdbwd = [row for row, text in enumerate(self.strings.rows) if text == FORWARD_BACKWARD]
+        fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         windows = native.pop("windows", ())
         lacking = not_recorded(windows, self.categories, self.spans, native.get("allocations"))
         has_arrows = flows is not None and bool(np.isin(flows["category"], fwdbwd).any())
@@ -864,7 +849,7 @@ class _Made:
         self.tables["cycles"] = read_cycles(windows, last_ns)
         take_own_facts(header, self.tables, self.strings)
         info.pop(OWN, None)
-        return TraceData.from_columns(self.tables, strings=self.strings.rows, info=info, rows=self.rows)
+        return TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=self.rows)
 
     def _tracks(self) -> Tracks:
         """Threads and streams."""
@@ -893,7 +878,7 @@ class _Made:
     def _arrows_to_backward(self) -> Arrows:
         """Those from forward operators to backward functions."""
         arrows: Arrows = self.parts["arrows"]
-        rows = [row for row, text in enumerate(self.strings.rows) if text == FORWARD_BACKWARD]
+        rows = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         chosen = np.isin(arrows.category, rows)
         found = Arrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
         return sure_arrows(self.header, self.spans, found)
@@ -913,7 +898,7 @@ class _Made:
         """The column `kind`."""
         spans = self.spans
         kind: NDArray[np.uint8] = spans.take("category_kind")
-        named = classify(self.strings.rows)[spans["name"]]
+        named = classify(self.strings.texts)[spans["name"]]
         on_device = self._on_device()
         host = ~on_device
         marks = np.isin(named, (NameClass.STEP, NameClass.TRANSFER, NameClass.RANGE))
@@ -986,7 +971,7 @@ class _Made:
 
     def _categories(self) -> None:
         """Have the column `category` made, with what it names in the string table."""
-        rows = np.array([*map(self.strings.of, self.categories), 0], np.int32)
+        rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
         self.spans.rename("category", "file_category")
 
         def make() -> NDArray[np.int32]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.nesting import nest
 from kinetoscope.tables.device.collectives import (
     CALLS,
     DESCRIBED,
@@ -195,7 +195,7 @@ def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
             columns.setdefault("arguments", np.full(len(spans), -1, np.int32))
             texts.append(_UNSURE)
         columns, moved = _with_calls(columns, calls, len(texts) - 1)
-    if call_mask(columns["kind"]).any():
+    if is_call(columns["kind"]).any():
         own_stack = columns["stack"] if calls is not None else trace.column("spans", "own_stack")
         columns["name"] = call_names(trace, shown, columns, own_stack, strings)
     return ShownSpans(columns, strings, texts, moved)
@@ -238,5 +238,5 @@ def _with_calls(columns: Arrays, calls: RebuiltCalls, unsure: int) -> tuple[Arra
     }
     moved = np.full(count + more + 1, -1, np.int32)
     moved[order] = np.arange(count + more, dtype=np.int32)
-    merged["lane"] = _core.nest(merged["thread"], merged["start_ns"], merged["duration_ns"])["lane"]
+    merged["lane"] = nest(merged["thread"], merged["start_ns"], merged["duration_ns"]).lane
     return merged, np.append(moved[:count], np.int32(-1))

@@ -29,8 +29,8 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import LIST_HEAD, OWN, WINDOW
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
-from kinetoscope.model.hierarchy import calls_of
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
 from kinetoscope.tables.host.rebuilt_calls import ShownStacks, shown_stacks
@@ -103,7 +103,7 @@ def _external_ids(
     if "external_id" in columns:
         numbers: NDArray[np.int64] = columns["external_id"].copy()
     else:
-        counted = ~call_mask(columns["kind"])
+        counted = ~is_call(columns["kind"])
         if "stream" in columns:
             counted &= columns["stream"] < 0
         numbers = np.where(counted, np.arange(1, len(counted) + 1), -1)
@@ -512,7 +512,7 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
 
 def _own_facts(trace: TraceData) -> dict[str, Any]:
     """What our own reader wants to know, and viewers pass over: cycles, and the modules by whose paths spans name them."""
-    facts: dict[str, Any] = {} if calls_of(trace) is not None else {"call_texts": True}
+    facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
     cycles = trace.columns("cycles")
     if len(cycles):
         facts["cycles"] = {name: cycles[name].tolist() for name in cycles}

@@ -26,7 +26,6 @@ from kinetoscope.formats.execution_trace.mend import Mending
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES, Column, Table
-from kinetoscope.tables.stored import thread_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -156,9 +155,9 @@ NODES_SCHEMA = Table(
         Column("name", "category", "", "Its name."),
         Column("parent", "int64", "", "The id of the node that called it; null for the process."),
         Column("rf_id", "int64", "", "torch's number of the call; null for threads and the process."),
-        Column("thread", "int64", "", "torch's logical id of the thread it ran on."),
+        Column("torch_tid", "int64", "", "torch's logical id of the thread it ran on."),
         Column("sequence", "int64", "", "Autograd's sequence number."),
-        Column("forward_thread", "int64", "", "For a backward function, the thread its forward ran on.", 0),
+        Column("forward_torch_tid", "int64", "", "For a backward function, torch's logical id of the thread its forward ran on.", 0),
         Column("scope", "int64", "", "torch's record scope: 0 function, 1 backward function, 7 user range.", 0),
         Column("op_schema", "category", "", "The operator's schema."),
         Column("kernel_backend", "category", "", "What generated its kernel, for example triton."),
@@ -174,7 +173,7 @@ NODES_SCHEMA = Table(
 )  # fmt: skip
 
 _NUMBERS = {
-    "rf_id": "rf_id", "thread": "tid", "sequence": "seq_id", "forward_thread": "fw_tid", "scope": "scope",
+    "rf_id": "rf_id", "torch_tid": "tid", "sequence": "seq_id", "forward_torch_tid": "fw_tid", "scope": "scope",
 }  # fmt: skip
 _TEXTS = ("op_schema", "kernel_backend", "kernel_file")
 _PARTS = ("values", "shapes", "types", "strides")
@@ -399,7 +398,7 @@ EXECUTION_SCHEMA = Table(
         Column("self_ns", "int64", "ns", "Its duration without that of the spans inside it."),
         Column("parent_node", "int64", "", "The id of the node that called it."),
         Column("parent", "int32", "row of spans", "The innermost span of the same thread that encloses it."),
-        Column("thread", "int64", "", "The operating system's id of the thread it began on."),
+        Column("os_tid", "int64", "", "The operating system's id of the thread it began on."),
         Column("step", "int64", "", "The number of the step it began in."),
         Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
         Column("module", "category", "", "The path of the module it ran in; in backward that of its forward operator."),
@@ -459,7 +458,7 @@ def execution(
         "name": name,
         "kind": Labels(_through(span, own["kind"]), KIND_NAMES),
         "parent_node": _through(node, other.nodes["parent"]),
-        "thread": _through(span, thread_ids(trace)[own["thread"]]),
+        "os_tid": _through(span, trace.column("threads", "os_tid")[own["thread"]]),
         "step": _through(_through(span, own["step"]), trace.column("steps", "number")),
         "phase": Labels(_through(span, own["phase"]), PHASE_NAMES),
         "module": Labels(module, trace.columns("modules")["path"]),

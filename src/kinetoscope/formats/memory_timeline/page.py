@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.display.units import SIZE_SCRIPT, duration, percent, size
+from kinetoscope.model.units import SIZE_SCRIPT, duration, percent, size
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import live_at, memory_peak, peak

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.display.units import duration, percent, size
 from kinetoscope.formats.memory_timeline.page import page
 from kinetoscope.model.names import HIDDEN_NAMES
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
+from kinetoscope.model.units import duration, percent, size
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks

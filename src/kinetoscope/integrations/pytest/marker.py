@@ -78,7 +78,7 @@ def limits_of(marks: Sequence[Mapping[str, Any]], positional: Sequence[Sequence[
 def _number(name: str, value: Any) -> float:
     """Check a limit: a whole number from 0 on, or a time above 0; bytes may be a text such as `64MiB`."""
     if name == "max_peak_bytes" and isinstance(value, str):
-        from kinetoscope.display.units import parse_size
+        from kinetoscope.model.units import parse_size
 
         try:
             return parse_size(value)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.rows import ShapesRow
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.evaluate import (
     SAVED_KEY,
@@ -134,10 +135,10 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[
     makers = np.array([text in _MAKERS for text in strings], dtype=bool)
     lacking = layers[spans["name"]] & (standing == Standing.NO_INPUTS)
     parent = spans["parent"]
-    known: dict[tuple[int, int], int | None] = {}
+    known: dict[tuple[ShapesRow, ShapesRow], int | None] = {}
     for row in np.flatnonzero(makers[spans["name"]] & (parent >= 0) & lacking[parent]).tolist():
         layer = int(parent[row])
-        key = (int(spans["shapes"][layer]), int(spans["shapes"][row]))
+        key = (ShapesRow(int(spans["shapes"][layer])), ShapesRow(int(spans["shapes"][row])))
         if key not in known:
             known[key] = _products(trace, *key)
         found = known[key]
@@ -145,7 +146,7 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[
             standing[layer], flops[layer] = Standing.FIRM, found
 
 
-def _products(trace: TraceData, layer: int, made: int) -> int | None:
+def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None:
     """The operations of a layer with these inputs if the tensor made inside is its result, else None."""
     inputs, result = parsed_inputs(trace, layer), parsed_inputs(trace, made)
     if inputs is None or result is None or not inputs.shapes or not result.values:
@@ -221,12 +222,12 @@ def _shares(trace: TraceData, rows: NDArray[np.int64]) -> dict[int, tuple[int, i
     alias = np.flatnonzero(np.isin(spans["parent"], rows))
     for row in alias.tolist():
         if trace.strings[spans["name"][row]] == "aten::alias":
-            inputs = parsed_inputs(trace, int(spans["shapes"][row]))
+            inputs = parsed_inputs(trace, ShapesRow(int(spans["shapes"][row])))
             if inputs is not None and isinstance(inputs.shapes[0], tuple):
                 stored[int(spans["parent"][row])] = prod(inputs.shapes[0])
     found: dict[int, tuple[int, int] | None] = {}
     for row in rows.tolist():
-        inputs = parsed_inputs(trace, int(spans["shapes"][row]))
+        inputs = parsed_inputs(trace, ShapesRow(int(spans["shapes"][row])))
         whole = inputs.shapes[0] if inputs is not None and inputs.shapes else None
         is_values = trace.strings[spans["name"][row]] == "aten::values"
         found[row] = (
@@ -267,13 +268,6 @@ class Costs:
 def costs_of(trace: TraceData) -> Costs:
     """The costs of a trace, computed once for the formulas known now."""
     return trace.cached("flops and bytes_moved", lambda: _compute(trace))
-
-
-def is_operator(trace: TraceData) -> NDArray[np.bool_]:
-    """Which spans are operators, those of backward functions included."""
-    kind = trace.column("spans", "kind")
-    found: NDArray[np.bool_] = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
-    return found
 
 
 @dataclass(frozen=True)
@@ -318,7 +312,7 @@ def group_coverage(trace: TraceData, group_of: NDArray[np.int32], groups: int) -
         return _core.group_sums(group_of, groups, values)
 
     return coverage(
-        add(np.where(is_operator(trace) | costs.unknown, self_ns, 0)),
+        add(np.where(operator_spans(trace).mask | costs.unknown, self_ns, 0)),
         add(np.where(costs.unknown, self_ns, 0)),
         add((costs.flops < 0).astype(np.int64)),
         add(np.maximum(costs.flops, 0)),
@@ -352,8 +346,7 @@ def _compute(trace: TraceData) -> Costs:
         spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]
     )
     counted = _once_on_device(trace, count_once(parts))
-    kind = spans["kind"]
-    asked = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD) | calls.by_user[calls.of_span]
+    asked = operator_spans(trace).mask | calls.by_user[calls.of_span]
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & asked
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = size[unknown] = -1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.call import NO_INPUTS, UNKNOWN, Cost, Inputs, OperatorCall, free, parse_inputs
@@ -175,13 +176,13 @@ class DistinctCalls:
     by_user: NDArray[np.bool_]
 
 
-def input_texts(trace: TraceData, shapes: int) -> tuple[str, str, str]:
+def input_texts(trace: TraceData, shapes: ShapesRow) -> tuple[str, str, str]:
     """The three texts of a row of `shapes`, empty for none."""
     dims, types, concrete = (trace.column("shapes", part) for part in ("dims", "types", "concrete"))
     return (dims[shapes], types[shapes], concrete[shapes]) if 0 <= shapes < len(dims) else ("", "", "")
 
 
-def parsed_inputs(trace: TraceData, shapes: int) -> Inputs | None:
+def parsed_inputs(trace: TraceData, shapes: ShapesRow) -> Inputs | None:
     """The inputs that a row of `shapes` holds, or None where they cannot be read."""
     return _parse(*input_texts(trace, shapes))
 
@@ -203,7 +204,7 @@ def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
     found: list[list[object]] = []
     for row in np.flatnonzero(calls.by_user & (calls.standing == Standing.FIRM)).tolist():
         first = calls.first[row]
-        texts = input_texts(trace, int(spans["shapes"][first]))
+        texts = input_texts(trace, ShapesRow(int(spans["shapes"][first])))
         found.append(
             [trace.strings[spans["name"][first]], *texts, int(calls.flops[row]), int(calls.bytes[row])]
         )

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 import kinetoscope._core as _core
+from kinetoscope.model import units
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, is_operator
+from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
 
@@ -77,7 +79,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """
     costs, spans = costs_of(trace), trace.columns("spans")
     calls, counts = costs.calls, costs.counted.counts
-    asked = is_operator(trace) | calls.by_user[calls.of_span]
+    asked = operator_spans(trace).mask | calls.by_user[calls.of_span]
     groups = len(calls.first)
     time_ns = np.where(counts, working_ns(trace), 0)
     ideal = at_peak(trace, costs, peak_flops)
@@ -132,7 +134,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         The table; the meaning of its columns is in `FLOPS_COVERAGE_SCHEMA`.
     """
     costs, spans = costs_of(trace), trace.columns("spans")
-    group_of, first = _core.group([spans["name"]], is_operator(trace))
+    group_of, first = _core.group([spans["name"]], operator_spans(trace).mask)
     groups = len(first)
     self_ns, unknown = spans["self_ns"], costs.unknown
     own = _core.group_sums(group_of, groups, self_ns)
@@ -160,7 +162,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
 
 def covered_percent(trace: TraceData) -> float | None:
     """The share of the operators' own time, in percent, in which it is known what is computed; None without operators."""
-    unknown, operator = costs_of(trace).unknown, is_operator(trace)
+    unknown, operator = costs_of(trace).unknown, operator_spans(trace).mask
     self_ns = trace.column("spans", "self_ns")
     whole = int(self_ns[operator].sum())
     return 100.0 - 100.0 * int(self_ns[operator & unknown].sum()) / whole if whole else None
@@ -196,5 +198,5 @@ def counted_flops(trace: TraceData) -> Counted:
     table = flops_coverage(trace)
     table = table.filter(pc.greater(table["uncovered_ns"], 0)).slice(0, _MOST_NAMES)
     lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in table.select(["name", "why"]).to_pylist()]
-    known = f"FLOPs are known for only {percent:.1f} % of the operators' time"
+    known = f"FLOPs are known for only {units.percent(percent)} of the operators' time"
     return Counted(None, percent, f"{known}; not for {', '.join(lacking)}: see the table flops_coverage")

@@ -14,10 +14,11 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
+from kinetoscope.model.rows import SpanRow, ThreadRow
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import Sort, busy, device_work
-from kinetoscope.tables.stored import processes, ranks, thread_ids
+from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -301,10 +302,10 @@ class Transfer:
         type: The type of the elements as torch names it, empty if not known.
     """
 
-    span: int
+    span: SpanRow
     name: str
     backend: str
-    thread: int
+    thread: ThreadRow
     start_ns: int
     end_ns: int
     elements: int = -1
@@ -420,13 +421,13 @@ class KernelTimes:
     device: NDArray[np.int32]
 
 
-def kernels_of_calls(trace: TraceData, calls: Container[int]) -> dict[int, list[int]]:
+def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRow, list[SpanRow]]:
     """The kernels that carried out each call, by its row; those that belong to none of the calls under their own rows."""
     work, started, parent = device_work(trace), starters(trace), trace.column("spans", "parent")
     rows = work.rows[work.sort == Sort.COMMUNICATION]
     rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
     asked = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
-    found: dict[int, list[int]] = {}
+    found: dict[SpanRow, list[SpanRow]] = {}
     for row, host in zip(rows.tolist(), asked.tolist(), strict=True):
         at = host
         while at >= 0 and at not in calls:
@@ -449,7 +450,7 @@ def facts_of_kernel(name: str) -> Facts:
     return facts
 
 
-def kernel_times(trace: TraceData, kernels: list[list[int]]) -> KernelTimes:
+def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
     """How long the kernels of each of some calls ran, and how much of it beside computing."""
     work = device_work(trace)
     of_call = np.repeat(np.arange(len(kernels)), [len(rows) for rows in kernels])
@@ -509,7 +510,7 @@ COLLECTIVES_SCHEMA = Table(
         Column("stream", "int64", "", "The number of the stream they ran in."),
         Column("queued_ns", "int64", "ns", "From the start of the call to the start of the transfer."),
         Column("waited_ns", "int64", "ns", "Where the caller waits on the host: from the end of the call to the end of the transfer."),
-        Column("thread", "int64", "", "The operating system's id of the thread that called; null where only a kernel was seen."),
+        Column("os_tid", "int64", "", "The operating system's id of the thread that called; null where only a kernel was seen."),
         Column("step", "int64", "", "The number of the step it began in."),
         Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
         Column("module", "category", "", "The path of the module it ran in."),
@@ -528,10 +529,10 @@ _PARTS_OF_MESSAGES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.
 class _Row:
     """One call: its span, what is known of it, its transfers, and the kernels among these."""
 
-    span: int
+    span: SpanRow
     facts: Facts
     call: Call
-    kernels: list[int] = field(default_factory=list)
+    kernels: list[SpanRow] = field(default_factory=list)
     backend: str = ""
 
 
@@ -599,7 +600,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         **_speeds(facts, size, transfer_ns),
         "queued_ns": np.where(seen & called, first - start, -1),
         "waited_ns": np.where(waits, np.maximum(last - start - duration, 0), -1),
-        "thread": np.where(called, thread_ids(trace)[spans["thread"][at]], -1),
+        "os_tid": np.where(called, trace.column("threads", "os_tid")[spans["thread"][at]], -1),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][at]],
         "phase": Labels(np.where(called, spans["phase"][at].astype(np.int32), -1), PHASE_NAMES),
         "module": Labels(spans["module"][at], trace.columns("modules")["path"]),
@@ -660,7 +661,7 @@ def _rows(trace: TraceData) -> list[_Row]:
     calls, described, marks = (_rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS))
     world = _world_size(trace)
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
-    made: dict[int, _Row] = {}
+    made: dict[SpanRow, _Row] = {}
     for row in calls:
         shapes = int(spans["shapes"][row])
         known = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
@@ -688,7 +689,12 @@ def _rows(trace: TraceData) -> list[_Row]:
             continue
         start, shapes = int(spans["start_ns"][row]), int(spans["shapes"][row])
         transfer = Transfer(
-            row, name, backend, int(spans["thread"][row]), start, start + int(spans["duration_ns"][row])
+            row,
+            name,
+            backend,
+            ThreadRow(int(spans["thread"][row])),
+            start,
+            start + int(spans["duration_ns"][row]),
         )
         if shapes >= 0:
             kinds = json.loads(types[shapes] or "[]")
@@ -707,13 +713,13 @@ def _rows(trace: TraceData) -> list[_Row]:
     return found
 
 
-def _take_ranges(trace: TraceData, made: dict[int, _Row], marks: list[int]) -> None:
+def _take_ranges(trace: TraceData, made: dict[SpanRow, _Row], marks: list[SpanRow]) -> None:
     """Let ranges of a device's backend inside calls say which backend it is, and what a call is that does not say it."""
     spans, strings = trace.columns("spans"), trace.strings
     types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
     for row in marks:
         backend, name = facts_of_range(strings[spans["name"][row]])
-        around = _ancestor(spans["parent"], row, made) if backend in _ON_DEVICE else -1
+        around = _ancestor(spans["parent"], row, made) if backend in _ON_DEVICE else SpanRow(-1)
         if around < 0:
             continue
         call = made[around]
@@ -727,7 +733,7 @@ def _take_ranges(trace: TraceData, made: dict[int, _Row], marks: list[int]) -> N
                 call.facts.in_elements = elements_of(dims[shapes])
 
 
-def _take_kernels(trace: TraceData, made: dict[int, _Row], noted: dict[int, int], world: int) -> None:
+def _take_kernels(trace: TraceData, made: dict[SpanRow, _Row], noted: dict[int, int], world: int) -> None:
     """Give each call its kernels; a kernel of none is a row of its own."""
     spans, strings = trace.columns("spans"), trace.strings
     for row, kernels in kernels_of_calls(trace, made).items():
@@ -745,9 +751,9 @@ def _take_kernels(trace: TraceData, made: dict[int, _Row], noted: dict[int, int]
                     merged(call.facts, facts)
             if not call.backend:
                 call.backend = "nccl" if "nccl" in text.lower() else ""
-            start, stream = int(spans["start_ns"][kernel]), int(spans["thread"][kernel])
+            start, thread = int(spans["start_ns"][kernel]), ThreadRow(int(spans["thread"][kernel]))
             end = start + int(spans["duration_ns"][kernel])
-            call.call.transfers.append(Transfer(kernel, call.facts.name, call.backend, stream, start, end))
+            call.call.transfers.append(Transfer(kernel, call.facts.name, call.backend, thread, start, end))
 
 
 def _call(facts: Facts, start_ns: int, operator: str, world: int) -> Call:
@@ -765,7 +771,7 @@ def _call(facts: Facts, start_ns: int, operator: str, world: int) -> Call:
     return Call(facts.name, facts.group, start_ns, -1 if facts.name == "scatter" else facts.in_elements)
 
 
-def _rows_named(trace: TraceData, wanted: Any) -> list[int]:
+def _rows_named(trace: TraceData, wanted: Any) -> list[SpanRow]:
     """The rows of spans whose name is one of these, or begins with one of the marks."""
     strings = trace.strings
     numbers = [
@@ -777,15 +783,14 @@ def _rows_named(trace: TraceData, wanted: Any) -> list[int]:
         return []
     # Devices show ranges of the host again.
     chosen = np.isin(trace.column("spans", "name"), numbers) & (trace.column("spans", "stream") < 0)
-    rows: list[int] = np.flatnonzero(chosen).tolist()
-    return rows
+    return [SpanRow(row) for row in np.flatnonzero(chosen).tolist()]
 
 
-def _ancestor(parent: Any, row: int, wanted: dict[int, _Row]) -> int:
+def _ancestor(parent: Any, row: SpanRow, wanted: dict[SpanRow, _Row]) -> SpanRow:
     """The innermost enclosing span that is one of the wanted, -1 without."""
-    at = int(parent[row])
+    at = SpanRow(int(parent[row]))
     while at >= 0 and at not in wanted:
-        at = int(parent[at])
+        at = SpanRow(int(parent[at]))
     return at
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.windows import waiting_calls
@@ -127,7 +128,7 @@ def copies(trace: TraceData) -> pyarrow.Table:
     import pyarrow as pa
 
     spans, texts, streams = trace.columns("spans"), trace.strings, trace.columns("streams")
-    rows = np.flatnonzero((spans["kind"] == SpanKind.MEMCPY) | (spans["kind"] == SpanKind.MEMSET))
+    rows = np.flatnonzero(is_copy(spans["kind"]))
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
     started = starters(trace)
     call, operator = started.call[rows], started.operator[rows]
@@ -213,7 +214,7 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
     last = np.full(len(spans) + 1, -1, dtype=np.int32)
     last[parent[waits]] = waits
     last[-1] = -1
-    last[:-1][spans["kind"] > SpanKind.BACKWARD] = -1
+    last[:-1][~is_operator(spans["kind"])] = -1
     waited = last[np.where(call >= 0, parent[call], -1)]
     found |= (call >= 0) & (waited >= 0) & (start[waited] >= end[call]) & (end[waited] >= done)
     return found

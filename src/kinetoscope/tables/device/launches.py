@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.device_time import calls_runtime, counted_launches, started_by, works_on_device
+from kinetoscope.model.device_time import counted_launches, started_by
+from kinetoscope.model.hierarchy import device_work_spans
+from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.tables.intervals import united_by
-from kinetoscope.tables.stored import thread_ids
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,7 +46,7 @@ def starters(trace: TraceData) -> Starters:
         device = launches["device"][counted]
         owner = started_by(spans, launches)[counted]
         call[device] = launches["host"][counted]
-        operator[device] = np.where(calls_runtime(spans["kind"][owner]), -1, owner)
+        operator[device] = np.where(is_runtime_call(spans["kind"][owner]), -1, owner)
         return Starters(call, operator)
 
     return trace.cached("starters", make)
@@ -62,7 +63,7 @@ LAUNCHES_SCHEMA = Table(
         Column("device_kind", "category", "", "What that is, as in `spans`."),
         Column("operator", "category", "", "The operator or range that the device time counts for; null where none is known."),
         Column("operator_span", "int32", "row of spans", "Its span."),
-        Column("thread", "int64", "", "The operating system's id of the thread that called."),
+        Column("os_tid", "int64", "", "The operating system's id of the thread that called."),
         Column("device_index", "int32", "", "The index of the device."),
         Column("stream", "int64", "", "The number of the stream."),
         Column("correlation", "int64", "", "The number by which the runtime ties the two together."),
@@ -93,7 +94,7 @@ def launches(trace: TraceData) -> pyarrow.Table:
     known = known[np.argsort(spans["start_ns"][own["host"][known]], kind="stable")]
     host, device = own["host"][known], own["device"][known]
     owner = started_by(spans, own)[known]
-    operator = np.where(calls_runtime(spans["kind"][owner]), -1, owner)
+    operator = np.where(is_runtime_call(spans["kind"][owner]), -1, owner)
     start = {"host": spans["start_ns"][host], "device": spans["start_ns"][device]}
     stream, streams = spans["stream"][device], trace.columns("streams")
     correlation = spans["correlation"][device]
@@ -105,7 +106,7 @@ def launches(trace: TraceData) -> pyarrow.Table:
         "device_kind": Labels(spans["kind"][device], KIND_NAMES),
         "operator": Labels(np.where(operator >= 0, spans["name"][operator], -1), texts),
         "operator_span": operator,
-        "thread": thread_ids(trace)[spans["thread"][host]],
+        "os_tid": trace.column("threads", "os_tid")[spans["thread"][host]],
         "device_index": np.append(streams["device_index"], -1)[stream],
         "stream": np.append(streams["number"], -1)[stream],
         "correlation": np.where(correlation >= 0, correlation, spans["correlation"][host]),
@@ -123,8 +124,7 @@ def launches(trace: TraceData) -> pyarrow.Table:
 def _queued(trace: TraceData, device: NDArray[np.int32], asked_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """How long the stream of each device span worked on other things from when it was asked for until it began."""
     spans = trace.columns("spans")
-    kind, stream, start = spans["kind"], spans["stream"], spans["start_ns"]
-    work = np.flatnonzero(works_on_device(kind) & (stream >= 0))
+    stream, start, work = spans["stream"], spans["start_ns"], device_work_spans(trace).rows
     groups = len(trace.columns("streams"))
     queued = np.zeros(len(device), dtype=np.int64)
     if groups == 0:

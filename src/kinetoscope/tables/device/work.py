@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.model.device_time import works_on_device
-from kinetoscope.model.schema import DeviceType, SpanKind
+from kinetoscope.model.hierarchy import device_work_spans
+from kinetoscope.model.names import device_name
+from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.intervals import Intervals, united_by
 from kinetoscope.tables.stored import rank
 
@@ -53,7 +55,7 @@ class Owner:
     """
 
     rank: int
-    process: int
+    process: ProcessRow
 
 
 @dataclass(frozen=True, order=True)
@@ -70,7 +72,7 @@ class Device:
     rank: int
     type: int
     index: int
-    process: int = -1
+    process: ProcessRow
 
     @property
     def owner(self) -> Owner:
@@ -80,8 +82,7 @@ class Device:
     @property
     def name(self) -> str:
         """As torch writes it, `cuda:0` for example."""
-        known = DeviceType(self.type).name.lower() if self.type in set(DeviceType) else f"device{self.type}"
-        return f"{known}:{self.index}"
+        return device_name(self.type, self.index)
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,7 @@ def device_work(trace: TraceData) -> DeviceWork:
 
     def make() -> DeviceWork:
         spans = trace.columns("spans")
-        kind, stream = spans["kind"], spans["stream"]
-        rows = np.flatnonzero(works_on_device(kind) & (stream >= 0))
+        kind, rows = spans["kind"], device_work_spans(trace).rows
         sort = np.full(len(rows), Sort.COMPUTE, dtype=np.uint8)
         communicates, copies = _kernel_names(trace)
         name = spans["name"][rows]
@@ -213,7 +213,7 @@ def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int3
     known: dict[int, Device] = {}
     for number in np.flatnonzero(used).tolist():
         stream, place = divmod(number, kinds)
-        owner = owners[place - 1] if place else Owner(-1, -1)
+        owner = owners[place - 1] if place else Owner(-1, ProcessRow(-1))
         known[number] = Device(owner.rank, types[stream], indices[stream], owner.process)
     devices = sorted(set(known.values()))
     place_of = np.zeros(len(used), dtype=np.int32)

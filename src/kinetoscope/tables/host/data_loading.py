@@ -132,7 +132,7 @@ DATA_LOADING_SCHEMA = Table(
                " `pinning`: a thread that copies them to pinned memory.", 0),
         Column("process", "int64", "", "The process id; null where it is not known."),
         Column("rank", "int32", "", "The rank of the process; null where it is not known."),
-        Column("thread", "category", "", "The name of the thread.", 0),
+        Column("thread_name", "category", "", "The name of the thread.", 0),
         Column("loader", "int64", "", "For a worker the number of the loader, counted by the loops over loaders with workers."),
         Column("worker", "int64", "", "For a worker its number at that loader."),
         Column("batches", "int64", "", "Batches that it made or, of a loop with workers, asked for.", 0),
@@ -184,12 +184,12 @@ def data_loading(trace: TraceData) -> pyarrow.Table:
         if known is None and not any(calls.values()):
             continue
         row = _row(trace, thread, {name: kind.of(thread) for name, kind in kinds.items()}, known)
-        row |= {"process": process[thread], "rank": rank[thread], "thread": thread}
+        row |= {"process": process[thread], "rank": rank[thread], "thread_name": thread}
         rows.append(row)
-    rows.sort(key=lambda row: [row[name] for name in ("role", "loader", "worker", "thread")])
+    rows.sort(key=lambda row: [row[name] for name in ("role", "loader", "worker", "thread_name")])
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in DATA_LOADING_SCHEMA.column_names}
     columns["role"] = Labels(np.array(columns["role"], dtype=np.int32), ROLES)
-    columns["thread"] = [trace.columns("threads")["name"][row] for row in columns["thread"]]
+    columns["thread_name"] = [trace.columns("threads")["name"][row] for row in columns["thread_name"]]
     for column in DATA_LOADING_SCHEMA.columns:
         if column.type != "category":
             columns[column.name] = np.array(columns[column.name], dtype=column.type)

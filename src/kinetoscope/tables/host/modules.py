@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.assemble import spread_down, sums_below
-from kinetoscope.model.hierarchy import calls_of, host_spans, host_total_ns
+from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import module_classes
+from kinetoscope.model.nesting import sums_below
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
-from kinetoscope.model.schema import Column, Phase, SpanKind, Table
+from kinetoscope.model.schema import Column, Phase, Table
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.stored import memory_recorded
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.model.hierarchy import Hierarchy
     from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.breakdown import HostShares
 
@@ -93,25 +94,18 @@ MODULES_SCHEMA = Table(
 )  # fmt: skip
 
 
-def _call_times(trace: TraceData, called: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int64]]:
     """Add up the spans of module calls: with what is in them, and without the module calls in them."""
     spans = trace.columns("spans")
-    duration, module = spans["duration_ns"], np.append(spans["module"], -1)
-    own = np.where(called, np.arange(len(spans), dtype=np.int32), np.int32(-1))
-    # For each span the module call it is or is in.
-    inside = np.append(spread_down(spans["parent"], spans["depth"], own, -1), np.int32(-1))
-    rows = np.flatnonzero(called)
-    around = inside[spans["parent"][rows]]
-    self_ns = np.where(called, duration, 0)
-    np.subtract.at(self_ns, around[around >= 0], duration[rows[around >= 0]])
-    outermost = called.copy()
-    above = around
+    module, around = np.append(spans["module"], -1), np.append(called.parent, np.int32(-1))
+    rows, outermost = called.rows, called.mask.copy()
+    above = around[rows]
     while (above >= 0).any():
         outermost[rows[(above >= 0) & (module[above] == module[rows])]] = False
-        above = np.where(above >= 0, inside[spans["parent"][above]], np.int32(-1))
+        above = around[above]
     return {
-        "call_ns": by_module(trace, duration, outermost),
-        "call_self_ns": by_module(trace, self_ns, called),
+        "call_ns": by_module(trace, spans["duration_ns"], outermost),
+        "call_self_ns": by_module(trace, called.self_ns, called.mask),
     }
 
 
@@ -128,21 +122,19 @@ def modules(trace: TraceData) -> pyarrow.Table:
         The table; the meaning of its columns is in `MODULES_SCHEMA`.
     """
     spans, own = trace.columns("spans"), trace.columns("modules")
-    kind, self_ns = spans["kind"], spans["self_ns"]
-    calls = calls_of(trace)
-    everywhere = np.ones(len(spans), dtype=bool) if calls is None else ~calls
+    self_ns = spans["self_ns"]
+    everywhere = ~recorded_calls(trace).mask
     in_backward = spans["phase"] == Phase.BACKWARD
     ones = np.ones(len(spans), dtype=np.int64)
-    operator = (kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD)
-    on_host = host_spans(trace)
+    on_host = host_work(trace).mask
     again = spans["recompute"] != 0
     forward = by_module(trace, self_ns, on_host & ~in_backward & ~again)
     backward = by_module(trace, self_ns, on_host & in_backward & ~again)
     recompute = by_module(trace, self_ns, on_host & again)
-    operators = by_module(trace, ones, operator)
+    operators = by_module(trace, ones, operator_spans(trace).mask)
     forward_total, backward_total = with_submodules(trace, forward), with_submodules(trace, backward)
     recompute_total = with_submodules(trace, recompute)
-    called = kind == SpanKind.MODULE
+    called = module_calls(trace)
     total = forward_total + backward_total + recompute_total
     on_device = by_module(trace, spans["device_self_ns"], everywhere)
     columns: dict[str, Any] = {
@@ -151,14 +143,14 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "class": Labels(np.arange(len(own)), module_classes(trace)),
         "depth": own["depth"],
         "parent": own["holder"],
-        "calls": by_module(trace, ones, called) if called.any() else None,
+        "calls": by_module(trace, ones, called.mask) if len(called) else None,
         "call_ns": None,
         "call_self_ns": None,
         "operators": operators,
         "total_operators": with_submodules(trace, operators),
         "self_ns": forward + backward + recompute,
         "total_ns": total,
-        "total_percent": percent(total, host_total_ns(trace)),
+        "total_percent": percent(total, host_work(trace).total_self_ns),
         "forward_self_ns": forward,
         "forward_ns": forward_total,
         "backward_self_ns": backward,
@@ -172,7 +164,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "device_ns": with_submodules(trace, on_device),
     }
     columns |= of_processes(trace, own["process_row"])
-    if called.any():
+    if len(called):
         columns |= _call_times(trace, called)
     if memory_recorded(trace):
         size = by_module(trace, spans["self_bytes"], everywhere)
@@ -191,7 +183,7 @@ def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     """
     spans, own = trace.columns("spans"), trace.columns("modules")
     backward = spans["phase"] == Phase.BACKWARD
-    operator = shares.counts & ((spans["kind"] == SpanKind.OPERATOR) | (spans["kind"] == SpanKind.BACKWARD))
+    operator = shares.counts & operator_spans(trace).mask
     sums = {
         name: with_submodules(trace, by_module(trace, values, chosen))
         for name, values, chosen in (

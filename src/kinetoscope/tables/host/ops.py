@@ -8,7 +8,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import elsewhere
+from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
@@ -58,8 +58,8 @@ def ops(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; the meaning of its columns is in `OPS_SCHEMA`.
     """
-    keys, others = operator_keys(trace), elsewhere(trace)
-    group_of, first = _core.group([keys], None if others is None else ~others)
+    keys, work = operator_keys(trace), host_work(trace)
+    group_of, first = _core.group([keys], None if work.is_everything else work.mask)
     columns = added_up(trace, keys, group_of, first)
     return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-columns["self_ns"], kind="stable"))
 

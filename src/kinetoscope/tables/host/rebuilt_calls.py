@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.hierarchy import calls_of
+from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.kinds import is_range
+from kinetoscope.model.rows import ModuleRow, StackRow
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.strings import StringTable
 from kinetoscope.tables.host.stacks import working_stacks
 
 if TYPE_CHECKING:
@@ -111,7 +114,7 @@ def shown_stacks(trace: TraceData) -> ShownStacks:
     frames, spans = shown_frames(trace), trace.columns("spans")
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
-    if calls_of(trace) is not None:
+    if len(recorded_calls(trace)):
         # The calls around a span show its stack already; not so the stack of a forward operator in backward.
         repeated |= spans["forward_stack"] < 0
     return ShownStacks(
@@ -176,7 +179,7 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
         return None
     stack, module, parent = spans["own_stack"], spans["own_module"], spans["parent"]
     # A range goes on when the call that began it has returned: it ran in what called that.
-    ranges = np.flatnonzero((kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.STEP))
+    ranges = np.flatnonzero(is_range(kind))
     if len(ranges):
         stack = stack.copy()
         stack[ranges] = np.append(working_stacks(trace), -1)[stack[ranges]]
@@ -191,7 +194,7 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     paths = _Paths(trace, shown, functions, modules)
     begins, steps = [0], list[_Step]()
     for place, of_module in zip(*np.divmod(distinct, len(trace.columns("modules")) + 1), strict=True):
-        steps += paths.of(int(place), int(of_module) - 1)
+        steps += paths.of(StackRow(int(place)), ModuleRow(int(of_module) - 1))
         begins.append(len(steps))
     keys: dict[tuple[int, int, int], int] = {}
     made = _core.rebuild_calls(
@@ -272,14 +275,7 @@ def call_names(
     kind, module = spans["kind"], spans["module"]
     name = spans["name"].copy()
     stacks, frames, modules = (trace.columns(table) for table in ("stacks", "frames", "modules"))
-    rows = {text: row for row, text in reversed(list(enumerate(strings)))}
-
-    def row_of(text: str) -> int:
-        if (row := rows.get(text)) is None:
-            row = rows[text] = len(strings)
-            strings.append(text)
-        return row
-
+    table = StringTable(strings)
     if (calls := np.flatnonzero(kind == SpanKind.PYTHON)).size:
         frame = np.append(stacks["frame"], -1)[own_stack[calls]]
         function = np.append(frames["function"], -1)[frame]
@@ -291,7 +287,7 @@ def call_names(
         named = np.full(len(frames) + 1, -1, np.int32)
         for one in np.unique(frame[own]).tolist():
             called = shown.strings[functions[one]].rpartition(".")[2]
-            named[one] = row_of(f"{shown.strings[files[one]]}({begins[one]}): {called}")
+            named[one] = table.row(f"{shown.strings[files[one]]}({begins[one]}): {called}")
         name[calls[own]] = named[frame[own]]
     if (calls := np.flatnonzero(kind == SpanKind.MODULE)).size:
         own = np.append(modules["class"], -1)[module[calls]] == name[calls]
@@ -302,7 +298,7 @@ def call_names(
         for row in module[calls[own][np.argsort(spans["start_ns"][calls[own]], kind="stable")]].tolist():
             if place[row] < 0:
                 number = seen[of_class[row]] = seen.get(of_class[row], -1) + 1
-                place[row] = row_of(f"nn.Module: {strings[of_class[row]]}_{number}")
+                place[row] = table.row(f"nn.Module: {strings[of_class[row]]}_{number}")
         name[calls[own]] = place[module[calls[own]]]
     return name
 
@@ -312,16 +308,16 @@ class _Step(NamedTuple):
 
     key: tuple[int, int, int]
     frames: int
-    stack: int
-    module: int
+    stack: StackRow
+    module: ModuleRow
 
 
-def _callers(trace: TraceData) -> list[int]:
+def _callers(trace: TraceData) -> list[ModuleRow]:
     """The module in whose call each module is called; where that was not seen, the one that holds it."""
     modules = trace.columns("modules")
     holder = modules["parent"].tolist()
     lists = [trace.strings[name] in _LISTS for name in modules["class"].tolist()]
-    found = []
+    found: list[ModuleRow] = []
     for row, caller in enumerate(modules["caller"].tolist()):
         seen = {row}
         if caller < 0:
@@ -329,7 +325,7 @@ def _callers(trace: TraceData) -> list[int]:
             while caller >= 0 and lists[caller] and caller not in seen:
                 seen.add(caller)
                 caller = holder[caller]
-        found.append(caller if caller not in seen else -1)
+        found.append(ModuleRow(caller if caller not in seen else -1))
     return found
 
 
@@ -345,7 +341,7 @@ class _Paths:
         self._caller = _callers(trace)
         self._functions = functions
 
-    def of(self, row: int, module: int) -> list[_Step]:
+    def of(self, row: StackRow, module: ModuleRow) -> list[_Step]:
         """The calls of a stack whose innermost module is known, outermost first."""
         rows = []
         while row >= 0:
@@ -357,13 +353,15 @@ class _Paths:
                 modules[row] = module
                 module = self._caller[module]
         path = []
-        around = -1
+        around = StackRow(-1)
         for frames, row in enumerate(reversed(rows)):
             frame = self._frame[row]
             if row in modules:
                 path.append(_Step((around, -1, modules[row]), frames, around, modules[row]))
             elif self._shown[row] == row:
                 if self._functions:
-                    path.append(_Step((around, self._function[frame], self._file[frame]), frames, row, -1))
+                    path.append(
+                        _Step((around, self._function[frame], self._file[frame]), frames, row, ModuleRow(-1))
+                    )
                 around = row
         return path

@@ -9,10 +9,10 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.assemble import sums_below
-from kinetoscope.model.hierarchy import host_spans, host_total_ns
+from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
-from kinetoscope.model.schema import Column, Phase, SpanKind, Table
+from kinetoscope.model.nesting import sums_below
+from kinetoscope.model.schema import Column, Phase, Table
 from kinetoscope.tables.host.ops import percent
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def stack_sums(trace: TraceData) -> StackSums:
     def make() -> StackSums:
         spans, stacks = trace.columns("spans"), trace.columns("stacks")
         stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
-        known = np.flatnonzero((stack >= 0) & host_spans(trace) & (spans["kind"] != SpanKind.STEP))
+        known = np.flatnonzero((stack >= 0) & host_work(trace, with_steps=False).mask)
         own = np.zeros(len(stacks), dtype=np.int64)
         np.add.at(own, stack[known], self_ns[known])
         backward = np.zeros(len(stacks), dtype=np.int64)
@@ -281,7 +281,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
     groups = len(first)
     own = _core.group_sums(rows, groups, self_ns)
     total = _core.group_sums(rows, groups, total_ns, inner)
-    everything = host_total_ns(trace)
+    everything = host_work(trace).total_self_ns
     columns: dict[str, Any] = {
         "file": Labels(frames["file"][first], trace.strings),
         "line": frames["line"][first],

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import host_spans
+from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
-from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
+from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
@@ -72,14 +72,12 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
         ArgumentError: `peak_flops` is no number above 0 and no mapping of such.
     """
     spans, own = trace.columns("spans"), trace.columns("steps")
-    step, kind, phase = spans["step"], spans["kind"], spans["phase"]
+    step, phase = spans["step"], spans["phase"]
     self_ns = spans["self_ns"]
-    ran = (step >= 0) & (kind != SpanKind.STEP) & host_spans(trace)
+    ran = (step >= 0) & host_work(trace, with_steps=False).mask
     work = ran & ~in_waits(trace)
     columns: dict[str, Any] = {name: own[name] for name in ("number", "start_ns", "duration_ns", "span")}
-    columns["operators"] = np.bincount(
-        step[ran & ((kind == SpanKind.OPERATOR) | (kind == SpanKind.BACKWARD))], minlength=len(own)
-    )
+    columns["operators"] = np.bincount(step[ran & operator_spans(trace).mask], minlength=len(own))
     for part in Phase:
         rows = np.flatnonzero(work & (phase == part))
         sums = np.zeros(len(own), dtype=np.int64)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.assemble import ENGINE_WRAPPER, spread_down
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.assemble import ENGINE_WRAPPER
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.schema import SCOPE_BACKWARD, Phase, SpanKind, StorageRole
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 
@@ -184,7 +185,7 @@ class _Inquiry:
         is_gradient, gradient_of = self._gradients(outer)
         differentiated = self._differentiated()
         again = _through(span, self.again, False).astype(bool)
-        forward = (spans["phase"] == Phase.FORWARD) & ~call_mask(spans["kind"])
+        forward = (spans["phase"] == Phase.FORWARD) & ~is_call(spans["kind"])
         of_model = forward & (
             (spans["module"] >= 0) | _through(self.outer, differentiated, False).astype(bool)
         )

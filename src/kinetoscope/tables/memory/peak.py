@@ -10,6 +10,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts, stack_texts
+from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.stacks import user_stacks
@@ -84,9 +85,9 @@ class Peak:
 
     bytes: int
     time_ns: int
-    allocation: int
-    span: int
-    step: int
+    allocation: AllocationRow
+    span: SpanRow
+    step: StepRow
     device: str
     rank: int
 
@@ -169,12 +170,12 @@ def _top(trace: TraceData, device: int) -> Peak | None:
         return None
     row = int(rows[np.argmax(changes.total_bytes[rows])])
     block = int(changes.block[row])
-    span = int(blocks.span[block])
-    step = int(trace.column("spans", "step")[span]) if span >= 0 else -1
+    span = SpanRow(int(blocks.span[block]))
+    step = StepRow(int(trace.column("spans", "step")[span]) if span >= 0 else -1)
     return Peak(
         int(changes.total_bytes[row]),
         int(changes.time_ns[row]),
-        int(blocks.allocation[block]),
+        AllocationRow(int(blocks.allocation[block])),
         span,
         step,
         device_names(trace)[device],

@@ -9,8 +9,9 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.schema import Column, DeviceType, Table
+from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.stored import memory_recorded
@@ -84,11 +85,7 @@ def changes_of(trace: TraceData, device: int) -> Changes:
 
 def device_names(trace: TraceData) -> tuple[str, ...]:
     """Return the devices whose memory was recorded, as torch writes them."""
-    names = {int(kind): kind.name.lower() for kind in DeviceType}
-    return tuple(
-        names.get(kind, f"device{kind}") + ("" if index < 0 else f":{index}")
-        for kind, index in blocks_of(trace).devices
-    )
+    return tuple(device_name(kind, index) for kind, index in blocks_of(trace).devices)
 
 
 def allocator_peak(

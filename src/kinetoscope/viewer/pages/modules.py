@@ -9,10 +9,10 @@ import pyarrow as pa
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import calls_of, host_spans
-from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
+from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
-from kinetoscope.tables.costs.columns import costs_of, coverage, is_operator
+from kinetoscope.tables.costs.columns import costs_of, coverage
 from kinetoscope.tables.host.modules import by_module, with_submodules
 from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.torch_events.function_event import STEP_KEY
@@ -66,7 +66,7 @@ def modules(trace: Trace, query: Query) -> Limited:
         unknown, self_ns = costs_of(trace).unknown, trace.column("spans", "self_ns")
         sums = [
             by_module(trace, flops, flops > 0),
-            by_module(trace, self_ns, is_operator(trace) | unknown),
+            by_module(trace, self_ns, operator_spans(trace).mask | unknown),
             by_module(trace, self_ns, unknown),
             by_module(trace, np.ones(len(flops), np.int64), flops < 0),
         ]
@@ -86,10 +86,8 @@ def modules(trace: Trace, query: Query) -> Limited:
 def module_operators(trace: Trace, query: Query) -> Limited:
     """Answer `module_operators`: what ran in each module, by name and kind."""
     spans = trace.columns("spans")
-    calls, on_host = calls_of(trace), host_spans(trace)
-    counted = on_host | (spans["device_self_ns"] > 0)
-    if calls is not None:
-        counted &= ~calls
+    on_host = host_work(trace).mask
+    counted = (on_host | (spans["device_self_ns"] > 0)) & ~recorded_calls(trace).mask
     rows = np.flatnonzero(counted & (spans["module"] >= 0))
     kind = spans["kind"][rows].astype(np.int32)
     group, first = _core.group([spans["module"][rows], event_names(trace)[rows], kind])
@@ -116,8 +114,8 @@ def module_operators(trace: Trace, query: Query) -> Limited:
 def _first_spans(trace: Trace) -> NDArray[np.int32]:
     """For each module its first recorded call or, where there is none, the first span in it or what it holds; else -1."""
     spans, own = trace.columns("spans"), trace.columns("modules")
-    calls = _first_of(trace, spans["kind"] == SpanKind.MODULE)
-    first = _first_of(trace, host_spans(trace))
+    calls = _first_of(trace, module_calls(trace).mask)
+    first = _first_of(trace, host_work(trace).mask)
     first = np.where(calls >= 0, calls, first).astype(np.int32)
     holder, depth = own["holder"], own["depth"]
     start = np.append(spans["start_ns"], _LATE)

@@ -9,9 +9,10 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.device_time import works_on_device
-from kinetoscope.model.hierarchy import calls_of, elsewhere
+from kinetoscope.model.hierarchy import host_work, recorded_calls
+from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.names import frame_texts, stack_frames
+from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.device.launches import starters
@@ -84,11 +85,7 @@ def in_place(trace: Trace, query: Query) -> NDArray[np.bool_]:
 
 def _added_up(trace: Trace, way: str, sort: str) -> tuple[Any, int]:
     """The rows with the most self time, and how many there are."""
-    others, calls = elsewhere(trace), calls_of(trace)
-    if sort == "calls":
-        where = np.zeros(len(trace.columns("spans")), dtype=bool) if calls is None else calls
-    else:
-        where = np.ones(len(trace.columns("spans")), dtype=bool) if others is None else ~others
+    where = (recorded_calls(trace) if sort == "calls" else host_work(trace)).mask
     keys, place = operator_keys(trace), None
     by = [keys]
     if way != "name":
@@ -119,12 +116,12 @@ def _labels(trace: Trace, way: str) -> Labels:
     texts = [""] * len(stacks)
     is_user, frames = user_frames(trace), frame_texts(trace)
     for row in used.tolist():
-        texts[row] = _stack_text(trace, row, 1 if way == "line" else _MOST_FRAMES, is_user, frames)
+        texts[row] = _stack_text(trace, StackRow(row), 1 if way == "line" else _MOST_FRAMES, is_user, frames)
     return _each_once(place, texts)
 
 
 def _stack_text(
-    trace: Trace, stack: int, most: int, is_user: NDArray[np.bool_], frames: Sequence[str]
+    trace: Trace, stack: StackRow, most: int, is_user: NDArray[np.bool_], frames: Sequence[str]
 ) -> str:
     """The frames of the user's code of a stack that ends in one, the innermost first."""
     rows = stack_frames(trace, stack, None if most > 1 else 1)
@@ -330,7 +327,7 @@ def chosen(trace: Trace, query: Query) -> dict[str, Any]:
     mark[rows] = True
     inner = _core.descends_from_same(spans["parent"], mark[:-1].astype(np.int32)).astype(bool)
     outer = np.where(inner[rows], 0, spans["duration_ns"][rows])
-    on_device = bool(len(rows)) and bool(works_on_device(spans["kind"][rows[:1]])[0])
+    on_device = bool(len(rows)) and bool(is_device_work(spans["kind"][rows[:1]])[0])
     parts = {
         "step": _part(np.append(spans["step"], -1)[rows], outer, _steps(trace)),
         "module": _by_place(trace, "module", rows, outer),
@@ -422,9 +419,9 @@ def _by_name(trace: Trace, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> li
 def _inside(trace: Trace, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
     """What runs right in the spans, by name: what their self time leaves out."""
     spans = trace.columns("spans")
-    parent, calls = spans["parent"], calls_of(trace)
+    parent, calls = spans["parent"], recorded_calls(trace).mask
     found = mark[parent]
-    if calls is not None:
+    if calls.any():
         # Work is not made shorter by the calls in it, but a call by the work that runs right in it.
         is_call = np.append(calls, np.False_)
         caller = np.append(spans["caller"], np.int32(-1))

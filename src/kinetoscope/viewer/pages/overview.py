@@ -15,7 +15,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.device_time import works_on_device
+from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.model.strings import to_utf8
@@ -404,7 +404,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "spans": len(kind),
         "operators": int(of_kind[SpanKind.OPERATOR] + of_kind[SpanKind.BACKWARD]),
         "kernels": int(of_kind[SpanKind.KERNEL]),
-        "device_work": int(works_on_device(kind).sum()),
+        "device_work": int(is_device_work(kind).sum()),
         **rows,
         "memory": memory_recorded(trace),
         "steps": steps(trace),

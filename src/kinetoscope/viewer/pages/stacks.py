@@ -11,10 +11,10 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.assemble import spread_down, sums_below
-from kinetoscope.model.hierarchy import host_spans
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.nesting import spread_down, sums_below
 from kinetoscope.model.processes import processes, thread_processes
-from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
 from kinetoscope.tables.host.stacks import span_stacks, user_frames
 from kinetoscope.torch_events.event_tree import event_names
@@ -464,7 +464,7 @@ def _times(trace: Trace, by: str) -> tuple[NDArray[np.int64], NDArray[np.int32],
     """For each span its row, its stack, and its own time on the host or that on devices of what it launched itself."""
     spans = trace.columns("spans")
     # A step is marked from one place, and its time is spent in others.
-    work = host_spans(trace) & (spans["kind"] != SpanKind.STEP)
+    work = host_work(trace, with_steps=False).mask
     value = np.where(work, spans["self_ns"], 0) if by == "cpu" else spans["device_self_ns"]
     return np.arange(len(spans)), span_stacks(trace), value
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.display import units
+from kinetoscope.model import units
 from kinetoscope.storage.unpacking import available_bytes
 from kinetoscope.trace.tables import definition
 from kinetoscope.trace.trace import tables_named

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kinetoscope.display import units
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     import duckdb

@@ -8,7 +8,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import calls_of
+from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.viewer.server.requests import choice, span_of_time
 from kinetoscope.viewer.timeline.rows import MODULES, PYTHON, STEPS, STREAM, THREAD, span_tracks
@@ -149,11 +149,11 @@ def outer_spans(trace: Trace, spans: NDArray[np.int32]) -> list[NDArray[np.int32
     """For some spans those whose own time theirs is not, -1 for none: as `self_ns` of the whole trace has it."""
     columns = trace.columns("spans")
     parent: NDArray[np.int32] = columns["parent"][spans]
-    marked = calls_of(trace)
-    if marked is None:
+    calls = recorded_calls(trace)
+    if len(calls) == 0:
         return [parent]
     # Work is not made shorter by the calls in it, but a call by the work that runs right in it.
-    is_call = np.append(marked, np.False_)
+    is_call = np.append(calls.mask, np.False_)
     of_parent = np.where(~is_call[spans] | is_call[parent], parent, np.int32(-1))
     caller = np.append(columns["caller"], np.int32(-1))
     of_caller = np.where(~is_call[spans] & (caller[parent] != caller[spans]), caller[spans], np.int32(-1))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
-from kinetoscope.model.nesting import call_mask
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.nesting import nest
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host.rebuilt_calls import shown_frames
@@ -184,8 +184,8 @@ def _lay_out(trace: Trace) -> SpanTracks:
     order = _in_order(group, start, duration)
     if order is not None:
         group, start, duration = group[order], start[order], duration[order]
-    nested = _core.nest(group, start, duration)
-    depth, lane = nested["depth"], nested["lane"]
+    nested = nest(group, start, duration)
+    depth, lane = nested.depth, nested.lane
     del nested
     edges = np.searchsorted(group, np.arange(len(used) + 1))
     levels = np.zeros((2, len(used)), np.int64)
@@ -424,7 +424,7 @@ def _reach(
     last: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """The latest end of the spans from `first` to `last`: that of the last one, or of one of those around it."""
-    parent = _core.nest(thread, start_ns, end_ns - start_ns)["parent"]
+    parent = nest(thread, start_ns, end_ns - start_ns).parent
     at = last.copy()
     active = np.flatnonzero(parent[at] >= first)
     while len(active):
@@ -449,7 +449,7 @@ def _operators(
         if not found.any():
             break
         bare = bare[~found]
-    used = (spans["lane"] == 0) & (spans["stream"] < 0) & ~call_mask(kind)
+    used = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(kind)
     recorded = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
     with_calls = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
     with_calls[spans["thread"][kind == recorded]] = True

@@ -15,8 +15,9 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
-from kinetoscope.model.hierarchy import calls_of
-from kinetoscope.model.names import frame_texts, module_classes, stack_frames
+from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.names import device_name, frame_texts, module_classes, stack_frames
+from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
     FLAG_BEGUN_BEFORE,
@@ -28,8 +29,7 @@ from kinetoscope.model.schema import (
 )
 from kinetoscope.tables.device.copies import Direction, direction_of
 from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.device.work import Device, thread_ranks
-from kinetoscope.tables.stored import processes, ranks, thread_ids
+from kinetoscope.tables.stored import processes, ranks
 from kinetoscope.viewer.server.requests import Limited, span_of_time, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import chosen
@@ -122,7 +122,7 @@ def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64]
         )
 
     one("in", spans["parent"][rows])
-    if calls_of(trace) is not None:
+    if len(recorded_calls(trace)):
         one("called in", spans["caller"][rows])
     if len(trace.columns("launches")):
         by = starters(trace)
@@ -307,11 +307,11 @@ def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
     if stream >= 0:
         streams = trace.columns("streams")
         kind, index = int(streams["device_type"][stream]), int(streams["device_index"][stream])
-        found.append(("Device", Device(int(thread_ranks(trace)[thread]), kind, index).name, ""))
+        found.append(("Device", device_name(kind, index), ""))
         found.append(("Stream", int(streams["number"][stream]), ""))
     else:
         name = trace.columns("threads")["name"][thread]
-        number = int(thread_ids(trace)[thread])
+        number = int(trace.column("threads", "os_tid")[thread])
         found.append(("Thread", f"{name} ({number})" if name else str(number), ""))
     process, rank = int(processes(trace)[thread]), int(ranks(trace)[thread])
     found.append(("Process", str(process) if process >= 0 else None, ""))
@@ -450,7 +450,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
         "duration_ns": int(spans["duration_ns"][row]),
         "self_ns": int(spans["self_ns"][row]),
         "facts": facts,
-        "stack": [frames[frame] for frame in stack_frames(trace, int(spans["stack"][row]))],
+        "stack": [frames[frame] for frame in stack_frames(trace, StackRow(int(spans["stack"][row])))],
         "arguments": parsed_arguments(texts[int(column[row])]) if column[row] >= 0 else {},
         "links": [
             {

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.processes import process_runs, processes, thread_processes
+from kinetoscope.model.names import device_name
+from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
-from kinetoscope.tables.device.work import Device, thread_ranks
 from kinetoscope.viewer.server.requests import window_of
 from kinetoscope.viewer.timeline.rows import (
     COUNTER,
@@ -176,7 +176,7 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
         kind, index, number = (
             int(streams[name][track.number]) for name in ("device_type", "device_index", "number")
         )
-        device = Device(int(thread_ranks(trace)[track.thread]), kind, index).name
+        device = device_name(kind, index)
         label = f"stream {number}" if number >= 0 else "stream"
         name = streams["name"][track.number]
         return label, " · ".join(filter(None, (device, "" if name == label else name))), device
@@ -327,13 +327,11 @@ def _memory(trace: Trace) -> list[Counter]:
     kind, index = allocations["device_type"].astype(np.int64), allocations["device_index"].astype(np.int64)
     process = np.maximum(thread_processes(trace)[allocations["thread"]], 0).astype(np.int64)
     key = (process * 256 + kind) * 256 + np.where(kind > 0, index + 128, 0)
-    ranks = [run.rank for run in process_runs(trace)]
     found = []
     for one in np.unique(key).tolist():
         rows = np.flatnonzero(key == one)
         of, type_, number = (int(column[rows[0]]) for column in (process, kind, index))
-        rank = ranks[of] if of < len(ranks) else None
-        device = None if type_ == 0 else Device(-1 if rank is None else rank, type_, number).name
+        device = None if type_ == 0 else device_name(type_, number)
         for place, (column, label, detail) in enumerate(_MEMORY):
             values = allocations[column][rows]
             known = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)

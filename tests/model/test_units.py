@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError
-from kinetoscope.display import units
+from kinetoscope.model import units
 from tests.support.unit_vectors import PATH, vectors
 
 

@@ -1,0 +1,172 @@
+"""Populations of spans: who is in them, and that their members nest as looking at each span one by one says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kinetoscope
+from kinetoscope.model.hierarchy import (
+    Hierarchy,
+    NestedAgain,
+    asynchronous_spans,
+    device_spans,
+    device_work_spans,
+    host_work,
+    module_calls,
+    operator_spans,
+    recorded_calls,
+)
+from kinetoscope.model.kinds import is_call, is_copy, is_device_work, is_operator, is_range, is_runtime_call
+from kinetoscope.model.nesting import nest
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.trace import Trace
+from tests.model.test_nesting import random_trace
+from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.trace_builder import TraceBuilder
+
+GROUPS = {
+    is_operator: {SpanKind.OPERATOR, SpanKind.BACKWARD},
+    is_range: {SpanKind.USER_ANNOTATION, SpanKind.STEP},
+    is_call: {SpanKind.PYTHON, SpanKind.MODULE},
+    is_device_work: {SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET},
+    is_copy: {SpanKind.MEMCPY, SpanKind.MEMSET},
+    is_runtime_call: {SpanKind.RUNTIME, SpanKind.DRIVER},
+}
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
+def test_groups_of_kinds(group):
+    kinds = np.array([*SpanKind], dtype=np.uint8)
+    assert {SpanKind(kind) for kind in kinds[group(kinds)]} == GROUPS[group]
+
+
+def climbed(trace: Trace, members: np.ndarray) -> list[int]:
+    """The innermost member around each span, one span at a time."""
+    parents = trace.column("spans", "parent").tolist()
+    found = []
+    for row in range(len(parents)):
+        at = parents[row]
+        while at >= 0 and not members[at]:
+            at = parents[at]
+        found.append(at)
+    return found
+
+
+def assert_nests(trace: Trace, population: Hierarchy, parent: list[int]) -> None:
+    """Parents are those given; depths count them; what is inside is taken off the self time once."""
+    rows, duration = population.rows.tolist(), trace.column("spans", "duration_ns")
+    assert population.parent[rows].tolist() == [parent[row] for row in rows]
+    own = {row: int(duration[row]) for row in rows}
+    for row in rows:
+        around, depth = parent[row], 0
+        if around >= 0:
+            own[around] -= int(duration[row])
+        while around >= 0:
+            around, depth = parent[around], depth + 1
+        assert population.depth[row] == depth
+    assert population.self_ns[rows].tolist() == [own[row] for row in rows]
+    assert population.total_self_ns == sum(own.values())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_module_calls_nest_among_themselves(seed):
+    trace = random_trace(seed, calls=True)
+    calls = module_calls(trace)
+    assert len(calls) > 0
+    assert_nests(trace, calls, climbed(trace, calls.mask))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_calls_enclose_calls(seed):
+    trace = random_trace(seed, calls=True)
+    calls = recorded_calls(trace)
+    assert_nests(trace, calls, trace.column("spans", "caller").tolist())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_host_work_is_the_same_without_calls(seed):
+    plain, full = host_work(random_trace(seed, calls=False)), host_work(random_trace(seed, calls=True))
+    assert plain.is_everything
+    assert not full.is_everything
+    assert len(full) == len(plain)
+    place = np.append(np.cumsum(full.mask) - 1, -1)
+    np.testing.assert_array_equal(place[full.parent[full.rows]], plain.parent)
+    for name in ("depth", "lane", "self_ns"):
+        np.testing.assert_array_equal(getattr(full, name)[full.rows], getattr(plain, name))
+    assert full.total_self_ns == plain.total_self_ns
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_some_spans_nest_as_if_the_others_were_not_there(seed):
+    trace = random_trace(seed, calls=True)
+    spans = trace.columns("spans")
+    rows = np.sort(np.random.default_rng(seed).permutation(len(spans))[: len(spans) // 2])
+    nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
+    again = NestedAgain(spans, rows, nesting)
+    assert again.rows.tolist() == rows.tolist()
+    place = np.full(len(spans) + 1, -1)
+    place[rows] = np.arange(len(rows))
+    assert place[again.parent[rows]].tolist() == nesting.parent.tolist()
+    for name in ("depth", "lane", "self_ns"):
+        assert getattr(again, name)[rows].tolist() == getattr(nesting, name).tolist()
+    others = ~again.mask
+    assert set(again.parent[others].tolist()) <= {-1}
+    assert not again.self_ns[others].any()
+    assert again.total_self_ns == int(nesting.self_ns.sum())
+
+
+@needs_shared_traces
+def test_populations_of_a_training_on_a_device():
+    trace = kinetoscope.open(shared_trace("a100_alexnet_small"))
+    spans = trace.columns("spans")
+    kinds = [SpanKind(kind) for kind in spans["kind"].tolist()]
+    on_device = [stream >= 0 for stream in spans["stream"].tolist()]
+    assert any(on_device)
+    assert device_spans(trace).mask.tolist() == on_device
+    assert device_work_spans(trace).mask.tolist() == [
+        on and kind in GROUPS[is_device_work] for on, kind in zip(on_device, kinds, strict=True)
+    ]
+    assert operator_spans(trace).mask.tolist() == [kind in GROUPS[is_operator] for kind in kinds]
+    work = [not on and kind not in GROUPS[is_call] for on, kind in zip(on_device, kinds, strict=True)]
+    assert host_work(trace).mask.tolist() == work
+    assert host_work(trace, with_steps=False).mask.tolist() == [
+        is_work and kind != SpanKind.STEP for is_work, kind in zip(work, kinds, strict=True)
+    ]
+
+
+def test_asynchronous_spans():
+    builder = TraceBuilder()
+    builder.thread()
+    builder.span("aten::add", 0, 10)
+    builder.span("send", 20, 10, is_async=True)
+    assert asynchronous_spans(builder.build()).rows.tolist() == [1]
+
+
+def test_a_population_is_found_once():
+    trace = random_trace(0, calls=True)
+    for population in (
+        host_work,
+        operator_spans,
+        recorded_calls,
+        module_calls,
+        device_spans,
+        asynchronous_spans,
+    ):
+        assert population(trace) is population(trace)
+
+
+def test_an_empty_trace_has_empty_populations():
+    builder = TraceBuilder()
+    trace = builder.build()
+    for population in (
+        host_work,
+        operator_spans,
+        recorded_calls,
+        module_calls,
+        device_spans,
+        asynchronous_spans,
+    ):
+        found = population(trace)
+        assert (len(found), found.rows.tolist(), found.total_self_ns) == (0, [], 0)
+        assert found.depth.tolist() == []
