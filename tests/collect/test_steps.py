@@ -263,7 +263,7 @@ def test_a_step_is_the_wait_for_a_batch_and_what_is_done_with_it(native):  # noq
 def test_wrong_use_is_refused_before_the_loop(tmp_path):
     with pytest.raises(ArgumentError, match="5 cannot be looped over"):
         steps(5)
-    with pytest.raises(ArgumentError, match="the suffix names no known format"):
+    with pytest.raises(ArgumentError, match="unknown suffix"):
         steps([], save=tmp_path / "run.txt")
     with pytest.raises(ArgumentError, match="save=3 is not valid"):
         steps([], save=3)

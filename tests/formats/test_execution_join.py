@@ -106,7 +106,7 @@ def test_a_trace_that_was_read_already_can_be_joined(tmp_path):
 
 
 def test_two_processes_are_not_joined(tmp_path):
-    with pytest.raises(ArgumentError, match="process 77, and the trace of process 4242"):
+    with pytest.raises(ArgumentError, match="process 77, but the trace is of process 4242"):
         recorded(("a", 1, 2, 3)).table("execution", execution_trace=noted(tmp_path, pid=77))
 
 

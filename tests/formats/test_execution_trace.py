@@ -121,17 +121,17 @@ def test_nodes_of_other_shapes_are_read_as_far_as_they_go(tmp_path, change):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "not valid JSON"),
-        ('{"schema": NaN, "nodes": []}', "not valid JSON"),
+        ("", "neither valid JSON"),
+        ('{"schema": NaN, "nodes": []}', "neither valid JSON"),
         ("[]", "no list `nodes`"),
         ('{"schema": "1.1.1", "nodes": 3}', "no list `nodes`"),
-        ('{"traceEvents": []}', "this is a Chrome trace"),
-        ('{"nodes": []}', "says schema None"),
-        ('{"schema": "1.0.3-chakra.0.0.4", "nodes": []}', "says schema '1.0.3-chakra.0.0.4'"),
-        ('{"schema": "2.1.0", "nodes": []}', "says schema '2.1.0'"),
-        ('{"schema": 1.1, "nodes": []}', "says schema 1.1"),
-        (gzip.compress(b"{}", mtime=0)[:-4], "breaks off"),
-        ("[" * 100_000, "not valid JSON"),
+        ('{"traceEvents": []}', ": a Chrome trace, not"),
+        ('{"nodes": []}', "of schema None"),
+        ('{"schema": "1.0.3-chakra.0.0.4", "nodes": []}', "of schema '1.0.3-chakra.0.0.4'"),
+        ('{"schema": "2.1.0", "nodes": []}', "of schema '2.1.0'"),
+        ('{"schema": 1.1, "nodes": []}', "of schema 1.1"),
+        (gzip.compress(b"{}", mtime=0)[:-4], "truncated"),
+        ("[" * 100_000, "neither valid JSON"),
     ],
 )
 def test_other_files_are_refused_with_the_reason(tmp_path, content, words):

@@ -127,7 +127,7 @@ def test_one_profile_for_each_thread_and_stream_and_one_for_each_weight(tmp_path
     content = written(model_trace(), tmp_path / "x.speedscope.json")
     assert [(profile["name"], profile["unit"]) for profile in content["profiles"]] == [
         ("main (thread 1000)", "nanoseconds"),
-        ("main (thread 1000), beside others", "nanoseconds"),
+        ("main (thread 1000), overlapping spans", "nanoseconds"),
         ("device 0, stream 7 (stream 7)", "nanoseconds"),
         ("Python stacks: time on the host", "nanoseconds"),
         ("Python stacks: time on devices", "nanoseconds"),

@@ -244,7 +244,7 @@ def test_a_path_may_hold_spaces(tmp_path):
         ("-o 3x", "--out 3x of %kinetoscope is not valid; use the name of a variable"),
         ("--rows 0", "--rows 0 of %kinetoscope is not valid; use a whole number above 0"),
         ("--rows many", "--rows many of %kinetoscope is not valid"),
-        ("--save run.xyz", "run.xyz: the suffix names no known format; use one of: .ktrace"),
+        ("--save run.xyz", "run.xyz: unknown suffix; use one of: .ktrace"),
         ("--save nowhere/run.json", "there is no folder nowhere"),
         ("model(x)", "'model(x)' is no option of %%kinetoscope"),
     ],

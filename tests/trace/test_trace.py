@@ -88,7 +88,7 @@ def test_unknown_names_list_the_known_ones():
     with pytest.raises(ArgumentError, match="no table 'speed'; choose one of: ops"):
         trace.table("speed")
     with pytest.raises(
-        ArgumentError, match=r"x\.doc: the suffix names no known format; use one of: \.ktrace"
+        ArgumentError, match=r"x\.doc: unknown suffix; use one of: \.ktrace"
     ):
         trace.save("x.doc")
 

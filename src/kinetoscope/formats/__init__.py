@@ -1,1 +1,1 @@
-"""Foreign formats: what is known of each stands in one file, and nothing of it anywhere else."""
+"""Formats of other tools, one module or package each."""

@@ -1,4 +1,4 @@
-"""Stacks for flame graph tools: collapsed stacks, and speedscope's format."""
+"""Write stacks for flame graph tools, as collapsed stacks and in speedscope's format."""
 
 from __future__ import annotations
 
@@ -30,31 +30,30 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# Collapsed stacks, the format that FlameGraph and its relatives read; written only.
+# Collapsed stacks, the format of FlameGraph and similar tools.
 #
-# One line for each stack: the names of its frames from the root, joined by `;`, one space, and a whole number of
-# microseconds. The number is the time of the operators that ran with exactly this stack; in backward that is the stack
-# of the forward operator.
+# Each line has one stack: the names of its frames from the root, joined by `;`, one space, and an integer number of
+# microseconds, the time of the operators that ran with exactly this stack; in backward, the stack of the forward operator.
 #
-# Safe frames: every white space, control character and `;` within a frame is written as `_`. So a line has one
-# space, and no reader can take the end of a frame for the number or for a second one, as in `model.py(3): layer 12`.
+# White space, control characters and `;` inside a frame are replaced by `_`. So a line has exactly one space, and readers
+# cannot mistake the end of a frame, as in `model.py(3): layer 12`, for the number.
 #
-# Rounding: times are kept in nanoseconds until equal stacks are added up. The whole microseconds of all lines together
-# are the rounded sum of all times; what rounding down leaves goes to the stacks that lose most by it. Stacks that
-# come to 0 are left out, as no reader shows them.
+# Equal stacks are summed in nanoseconds, then rounded so that the microseconds of all lines add up to the rounded total:
+# all are rounded down, and those with the largest remainders get one more. Stacks of 0 microseconds are left out, because
+# no reader shows them.
 
 NS_PER_US = 1000
 
 
 def write_stacks(weights: Mapping[tuple[str, ...], int], path: str | os.PathLike[str]) -> None:
-    """Write stacks with their times.
+    """Write collapsed stacks.
 
     Args:
-        weights: For each stack, as frames from the root, nanoseconds.
-        path: Where to write; the file appears under its name only when it is whole.
+        weights: Nanoseconds by stack, a tuple of frames from the root.
+        path: The file, which appears under its name only when it is complete.
 
     Raises:
-        ArgumentError: The path is none.
+        ArgumentError: `path` is not a path.
         OSError: The file cannot be written.
     """
     with open_atomically(file_path(path)) as file:
@@ -63,7 +62,7 @@ def write_stacks(weights: Mapping[tuple[str, ...], int], path: str | os.PathLike
 
 
 def collapsed_lines(weights: Mapping[tuple[str, ...], int]) -> list[str]:
-    """Return one line for each stack that comes to at least a microsecond, in the order given."""
+    """Return one line for each stack of at least one microsecond after rounding, in the order given."""
     sums: dict[str, int] = {}
     for frames, nanoseconds in weights.items():
         text = ";".join(_safe(frame) for frame in frames)
@@ -73,7 +72,7 @@ def collapsed_lines(weights: Mapping[tuple[str, ...], int]) -> list[str]:
 
 
 def _whole_microseconds(nanoseconds: list[int]) -> list[int]:
-    """Round so that the sum is the rounded sum: down, then up by one where most was lost."""
+    """Round so that the results add up to the rounded sum, as described above."""
     whole = [value // NS_PER_US for value in nanoseconds]
     left = (sum(nanoseconds) + NS_PER_US // 2) // NS_PER_US - sum(whole)
     most_lost = sorted(range(len(whole)), key=lambda place: -(nanoseconds[place] % NS_PER_US))
@@ -83,7 +82,7 @@ def _whole_microseconds(nanoseconds: list[int]) -> list[int]:
 
 
 def _safe(frame: str) -> str:
-    """A frame without what separates frames, numbers and lines."""
+    """Replace the characters in a frame that separate frames, numbers and lines."""
     if not frame:
         return "_"
     return "".join(
@@ -99,12 +98,11 @@ _EVENTS_AT_ONCE = 1 << 20
 
 
 def write_speedscope(trace: TraceData, path: Path) -> None:
-    """Write a trace for speedscope.
+    """Write a trace in speedscope's format.
 
     Args:
         trace: The trace.
-        path: Where to write; a name that ends in `.gz` is compressed. The file appears under its name only when it is
-            whole.
+        path: The file, compressed if its name ends in `.gz`; it appears under its name only when it is complete.
 
     Raises:
         OSError: The file cannot be written.
@@ -115,7 +113,7 @@ def write_speedscope(trace: TraceData, path: Path) -> None:
 
 @contextmanager
 def _destination(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """The file to write to."""
+    """Open the file for writing."""
     with open_atomically(path) as file:
         if path.name.lower().endswith(".gz"):
             with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
@@ -125,7 +123,7 @@ def _destination(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None:
-    """Write the frames, then one profile after the other."""
+    """Write the frames, then the profiles."""
     spans, strings = trace.columns("spans"), trace.strings
     used = np.zeros(len(strings), dtype=bool)
     used[spans["name"]] = True
@@ -133,7 +131,7 @@ def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None
     frame_of_name = np.zeros(len(strings), dtype=np.int64)
     frame_of_name[names] = np.arange(len(names))
     frames = [{"name": strings[row] or "(no name)"} for row in names.tolist()]
-    # Every profile's frames stand in this one list: the names of spans first, then the lines of Python.
+    # All profiles share one list of frames: the names of spans first, then Python frames.
     frames += _python_frames(trace)
     groups = _groups(trace)
     longest = max(range(len(groups)), key=lambda place: len(groups[place][1]), default=0)
@@ -150,7 +148,7 @@ def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None
         _write_evented(trace, file, title, rows, nesting, frame_of_name)
     sampled = _sampled(trace, len(names))
     if not groups and not sampled:
-        # speedscope shows no file without a profile.
+        # speedscope rejects a file without a profile.
         sampled = [_sampled_profile("nothing was recorded", "nanoseconds", [], [])]
     for place, profile in enumerate(sampled):
         file.write((b",\n" if groups or place else b"\n") + json.dumps(profile).encode())
@@ -158,7 +156,7 @@ def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None
 
 
 def _python_frames(trace: TraceData) -> list[dict[str, Any]]:
-    """The lines of Python code that stacks consist of."""
+    """Return the frames of Python stacks."""
     frames, strings = trace.columns("frames"), trace.strings
     return [
         {"name": strings[function] or "(no name)", "file": strings[file], "line": line}
@@ -168,11 +166,8 @@ def _python_frames(trace: TraceData) -> list[dict[str, Any]]:
     ]
 
 
-# Spans
-
-
 def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
-    """For each profile of spans its title, its spans, which all nest, and how they do."""
+    """Return a profile for each thread, stream and lane: title, rows of spans, and how they nest."""
     spans = trace.columns("spans")
     thread, stream, lane = (spans[name].astype(np.int64) for name in ("thread", "stream", "lane"))
     order = np.lexsort((np.arange(len(thread)), lane, stream, thread))
@@ -184,23 +179,23 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
     for first, last in pairwise(np.flatnonzero(~same).tolist()):
         rows = order[first:last]
         title = _title(trace, int(thread[rows[0]]), int(stream[rows[0]]))
-        beside = int(lane[rows[0]]) > 0
+        overlapping = int(lane[rows[0]]) > 0
         while len(rows):
             nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
             nests = nesting.lane == 0
             if not nests.all():
-                # Nobody but a damaged file has such; what nests goes first.
-                rows, left = rows[nests], rows[~nests]
+                # Only in damaged files: the spans that do not nest get profiles of their own.
+                rows, remaining = rows[nests], rows[~nests]
                 nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
             else:
-                left = rows[:0]
-            found.append((f"{title}, beside others" if beside else title, rows, nesting))
-            rows, beside = left, True
+                remaining = rows[:0]
+            found.append((f"{title}, overlapping spans" if overlapping else title, rows, nesting))
+            rows, overlapping = remaining, True
     return found
 
 
 def _title(trace: TraceData, thread: int, stream: int) -> str:
-    """What a thread or a stream is called."""
+    """Return the title of a thread or stream."""
     threads = trace.columns("threads")
     name = threads["name"][thread] if thread < len(threads) else ""
     if stream >= 0:
@@ -219,13 +214,13 @@ def _write_evented(
     nesting: Nesting,
     frame_of_name: Rows,
 ) -> None:
-    """Write the openings and closings of spans that nest."""
+    """Write an evented profile: the opening and closing of each span."""
     spans = trace.columns("spans")
     start, frame = spans["start_ns"][rows], frame_of_name[spans["name"][rows]]
     end = start + spans["duration_ns"][rows]
     depth, parent = nesting.depth, nesting.parent
-    # When a span opens, all before it have opened, and all but those around it have closed again; its own closing
-    # follows those of all that is inside it.
+    # When a span opens, all spans before it have opened, and all of those but its ancestors have closed. It closes after
+    # all its descendants.
     opening = 2 * np.arange(len(rows)) - depth
     closing = opening + 2 * sums_below(parent, depth, np.ones(len(rows), dtype=np.int64)) - 1
     opens = np.zeros(2 * len(rows), dtype=bool)
@@ -249,24 +244,21 @@ def _write_evented(
 
 
 def _events_text(opens: NDArray[np.bool_], frame: Rows, at_ns: Rows) -> memoryview:
-    """Events as they stand in the file, each behind a comma."""
+    """Return the events as JSON, each after a comma."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kinds = pc.if_else(pa.array(opens), ',{"type":"O","frame":', ',{"type":"C","frame":')
     frames, times = (pc.cast(pa.array(values), pa.string()) for values in (frame, at_ns))
     lines: pyarrow.StringArray = pc.binary_join_element_wise(kinds, frames, ',"at":', times, "}", "")
-    # The strings of a column lie one behind the other, which is the text itself.
+    # Arrow stores the strings of a column contiguously, so its buffer is the text.
     _, offsets, content = lines.buffers()
     length = int(np.frombuffer(offsets, np.int32, len(lines) + 1)[-1])
     return memoryview(content)[:length]
 
 
-# Python stacks
-
-
 def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
-    """The profiles of Python stacks, for what is above 0 anywhere."""
+    """Return the profiles of Python stacks, without those where all weights are 0."""
     if len(trace.columns("stacks")) == 0:
         return []
     sums = stack_sums(trace)
@@ -287,7 +279,7 @@ def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
 
 
 def _allocated_bytes(trace: TraceData) -> Rows:
-    """How much memory was allocated with each stack: the block's own, else that of the span that asked for it."""
+    """Return the allocated bytes by stack: the stack of the block, else of the span that allocated it."""
     blocks = trace.columns("allocations")
     of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
@@ -298,7 +290,7 @@ def _allocated_bytes(trace: TraceData) -> Rows:
 
 
 def _sampled_profile(title: str, unit: str, samples: list[list[int]], weights: list[int]) -> dict[str, Any]:
-    """One sampled profile; its axis is the sum of the weights."""
+    """Return a sampled profile; its axis is the sum of the weights."""
     return {
         "type": "sampled",
         "name": title,

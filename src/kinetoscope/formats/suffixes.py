@@ -1,4 +1,4 @@
-"""Which format a file has by the end of its name."""
+"""Determine the format of a file from its suffix."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ WHOLE_TRACE = {
     ".collapsed": "collapsed stacks",
     ".folded": "collapsed stacks",
 }
-"""The formats that hold a trace, or one view of all of it."""
+"""The formats that contain a trace, or one view of a whole trace."""
 
 ONE_TABLE = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
-"""The formats that hold one table of a trace."""
+"""The formats that contain one table of a trace."""
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """Return the suffix that says which format a file has: the longest that fits.
+    """Return the suffix of a path that determines its format, the longest one that matches.
 
     Raises:
-        ArgumentError: There is none.
+        ArgumentError: No suffix matches.
     """
     name = Path(path).name.lower()
-    known = [*WHOLE_TRACE, *ONE_TABLE]
-    fitting = [suffix for suffix in known if name.endswith(suffix)]
+    suffixes = [*WHOLE_TRACE, *ONE_TABLE]
+    fitting = [suffix for suffix in suffixes if name.endswith(suffix)]
     if not fitting:
-        raise ArgumentError(f"{path}: the suffix names no known format; use one of: {', '.join(known)}")
+        raise ArgumentError(f"{path}: unknown suffix; use one of: {', '.join(suffixes)}")
     return max(fitting, key=len)

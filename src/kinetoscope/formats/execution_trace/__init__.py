@@ -1,1 +1,1 @@
-"""Chakra execution traces: reading them, and joining them to the trace of the same run."""
+"""Read Chakra execution traces, and join them with the trace of the same run."""

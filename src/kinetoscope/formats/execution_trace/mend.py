@@ -1,15 +1,15 @@
-"""Execution traces as torch writes them, node by node, and made valid where torch's text is not.
+"""Repair the execution traces that torch writes, which are not always valid JSON, node by node.
 
-torch writes each node on lines of its own: `{`, then `"id": .., "name": "..", "ctrl_deps": ..,`, then `"inputs"`,
-`"outputs"` and `"attrs"`, then `}`. What can go wrong there, and is put right here:
+torch writes each node on separate lines: `{`, then `"id": .., "name": "..", "ctrl_deps": ..,`, then `"inputs"`,
+`"outputs"` and `"attrs"`, then `}`. These defects are repaired:
 
-- a name stands in the file as it is, with quotes, backslashes and line ends that JSON wants escaped;
-- a text with other characters than ASCII has escapes of eight digits, one for each byte of its UTF-8;
-- bytes that are no UTF-8, and numbers that JSON does not have (`inf`);
-- a process that was killed leaves the last node and the end unwritten;
-- a forked child writes its nodes into the parent's file, among them ids that the parent uses again.
+- names are not escaped: they may contain quotes, backslashes and line breaks;
+- non-ASCII text has an escape of eight digits for each byte of its UTF-8;
+- some bytes are not UTF-8, and some numbers are not JSON (`inf`);
+- when the process was killed, the last node and the end of the file are missing;
+- a forked child writes nodes to its parent's file, with ids that the parent uses again.
 
-Nothing disappears unsaid: all that was changed or given up is counted by kind.
+Every repair and every loss is counted by kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PROCESS_NODE = 1
-"""The id of the node that stands for the process, the root of all others."""
+"""The id of the process's node, the root of all others."""
 
 _HEAD = re.compile(
     r'\s*\{?\s*"id": (?P<id>\d+), "name": "(?P<name>.*?)", "ctrl_deps": (?P<parent>\d+),\s*\n', re.DOTALL
@@ -38,16 +38,16 @@ _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 class Mending:
-    """The nodes of one execution trace in torch's own layout, mended while they are read.
+    """The nodes of one execution trace in torch's layout, repaired while they are read.
 
     Attributes:
-        facts: The keys of the file beside `nodes`; those that follow the nodes are there once all are read.
-        mended: How many nodes had which defect and are whole now.
-        lost: What the file should hold and does not, by kind.
+        facts: The keys of the file other than `nodes`; those after the nodes are added when all nodes are read.
+        mended: The number of repaired nodes, by defect.
+        lost: The number of losses, by kind.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        """Read from the lines of a file, each with its end."""
+        """Read from the lines of a file, with their line ends."""
         self.facts: dict[str, Any] = {}
         self.mended: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
@@ -56,10 +56,10 @@ class Mending:
         self._named: set[int] = set()
 
     def nodes(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each node as its strict JSON text and as what it means.
+        """Yield each node as valid JSON and as the parsed object.
 
         Raises:
-            FormatError: The file does not begin as an execution trace of torch does.
+            FormatError: The file does not begin like an execution trace of torch.
         """
         self._read_beginning()
         for text in self._texts():
@@ -73,7 +73,7 @@ class Mending:
             self.lost["parents_not_written"] = len(unwritten)
 
     def _read_beginning(self) -> None:
-        """Read the keys that come before the nodes."""
+        """Read the keys before the nodes."""
         text = ""
         for line in self._lines:
             shown = line.decode("utf-8", "replace")
@@ -86,10 +86,10 @@ class Mending:
             text += shown
             if len(text) > 65536:
                 break
-        raise FormatError("the file does not begin as an execution trace of PyTorch does")
+        raise FormatError("the file does not begin like an execution trace of PyTorch")
 
     def _texts(self) -> Iterator[bytes]:
-        """The text of each node, without the comma after it."""
+        """Yield the text of each node, without the comma after it."""
         inside: list[bytes] | None = None
         for line in self._lines:
             bare = line.strip()
@@ -114,7 +114,7 @@ class Mending:
         self.lost["end"] = 1
 
     def _read_end(self) -> None:
-        """Read the keys that follow the nodes."""
+        """Read the keys after the nodes."""
         text = b"".join(self._lines).decode("utf-8", "replace").strip()
         facts = _strict("{" + text.removeprefix(","))
         if isinstance(facts, dict):
@@ -123,7 +123,7 @@ class Mending:
             self.lost["end"] = 1
 
     def _node(self, raw: bytes) -> tuple[str, dict[str, Any]] | None:
-        """Mend one node; None when it cannot be, or is there already."""
+        """Repair one node; return None if that is impossible or its id was used before."""
         defects = set()
         try:
             text = raw.decode("utf-8")
@@ -156,17 +156,17 @@ class Mending:
 
 
 def write_mended(source: IO[bytes], target: IO[bytes]) -> None:
-    """Copy an execution trace in torch's own layout as strict JSON, in one pass and with little memory.
+    """Copy an execution trace in torch's layout as valid JSON, in one pass and with little memory.
 
-    The copy has one key more, `kinetoscope`: how many nodes it holds, how many of them were mended for which defect,
-    and what was lost.
+    The copy has an additional key `kinetoscope`: the number of nodes, the number of repaired nodes by defect, and the
+    number of losses by kind.
 
     Args:
-        source: What torch wrote, finished or not.
-        target: Where the copy goes.
+        source: The file that torch wrote, complete or not.
+        target: The copy.
 
     Raises:
-        FormatError: The source does not begin as an execution trace of torch does.
+        FormatError: The source does not begin like an execution trace of torch.
     """
     mending = Mending(source)
     nodes = mending.nodes()
@@ -183,15 +183,15 @@ def write_mended(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 def mended_values(text: str) -> str:
-    """Escape what must be escaped in the strings of a JSON text, and quote the numbers JSON does not have.
+    """Escape characters in the strings of a JSON text, and quote numbers that JSON does not have.
 
-    A quote ends a string only where JSON can go on after it.
+    A quote is taken as the end of a string only if what follows it can continue a JSON text.
 
     Args:
-        text: A JSON text with defects.
+        text: A JSON text with these defects.
 
     Returns:
-        The text without those defects; others stay.
+        The text without these defects; other defects remain.
     """
     parts: list[str] = []
     at, length = 0, len(text)
@@ -221,12 +221,12 @@ def mended_values(text: str) -> str:
 
 
 def _may_begin(lines: list[bytes]) -> bool:
-    """Whether a lone brace after these lines begins another node: a name may span lines, but then has begun."""
+    """Return whether a lone brace after these lines begins another node, and is not part of a multi-line name."""
     return len(lines) == 1 or lines[-1].lstrip().startswith((b'"inputs"', b'"outputs"', b'"attrs"'))
 
 
 def _narrowed(found: re.Match[str]) -> str:
-    """Turn escapes that stand for bytes of UTF-8 into one escape a character; keep every other escape."""
+    """Replace torch's escapes of UTF-8 bytes by one escape per character; keep other escapes."""
     if not found[1]:
         return found[0]
     data = bytes(int(part, 16) for part in re.findall(r"\\uffffff([0-9a-f]{2})", found[1]))
@@ -234,7 +234,7 @@ def _narrowed(found: re.Match[str]) -> str:
 
 
 def _strict(text: str) -> Any:
-    """What a strict JSON text means, or None when it is none."""
+    """Parse strictly valid JSON; return None if the text is not."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -242,5 +242,5 @@ def _strict(text: str) -> Any:
 
 
 def _refuse(word: str) -> None:
-    """Refuse the numbers that Python's reader lets through."""
+    """Reject the constants that Python's parser accepts but JSON does not have."""
     raise ValueError(f"{word} is not JSON")

@@ -1,10 +1,10 @@
-"""Chakra execution traces, as PyTorch's observer and ours write them: operators with their tensors, without times.
+"""Read Chakra execution traces, which have operators and their tensors but no times, and join them with traces.
 
-A trace is one JSON object: `schema`, `pid`, times, and `nodes`. A node is an operator, a range, a thread or the
-process. Its `ctrl_deps` is the id of the node that called it; `inputs` and `outputs` hold `values`, `shapes`, `types`
-and `strides` in parallel; `attrs` is a list of named values, among them `rf_id`, the number by which torch knows the
-call, and by which the times of the same call are found (`kinetoscope.formats.execution_trace.read`). A tensor among the
-values is `[tensor, storage, offset, elements, bytes of an element, device]`.
+An execution trace, as PyTorch's observer and Kinetoscope's write it, is one JSON object: `schema`, `pid`, times, and
+`nodes`. A node is an operator, a range, a thread or the process. `ctrl_deps` is the id of the node that called it; `inputs`
+and `outputs` have `values`, `shapes`, `types` and `strides` as parallel lists; `attrs` is a list of named values. One of
+them is `rf_id`, torch's record function number of the call, by which it is joined with the same call in a trace. A tensor
+among the values is `[tensor, storage, offset, elements, bytes per element, device]`.
 """
 
 from __future__ import annotations
@@ -36,34 +36,36 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# The tensors that the nodes of an execution trace took and gave, one row each.
-
 TENSORS_SCHEMA = Table(
     "tensors",
-    "A tensor that a node of an execution trace took or gave.",
+    "A tensor that is an input or output of a node of an execution trace.",
     (
         Column("node", "int64", "", "The id of the node."),
         Column("side", "category", "", "`input` or `output`."),
-        Column("argument", "int32", "", "Which of the inputs or outputs it is; tensors of a list share one."),
+        Column(
+            "argument", "int32", "", "The index of the input or output; all tensors of a list have the same."
+        ),
         Column("tensor", "int64", "", "The tensor's id in the file."),
         Column("storage", "int64", "", "The id of its storage: tensors with one storage share memory."),
-        Column("offset", "int64", "", "Where it begins in the storage, in elements."),
-        Column("elements", "int64", "", "How many elements."),
+        Column("offset", "int64", "", "Its offset in the storage, in elements."),
+        Column("elements", "int64", "", "The number of elements."),
         Column("item_bytes", "int64", "bytes", "The size of one element."),
         Column("bytes", "int64", "bytes", "The size of all its elements."),
         Column("device", "category", "", "The device, as torch names it."),
-        Column("type", "category", "", "The type of its elements, as torch names it in C++."),
+        Column("type", "category", "", "The data type, by its C++ name in torch."),
         Column("shape", "category", "", "Its sizes, as JSON."),
-        Column("strides", "category", "", "Its strides, as JSON; null where the schema is older than 1.1.1."),
+        Column(
+            "strides", "category", "", "Its strides, as JSON; null if the file's schema is older than 1.1.1."
+        ),
     ),
 )
 
-# [tensor, storage, offset, elements, bytes of an element, device]
+# [tensor, storage, offset, elements, bytes per element, device]
 _FIELDS = 6
 
 
 def tensors_of(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make the columns of `TENSORS_SCHEMA` from the nodes of a file."""
+    """Return the columns of `TENSORS_SCHEMA` for the nodes of a file."""
     rows = [
         (node["id"], side, argument, *tensor)
         for node in nodes
@@ -82,7 +84,7 @@ def tensors_of(nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tensors(given: object) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """The tensors of one side of a node, each with the number of its argument."""
+    """Yield the tensors of one side of a node with the index of their argument."""
     if not isinstance(given, dict):
         return
     values, types = given.get("values"), given.get("types")
@@ -96,13 +98,13 @@ def _tensors(given: object) -> Iterator[tuple[int, tuple[Any, ...]]]:
 
 
 def _part(given: Mapping[str, Any], name: str, argument: int) -> Any:
-    """One entry of a parallel list that may be missing or too short."""
+    """Return an entry of a parallel list, which may be missing or too short."""
     part = given.get(name)
     return part[argument] if isinstance(part, list) and argument < len(part) else None
 
 
 def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[Any, ...]]:
-    """The tensors in one value: itself, or those of a list."""
+    """Yield the tensors in a value, which may be a tensor or a list."""
     if not isinstance(kind, str) or not isinstance(value, list):
         return
     outer, bracket, inner = kind.partition("[")
@@ -121,7 +123,7 @@ def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[A
 
 
 def _split_types(text: str) -> list[str]:
-    """Split the element types of a list at the commas that stand in no bracket."""
+    """Split the element types of a list at the commas outside of brackets."""
     parts, depth, begin = [], 0, 0
     for place, char in enumerate(text):
         depth += (char in "[(") - (char in "])")
@@ -133,12 +135,12 @@ def _split_types(text: str) -> list[str]:
 
 
 def _is_int(value: object) -> bool:
-    """Whether a value is a number that a column can hold."""
+    """Return whether a value is an integer that fits int64."""
     return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _numbers(value: object) -> str | None:
-    """A list of numbers as JSON."""
+    """Return a list of integers as JSON, None for anything else."""
     if isinstance(value, list) and all(_is_int(part) for part in value):
         return "[" + ",".join(map(str, value)) + "]"
     return None
@@ -154,17 +156,17 @@ NODES_SCHEMA = Table(
         Column("id", "int64", "", "Its id in the file."),
         Column("name", "category", "", "Its name."),
         Column("parent", "int64", "", "The id of the node that called it; null for the process."),
-        Column("rf_id", "int64", "", "torch's number of the call; null for threads and the process."),
-        Column("torch_tid", "int64", "", "torch's logical id of the thread it ran on."),
+        Column("rf_id", "int64", "", "torch's record function number of the call; null for threads and the process."),
+        Column("torch_tid", "int64", "", "torch's logical id of the thread."),
         Column("sequence", "int64", "", "Autograd's sequence number."),
-        Column("forward_torch_tid", "int64", "", "For a backward function, torch's logical id of the thread its forward ran on.", 0),
+        Column("forward_torch_tid", "int64", "", "For a backward function, torch's logical id of its forward operator's thread.", 0),
         Column("scope", "int64", "", "torch's record scope: 0 function, 1 backward function, 7 user range.", 0),
         Column("op_schema", "category", "", "The operator's schema."),
-        Column("kernel_backend", "category", "", "What generated its kernel, for example triton."),
+        Column("kernel_backend", "category", "", "The generator of its kernel, such as triton."),
         Column("kernel_file", "category", "", "The file of the generated kernel."),
         Column("input_shapes", "category", "", "The sizes of its inputs, as JSON."),
         Column("input_types", "category", "", "Their types, as JSON."),
-        Column("input_strides", "category", "", "Their strides, as JSON; null where the schema is older than 1.1.1."),
+        Column("input_strides", "category", "", "Their strides, as JSON; null if the file's schema is older than 1.1.1."),
         Column("inputs", "string", "", "Their values, as JSON; a tensor is `[tensor, storage, offset, elements, item bytes, device]`."),
         Column("output_shapes", "category", "", "The sizes of its outputs, as JSON."),
         Column("output_types", "category", "", "Their types, as JSON."),
@@ -181,15 +183,15 @@ _PARTS = ("values", "shapes", "types", "strides")
 
 @dataclass(frozen=True)
 class ExecutionTrace:
-    """An execution trace that was read.
+    """An execution trace.
 
     Attributes:
-        schema: The version its writer gives, such as `1.1.1-chakra.0.0.4`.
-        info: The keys of the file beside `nodes`.
-        nodes: The columns of `NODES_SCHEMA`, one row for each node in the order of the file.
-        tensors: The columns of `TENSORS_SCHEMA`, one row for each tensor that a node took or gave.
-        mended: How many nodes had a defect that reading put right, by kind; empty for a valid file.
-        lost: What is missing, by kind: what its writer noted, and what could not be read.
+        schema: The file's schema version, such as `1.1.1-chakra.0.0.4`.
+        info: The keys of the file other than `nodes`.
+        nodes: The columns of `NODES_SCHEMA`, one row per node, in the order of the file.
+        tensors: The columns of `TENSORS_SCHEMA`, one row per input or output tensor of a node.
+        mended: The number of nodes that were repaired while reading, by defect; empty for a valid file.
+        lost: The number of losses, by kind: those that the file lists, and those found while reading.
     """
 
     schema: str
@@ -200,20 +202,20 @@ class ExecutionTrace:
     lost: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """The number of nodes."""
+        """Return the number of nodes."""
         return len(self.nodes["id"])
 
     @property
     def process(self) -> int | None:
-        """The id of the process that was recorded, if the file says it."""
+        """The id of the recorded process, None if the file lacks it."""
         pid = self.info.get("pid")
         return pid if isinstance(pid, int) else None
 
     def table(self, name: str) -> pyarrow.Table:
-        """Return `nodes` or `tensors` as an Arrow table, the meaning of each column in its field's metadata.
+        """Return `nodes` or `tensors` as an Arrow table, with the meaning of each column in its field's metadata.
 
         Raises:
-            ArgumentError: Another name.
+            ArgumentError: `name` is neither.
         """
         if name == "nodes":
             return to_arrow(NODES_SCHEMA, self.nodes)
@@ -223,19 +225,19 @@ class ExecutionTrace:
 
 
 def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
-    """Read an execution trace of schema 1.1, compressed or not, ours or another's.
+    """Read an execution trace of schema 1.1, written by any tool, optionally compressed with gzip.
 
-    A valid file is read as it is. One that torch left invalid, or that belongs to a process that was killed, is mended
-    on the way; `mended` and `lost` of the result say what.
+    Files that torch left invalid, or whose process was killed, are repaired while reading; `mended` and `lost` of the
+    result count the repairs and losses.
 
     Args:
         path: The file.
 
     Returns:
-        The trace.
+        The execution trace.
 
     Raises:
-        FormatError: The file is no execution trace, of another schema, or damaged beyond reading.
+        FormatError: The file is not an execution trace, has another schema, or is damaged beyond repair.
         OSError: The file cannot be read.
     """
     data = _contents(path)
@@ -249,66 +251,66 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
             nodes: list[Any] = [node for _, node in mending.nodes()]
         except FormatError:
             raise FormatError(
-                f"{path}: not valid JSON, and not what torch leaves behind ({error})"
+                f"{path}: not an execution trace: neither valid JSON nor an incomplete file of PyTorch ({error})"
             ) from error
         facts, mended, lost = mending.facts, dict(mending.mended), dict(mending.lost)
     else:
         facts, nodes = _split(path, document)
     schema = _checked_schema(path, facts)
-    written = facts.get("kinetoscope")
-    noted = written.get("lost") if isinstance(written, dict) else None
-    if isinstance(noted, dict):
-        lost = {**{str(key): value for key, value in noted.items() if isinstance(value, int)}, **lost}
-    kept = [node for node in nodes if _is_node(node)]
-    if len(kept) < len(nodes):
-        lost["unreadable_nodes"] = lost.get("unreadable_nodes", 0) + len(nodes) - len(kept)
-    return ExecutionTrace(schema, facts, _node_columns(kept), tensors_of(kept), mended, lost)
+    own = facts.get("kinetoscope")
+    own_lost = own.get("lost") if isinstance(own, dict) else None
+    if isinstance(own_lost, dict):
+        lost = {**{str(key): value for key, value in own_lost.items() if isinstance(value, int)}, **lost}
+    valid = [node for node in nodes if _is_node(node)]
+    if len(valid) < len(nodes):
+        lost["unreadable_nodes"] = lost.get("unreadable_nodes", 0) + len(nodes) - len(valid)
+    return ExecutionTrace(schema, facts, _node_columns(valid), tensors_of(valid), mended, lost)
 
 
 def _contents(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file, unpacked if they are compressed, whatever its name."""
+    """Return the bytes of a file, decompressed if they are gzip, regardless of its name."""
     data = Path(path).read_bytes()
     if not data.startswith(b"\x1f\x8b"):
         return data
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{path}: the compressed file is damaged or breaks off ({error})") from error
+        raise FormatError(f"{path}: the compressed file is damaged or truncated ({error})") from error
 
 
 def _split(path: str | os.PathLike[str], document: Any) -> tuple[dict[str, Any], list[Any]]:
-    """The facts and the nodes of a valid JSON file, or an error that says what it is instead."""
+    """Return the other keys and the nodes of an execution trace; raise FormatError for other JSON."""
     if isinstance(document, dict) and "traceEvents" in document:
-        raise FormatError(f"{path}: this is a Chrome trace, not an execution trace")
+        raise FormatError(f"{path}: a Chrome trace, not an execution trace")
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
         raise FormatError(f"{path}: not an execution trace: it has no list `nodes`")
     return {key: value for key, value in document.items() if key != "nodes"}, document["nodes"]
 
 
 def _checked_schema(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
-    """The schema's version, if it is one that is understood."""
+    """Return the schema version; raise FormatError if it is not supported."""
     schema = facts.get("schema")
     version = _VERSION.fullmatch(schema) if isinstance(schema, str) else None
     if version is None or version[1] != READABLE:
         raise FormatError(
-            f"{path}: execution traces of schema {READABLE} can be read, and this one says schema {schema!r}. Record "
-            "it again with PyTorch 2.5 or newer."
+            f"{path}: an execution trace of schema {schema!r}; only schema {READABLE} is supported: record it again with "
+            "PyTorch 2.5 or newer."
         )
     return str(schema)
 
 
 def _is_node(node: object) -> bool:
-    """Whether something in the list of nodes is one."""
+    """Return whether an entry of the list of nodes is valid."""
     return isinstance(node, dict) and isinstance(node.get("id"), int) and isinstance(node.get("name"), str)
 
 
 def _node_columns(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """One column for each definition of `NODES_SCHEMA`."""
+    """Return the columns of `NODES_SCHEMA`."""
     attributes = [_attributes(node) for node in nodes]
     columns: dict[str, Any] = {
         "id": _integers(node["id"] for node in nodes),
         "name": [node["name"] for node in nodes],
-        # The process is its own parent in the file.
+        # In the file, the process is its own parent.
         "parent": _integers(
             -1 if node.get("ctrl_deps") == node["id"] else node.get("ctrl_deps") for node in nodes
         ),
@@ -329,7 +331,7 @@ def _node_columns(nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The named values of a node."""
+    """Return the named values of a node."""
     attrs = node.get("attrs")
     return {
         str(entry.get("name")): entry.get("value")
@@ -339,7 +341,7 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(node: Mapping[str, Any], side: str) -> dict[str, str | None]:
-    """The values, shapes, types and strides of one side of a node, as JSON texts."""
+    """Return the values, shapes, types and strides of one side of a node as JSON."""
     given = node.get(side)
     if not isinstance(given, dict):
         return dict.fromkeys(_PARTS)
@@ -347,31 +349,29 @@ def _parts(node: Mapping[str, Any], side: str) -> dict[str, str | None]:
 
 
 def _compact(value: Any) -> str:
-    """A value as JSON without spaces."""
+    """Return a value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _text(value: object) -> str | None:
-    """A text; empty means none."""
+    """Return a non-empty string, None for anything else."""
     return value if isinstance(value, str) and value else None
 
 
 def _integers(values: Any) -> NDArray[np.int64]:
-    """Numbers as a column; what is none, or no signed number of 64 bits, is -1."""
+    """Return integers as a column, -1 for anything that does not fit int64."""
     return np.array(
         [value if type(value) is int and -(2**63) <= value < 2**63 else -1 for value in values], np.int64
     )
 
 
 def _refuse(word: str) -> None:
-    """Refuse the numbers that Python's reader lets through."""
+    """Reject the constants that Python's parser accepts but JSON does not have."""
     raise ValueError(f"{word} is not JSON")
 
 
-# Operators with their tensors and their times: an execution trace and the trace of the same run, joined.
-#
-# Both know torch's number of a call, which is unique in a process. A call that only one of them knows has a row too, so
-# that nothing disappears: the columns of the other are null there, and `match` says which one knew it.
+# The join of an execution trace with the trace of the same run, by torch's record function number, which is unique in a
+# process. A call that only one of them has is also a row, with nulls in the columns of the other and with `match` set.
 
 MATCHES = ("both", "trace only", "execution trace only")
 
@@ -385,28 +385,28 @@ _OF_NODES = tuple(
 
 EXECUTION_SCHEMA = Table(
     "execution",
-    "An operator or range, with its times from the trace and its tensors from an execution trace of the same run. In "
-    "order of time, and those without times last.",
+    "An operator or range, with its times from the trace and its tensors from an execution trace of the same run. "
+    "Sorted by time; those without times are last.",
     (
-        Column("node", "int64", "", "Its id in the execution trace; null if only the trace knows it."),
-        Column("span", "int32", "row of spans", "Its span; null if only the execution trace knows it."),
-        Column("match", "category", "", f"Which of the two knew it: {', '.join(MATCHES)}."),
+        Column("node", "int64", "", "Its id in the execution trace; null if only the trace has it."),
+        Column("span", "int32", "row of spans", "Its span; null if only the execution trace has it."),
+        Column("match", "category", "", f"Which of the two has it: {', '.join(MATCHES)}."),
         Column("name", "category", "", "Its name."),
         Column("kind", "category", "", "What it is, as in `spans`."),
-        Column("start_ns", "int64", "ns", "When it began, from the start of the trace."),
-        Column("duration_ns", "int64", "ns", "How long it ran."),
-        Column("self_ns", "int64", "ns", "Its duration without that of the spans inside it."),
+        Column("start_ns", "int64", "ns", "Its start, from the start of the trace."),
+        Column("duration_ns", "int64", "ns", "Its duration."),
+        Column("self_ns", "int64", "ns", "Its duration minus that of its child spans."),
         Column("parent_node", "int64", "", "The id of the node that called it."),
         Column("parent", "int32", "row of spans", "The innermost span of the same thread that encloses it."),
-        Column("os_tid", "int64", "", "The operating system's id of the thread it began on."),
-        Column("step", "int64", "", "The number of the step it began in."),
+        Column("os_tid", "int64", "", "The operating system's id of the thread on which it started."),
+        Column("step", "int64", "", "The number of the step in which it started."),
         Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
-        Column("module", "category", "", "The path of the module it ran in; in backward that of its forward operator."),
-        Column("stack", "category", "", "The Python stack, root first, joined by `;`; in backward that of the forward."),
+        Column("module", "category", "", "The path of its module; in backward, that of its forward operator."),
+        Column("stack", "category", "", "Its Python stack, root first, joined by `;`; in backward, that of its forward operator."),
         Column("sequence", "int64", "", "Autograd's sequence number."),
         *_OF_NODES,
-        Column("input_bytes", "int64", "bytes", "The size of the tensors it took, each as often as it took it."),
-        Column("output_bytes", "int64", "bytes", "The size of the tensors it gave."),
+        Column("input_bytes", "int64", "bytes", "The size of its input tensors; repeated ones count each time."),
+        Column("output_bytes", "int64", "bytes", "The size of its output tensors."),
     ),
 )  # fmt: skip
 
@@ -415,7 +415,7 @@ EXECUTION_TENSORS_SCHEMA = Table(
     TENSORS_SCHEMA.row,
     (
         TENSORS_SCHEMA.columns[0],
-        Column("span", "int32", "row of spans", "The span of that node; null if only the execution trace knows it."),
+        Column("span", "int32", "row of spans", "The span of that node; null if only the execution trace has it."),
         *TENSORS_SCHEMA.columns[1:],
     ),
 )  # fmt: skip
@@ -424,18 +424,18 @@ EXECUTION_TENSORS_SCHEMA = Table(
 def execution(
     trace: TraceData, execution_trace: str | os.PathLike[str] | ExecutionTrace | None = None
 ) -> pyarrow.Table:
-    """Return the `execution` table: what ran, with times and tensors.
+    """Return the `execution` table: operators and ranges with their times and tensors.
 
     Args:
         trace: The trace of a run that was recorded with an `execution_trace_observer`.
-        execution_trace: The execution trace of the same run, or its path; None takes the one that the session noted.
+        execution_trace: The execution trace of the same run, or its path. The default is the one in the trace's metadata.
 
     Returns:
-        The table, without rows if no execution trace is known; the meaning of its columns is in `EXECUTION_SCHEMA`.
+        The table, with the columns of `EXECUTION_SCHEMA`; empty if there is no execution trace.
 
     Raises:
-        ArgumentError: The two are of different processes, or the trace does not know torch's numbers of calls.
-        FormatError: The file is no execution trace that can be read.
+        ArgumentError: The two are of different processes, or the trace has no record function numbers.
+        FormatError: The file is not a readable execution trace.
     """
     other = _execution_trace(trace, execution_trace)
     if other is None:
@@ -480,18 +480,18 @@ def execution(
 def execution_tensors(
     trace: TraceData, execution_trace: str | os.PathLike[str] | ExecutionTrace | None = None
 ) -> pyarrow.Table:
-    """Return the `execution_tensors` table: each tensor that an operator took or gave, with the operator's span.
+    """Return the `execution_tensors` table: the input and output tensors of operators, with the operators' spans.
 
     Args:
         trace: The trace of a run that was recorded with an `execution_trace_observer`.
-        execution_trace: The execution trace of the same run, or its path; None takes the one that the session noted.
+        execution_trace: The execution trace of the same run, or its path. The default is the one in the trace's metadata.
 
     Returns:
-        The table, without rows if no execution trace is known.
+        The table; empty if there is no execution trace.
 
     Raises:
-        ArgumentError: The two are of different processes, or the trace does not know torch's numbers of calls.
-        FormatError: The file is no execution trace that can be read.
+        ArgumentError: The two are of different processes, or the trace has no record function numbers.
+        FormatError: The file is not a readable execution trace.
     """
     other = _execution_trace(trace, execution_trace)
     if other is None:
@@ -504,30 +504,30 @@ def execution_tensors(
 
 
 def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find which node and which span are one call: the same number of torch's, and the same name.
+    """Match nodes with spans by record function number and name.
 
     Args:
         trace: The trace.
         other: The execution trace of the same process.
 
     Returns:
-        For each span the row of its node, and for each node the row of its span; -1 without.
+        The row of each span's node and the row of each node's span, -1 where there is none.
 
     Raises:
-        ArgumentError: The two are of different processes, or the trace does not know torch's numbers of calls.
+        ArgumentError: The two are of different processes, or the trace has no record function numbers.
     """
     process = trace.run_info.process
     if process is not None and other.process is not None and process != other.process:
         raise ArgumentError(
-            f"the execution trace is of process {other.process}, and the trace of process {process}: join what was "
-            "recorded together."
+            f"the execution trace is of process {other.process}, but the trace is of process {process}: pass the execution "
+            "trace of the same run."
         )
     spans = trace.columns("spans")
     ours = np.flatnonzero(spans["record_function"] >= 0)
     theirs = np.flatnonzero(other.nodes["rf_id"] >= 0)
     if len(ours) == 0 and len(spans) > 0 and len(theirs) > 0:
         raise ArgumentError(
-            "this trace does not know torch's numbers of calls: record it with "
+            "this trace has no record function numbers to join by: record it with "
             "profile(execution_trace_observer=ExecutionTraceObserver().register_callback(path))."
         )
     _, left, right = np.intersect1d(
@@ -550,7 +550,7 @@ def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64],
 
 
 def _without_rows(schema: Table) -> pyarrow.Table:
-    """A table without rows."""
+    """Return an empty table."""
     return to_arrow(
         schema,
         {
@@ -561,21 +561,21 @@ def _without_rows(schema: Table) -> pyarrow.Table:
 
 
 def _execution_trace(
-    trace: TraceData, given: str | os.PathLike[str] | ExecutionTrace | None
+    trace: TraceData, execution_trace: str | os.PathLike[str] | ExecutionTrace | None
 ) -> ExecutionTrace | None:
-    """The execution trace that was given, or that the session noted; None if there is none."""
-    if isinstance(given, ExecutionTrace):
-        return given
-    if given is not None:
-        return read_execution_trace(given)
-    noted = trace.run_info.execution_trace
-    if not noted:
+    """Return the execution trace that was passed, or the one in the trace's metadata; None if there is none."""
+    if isinstance(execution_trace, ExecutionTrace):
+        return execution_trace
+    if execution_trace is not None:
+        return read_execution_trace(execution_trace)
+    path = trace.run_info.execution_trace
+    if not path:
         return None
     try:
-        return trace.cached(f"execution trace {noted}", lambda: read_execution_trace(noted))
+        return trace.cached(f"execution trace {path}", lambda: read_execution_trace(path))
     except OSError as error:
         raise ArgumentError(
-            f"the execution trace that was recorded with this trace cannot be read ({error}): say where it is now with "
+            f"the execution trace that was recorded with this trace cannot be read ({error}): pass its current path as "
             "execution_trace='...'."
         ) from error
 
@@ -583,7 +583,7 @@ def _execution_trace(
 def _names(
     trace: TraceData, other: ExecutionTrace, span: NDArray[np.int32], node: NDArray[np.int64]
 ) -> list[str]:
-    """The name of each row, from whichever of the two knows it."""
+    """Return the name of each row, from the trace or else the execution trace."""
     own = trace.column("spans", "name").tolist()
     return [
         trace.strings[own[row]] if row >= 0 else other.nodes["name"][there]
@@ -592,7 +592,7 @@ def _names(
 
 
 def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
-    """The size of all tensors on one side of each node."""
+    """Return the total size of the tensors on one side of each node."""
     tensors = other.tensors
     wanted = np.array([given == side for given in tensors["side"]], dtype=bool) & (tensors["bytes"] >= 0)
     ids = other.nodes["id"]
@@ -606,5 +606,5 @@ def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
 
 
 def _through(rows: NDArray[Any], values: Any) -> Any:
-    """Look up `values` at `rows`, and -1 where the row is -1."""
+    """Look up `values` at `rows`; -1 where the row is -1."""
     return np.where(rows >= 0, np.append(np.asarray(values).astype(np.int64), -1)[rows], -1)
