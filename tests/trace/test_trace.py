@@ -87,9 +87,7 @@ def test_unknown_names_list_the_known_ones():
         trace.column("spans", "speed")
     with pytest.raises(ArgumentError, match="no table 'speed'; choose one of: ops"):
         trace.table("speed")
-    with pytest.raises(
-        ArgumentError, match=r"x\.doc: unknown suffix; use one of: \.ktrace"
-    ):
+    with pytest.raises(ArgumentError, match=r"x\.doc: unknown suffix; use one of: \.ktrace"):
         trace.save("x.doc")
 
 

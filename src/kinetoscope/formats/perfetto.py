@@ -1,13 +1,12 @@
-"""Perfetto's own format: the protocol buffers that ui.perfetto.dev and its trace processor read fastest.
+"""Write Perfetto's native format, the protocol buffers that ui.perfetto.dev and its trace processor read fastest.
 
-Every thread of the host is a track of its process, every stream a track of its device, and spans that nest with
-nothing lie on tracks of their own beside these. A span is a slice that shows what is known of it as debug annotations,
-under the names that Kineto gives these facts; arrows lead from calls to the device work that they launched, and from
-forward operators to their backward functions. Allocations are instants named `[memory]`, and counters show the memory
-of each device and what else was sampled. What is known of the run, and what is missing, is in the trace's metadata.
+Each host thread is a track of its process, and each stream a track of its device; spans that nest with nothing get tracks
+of their own next to these. A span is a slice with debug annotations, named as in Kineto's files. Arrows lead from launches
+to device work, and from forward operators to backward functions. Allocations are instants named `[memory]`; counters show
+the memory of each device and the sampled counters. The metadata of the run and its losses are in the trace's metadata.
 
-Times count from the start of the trace; a snapshot of clocks leads from there to the time on the wall.
-Texts stand in the file once for each thread. Shapes and other lists are JSON texts.
+Times are relative to the start of the trace; a clock snapshot maps them to Unix time. Strings are interned per thread.
+Shapes and other lists are JSON strings.
 """
 
 from __future__ import annotations
@@ -42,9 +41,7 @@ if TYPE_CHECKING:
     from kinetoscope.tables.host.rebuilt_calls import ShownStacks
 
 
-# Which track of a Perfetto trace each thread, stream, lane and counter gets.
-
-# Perfetto keeps ids of processes and threads in 32 bits, and means the idle thread by 0.
+# Perfetto stores ids of processes and threads in 32 bits, and 0 is the idle thread.
 _MOST_ID = 2**31 - 1
 # torch's device types.
 _DEVICE_LABELS = {
@@ -61,7 +58,7 @@ _DEVICE_LABELS = {
 
 
 class Track(NamedTuple):
-    """One track, as the native writer takes it."""
+    """One track, as passed to the native writer."""
 
     kind: str
     name: str
@@ -74,7 +71,7 @@ class Track(NamedTuple):
 
 
 class _Host(NamedTuple):
-    """A process of the host: its row of `processes`, its rank, and its number; -1 for those of the whole trace."""
+    """A host process: its row in `processes`, its rank and its id, each -1 for the trace's own process."""
 
     row: int
     rank: int
@@ -82,7 +79,7 @@ class _Host(NamedTuple):
 
 
 class _Device(NamedTuple):
-    """A device of a rank (-1 where there is only one)."""
+    """A device of a rank, -1 without ranks."""
 
     rank: int
     type: int
@@ -91,11 +88,11 @@ class _Device(NamedTuple):
 
 @dataclass
 class PerfettoTracks:
-    """The layout: thread row `t` has the tracks from `first_of_thread[t]` on, one for each of its lanes.
+    """The tracks of a file: one per lane, those of thread row `t` starting at `first_of_thread[t]`.
 
     Attributes:
         tracks: All tracks, parents first.
-        first_of_thread: For each row of `threads` the track of its lane 0.
+        first_of_thread: The track of lane 0 of each row of `threads`.
     """
 
     tracks: list[Track]
@@ -107,17 +104,17 @@ class PerfettoTracks:
     def add_counter(
         self, name: str, device: tuple[int, int] | None, unit: str = "", *, process: int = -1, rank: int = -1
     ) -> int:
-        """Add the track of a counter, of a (device type, device index) or of a process.
+        """Add the track of a counter.
 
         Args:
-            name: What it is called.
-            device: The device; None for a counter of the process.
+            name: Its name.
+            device: Its device as (device type, device index); None for a counter of a process.
             unit: The unit of its values.
-            process: The row of `processes` of whose it is, -1 for the whole trace.
-            rank: The rank of that.
+            process: The row of its process in `processes`, -1 for the whole trace.
+            rank: The rank of that process.
 
         Returns:
-            The row of the track.
+            The index of the track.
         """
         parent = next((row for key, row in self._hosts.items() if key.row == process), self.process)
         if device is not None and device[0] != 0:
@@ -130,7 +127,7 @@ class PerfettoTracks:
 
 
 def lay_out(trace: TraceData, slices: Mapping[str, NDArray[Any]]) -> PerfettoTracks:
-    """Give every process, device, thread, stream and lane a track; `slices` are what will lie on these."""
+    """Assign a track to each process, device, thread, stream and lane; `slices` has the columns of the slices."""
     threads, streams = trace.columns("threads"), trace.columns("streams")
     stream_of, lanes = _streams_and_lanes(trace, slices)
     ranks = threads["rank"].tolist()
@@ -161,7 +158,7 @@ def lay_out(trace: TraceData, slices: Mapping[str, NDArray[Any]]) -> PerfettoTra
             label = streams["name"][stream] or f"stream {int(streams['number'][stream])}"
             tracks.append(Track("group", label, layout._devices[device], order=row + 1))
         parent = int(layout.first_of_thread[row])
-        # Tracks of one parent and name are shown as one, with a line for each.
+        # Perfetto merges tracks with the same parent and name, with one line each.
         tracks.extend(Track("group", "overlapping", parent, order=0) for _ in range(1, int(lanes[row])))
     return layout
 
@@ -169,41 +166,41 @@ def lay_out(trace: TraceData, slices: Mapping[str, NDArray[Any]]) -> PerfettoTra
 def _streams_and_lanes(
     trace: TraceData, slices: Mapping[str, NDArray[Any]]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """For each thread the stream whose spans it has, -1 for the host's, and how many lanes its slices lie in."""
+    """Return each thread's stream, -1 for host threads, and its number of lanes."""
     spans, count = trace.columns("spans"), len(trace.columns("threads"))
     stream_of = np.full(count, -1, np.int32)
     on_device = np.flatnonzero(spans["stream"] >= 0)
     stream_of[spans["thread"][on_device]] = spans["stream"][on_device]
     lanes = np.ones(count, np.int32)
-    beside = np.flatnonzero(slices["lane"] > 0)
-    np.maximum.at(lanes, slices["thread"][beside], slices["lane"][beside] + 1)
+    overlapping = np.flatnonzero(slices["lane"] > 0)
+    np.maximum.at(lanes, slices["thread"][overlapping], slices["lane"][overlapping] + 1)
     return stream_of, lanes
 
 
 def _process_key(trace: TraceData, thread: int) -> _Host:
-    """The process that a thread says it is of."""
+    """Return the process of a thread."""
     threads = trace.columns("threads")
-    process, whole = int(threads["process"][thread]), trace.run_info.process
+    process, own = int(threads["process"][thread]), trace.run_info.process
     row = int(threads["process_row"][thread])
-    return _Host(row, int(threads["rank"][thread]), -1 if process == whole else process)
+    return _Host(row, int(threads["rank"][thread]), -1 if process == own else process)
 
 
 def _processes(trace: TraceData, stream_of: NDArray[np.int32]) -> dict[_Host, int]:
-    """For each process of the host the number it has in the file: its own, or a free one where that is taken or none."""
-    whole = trace.run_info.process
+    """Return the id in the file of each host process: its own, or an unused one if that is taken or invalid."""
+    own = trace.run_info.process
     wanted = {
         key: None for row in np.flatnonzero(stream_of < 0).tolist() for key in [_process_key(trace, row)]
     }
     if not wanted:
         wanted = {_Host(-1, -1, -1): None}
-    numbers = [(whole if key.number < 0 else key.number) for key in wanted]
+    numbers = [(own if key.number < 0 else key.number) for key in wanted]
     return dict(
         zip(wanted, _unique([number if isinstance(number, int) else 0 for number in numbers]), strict=True)
     )
 
 
 def _thread_ids(trace: TraceData, stream_of: NDArray[np.int32]) -> list[int]:
-    """For each thread a number that no other has: the system's, unless that is taken or no id; 0 for streams."""
+    """Return a unique id for each thread, the system's if it is valid and unused; 0 for streams."""
     of_host = np.flatnonzero(stream_of < 0).tolist()
     ids = [0] * len(stream_of)
     wanted = [int(trace.column("threads", "os_tid")[row]) for row in of_host]
@@ -213,7 +210,7 @@ def _thread_ids(trace: TraceData, stream_of: NDArray[np.int32]) -> list[int]:
 
 
 def _unique(wanted: list[int]) -> list[int]:
-    """Each id at most once, and a new one above all others where it is taken or cannot be one."""
+    """Return unique ids: the wanted one, or an unused one if that is taken or invalid."""
     taken: set[int] = set()
     free = max((number for number in wanted if number < _MOST_ID // 2), default=0)
     given = []
@@ -229,13 +226,13 @@ def _unique(wanted: list[int]) -> list[int]:
 
 
 def _process_name(trace: TraceData, of_rank: int) -> str:
-    """What a process is called."""
+    """Return the name of a process."""
     number = of_rank if of_rank >= 0 else rank(trace)
     return "python" if number is None else f"python, rank {number}"
 
 
 def _note(trace: TraceData) -> str:
-    """What a person should know before anything else."""
+    """Return the losses as a note for the process track, empty if the trace is complete."""
     if trace.complete:
         return ""
     return "Incomplete. " + " ".join(
@@ -244,28 +241,26 @@ def _note(trace: TraceData) -> str:
 
 
 def _device_name(trace: TraceData, device: _Device) -> str:
-    """What a device is called: kind and index, its model where that is known, and its rank where there are several."""
+    """Return the name of a device: kind and index, model if known, and rank if there are several."""
     name = f"{_DEVICE_LABELS.get(device.type, 'Device')} {device.number}"
-    for known in trace.run_info.device_properties:
-        if known.index == device.number and known.name:
-            name += f" ({known.name})"
+    for properties in trace.run_info.device_properties:
+        if properties.index == device.number and properties.name:
+            name += f" ({properties.name})"
             break
     return name if device.rank < 0 else f"rank {device.rank}: {name}"
 
-
-# The columns of everything that a Perfetto trace shows as slices.
 
 _NATIVE = ("start_ns", "duration_ns", "name", "thread", "lane")
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices in the order of the file: the same spans and rebuilt calls that a Chrome trace shows.
+    """Slices in the order of the file: the same spans and rebuilt calls as in a Chrome trace.
 
     Attributes:
-        shown: What both formats show, as columns with a row for each slice.
-        native: What the native writer takes of spans.
-        categories: The names of the categories that `native` has rows of.
+        shown: The spans that both formats show.
+        native: The columns of slices for the native writer.
+        categories: The names of the categories in `native`.
     """
 
     shown: ShownSpans
@@ -273,7 +268,7 @@ class Slices:
     categories: list[str]
 
     def of_spans(self, values: NDArray[Any]) -> NDArray[Any]:
-        """A column of `spans` with a row for each slice; -1 for rebuilt calls."""
+        """Return a column of `spans` with one row per slice, -1 for rebuilt calls."""
         if self.shown.moved is None:
             return np.ascontiguousarray(values)
         spread = np.full(len(self.native["start_ns"]), -1, values.dtype)
@@ -282,14 +277,11 @@ class Slices:
 
 
 def chosen_slices(trace: TraceData, stacks: ShownStacks) -> Slices:
-    """Choose what is shown as slices.
+    """Return the slices of a trace.
 
     Args:
         trace: The trace.
-        stacks: Its stacks as slices show them.
-
-    Returns:
-        The slices.
+        stacks: Its stacks as shown in slices.
     """
     shown = shown_spans(trace, stacks)
     columns = shown.columns
@@ -301,13 +293,13 @@ def chosen_slices(trace: TraceData, stacks: ShownStacks) -> Slices:
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1)).astype(np.int32)
     native["location"] = frame[columns["stack"]]
     if (calls := is_call(columns["kind"])).any():
-        # Which calls are around a call is what its track shows.
+        # The stack of a call is visible on its track.
         columns["stack"] = np.where(calls, np.int32(-1), columns["stack"])
     return Slices(shown, native, categories)
 
 
 def _categories(shown: ShownSpans) -> tuple[NDArray[np.int32], list[str]]:
-    """The category of each slice: what its source called it, or what Kineto calls its kind."""
+    """Return the category of each slice: the source file's, else Kineto's for its kind."""
     names = [CATEGORIES[kind] for kind in SpanKind]
     category = shown.columns["kind"].astype(np.int32)
     if "stream" in shown.columns:
@@ -321,11 +313,10 @@ def _categories(shown: ShownSpans) -> tuple[NDArray[np.int32], list[str]]:
     return category, names
 
 
-# What the slices and the allocations of a Perfetto trace show of themselves, by the names that Kineto gives these facts.
-
-# (name, kind, values) or (name, kind, rows, texts): see the kinds in native/core/perfetto_annotations.h.
+# The debug annotations of slices and allocations, named as in Kineto's files: (name, kind, values) or (name, kind, rows,
+# texts), with the kinds of native/core/perfetto_annotations.h.
 Fact = tuple[str, str, "NDArray[Any]"] | tuple[str, str, "NDArray[Any]", list[str]]
-# Of these slices, None for all.
+# The slices that have the facts, None for all, and the facts.
 Facts = tuple["NDArray[np.int32] | None", list[Fact]]
 
 _NUMBERS = (
@@ -364,14 +355,11 @@ _COPIES = (
 
 
 def span_facts(trace: TraceData, slices: Slices) -> list[Facts]:
-    """Return what slices show.
+    """Return the debug annotations of slices, grouped by the slices that have them.
 
     Args:
         trace: The trace.
         slices: The slices.
-
-    Returns:
-        Groups of facts, each with the slices it speaks of.
     """
     return [
         (None, list(_of_every_slice(trace, slices))),
@@ -383,7 +371,7 @@ def span_facts(trace: TraceData, slices: Slices) -> list[Facts]:
 
 
 def _of_every_slice(trace: TraceData, slices: Slices) -> Iterator[Fact]:
-    """Facts that any slice may have; those that none has are left out."""
+    """Yield the facts that any slice may have, without those that none has."""
     spans, shapes, modules = (trace.columns(name) for name in ("spans", "shapes", "modules"))
     shown = slices.shown.columns
     for column, name in _NUMBERS:
@@ -410,7 +398,7 @@ def _of_every_slice(trace: TraceData, slices: Slices) -> Iterator[Fact]:
 
 
 def _of_streams(trace: TraceData, slices: Slices) -> Iterator[Facts]:
-    """Where on which device something ran."""
+    """Yield the device and stream of device spans."""
     spans, streams = trace.columns("spans"), trace.columns("streams")
     rows = np.flatnonzero(spans["stream"] >= 0).astype(np.int32)
     if len(rows):
@@ -425,19 +413,19 @@ def _of_streams(trace: TraceData, slices: Slices) -> Iterator[Facts]:
 def _of_table(
     trace: TraceData, slices: Slices, table: str, columns: tuple[tuple[str, str], ...]
 ) -> Iterator[Facts]:
-    """Facts from a table that has rows for some spans."""
-    known = trace.columns(table)
-    if len(known) == 0:
+    """Yield the facts in a table about some spans."""
+    details = trace.columns(table)
+    if len(details) == 0:
         return
     facts: list[Fact] = []
     if table == "kernels":
-        facts += [_sizes(known, "grid"), _sizes(known, "block")]
-    facts += [(name, "number", known[column]) for column, name in columns if (known[column] != -1).any()]
-    yield _in_order(slices, known["span"], facts)
+        facts += [_sizes(details, "grid"), _sizes(details, "block")]
+    facts += [(name, "number", details[column]) for column, name in columns if (details[column] != -1).any()]
+    yield _in_order(slices, details["span"], facts)
 
 
 def _sizes(kernels: Columns, of: str) -> Fact:
-    """The three sizes of a grid or block as one JSON text, each distinct one once."""
+    """Return the three sizes of grids or blocks as JSON lists."""
     sizes = [np.ascontiguousarray(kernels[f"{of}_{axis}"]) for axis in "xyz"]
     group, first = _core.group(sizes)
     texts = [_json_list(row) for row in zip(*(size[first].tolist() for size in sizes), strict=True)]
@@ -445,18 +433,18 @@ def _sizes(kernels: Columns, of: str) -> Fact:
 
 
 def _json_list(sizes: tuple[int, ...]) -> str:
-    """Sizes as a JSON list; nothing where none is known."""
+    """Return sizes as a JSON list, empty if none is known."""
     return "" if max(sizes) < 0 else f"[{','.join(map(str, sizes))}]"
 
 
 def _of_source(slices: Slices) -> Iterator[Facts]:
-    """What a source said that has no column, and what is known of calls between ranks: what has a name already gives way."""
+    """Yield other arguments of the source file and facts about collectives; annotations above override them."""
     if "arguments" in slices.shown.columns:
         yield None, [("arguments", "object", slices.shown.columns["arguments"], slices.shown.arguments)]
 
 
 def _in_order(slices: Slices, rows: NDArray[np.int32], facts: list[Fact]) -> Facts:
-    """Facts of some spans as facts of the slices that show them, in the order of these."""
+    """Convert facts about spans to facts about slices, in the order of slices."""
     places = slices.shown.rows(rows)
     order = np.argsort(places, kind="stable")
     ordered: list[Any] = [
@@ -466,7 +454,7 @@ def _in_order(slices: Slices, rows: NDArray[np.int32], facts: list[Fact]) -> Fac
 
 
 def _parameters(trace: TraceData) -> list[str]:
-    """The dotted name of every parameter, with the path of the module that owns it."""
+    """Return the dotted name of each parameter, with the path of its module."""
     parameters, paths = trace.columns("parameters"), trace.columns("modules")["path"]
     return [
         f"{paths[module]}.{trace.strings[name]}" if module >= 0 else trace.strings[name]
@@ -475,15 +463,12 @@ def _parameters(trace: TraceData) -> list[str]:
 
 
 def allocation_facts(trace: TraceData, stacks: ShownStacks, rows: slice) -> list[Fact]:
-    """Return what allocations and frees show; a free has the size of its block, negative.
+    """Return the debug annotations of allocations and frees; frees have the negative size of their block.
 
     Args:
         trace: The trace.
-        stacks: Its stacks without the frames that are not shown.
-        rows: Which rows of `allocations`.
-
-    Returns:
-        The facts of these rows.
+        stacks: Its stacks as shown in slices.
+        rows: The rows of `allocations`.
     """
     own = trace.columns("allocations")
     size, match = own["bytes"], own["match"]
@@ -506,32 +491,28 @@ def allocation_facts(trace: TraceData, stacks: ShownStacks, rows: slice) -> list
     return [(name, how, values[rows]) for name, how, values in facts]
 
 
-# The counters of a Perfetto trace: the memory of each device, and what else was sampled.
-
+# A counter: its track, times in nanoseconds, and values.
 Series = tuple[int, "NDArray[np.int64]", "NDArray[Any]"]
 
 _MEMORY = (
     ("total_bytes", "memory in use"),
-    ("allocated_bytes", "memory allocated, as the allocator counts"),
+    ("allocated_bytes", "memory allocated, reported by the allocator"),
     ("reserved_bytes", "memory reserved"),
 )
 
 
 def counter_series(trace: TraceData, tracks: PerfettoTracks) -> list[Series]:
-    """Return every counter as (track, times, values), adding the tracks.
+    """Return all counters as series, sorted by time.
 
     Args:
         trace: The trace.
-        tracks: The layout, to which the counters' tracks are added.
-
-    Returns:
-        The series, each in order of time.
+        tracks: The layout; the counters' tracks are added.
     """
     return [*_memory(trace, tracks), *_sampled(trace, tracks)]
 
 
 def _memory(trace: TraceData, tracks: PerfettoTracks) -> list[Series]:
-    """The live bytes of each device after each allocation and free, and what its allocator said."""
+    """Return the live bytes of each device after each allocation and free, and its allocator's counts."""
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
         return []
@@ -547,18 +528,18 @@ def _memory(trace: TraceData, tracks: PerfettoTracks) -> list[Series]:
         device = (int(kind[rows[0]]), int(index[rows[0]]))
         for column, label in _MEMORY:
             values = allocations[column][rows]
-            known = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
-            if known.any():
+            valid = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
+            if valid.any():
                 name = f"CPU {label}" if device[0] == 0 else label
-                whose = int(process[rows[0]])
-                track = tracks.add_counter(name, device, "bytes", process=whose, rank=ranks[whose])
-                # What was live when a window of a longer trace began is what the counter begins with.
-                series.append((track, np.maximum(allocations["time_ns"][rows][known], 0), values[known]))
+                owner = int(process[rows[0]])
+                track = tracks.add_counter(name, device, "bytes", process=owner, rank=ranks[owner])
+                # Blocks that were live before the start of a window are the counter's first value.
+                series.append((track, np.maximum(allocations["time_ns"][rows][valid], 0), values[valid]))
     return series
 
 
 def _sampled(trace: TraceData, tracks: PerfettoTracks) -> list[Series]:
-    """The table `counters`, a series for each name of each process."""
+    """Return the table `counters` as one series per name and process."""
     counters = trace.columns("counters")
     if len(counters) == 0:
         return []
@@ -577,12 +558,12 @@ def _sampled(trace: TraceData, tracks: PerfettoTracks) -> list[Series]:
 
 
 def _ranks(trace: TraceData) -> list[int]:
-    """The rank of each row of `processes`, and at the end that of the whole trace: -1, for its threads say none."""
+    """Return the rank of each row of `processes`, followed by -1 for the whole trace."""
     return [*trace.column("processes", "rank").tolist(), -1]
 
 
 _BLOCK_BYTES = 4 << 20
-# Perfetto's trace processor of 2025 writes over its memory where a name of metadata is some ten thousand bytes long.
+# Metadata names of about ten thousand bytes corrupt the memory of Perfetto's trace processor (2025).
 _LONGEST_KEY = 200
 
 
@@ -591,24 +572,21 @@ def write_perfetto(trace: TraceData, path: str | os.PathLike[str]) -> None:
 
     Args:
         trace: The trace.
-        path: The file; a name that ends in `.gz` is compressed, and Perfetto opens it so. It appears under its name
-            only when it is whole.
+        path: The file, compressed if its name ends in `.gz`, which Perfetto can open; it appears under its name only when
+            it is complete.
 
     Raises:
-        OSError: The file cannot be written; nothing is left of it.
+        OSError: The file cannot be written; no partial file remains.
     """
     write_blocks(perfetto_writer(trace), path)
 
 
 def perfetto_writer(trace: TraceData, block_bytes: int = _BLOCK_BYTES) -> _core.PerfettoWriter:
-    """Return what makes the file of a trace, block by block.
+    """Return the native writer of a trace, an iterator over blocks of bytes.
 
     Args:
         trace: The trace.
-        block_bytes: How long blocks are at least.
-
-    Returns:
-        The native writer: an iterator of bytes.
+        block_bytes: The minimum size of a block.
     """
     stacks = shown_stacks(trace)
     slices = chosen_slices(trace, stacks)
@@ -617,7 +595,7 @@ def perfetto_writer(trace: TraceData, block_bytes: int = _BLOCK_BYTES) -> _core.
     counters = counter_series(trace, tracks)
     frames, allocations = trace.columns("frames"), trace.columns("allocations")
     moments: dict[str, Any] = {"name": "[memory]", "category": "cpu_instant_event"}
-    # What was live when a window of a longer trace began has no moment to be shown at.
+    # Blocks that were live before the start of a window have no event in it.
     shown = slice(int(np.searchsorted(allocations["time_ns"], 0)), None)
     if len(allocations):
         moments |= {name: allocations[name][shown] for name in ("time_ns", "thread")}
@@ -652,32 +630,32 @@ def perfetto_writer(trace: TraceData, block_bytes: int = _BLOCK_BYTES) -> _core.
 
 
 def _metadata(trace: TraceData) -> list[tuple[str, str]]:
-    """What is known of the run and what is missing, as texts."""
-    known = {str(key): value for key, value in trace.info.items()}
+    """Return the metadata of the run, and its losses, as strings."""
+    metadata = {str(key): value for key, value in trace.info.items()}
     if not trace.complete:
-        known["losses"] = trace.losses
+        metadata["losses"] = trace.losses
     return [
         (key[:_LONGEST_KEY], value if isinstance(value, str) else _json(value))
-        for key, value in known.items()
+        for key, value in metadata.items()
     ]
 
 
 def _realtime_ns(trace: TraceData) -> int:
-    """The time on the wall at the start of the trace; 0 where it is not known or cannot be."""
+    """Return the Unix time of the start of the trace in nanoseconds, 0 if unknown."""
     return trace.run_info.start_realtime_ns or 0
 
 
 def _identity(trace: TraceData) -> int:
-    """A number from which the tracks of this trace are counted, and those of another, such as another rank's, are not."""
-    known = [
+    """Return a base for track ids that differs between traces, such as those of different ranks."""
+    identity = [
         trace.info.get(key) for key in ("host", "process", "start_realtime_ns", "distributedInfo", "trace_id")
     ]
-    digest = hashlib.blake2b(repr(known).encode("utf-8", "replace"), digest_size=6).digest()
+    digest = hashlib.blake2b(repr(identity).encode("utf-8", "replace"), digest_size=6).digest()
     return int.from_bytes(digest, "little")
 
 
 def _json(value: Any) -> str:
-    """Compact JSON of any value; what has no JSON becomes text."""
+    """Return a value as compact JSON; values that JSON cannot represent become strings."""
     try:
         return json.dumps(value, default=str, separators=(",", ":"), ensure_ascii=False)
     except (ValueError, RecursionError):

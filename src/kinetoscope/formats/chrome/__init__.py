@@ -1,1 +1,1 @@
-"""Chrome's trace event format: reading and writing it."""
+"""Read and write Chrome's trace event format."""

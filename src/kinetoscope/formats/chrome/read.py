@@ -1,15 +1,15 @@
-"""Reading Chrome's trace event format, as Kineto (torch.profiler) and many other tools write it.
+"""Read Chrome's trace event format, as Kineto (torch.profiler) and many other tools write it.
 
-The text is read as a stream by `_core.ChromeReader`, which gives columns; here they become a trace. What the columns do
-not say outright is told by what torch is known to write:
+`_core.ChromeReader` reads the text as a stream and returns columns, from which this module builds a trace. Some facts have
+to be inferred from what torch writes:
 
-- A backward function names the thread of its forward operator by a number of torch's own (`Fwd thread id` above 0), and
-  the engine's wrapper around it has its name behind `autograd::engine::evaluate_function: `.
-- A kernel has the `correlation` of the call that launched it and the `External id` of the operator. See
-  `kinetoscope.formats.chrome.read_links` for how these become launches.
-- Slices of `gpu_user_annotation` repeat ranges of the host on a stream: never work, never steps.
+- A backward function identifies the thread of its forward operator by torch's own thread number (`Fwd thread id` above 0),
+  and the engine's wrapper around it has the same name after `autograd::engine::evaluate_function: `.
+- A kernel has the `correlation` of the call that launched it and the `External id` of the operator;
+  `kinetoscope.formats.chrome.read_links` turns these into launches.
+- Slices of `gpu_user_annotation` repeat host ranges on a stream. They are neither work nor steps.
 
-A kernel without a launch is no loss: it was launched before the recording began. Nor is a launch without a kernel.
+A kernel without a launch is not a loss: it was launched before the recording started. Nor is a launch without a kernel.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from kinetoscope.formats.chrome.read_tracks import (
     OPERATORS,
     PRIVATE_USE_1,
     XPU,
-    Later,
+    LazyColumns,
     Tracks,
+    add_process_info,
     read_tracks,
-    tell_processes,
 )
 from kinetoscope.model.assemble import ENGINE_WRAPPER
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns
@@ -82,42 +82,40 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int | None, int], object]
 
 
-# What a Chrome trace says of its run as a whole, and what reading it lost.
-
 _TYPE_NAMES = {CUDA: "cuda", XPU: "xpu", HPU: "hpu", MTIA: "mtia", PRIVATE_USE_1: "privateuseone"}
-# Times as the files of torch before 2.4 have them count from 1970; those of other clocks are far smaller.
+# Files of torch before 2.4 have Unix times. Times of other clocks are far smaller.
 _YEAR_2001_NS = 10**18
 _YEAR_2100_NS = 41 * 10**17
 _CYCLE = re.compile(r"PyTorch Profiler \((?P<number>\d{1,18})\)")
-# What a trace says of itself in other ways, or what the writer made for viewers.
-_NOT_KEPT = {"displayTimeUnit", "baseTimeNanoseconds", "losses", "stop_ns", "start_realtime_ns"}
+# Keys that a trace stores elsewhere, or that exist only for viewers.
+_OMITTED_KEYS = {"displayTimeUnit", "baseTimeNanoseconds", "losses", "stop_ns", "start_realtime_ns"}
 
 NOT_RECORDED = "not_recorded"
-"""The key of a trace's metadata that lists what a file that was read lacks, so that no export adds it.
+"""The metadata key that lists what the source file lacks, so that no export adds it.
 
-Arguments of events stand there by their names, categories as `cat`.
+The list has names of event arguments, `cat` for categories, and `WINDOW`.
 """
 WINDOW = "Record Window End"
-"""The last event of a file of Kineto's, which stands in that list for all that say when was recorded."""
+"""The last event of Kineto's files; in that list it represents all events about the recorded window."""
 
 
 def read_header(header: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The keys of a file beside its events, each with its value; what is no JSON stays text, of two equal keys the last counts."""
+    """Parse the values of a file's other keys; invalid JSON stays text, and the last of equal keys wins."""
     return {key: _value(text) for key, text in header}
 
 
 def read_info(
     header: Mapping[str, Any], base_ns: int, stop_ns: int, device_types: Sequence[int]
 ) -> dict[str, Any]:
-    """What is known about the run, as `Trace.info` holds it.
+    """Return the metadata of the run, as in `Trace.info`.
 
     Args:
-        header: What `read_header` gave.
-        base_ns: The first time of the file, on its own axis.
-        stop_ns: The last time, from the first.
+        header: The result of `read_header`.
+        base_ns: The earliest time in the file, in nanoseconds of its clock.
+        stop_ns: The latest time, in nanoseconds from the earliest.
         device_types: The types of the devices that have streams.
     """
-    info: dict[str, Any] = {key: value for key, value in header.items() if key not in _NOT_KEPT}
+    info: dict[str, Any] = {key: value for key, value in header.items() if key not in _OMITTED_KEYS}
     info["stop_ns"] = stop_ns
     since = header.get("baseTimeNanoseconds")
     if type(since) is int and 0 <= since < 2**62:
@@ -140,13 +138,13 @@ def not_recorded(
     spans: Container[str],
     allocations: Mapping[str, Any] | None,
 ) -> list[str]:
-    """What a file lacks that our exports otherwise write, as `NOT_RECORDED` lists it.
+    """Return what a file lacks that exports would otherwise write, for `NOT_RECORDED`.
 
     Args:
-        windows: The events that say when was recorded.
-        categories: The categories of events; an empty one is that of events without.
+        windows: The events about the recorded window.
+        categories: The categories of events; empty for events without one.
         spans: The names of the columns of spans.
-        allocations: The columns of the marks of memory, as the file has them; None without marks.
+        allocations: The columns of the memory events, None without any.
     """
     lacking = [] if any(name == WINDOW for name, _, _ in windows) else [WINDOW]
     if "" in categories:
@@ -163,13 +161,13 @@ def not_recorded(
 
 
 def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
-    """The table `losses`: what reading lost, and what the file says was lost before."""
+    """Return the table `losses`: losses while reading, and those that the file lists."""
     losses = [
         replace(loss, why=LIMIT_IN_WORDS) if loss.code == "beyond_unpacking_limit" else loss
         for loss in counted_losses(counted)
     ]
-    told = header.get("losses")
-    for loss in told if isinstance(told, list) else []:
+    listed = header.get("losses")
+    for loss in listed if isinstance(listed, list) else []:
         if isinstance(loss, dict) and isinstance(loss.get("what"), str):
             times = loss.get("count")
             count = times if type(times) is int and 0 <= times < 2**62 else 1
@@ -179,7 +177,7 @@ def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[s
 
 
 def read_cycles(windows: Sequence[tuple[str, int, int]], stop_ns: int) -> dict[str, list[int]]:
-    """The table `cycles`: the windows that Kineto says it recorded in, or else the whole file."""
+    """Return the table `cycles`: Kineto's recorded windows, or else one cycle for the whole file."""
     found = {
         (start_ns, max(0, duration_ns), int(name["number"]))
         for text, start_ns, duration_ns in windows
@@ -194,7 +192,7 @@ def read_cycles(windows: Sequence[tuple[str, int, int]], stop_ns: int) -> dict[s
 
 
 def _value(text: str) -> Any:
-    """What a JSON text means."""
+    """Parse JSON; return invalid JSON as text."""
     try:
         return json.loads(text, parse_constant=str)
     except (ValueError, RecursionError):
@@ -202,7 +200,7 @@ def _value(text: str) -> Any:
 
 
 def _devices(properties: object, device_types: Sequence[int]) -> list[dict[str, Any]]:
-    """The devices by name, in the form in which recordings keep them."""
+    """Return the devices as recordings store them."""
     kind = _TYPE_NAMES.get(device_types[0], "cuda") if device_types else "cuda"
     return [
         {"type": kind, "index": entry["id"], "name": entry["name"]}
@@ -214,15 +212,13 @@ def _devices(properties: object, device_types: Sequence[int]) -> list[dict[str, 
     ]
 
 
-# Python stacks and modules as files of torch write them: one text for each frame, one for each call of a module.
-
 MODULE_MARK = "nn.Module: "
 _FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
 _LAST_LINE = 2**31 - 1
 
 
 class Calls:
-    """The tables `stacks`, `frames` and `modules` of a file, filled as its texts are seen."""
+    """The tables `stacks`, `frames` and `modules`, built from torch's texts for frames and module calls."""
 
     def __init__(self, strings: StringTable) -> None:
         self._strings = strings
@@ -232,11 +228,11 @@ class Calls:
         self._modules: dict[str, tuple[int, int]] = {}
 
     def of_functions(self, stacks: Mapping[str, Any] | None, modules: Mapping[str, Any] | None) -> Tables:
-        """The tables for what the reader made of python_function events: rows stay where they are.
+        """Return the tables for python_function events, without reordering rows.
 
         Args:
-            stacks: The reader's stacks: `parent`, and the `name` of the innermost frame, parents first.
-            modules: The reader's modules: `name` and `caller`, callers first.
+            stacks: The native reader's stacks: `parent`, and the `name` of the innermost frame, parents first.
+            modules: The native reader's modules: `name` and `caller`, callers first.
         """
         tables: Tables = {}
         rows = self._strings.texts
@@ -251,13 +247,13 @@ class Calls:
         return tables
 
     def of_texts(self, texts: Sequence[str]) -> tuple[Tables, NDArray[np.int32], NDArray[np.int32]]:
-        """The tables for the "Call stack" texts of torch 1.8 to 1.13: frames from the innermost on, joined by semicolons.
+        """Return the tables for the "Call stack" texts of torch 1.8 to 1.13: frames, innermost first, joined by `;`.
 
         Args:
-            texts: The texts, each once.
+            texts: The distinct texts.
 
         Returns:
-            The tables; for each text its stack, and its innermost module. The last entry, for no text, is -1.
+            The tables, and the stack and innermost module of each text, followed by -1 for spans without a text.
         """
         stack_rows = np.full(len(texts) + 1, -1, np.int32)
         module_rows = np.full(len(texts) + 1, -1, np.int32)
@@ -265,7 +261,7 @@ class Calls:
             stack = module = -1
             for frame in reversed(text.split(";")):
                 if frame.startswith(MODULE_MARK):
-                    # One instance whoever calls it; the first caller counts.
+                    # An instance has one row, with its first caller.
                     module = self._modules.setdefault(frame, (len(self._modules), module))[0]
                 elif frame:
                     stack = self._stacks.setdefault((stack, self._frame(frame)), len(self._stacks))
@@ -280,14 +276,14 @@ class Calls:
         return tables, stack_rows, module_rows
 
     def _frame(self, text: str) -> int:
-        """The row of the frame that torch calls `file(line): function`; what looks otherwise is a function's name."""
-        known = self._frame_of_text.get(text)
-        if known is not None:
-            return known
+        """Return the row of a frame, which torch writes as `file(line): function`; other text is a function name."""
+        cached = self._frame_of_text.get(text)
+        if cached is not None:
+            return cached
         key = (self._strings.row(text), 0, 0)
         if (parts := _FRAME.fullmatch(text)) is not None:
             digits = parts["line"].lstrip("0")
-            # torch reads some frames after they are gone: their line is whatever lay there.
+            # torch reads some frames after they were freed, and then writes arbitrary line numbers.
             line = int(digits) if 0 < len(digits) <= len(str(_LAST_LINE)) else 0
             function, file = self._strings.row(parts["function"]), self._strings.row(parts["file"])
             key = (function, file, line if line <= _LAST_LINE else 0)
@@ -295,43 +291,41 @@ class Calls:
         return row
 
     def _module_columns(self, texts: Sequence[str], callers: Any) -> dict[str, Any]:
-        """The columns of modules that torch calls `nn.Module: Linear_0`."""
+        """Return the columns of modules, which torch writes as `nn.Module: Linear_0`."""
         names = [text.removeprefix(MODULE_MARK) for text in texts]
         of = self._strings.row
         return {
             "class": np.array([of(name.rpartition("_")[0] or name) for name in names], np.int32),
-            # torch does not say the attribute, but it numbers the instances of a class.
+            # torch does not write the attribute's name, but it numbers the instances of a class.
             "name": np.array([of(name) for name in names], np.int32),
             "caller": np.asarray(callers, np.int32),
         }
 
 
 def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Rows of numbers as columns."""
+    """Convert rows of numbers to columns."""
     values = np.array(rows, np.int32).reshape(len(rows), len(names))
     return {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)}
 
 
-# What only files that we wrote ourselves say: which module a span ran in, and how it was cut.
-#
-# Viewers show these among the arguments of a slice; here they become columns again. The modules themselves stand in the
-# head of the file, see `formats/chrome.py`.
+# Files that Kinetoscope wrote have the module and the flags of a span among its arguments, so that viewers show them. Here
+# they become columns again. The header of such a file has the modules, see `kinetoscope.formats.chrome.write`.
 
 OWN = "kinetoscope"
-"""The key in the head of a file that tells that it is ours."""
+"""The header key that marks a file as written by Kinetoscope."""
 LIST_HEAD = "trace"
-"""The name of the first event of a bare list of events that is ours."""
+"""The name of the first event of a bare list of events that Kinetoscope wrote."""
 FLAGS = {"Unfinished": FLAG_UNFINISHED, "Begun before": FLAG_BEGUN_BEFORE, "Asynchronous": FLAG_ASYNC}
 MODULE, MODULE_CLASS, MODULE_ROW = "Module", "Module class", "Module row"
 _TIMES = (("spans", "start_ns"), ("allocations", "time_ns"), ("counters", "time_ns"), ("flows", "time_ns"))
 _KEYS = (*FLAGS, MODULE, MODULE_CLASS, MODULE_ROW)
 
 
-def described_in_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> dict[str, Any]:
-    """What a file of ours that is a bare list of events says of itself in its first event; nothing elsewhere.
+def header_of_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> dict[str, Any]:
+    """Return the header of a bare list of events that Kinetoscope wrote, stored in its first event; else empty.
 
     Args:
-        metadata: The metadata events as the native reader has them.
+        metadata: The native reader's metadata events.
     """
     for what, _, _, text, _, _ in metadata[:1]:
         if what == LIST_HEAD and f'"{OWN}"' in text:
@@ -343,12 +337,12 @@ def described_in_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -
     return {}
 
 
-def keep_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
-    """In a file of ours times count from where the trace did; elsewhere from the first event.
+def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
+    """In a file that Kinetoscope wrote, make times relative to the start of the trace instead of the first event.
 
     Args:
-        header: The keys in the head of the file.
-        native: What the native reader found, with times from its `base_ns` on; both are changed.
+        header: The header of the file.
+        native: The native reader's result, with times relative to its `base_ns`; changed in place.
     """
     base_ns = native["base_ns"]
     if not isinstance(header.get(OWN), dict) or base_ns == 0:
@@ -362,20 +356,20 @@ def keep_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) 
 
 
 def _later_by(times_ns: Any, base_ns: int) -> Any:
-    """Times, or a function that makes them, moved by so many nanoseconds."""
+    """Add `base_ns` to times, or to the times that a function returns."""
     return (lambda: times_ns() + base_ns) if callable(times_ns) else times_ns + base_ns
 
 
 def stop_ns(header: Mapping[str, Any], last_ns: int) -> int:
-    """When the recording ended: what a file of ours says, elsewhere the last time in it."""
-    told = header.get("stop_ns") if isinstance(header.get(OWN), dict) else None
-    return told if isinstance(told, int) and last_ns < told < 2**62 else last_ns
+    """Return the end of the recording: from the header of a file that Kinetoscope wrote, else the file's last time."""
+    stop_ns = header.get("stop_ns") if isinstance(header.get(OWN), dict) else None
+    return stop_ns if isinstance(stop_ns, int) and last_ns < stop_ns < 2**62 else last_ns
 
 
-def sure_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: Arrows) -> Arrows:
-    """Without those arrows of a file of ours that seem to end in a span inside the backward function they lead to.
+def drop_inner_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: Arrows) -> Arrows:
+    """Drop arrows of a file that Kinetoscope wrote that were matched to a span inside the backward function.
 
-    It may begin in the same nanosecond; only the function has a sequence number.
+    Such a span can start in the same nanosecond as the function, but only the function has a sequence number.
     """
     if not isinstance(header.get(OWN), dict) or "sequence" not in spans:
         return arrows
@@ -383,19 +377,19 @@ def sure_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: Arr
     return Arrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
 
 
-def take_own_facts(header: MutableMapping[str, Any], tables: dict[str, Any], strings: StringTable) -> None:
-    """Make columns of what a file of ours says beyond Kineto's words; leave other files as they are.
+def restore_own_columns(header: MutableMapping[str, Any], tables: dict[str, Any], strings: StringTable) -> None:
+    """Convert the additional facts in a file that Kinetoscope wrote to columns; do nothing for other files.
 
     Args:
-        header: The keys in the head of the file; ours is taken out.
-        tables: The columns of all tables, some of which are replaced.
+        header: The header of the file; Kinetoscope's own key is removed.
+        tables: The columns of all tables; changed in place.
         strings: The string table; names of modules are added.
     """
     if not isinstance(own := header.pop(OWN, None), dict):
         return
     spans = tables["spans"]
     if "own_stack" in spans and "call_texts" in own:
-        # A slice shows its stack only where the slice around it has another.
+        # A slice has a stack only if it differs from its parent's.
         nested = nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
         spans["own_stack"] = spread_down(nested.parent, nested.depth, spans["own_stack"], -1)
     if (cycles := _cycles(own.get("cycles"))) is not None:
@@ -403,20 +397,21 @@ def take_own_facts(header: MutableMapping[str, Any], tables: dict[str, Any], str
     paths = _modules(own.get("modules"), tables, strings)
     if "arguments" not in spans:
         return
-    told = _Told(paths, len(tables["modules"]["class"]) if paths else 0)
-    row_of = np.array([told.row(text) for text in tables["arguments"]["json"]] + [-1], np.int32)
+    own_arguments = _OwnArguments(paths, len(tables["modules"]["class"]) if paths else 0)
+    row_of = np.array([own_arguments.row(text) for text in tables["arguments"]["json"]] + [-1], np.int32)
     column = spans["arguments"]
-    flags, modules = np.array([*told.flags, 0], np.uint8), np.array([*told.modules, -1], np.int32)
+    flags = np.array([*own_arguments.flags, 0], np.uint8)
+    modules = np.array([*own_arguments.modules, -1], np.int32)
     if flags.any():
         spans["flags"] = spans["flags"] | flags[column]
     if paths:
         spans["own_module"] = modules[column]
     spans["arguments"] = row_of[column]
-    tables["arguments"] = {"json": list(told.texts)}
+    tables["arguments"] = {"json": list(own_arguments.texts)}
 
 
-class _Told:
-    """The arguments of spans without what becomes columns."""
+class _OwnArguments:
+    """Splits the arguments of spans into those that become columns and the rest."""
 
     def __init__(self, paths: dict[str, int], modules: int) -> None:
         self._paths, self._modules = paths, modules
@@ -425,30 +420,30 @@ class _Told:
         self.modules: list[int] = []
 
     def row(self, text: str) -> int:
-        """The row of what is left of a text, -1 for nothing; what was taken out is the next of `flags` and `modules`."""
+        """Return the row of the remaining arguments, -1 if none remain; append to `flags` and `modules`."""
         flags, module = 0, -1
         if any(f'"{key}":' in text for key in _KEYS):
-            told = json.loads(text)
+            arguments = json.loads(text)
             for key, flag in FLAGS.items():
-                flags |= flag if told.pop(key, None) is True else 0
-            path, row = told.pop(MODULE, None), told.pop(MODULE_ROW, None)
-            told.pop(MODULE_CLASS, None)
+                flags |= flag if arguments.pop(key, None) is True else 0
+            path, row = arguments.pop(MODULE, None), arguments.pop(MODULE_ROW, None)
+            arguments.pop(MODULE_CLASS, None)
             module = self._paths.get(path, -1) if isinstance(path, str) else -1
             if type(row) is int and 0 <= row < self._modules:
                 module = row
-            text = json.dumps(told, separators=(",", ":"), ensure_ascii=False) if told else ""
+            text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False) if arguments else ""
         self.flags.append(flags)
         self.modules.append(module)
         return self.texts.setdefault(text, len(self.texts)) if text else -1
 
 
-def _modules(told: object, tables: dict[str, Any], strings: StringTable) -> dict[str, int]:
-    """Make the table `modules` of the head's; returns the row of each path, the first where several have it."""
-    if not isinstance(told, dict):
+def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> dict[str, int]:
+    """Build the table `modules` from the header; return the row of each path, the first if it occurs repeatedly."""
+    if not isinstance(listed, dict):
         return {}
-    names, classes, paths = (_texts(told.get(key)) for key in ("name", "class", "path"))
+    names, classes, paths = (_texts(listed.get(key)) for key in ("name", "class", "path"))
     rows = len(paths)
-    parents, callers = (_own_rows(told.get(key), rows) for key in ("parent", "caller"))
+    parents, callers = (_own_rows(listed.get(key), rows) for key in ("parent", "caller"))
     if parents is None or callers is None or not len(names) == len(classes) == rows:
         return {}
     tables["modules"] = {
@@ -460,10 +455,10 @@ def _modules(told: object, tables: dict[str, Any], strings: StringTable) -> dict
     return {path: row for row, path in reversed(list(enumerate(paths)))}
 
 
-def _cycles(told: object) -> dict[str, NDArray[np.int64]] | None:
-    """The table `cycles` of the head's; None where it says none."""
+def _cycles(listed: object) -> dict[str, NDArray[np.int64]] | None:
+    """Build the table `cycles` from the header; return None if that has none."""
     names = STORED["cycles"].column_names
-    lists = [told.get(name) for name in names] if isinstance(told, dict) else []
+    lists = [listed.get(name) for name in names] if isinstance(listed, dict) else []
     if not lists or not all(
         isinstance(values, list) and all(type(value) is int and abs(value) < 2**62 for value in values)
         for values in lists
@@ -474,12 +469,12 @@ def _cycles(told: object) -> dict[str, NDArray[np.int64]] | None:
 
 
 def _texts(value: object) -> Sequence[str]:
-    """A list of texts, empty where it is none."""
+    """Return a list of strings, empty for anything else."""
     return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []
 
 
 def _own_rows(value: object, rows: int) -> NDArray[np.int32] | None:
-    """A list of so many rows of the same table, -1 for none; None where it is no such list."""
+    """Return a list of `rows` row numbers of the same table (-1 for none), None for anything else."""
     if not isinstance(value, list) or len(value) != rows:
         return None
     if not all(type(row) is int and -1 <= row < rows for row in value):
@@ -487,17 +482,15 @@ def _own_rows(value: object, rows: int) -> NDArray[np.int32] | None:
     return np.array(value, np.int32)
 
 
-# What the names of spans say of them; each distinct name is looked at once.
-
-# Backward functions that torch's own code generator names, and those that accumulate gradients.
+# The names of generated backward functions, and of those that accumulate gradients.
 _BACKWARD = re.compile(r"(?:[A-Za-z_]\w*Backward\d+|torch::autograd::\w+)")
 _MTIA_COPY, _MTIA_WAIT = "dma_request", "event_wait"
-# Ranges that torch itself marks, which its releases before 1.9 wrote as operators.
+# Ranges that torch itself adds. Releases before 1.9 wrote them as operators.
 _RANGES = ("Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 
 
 class NameClass(IntEnum):
-    """What a name says: one thing at most."""
+    """What a span's name says about its kind."""
 
     NOTHING = 0
     STEP = 1
@@ -511,10 +504,10 @@ class NameClass(IntEnum):
 
 
 def classify(strings: Sequence[str]) -> NDArray[np.uint8]:
-    """The `NameClass` of each string.
+    """Return the `NameClass` of each string.
 
-    What stands behind autograd's wrapper is a backward function, whatever it is called; without wrappers, as in torch
-    1.8, it is told by its name.
+    A backward function is recognized by the autograd wrapper with the same name; without wrappers, as in torch 1.8, by its
+    own name.
     """
     found = np.zeros(len(strings), np.uint8)
     wrapped: set[str] = set()
@@ -542,21 +535,19 @@ def classify(strings: Sequence[str]) -> NDArray[np.uint8]:
     return found
 
 
-# The allocations of files that do not say addresses: torch before 1.10 wrote only how much memory changed.
-#
-# A free is then taken for that of the youngest block of its size that still lives on its device, and both get a made-up
-# address. So the live bytes are right at every moment, while which of several equal blocks was freed is a guess. A free
-# without such a block is of one from before the recording.
+# torch before 1.10 wrote the sizes of allocations and frees but no addresses. There, a free is matched with the youngest
+# live block of its size on its device, and both get an invented address. So the live bytes are always right, but which of
+# several equal blocks was freed is a guess. A free without a match is of a block from before the recording.
 
 
 def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
-    """Make up the addresses that are missing.
+    """Invent addresses for allocations and frees without one.
 
     Args:
-        allocations: The columns of the table, in order of time.
+        allocations: The columns of the table, sorted by time.
 
     Returns:
-        The column `address`; None where nothing is missing.
+        The column `address`; None if no address is missing.
     """
     address: NDArray[np.uint64] = allocations["address"]
     taken, freed = allocations["bytes"], allocations["freed_bytes"]
@@ -572,17 +563,17 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
     keys = [values[order] for values in (kind, index, size)]
     new[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in keys])
     group = np.cumsum(new) - 1
-    # How many blocks of the size live after each event, if none lived before the first and a free of none counts nothing:
-    # the sum of ups and downs, less its lowest value so far below zero.
+    # The number of live blocks of the size after each event, when no block was live before the first event and unmatched
+    # frees do not count: the running sum, minus its running minimum if that is negative.
     step = np.where(begins[order], 1, -1)
     walked = np.cumsum(step)
     walked -= (walked - step)[new][group]
-    # Each group in a band of its own far below the last, so that one running minimum serves all.
+    # Each group is shifted far below the previous one, so that one running minimum is enough for all groups.
     band = np.int64(2 * len(order) + 2)
     lowest = np.minimum.accumulate(np.minimum(walked, 0) - group * band) + group * band
     unmatched = ~begins[order] & (walked < np.where(new, 0, np.append(0, lowest[:-1])))
     live = walked - lowest
-    # Level of a block: how many of its size lie below it. A free is of the last begin at its level.
+    # The level of a block is the number of older live blocks of its size. A free matches the last allocation at its level.
     level = np.where(begins[order], live, live + 1)
     by_level = np.lexsort((place, level, group))
     by_level = by_level[~unmatched[by_level]]
@@ -598,10 +589,8 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
     return made
 
 
-# What files of torch say of calls between ranks, in the words of the table `collectives`.
-#
-# torch writes it among the arguments of `record_param_comms` and, in newer releases, of the kernels that carried the call
-# out: name, group, sizes and type of elements, and the other rank.
+# torch writes name, group, sizes, data type and peer of a collective as arguments of `record_param_comms` and, in newer
+# releases, of its kernels. Keys: names in the table `collectives`; values: torch's names.
 
 _MARK = '"Collective name"'
 _TEXTS = {
@@ -623,53 +612,54 @@ _PEERS = ("Dst Rank", "Src Rank")
 
 
 def facts_of_arguments(texts: Sequence[str], strings: StringTable) -> NDArray[np.int32] | None:
-    """The row of strings with the facts in each text of arguments, -1 without and for none, the last entry.
+    """Extract the facts about collectives from arguments of spans.
 
     Args:
-        texts: What the file said of its spans, as JSON.
+        texts: The arguments as JSON.
         strings: The string table; the facts are added to it.
 
     Returns:
-        The rows; None where no text holds any.
+        For each text the row of its facts in `strings`, -1 without facts, followed by -1 for spans without arguments.
+        None if no text has any.
     """
     facts = np.full(len(texts) + 1, -1, np.int32)
     for row, text in enumerate(texts):
-        if _MARK in text and (told := _facts(text)):
-            facts[row] = strings.row(json.dumps(told))
+        if _MARK in text and (found := _facts(text)):
+            facts[row] = strings.row(json.dumps(found))
     return facts if (facts >= 0).any() else None
 
 
 def read_collectives(arguments: NDArray[np.int32], facts: NDArray[np.int32]) -> dict[str, NDArray[np.int32]]:
-    """The table `collectives`, from what `facts_of_arguments` found and the row of arguments of each span."""
+    """Return the table `collectives`, from each span's row of arguments and the result of `facts_of_arguments`."""
     spans = np.flatnonzero(facts[arguments] >= 0)
     return {"span": spans.astype(np.int32), "facts": facts[arguments[spans]]}
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """The facts among the arguments of a span, in the words that a recording has for them."""
+    """Return the facts about a collective in arguments of a span, under the names that recordings use."""
     try:
-        told = json.loads(text)
+        arguments = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(told, dict) or not isinstance(told.get("Collective name"), str):
+    if not isinstance(arguments, dict) or not isinstance(arguments.get("Collective name"), str):
         return {}
     facts: dict[str, Any] = {
-        name: told[key] for name, key in _TEXTS.items() if isinstance(told.get(key), str)
+        name: arguments[key] for name, key in _TEXTS.items() if isinstance(arguments.get(key), str)
     }
-    facts |= {name: told[key] for name, key in _NUMBERS.items() if type(told.get(key)) is int}
+    facts |= {name: arguments[key] for name, key in _NUMBERS.items() if type(arguments.get(key)) is int}
     if (item_bytes := type_named(facts.get("type", ""))[1]) > 0:
         facts["item_bytes"] = item_bytes
     for name, key in _LISTS.items():
-        if values := _list(told.get(key)):
+        if values := _list(arguments.get(key)):
             facts[name] = values
     for key in _PEERS:
-        if type(told.get(key)) is int:
-            facts["peer"] = told[key]
+        if type(arguments.get(key)) is int:
+            facts["peer"] = arguments[key]
     return facts
 
 
 def _list(value: object) -> list[Any]:
-    """A list, which torch writes as a text, cut in the middle where it is long."""
+    """Parse a list, which torch writes as text; empty if torch truncated it."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -678,12 +668,12 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_GIVEN = (
+_SPAN_COLUMNS = (
     "thread", "start_ns", "duration_ns", "name", "kind", "flags", "scope", "category", "correlation", "external_id",
     "sequence", "shapes", "arguments", "record_function", "stream", "own_stack", "own_module", "forward_thread", "forward",
 )  # fmt: skip
-# What the native reader takes events for.
-_HELD = ("spans", "allocations", "counters", "flows", "metadata", "windows")
+# The native reader's results that show that a file is a trace.
+_CONTENTS = ("spans", "allocations", "counters", "flows", "metadata", "windows")
 
 
 def read_chrome_trace(
@@ -692,18 +682,18 @@ def read_chrome_trace(
     max_memory_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> TraceData:
-    """Read a trace in Chrome's trace event format, plain or packed by gzip or zstd.
+    """Read a trace in Chrome's trace event format, optionally compressed with gzip or zstd.
 
     Args:
-        source: What `kinetoscope.open` takes, or its text.
+        source: Anything that `kinetoscope.open` accepts, or its decompressed text.
         max_memory_bytes: See `kinetoscope.open`.
         progress: See `kinetoscope.open`.
 
     Returns:
-        The trace. What could not be used of the file, or did not fit, is a row of its `losses`.
+        The trace; unusable and dropped parts of the file are rows of `losses`.
 
     Raises:
-        FormatError: The text is no trace.
+        FormatError: The text is not a trace.
         OSError: The file cannot be read.
     """
     if not isinstance(source, UnpackedText):
@@ -720,31 +710,31 @@ def read_chrome_trace(
 
 
 def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None) -> Native:
-    """Feed the native reader with a text, and tell how far it is."""
+    """Feed a text to the native reader, and report progress."""
     reader = new_reader(max_memory_bytes)
     source = text.source
-    told_bytes = 0
+    reported_bytes = 0
     for block in text:
-        with _named(text):
+        with _format_errors(text):
             reader.feed(block)
         if progress is not None:
-            told_bytes = source.read_bytes
-            progress(told_bytes, source.total_bytes, reader.events)
-    # What ends a packed file may have been read after its last block was there.
-    if progress is not None and told_bytes != source.read_bytes:
+            reported_bytes = source.read_bytes
+            progress(reported_bytes, source.total_bytes, reader.events)
+    # The end of a compressed file may be read after its last block was returned.
+    if progress is not None and reported_bytes != source.read_bytes:
         progress(source.read_bytes, source.total_bytes, reader.events)
-    with _named(text):
+    with _format_errors(text):
         native = reader.finish(later=True)
         unusable = sum(
             native["losses"][name] for name in ("bad_events", "bad_times", "too_deep", "ignored_events")
         )
-        if unusable and not any(_rows(native, name) for name in _HELD):
-            raise ValueError(f"this is JSON, but none of its {unusable:,} values is an event of a trace")
+        if unusable and not any(_rows(native, name) for name in _CONTENTS):
+            raise ValueError(f"valid JSON, but none of its {unusable:,} values is a trace event")
         return native
 
 
 def _rows(native: Native, name: str) -> int:
-    """How many rows the native reader has of something."""
+    """Return the number of rows in a part of the native reader's result."""
     if name == "spans":
         return int(native["span_rows"])
     part = native[name]
@@ -752,20 +742,20 @@ def _rows(native: Native, name: str) -> int:
 
 
 @contextmanager
-def _named(text: UnpackedText) -> Iterator[None]:
-    """Name the file in what the native reader says of it."""
+def _format_errors(text: UnpackedText) -> Iterator[None]:
+    """Convert errors of the native reader to `FormatError`, with the name of the file."""
     try:
         yield
     except ValueError as error:
-        hint = "" if not text.losses else "; besides, the file is damaged or goes beyond what is unpacked"
+        hint = "" if not text.losses else "; also, the compressed file is damaged or exceeds the size limit"
         raise FormatError(f"{text.source.name}: {error}{hint}") from error
 
 
 def new_reader(max_memory_bytes: int = 0) -> _core.ChromeReader:
-    """A native reader that knows the categories of Kineto, for `made_trace`.
+    """Return a native reader for Kineto's categories, whose result `made_trace` accepts.
 
     Args:
-        max_memory_bytes: What its columns and texts may take; 0 means no limit.
+        max_memory_bytes: The most memory for its columns and texts; 0 for no limit.
     """
     return _core.ChromeReader(
         list(CATEGORIES),
@@ -776,35 +766,37 @@ def new_reader(max_memory_bytes: int = 0) -> _core.ChromeReader:
 
 
 def made_trace(native: Native) -> TraceData:
-    """Make a trace of what the native reader found.
+    """Build a trace from the native reader's result.
 
     Args:
-        native: What `_core.ChromeReader.finish` returned; it is used up, so that no column is kept twice.
+        native: The result of `_core.ChromeReader.finish`; it is emptied, so that no column is held twice.
     """
-    return _Made(native).trace()
+    return _Builder(native).trace()
 
 
-class _Made:
-    """The parts of a trace on their way from the reader's columns to ours.
+class _Builder:
+    """Builds a trace from the native reader's columns.
 
-    What a table of spans alone does not need is made when it is first asked for: a file of many million events is open
-    when its events are read.
+    Columns that have to be computed are computed when they are first used, so that opening a file of many million events
+    takes no longer than reading it.
     """
 
     def __init__(self, native: Native) -> None:
         self.native = native
-        self.header = read_header(native.pop("header", ())) or described_in_list(native.get("metadata", ()))
-        keep_own_times(self.header, native)
-        self.spans = Later(native.pop("spans"))
+        self.header = read_header(native.pop("header", ())) or header_of_list(native.get("metadata", ()))
+        restore_own_times(self.header, native)
+        self.spans = LazyColumns(native.pop("spans"))
         self.categories: list[str] = native.pop("categories")
         self.strings = StringTable(native.pop("strings"))
         self.tables: Tables = {}
         self.rows: dict[str, int | Callable[[], int]] = {}
         self.tracks = self._tracks()
-        self.parts = Later({"arrows": self._arrows, "backward": self._backward, "launches": self._launches})
+        self.parts = LazyColumns(
+            {"arrows": self._arrows, "backward": self._backward, "launches": self._launches}
+        )
 
     def trace(self) -> TraceData:
-        """Put the tables together."""
+        """Return the trace."""
         native, tracks = self.native, self.tracks
         flows = native.get("flows")
         fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
@@ -829,15 +821,15 @@ class _Made:
         if len(tracks.processes) > 1:
             self.tables["threads"]["process"] = self._processes
         self.spans.release()
-        spans = self.tables["spans"] = self.spans.given(_GIVEN)
+        spans = self.tables["spans"] = self.spans.given(_SPAN_COLUMNS)
         if all(callable(column) for column in spans.values()):
             self.rows["spans"] = native["span_rows"]
         header = self.header
         if OWN in header:
-            self.tables["spans"] = {name: self.spans[name] for name in _GIVEN if name in self.spans}
+            self.tables["spans"] = {name: self.spans[name] for name in _SPAN_COLUMNS if name in self.spans}
         last_ns = stop_ns(header, self._last_ns())
         info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"].tolist())
-        tell_processes(info, tracks)
+        add_process_info(info, tracks)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")
         losses = native.pop("losses")
@@ -847,12 +839,12 @@ class _Made:
             losses = {**losses, "ascend_spans": tracks.ascend_spans}
         self.tables["losses"] = read_losses(header, losses)
         self.tables["cycles"] = read_cycles(windows, last_ns)
-        take_own_facts(header, self.tables, self.strings)
+        restore_own_columns(header, self.tables, self.strings)
         info.pop(OWN, None)
         return TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=self.rows)
 
     def _tracks(self) -> Tracks:
-        """Threads and streams."""
+        """Read the tables `threads` and `streams`."""
         tracks = read_tracks(
             self.native.pop("threads"),
             self.native.pop("metadata", ()),
@@ -865,37 +857,35 @@ class _Made:
         return tracks
 
     def _on_device(self) -> NDArray[np.bool_]:
-        """Which spans ran on a device."""
+        """Return which spans ran on a device."""
         found: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
         return found
 
-    # Made when they are first asked for
-
     def _arrows(self) -> Arrows:
-        """The flows of the file, with the spans at their ends."""
+        """Return the flows of the file, with the spans at their ends."""
         return pair_arrows(self.native.pop("flows", None), self.spans)
 
     def _arrows_to_backward(self) -> Arrows:
-        """Those from forward operators to backward functions."""
+        """Return the arrows from forward operators to backward functions."""
         arrows: Arrows = self.parts["arrows"]
         rows = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         chosen = np.isin(arrows.category, rows)
         found = Arrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
-        return sure_arrows(self.header, self.spans, found)
+        return drop_inner_arrows(self.header, self.spans, found)
 
     def _backward(self) -> Backward:
-        """The spans that name the thread of their forward operator, and which thread that is."""
+        """Return the backward functions with the threads of their forward operators."""
         number = self.spans.take("forward_number") if "forward_number" in self.spans else None
         return name_threads(self.spans, number, self.tracks.process, self._arrows_to_backward())
 
     def _kinds(self) -> None:
-        """Have kinds made of names where categories say too little, and scopes of kinds."""
+        """Add the columns `kind`, refined by names of spans, and `scope`."""
         self.spans.rename("kind", "category_kind")
         self.spans["kind"] = self._kind
         self.spans["scope"] = self._scope
 
     def _kind(self) -> NDArray[np.uint8]:
-        """The column `kind`."""
+        """Return the column `kind`."""
         spans = self.spans
         kind: NDArray[np.uint8] = spans.take("category_kind")
         named = classify(self.strings.texts)[spans["name"]]
@@ -918,7 +908,7 @@ class _Made:
         return kind
 
     def _scope(self) -> NDArray[np.uint8]:
-        """The column `scope`."""
+        """Return the column `scope`."""
         kind = self.spans["kind"]
         scope = np.zeros(len(SpanKind), np.uint8)
         scope[SpanKind.BACKWARD] = SCOPE_BACKWARD
@@ -930,34 +920,34 @@ class _Made:
         return found
 
     def _forward_thread(self) -> NDArray[np.int32]:
-        """The column `forward_thread`."""
+        """Return the column `forward_thread`."""
         found = np.full(len(self.spans["thread"]), -1, np.int32)
         backward: Backward = self.parts["backward"]
         found[backward.rows] = backward.threads
         return found
 
     def _torch_tid(self) -> NDArray[np.int64]:
-        """torch's numbers of the threads that have one."""
+        """Return torch's own thread numbers, -1 where there is none."""
         found = np.full(len(self.tracks.process), -1, np.int64)
         for (_, number), row in self.parts["backward"].numbered.items():
             found[row] = number
         return found
 
     def _forward(self) -> NDArray[np.int32]:
-        """The column `forward`."""
+        """Return the column `forward`."""
         return link_forward(self.spans, self._arrows_to_backward())
 
     def _launches(self) -> dict[str, Any]:
-        """The table `launches`."""
+        """Return the columns of `launches`."""
         return find_launches(self.spans, self._on_device(), self.parts["arrows"])
 
     def _launch_column(self, name: str) -> NDArray[np.int32]:
-        """One of its columns."""
+        """Return one column of `launches`."""
         found: NDArray[np.int32] = self.parts["launches"][name]
         return found
 
     def _processes(self) -> NDArray[np.int64]:
-        """The process of each thread; a stream is of the one that launched most on it."""
+        """Return the process of each thread; for a stream, the one with the most launches on it."""
         tracks, launches, thread = self.tracks, self.parts["launches"], self.spans["thread"]
         found: NDArray[np.int64] = tracks.threads["process"].copy()
         stream, of = thread[launches["device"]], tracks.process[thread[launches["host"]]]
@@ -967,10 +957,8 @@ class _Made:
             found[row] = -1 if owner == tracks.main_process else owner
         return found
 
-    # Made at once
-
     def _categories(self) -> None:
-        """Have the column `category` made, with what it names in the string table."""
+        """Add the column `category`, and its values to the string table."""
         rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
         self.spans.rename("category", "file_category")
 
@@ -981,7 +969,7 @@ class _Made:
         self.spans["category"] = make
 
     def _stacks(self) -> None:
-        """Python stacks and modules: from calls on the timeline, or from the texts of older releases."""
+        """Read Python stacks and modules, from python_function events or from the "Call stack" texts of older releases."""
         native, spans = self.native, self.spans
         stacks, modules, texts = (native.pop(name, None) for name in ("stacks", "modules", "call_stacks"))
         calls = Calls(self.strings)
@@ -995,14 +983,14 @@ class _Made:
                 spans["own_module"] = lambda: module_rows[spans["call_stack"]]
 
     def _dictionaries(self) -> None:
-        """What goes into a table as it is, and the collectives among the arguments."""
+        """Read the tables that need little or no conversion, and `collectives` from arguments."""
         native, spans = self.native, self.spans
         for name in ("shapes", "arguments", "kernels", "copies", "allocations", "counters"):
             if (table := native.pop(name, None)) is not None:
                 self.tables[name] = dict(table)
         if (blocks := self.tables.get("allocations")) is not None:
             kinds = blocks["device_type"]
-            # In torch AMD's devices are CUDA everywhere but in the marks of memory.
+            # torch calls AMD devices CUDA everywhere except in memory events.
             blocks["device_type"] = np.where(kinds == HIP, np.uint8(CUDA), kinds)
             if (made_up := with_addresses(blocks)) is not None:
                 blocks["address"] = made_up
@@ -1017,7 +1005,7 @@ class _Made:
                 self.rows["collectives"] = lambda: len(self.parts["collectives"]["span"])
 
     def _last_ns(self) -> int:
-        """The end of what the file holds."""
+        """Return the latest time in the file."""
         last_ns: int = self.native["last_ns"]
         for name in ("allocations", "counters"):
             if name in self.tables:

@@ -1,7 +1,7 @@
-"""Which spans of a Chrome trace belong together: launches and what they started, forward operators and backward ones.
+"""Link spans of a Chrome trace: launches with device work, forward operators with backward functions.
 
-Everything is found over whole columns. A number that several host spans share (processes count on their own, and
-counters wrap) means the one that began last before the device span did.
+If several host spans share a correlation number (each process counts separately, and counters wrap), the last one that
+started before the device span is used.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 FORWARD_BACKWARD = "fwdbwd"
 """The category of Kineto's arrows from forward operators to backward functions."""
 _START, _STEP, _END = 0, 1, 2
-# How many spans that end too early are passed over to find the one around the begin or end of an arrow.
+# How many earlier spans to try when searching the span around an end of an arrow.
 _CLIMB = 64
 
 
 @dataclass(frozen=True)
 class Arrows:
-    """Flows whose two ends were found.
+    """Flows with a span at both ends.
 
     Attributes:
-        category: The row of strings of each one's category.
-        begin: The span it comes from.
-        end: The span it leads to.
+        category: The categories, as rows of strings.
+        begin: The spans where they start.
+        end: The spans where they end.
     """
 
     category: NDArray[np.int32]
@@ -46,7 +46,7 @@ class Arrows:
 
 
 def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> Arrows:
-    """Find the spans at both ends of each flow; a flow without one of them is left out."""
+    """Find the spans at both ends of each flow; flows without both are dropped."""
     if flows is None or len(flows["id"]) == 0:
         nothing = np.zeros(0, np.int64)
         return Arrows(np.zeros(0, np.int32), nothing, nothing)
@@ -59,48 +59,48 @@ def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> Ar
     new[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in key])
     first_of_key = np.maximum.accumulate(np.where(new, place, 0))
     starts = phase[order] == _START
-    # The start that comes last before each place; it counts while the number is the same.
+    # The last start before each event, valid if it has the same key.
     start = np.maximum.accumulate(np.where(starts, place, -1))
     ends = np.flatnonzero((phase[order] == _END) & (start >= first_of_key) & (start >= 0))
     rows = spans_at(spans, flows["thread"], time_ns)[order]
     begin, end = rows[start[ends]], rows[ends]
-    known = (begin >= 0) & (end >= 0)
-    return Arrows(category[order][ends][known], begin[known], end[known])
+    found = (begin >= 0) & (end >= 0)
+    return Arrows(category[order][ends][found], begin[found], end[found])
 
 
 def spans_at(spans: Mapping[str, Any], thread: NDArray[np.int32], time_ns: NDArray[np.int64]) -> Rows:
-    """For each time on a thread the span that begins there, the innermost of several, or else one around it; -1."""
+    """Return the innermost span that starts at each time on a thread, else one around that time, else -1."""
     found = np.full(len(time_ns), -1, np.int64)
     starts, durations = spans["start_ns"], spans["duration_ns"]
     for one in np.unique(thread).tolist():
-        asked = np.flatnonzero(thread == one)
+        wanted = np.flatnonzero(thread == one)
         low, high = np.searchsorted(spans["thread"], (one, one + 1))
         if low == high:
             continue
-        times = time_ns[asked]
+        times = time_ns[wanted]
         at = np.searchsorted(starts[low:high], times, side="right") - 1 + low
-        waiting = np.arange(len(asked))
+        waiting = np.arange(len(wanted))
         for _ in range(_CLIMB):
             waiting = waiting[at[waiting] >= low]
             if len(waiting) == 0:
                 break
             row = at[waiting]
             hit = (starts[row] == times[waiting]) | (starts[row] + durations[row] > times[waiting])
-            found[asked[waiting[hit]]] = row[hit]
+            found[wanted[waiting[hit]]] = row[hit]
             waiting = waiting[~hit]
             at[waiting] -= 1
     return found
 
 
 def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows: Arrows) -> dict[str, Any]:
-    """The columns of the table `launches`: for each device span at most one host span, in order of the device spans.
+    """Return the columns of the table `launches`: at most one host span per device span, in the order of device spans.
 
-    By the number of a runtime's or driver's call, else by Kineto's number of the operator, else by an arrow. What ran on
-    a device without any of these has no launch here: it was launched before the recording began.
+    Device spans are linked by the correlation number of a runtime or driver call, else by Kineto's number of the operator,
+    else by an arrow. Device spans without any of these were launched before the recording started.
 
     Args:
         spans: The columns of the spans.
-        on_device: Which of them ran on a device.
+        on_device: Which spans ran on a device.
         arrows: The flows of the file.
     """
     kind = spans["kind"]
@@ -117,20 +117,20 @@ def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows
         place = np.searchsorted(device, arrows.end)
         place[place == len(device)] = 0
         useful = (device[place] == arrows.end) & (host[place] < 0) & ~on_device[arrows.begin]
-        # Of several arrows to one span the first counts.
+        # Of several arrows to one span, the first is used.
         host[place[useful][::-1]] = arrows.begin[useful][::-1]
-    known = host >= 0
-    return {"host": host[known].astype(np.int32), "device": device[known].astype(np.int32)}
+    found = host >= 0
+    return {"host": host[found].astype(np.int32), "device": device[found].astype(np.int32)}
 
 
 def _last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) -> Rows:
-    """For each device row the host row with the same key that began last before it, else the first with it, else -1."""
+    """Return for each device row the last earlier host row with its key, else the first host row with it, else -1."""
     keys, starts = spans[key], spans["start_ns"]
     hosts = hosts[keys[hosts] >= 0]
     found = np.full(len(devices), -1, np.int64)
     if len(hosts) == 0:
         return found
-    # Of equal times the inner span is the later row.
+    # Of spans with equal start times, the inner one is the later row.
     hosts = hosts[np.lexsort((hosts, starts[hosts], keys[hosts]))]
     sorted_keys = keys[hosts]
     low = np.searchsorted(sorted_keys, keys[devices], side="left")
@@ -155,12 +155,12 @@ def _last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows)
 
 @dataclass(frozen=True)
 class Backward:
-    """The spans that name the thread of their forward operator.
+    """Backward functions with the threads of their forward operators.
 
     Attributes:
-        rows: Which spans these are.
-        threads: The row of `threads` of each one's forward operator, -1 where that thread was not found.
-        numbered: The row of `threads` by process and torch's number of the thread.
+        rows: The rows of the backward functions.
+        threads: The row in `threads` of each one's forward operator, -1 if that thread was not found.
+        numbered: Rows in `threads` by process and torch's thread number.
     """
 
     rows: Rows
@@ -174,13 +174,14 @@ def name_threads(
     process: NDArray[np.int64],
     arrows: Arrows,
 ) -> Backward:
-    """Find out which thread has which of torch's own numbers, by which backward functions name the thread of their forward.
+    """Resolve torch's thread numbers, by which backward functions identify the threads of their forward operators.
 
-    The thread that arrows say or, where none does, that of the process with the most sequence numbers in common.
+    A number belongs to the thread that arrows lead from; without arrows, to the thread of the same process with the most
+    sequence numbers in common.
 
     Args:
         spans: The columns of the spans.
-        forward_number: For each span that number; 0 or less for none. None where no span has one.
+        forward_number: The number in each span, 0 or less for none; None if no span has one.
         process: The process of each thread.
         arrows: The flows from forward operators to backward functions.
     """
@@ -205,9 +206,11 @@ def name_threads(
             for row in np.unique(thread[forward]).tolist()
         }
         for one, number in sorted(wanted):
-            asked = np.unique(sequence[rows[(numbers == number) & (processes == one)]])
-            for row, known in by_thread.items():
-                if process[row] == one and (common := len(np.intersect1d(asked, known, assume_unique=True))):
+            backward = np.unique(sequence[rows[(numbers == number) & (processes == one)]])
+            for row, ours in by_thread.items():
+                if process[row] == one and (
+                    common := len(np.intersect1d(backward, ours, assume_unique=True))
+                ):
                     votes[one, number][row] += common
     numbered = _elected(votes)
     threads = np.full(len(rows), -1, np.int32)
@@ -217,13 +220,13 @@ def name_threads(
 
 
 def _counted(*columns: NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
-    """How often each combination of values stands in the rows of columns."""
+    """Count the rows with each combination of values."""
     if len(columns[0]) == 0:
         return []
     changed = np.zeros(len(columns[0]) - 1, dtype=bool)
     for column in columns:
         changed |= column[1:] != column[:-1]
-    # Neighbours are mostly alike: runs of equal rows are counted as one first.
+    # Adjacent rows are mostly equal, so runs are counted first.
     first = np.concatenate(([0], np.flatnonzero(changed) + 1))
     lengths = np.diff(np.append(first, len(columns[0])))
     order = np.lexsort([column[first] for column in columns])
@@ -241,7 +244,7 @@ def _counted(*columns: NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
 
 
 def _elected(votes: Mapping[tuple[int, int], Mapping[int, int]]) -> dict[tuple[int, int], int]:
-    """Give each number the thread with the most votes, the clearest first; no thread has two numbers."""
+    """Assign each number the thread with the most votes, largest counts first; no thread gets two numbers."""
     ballots = sorted(
         ((count, -row, key) for key, counted in votes.items() for row, count in counted.items()), reverse=True
     )
@@ -255,9 +258,10 @@ def _elected(votes: Mapping[tuple[int, int], Mapping[int, int]]) -> dict[tuple[i
 
 
 def link_forward(spans: Mapping[str, Any], arrows: Arrows) -> NDArray[np.int32]:
-    """The column `forward`: by sequence numbers and, where these say nothing, by arrows to backward functions.
+    """Return the column `forward`, from sequence numbers, else from arrows to backward functions.
 
-    Sequence numbers are preferred since they name the innermost operator; an arrow names one of those that begin together.
+    Sequence numbers are preferred because they identify the innermost operator, while an arrow may start at any of several
+    operators that start together.
     """
     count = len(spans["thread"])
     none = np.full(count, -1, np.int64)

@@ -1,4 +1,4 @@
-"""Whose the tracks of a Chrome trace are: the threads of which process, or the streams of which device."""
+"""Assign the tracks of a Chrome trace to threads of processes and streams of devices."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
-# What the categories of Kineto's events are: the kind of span, and whether it ran on a device.
-#
-# The names are those of Kineto's activity types, of today and of torch 1.8. Counters and the marks of memory are no spans
-# and stand here only where a slice of that category has been seen.
 
 HOST, DEVICE = False, True
 
@@ -58,22 +53,25 @@ CATEGORIES: dict[str, tuple[SpanKind, bool]] = {
     "cuda_sync": (SpanKind.SYNC, DEVICE),
     "cuda_event": (SpanKind.SYNC, DEVICE),
     "collective_comm": (SpanKind.COLLECTIVE, DEVICE),
-    # Ranges and measurements around what ran on the device: never work of their own.
+    # Ranges and measurements around work on the device; not work themselves.
     "gpu_user_annotation": (SpanKind.USER_ANNOTATION, DEVICE),
     "cuda_profiler_range": (SpanKind.USER_ANNOTATION, DEVICE),
     "xpu_scope_profiler": (SpanKind.USER_ANNOTATION, DEVICE),
     "mtia_insight": (SpanKind.USER_ANNOTATION, DEVICE),
     "mtia_counters": (SpanKind.USER_ANNOTATION, DEVICE),
 }
-"""Category -> kind, and whether its events are on a device."""
+"""Kind of span and whether it is on a device, by Kineto's category, including the names of torch 1.8.
+
+Categories of counters and memory events are here only if slices with that category exist.
+"""
 
 OPERATORS = frozenset(("cpu_op", "Operator"))
 CALLS_OF_RUNTIMES = (SpanKind.RUNTIME, SpanKind.DRIVER)
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.COLLECTIVE)
-"""Kinds of spans on a device that something on the host launched."""
+"""The kinds of device spans that the host launches."""
 
 CUDA, XPU, HPU, MTIA, PRIVATE_USE_1 = 1, 12, 15, 19, 20
-"""torch's device types; AMD's devices are CUDA, as in torch."""
+"""torch's device types; AMD devices are CUDA, as in torch."""
 HIP = 6
 
 DEVICE_TYPES: dict[str, int] = {
@@ -83,23 +81,20 @@ DEVICE_TYPES: dict[str, int] = {
     "mtia": MTIA,
     "privateuse1": PRIVATE_USE_1,
 }
-"""What categories begin with that only one type of device has, and what torch calls that type."""
+"""torch's device type, by the prefix of categories that are specific to it."""
 
 
-# Columns that are made when they are first asked for, from others that are too.
-
-
-class Later(Mapping[str, Any]):
-    """Values by name, each a value or a function that makes it once. May be used from several threads."""
+class LazyColumns(Mapping[str, Any]):
+    """A mapping whose values may be functions, which are called when a value is first used. Thread-safe."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Take over values, and functions that make them: each whenever it is asked to."""
+        """Initialize with values, and with functions that return them; functions given here may be called again."""
         self._values = dict(values)
         self._makers = {name: value for name, value in self._values.items() if callable(value)}
         self._lock = threading.RLock()
 
     def __getitem__(self, name: str) -> Any:
-        """The value, made now if nobody has asked before."""
+        """Return a value, computing it if needed."""
         with self._lock:
             value = self._values[name]
             if callable(value):
@@ -107,25 +102,25 @@ class Later(Mapping[str, Any]):
             return value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Put a value, or a function that makes it, in the place of another."""
+        """Set a value, or a function that returns it."""
         with self._lock:
             self._values[name] = value
             self._makers.pop(name, None)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is such a value; it is not made for that."""
+        """Return whether there is a value of this name, without computing it."""
         return name in self._values
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
+        """Iterate over the names."""
         return iter(self._values)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of values."""
         return len(self._values)
 
     def take(self, name: str) -> Any:
-        """The value, which is not kept any longer."""
+        """Return a value and remove it."""
         value = self[name]
         with self._lock:
             self._values.pop(name, None)
@@ -133,51 +128,51 @@ class Later(Mapping[str, Any]):
         return value
 
     def rename(self, name: str, new: str) -> None:
-        """Call a value or the function that makes it something else."""
+        """Rename a value or the function that returns it."""
         with self._lock:
             self._values[new] = self._values.pop(name)
             if name in self._makers:
                 self._makers[new] = self._makers.pop(name)
 
     def release(self) -> None:
-        """Let go of values whose functions, taken over at the beginning, can make them again."""
+        """Free values that the functions passed to the constructor can compute again."""
         with self._lock:
             self._values.update(self._makers)
 
     def given(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Those of some names that there are: values that are made, and functions for the others."""
+        """Return the existing ones of some names: values if computed, else functions that return them."""
         made: dict[str, Any] = {}
         for name in names:
             if name in self._values:
                 value: Any = self._values[name]
-                wanted: Callable[[], Any] = partial(self._handed_over, name)
+                wanted: Callable[[], Any] = partial(self._transfer, name)
                 made[name] = wanted if callable(value) else value
         return made
 
-    def _handed_over(self, name: str) -> Any:
-        """The value for somebody who keeps it."""
+    def _transfer(self, name: str) -> Any:
+        """Return a value whose new owner keeps it, so that it need not be computed again."""
         value = self[name]
         with self._lock:
             self._makers.pop(name, None)
         return value
 
 
-# How Kineto calls a thread.
+# Kineto's name of a thread.
 _THREAD_NAME = re.compile(r"thread -?\d+(?: \((?P<name>.*)\))?", re.DOTALL)
-# What Kineto puts beside a process that is a device.
+# Kineto's label of a process that is a device.
 _DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+(?: of rank \d+)?")
-# What we put there where a trace has several ranks.
+# Kinetoscope's label of a process in a trace of several ranks.
 _RANK_LABEL = re.compile(r".* of rank (?P<rank>\d{1,9})", re.DOTALL)
-# Composer has an event of this name on each rank, whose `value` it is; in a merged file the process is the rank.
+# Composer writes an event of this name with the rank as `value`; in its merged files the process is the rank.
 _COMPOSER_RANK = "global_rank"
 _MOST_RANKS = 10**9
-# Kineto's process of a device is the device's index; anything larger is the number of a process.
+# In Kineto's files the process of a device is the device's index. Anything larger is a process id.
 _MOST_DEVICES = 1024
-# Processes that a file names by words get numbers from here on.
+# Processes that a file identifies by text get numbers from here on.
 _FIRST_MADE_UP = 1 << 40
 
 
-# What torch_npu calls the process of its device.
+# torch_npu's name of the process of its device.
 _ASCEND = "Ascend Hardware"
 
 
@@ -186,14 +181,14 @@ class Tracks:
     """The tracks of a file as rows of `threads`, in the order of the native reader.
 
     Attributes:
-        on_device: Which of them are streams of a device.
-        process: The number of each one's process; -1 for devices, and where the file has none.
+        on_device: Which tracks are streams of a device.
+        process: The process id of each track; -1 for devices, and if the file has none.
         threads: The columns of the table `threads`.
         streams: The columns of the table `streams`.
-        stream_of: For each track its row of `streams`, -1 for those of the host.
-        main_process: The process with the most spans on the host, None without any.
-        processes: What is known of each process of the host: `process`, `name`, `labels`.
-        ascend_spans: How many spans are of an Ascend device, which writes them as if they were of the host.
+        stream_of: The row in `streams` of each track, -1 for host threads.
+        main_process: The process with the most host spans, None without any.
+        processes: The metadata of each host process: `process`, `name`, `labels`.
+        ascend_spans: The number of spans of Ascend devices, which torch_npu writes like host spans.
     """
 
     on_device: NDArray[np.bool_]
@@ -208,7 +203,7 @@ class Tracks:
 
 @dataclass
 class _Names:
-    """What the metadata events of a file say, by process and track as the file writes them."""
+    """The contents of metadata events, by process and track as written in the file."""
 
     threads: dict[tuple[int, str, int, str], list[str]] = field(default_factory=dict)
     processes: dict[tuple[int, str], str] = field(default_factory=dict)
@@ -221,18 +216,18 @@ def read_tracks(
     metadata: Sequence[tuple[str, int, int, str, str, str]],
     thread: NDArray[np.int32],
     categories: Sequence[str],
-    spans: Later,
+    spans: LazyColumns,
 ) -> Tracks:
-    """Tell threads and streams apart and name them.
+    """Classify tracks as threads or streams, and name them.
 
     Args:
-        native: The reader's tracks: `process`, `number`, `process_text`, `number_text`, `on_device`.
-        metadata: The reader's metadata events.
+        native: The native reader's tracks: `process`, `number`, `process_text`, `number_text`, `on_device`.
+        metadata: The native reader's metadata events.
         thread: The track of each span, ascending.
         categories: The categories of the file.
-        spans: The columns of the spans; of those that say the device and the category no more is made than is needed.
+        spans: The columns of the spans; columns of devices and categories are computed only if needed.
     """
-    names = _named(metadata)
+    names = _read_names(metadata)
     processes, numbers = (np.asarray(native[key], np.int64).tolist() for key in ("process", "number"))
     process_texts, number_texts = native["process_text"], native["number_text"]
     on_device = np.asarray(native["on_device"]) != 0
@@ -261,8 +256,8 @@ def read_tracks(
         key = (processes[row], process_texts[row])
         given = names.threads.get((*key, numbers[row], number_texts[row]), [])
         if not on_device[row]:
-            in_charge = names.threads.get((*key, processes[row], process_texts[row]), [])
-            thread_names.append(_thread_name(given, in_charge, number_texts[row]))
+            process_thread = names.threads.get((*key, processes[row], process_texts[row]), [])
+            thread_names.append(_thread_name(given, process_thread, number_texts[row]))
             continue
         begins = int(category[first[row]]) if spans_of[row] else -1
         kind = _type_of_category(categories[begins]) if begins >= 0 else None
@@ -306,17 +301,17 @@ def read_tracks(
 
 
 def _ranks(names: _Names, keys: list[tuple[int, str]]) -> NDArray[np.int32]:
-    """The rank of the process of each track, -1 where neither its label nor an event of Composer's says one."""
-    said = [_RANK_LABEL.fullmatch(names.labels.get(key, "")) for key in keys]
+    """Return the rank of each track's process, from its label or Composer's event, else -1."""
+    labels = [_RANK_LABEL.fullmatch(names.labels.get(key, "")) for key in keys]
     ranks = [
         names.ranks.get(key, -1) if label is None else int(label["rank"])
-        for key, label in zip(keys, said, strict=True)
+        for key, label in zip(keys, labels, strict=True)
     ]
     return np.array(ranks, np.int32)
 
 
-def tell_processes(info: dict[str, Any], tracks: Tracks) -> None:
-    """Put into what is known about the run which process the trace is of, and which others are in it."""
+def add_process_info(info: dict[str, Any], tracks: Tracks) -> None:
+    """Add the main process and the list of processes to the metadata."""
     if tracks.main_process is not None:
         info["process"] = tracks.main_process
     else:
@@ -330,26 +325,25 @@ def tell_processes(info: dict[str, Any], tracks: Tracks) -> None:
         info.setdefault("rank", int(ranks[0]))
 
 
-def _named(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> _Names:
-    """Sort the metadata events by what they name."""
+def _read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> _Names:
+    """Collect the names, labels and ranks in metadata events."""
     names = _Names()
     for what, process, number, text, process_text, number_text in metadata:
         key = (process, process_text)
         if what == "thread_name":
-            said = _said(text, "name")
-            if said:
-                names.threads.setdefault((*key, number, number_text), []).append(said)
+            if name := _text_argument(text, "name"):
+                names.threads.setdefault((*key, number, number_text), []).append(name)
         elif what == "process_name":
-            names.processes.setdefault(key, _said(text, "name"))
+            names.processes.setdefault(key, _text_argument(text, "name"))
         elif what == "process_labels":
-            names.labels.setdefault(key, _said(text, "labels"))
+            names.labels.setdefault(key, _text_argument(text, "labels"))
         elif what == _COMPOSER_RANK and (rank := _number(text)) is not None:
             names.ranks.setdefault(key, rank)
     return names
 
 
 def _argument(text: str, key: str) -> Any:
-    """An argument of a metadata event, None without."""
+    """Return an argument of a metadata event, None if absent."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -357,36 +351,36 @@ def _argument(text: str, key: str) -> Any:
     return found.get(key) if isinstance(found, dict) else None
 
 
-def _said(text: str, key: str) -> str:
-    """A text among the arguments of a metadata event, empty without."""
+def _text_argument(text: str, key: str) -> str:
+    """Return a string argument of a metadata event, empty if absent."""
     value = _argument(text, key)
     return value if isinstance(value, str) else ""
 
 
 def _number(text: str) -> int | None:
-    """The value of a metadata event that has a small number, None without."""
+    """Return the integer `value` of a metadata event, None if absent."""
     value = _argument(text, "value")
     return value if type(value) is int and 0 <= value < _MOST_RANKS else None
 
 
-def _thread_name(given: list[str], in_charge: list[str], number_text: str) -> str:
-    """What a thread is called.
+def _thread_name(given: list[str], process_thread: list[str], number_text: str) -> str:
+    """Return the name of a thread.
 
-    Kineto names a thread again when it has changed its name, and may begin with the name of the thread that made it.
+    Kineto writes a new name when a thread was renamed, and the first one may be the name of the creating thread.
     """
     shown = [_bare(name) for name in given]
-    inherited = {_bare(name) for name in in_charge}
+    inherited = {_bare(name) for name in process_thread}
     return next((name for name in shown if name not in inherited), shown[0] if shown else number_text)
 
 
 def _bare(name: str) -> str:
-    """The name of a thread without what Kineto puts around it."""
+    """Remove Kineto's prefix from the name of a thread."""
     found = _THREAD_NAME.fullmatch(name)
     return ((found["name"] or "") if found else name).strip()
 
 
 def _made_up_numbers(processes: list[int], texts: list[str]) -> dict[str, int]:
-    """Numbers for processes that have words in their place; those without words keep theirs."""
+    """Assign unused numbers to processes that a file identifies by text."""
     taken = set(processes)
     made: dict[str, int] = {}
     following = _FIRST_MADE_UP
@@ -402,7 +396,7 @@ def _made_up_numbers(processes: list[int], texts: list[str]) -> dict[str, int]:
 def _main_process(
     process_of: NDArray[np.int64], spans_of: NDArray[np.int64], on_device: NDArray[np.bool_]
 ) -> int | None:
-    """The process of the host with the most spans."""
+    """Return the host process with the most spans."""
     counted: Counter[int] = Counter()
     for process, spans, device in zip(
         process_of.tolist(), spans_of.tolist(), on_device.tolist(), strict=True
@@ -415,25 +409,25 @@ def _main_process(
 def _device_indices(
     processes: list[int], first: NDArray[np.int64], device_index: NDArray[Any] | None
 ) -> list[int]:
-    """The device of each track: what its spans say, or else the number of its process, which is it in Kineto's files."""
+    """Return the device index of each track, from its spans, else from its process as in Kineto's files."""
     found = [process if 0 <= process < _MOST_DEVICES else 0 for process in processes]
     if device_index is not None and len(device_index):
-        held = np.flatnonzero(np.diff(first) > 0)
-        largest = np.maximum.reduceat(device_index, first[:-1][held])
-        for row, index in zip(held.tolist(), largest.tolist(), strict=True):
+        nonempty = np.flatnonzero(np.diff(first) > 0)
+        largest = np.maximum.reduceat(device_index, first[:-1][nonempty])
+        for row, index in zip(nonempty.tolist(), largest.tolist(), strict=True):
             if index >= 0:
                 found[row] = index
     return found
 
 
 def _type_of_category(category: str) -> int | None:
-    """The device type that alone has spans of a category; None where several have."""
+    """Return the device type that a category is specific to, None if it is not."""
     begin = category.partition("_")[0]
     return DEVICE_TYPES.get(begin)
 
 
 def _type_of_runtime(categories: Sequence[str]) -> int:
-    """The device type whose runtime a file has calls of: CUDA's where it has none, or several."""
+    """Return the device type of the runtime calls in a file; CUDA if there are none, or of several types."""
     types = {
         kind
         for category in categories
@@ -449,7 +443,7 @@ def _described(
     process_of: NDArray[np.int64],
     on_device: NDArray[np.bool_],
 ) -> list[dict[str, Any]]:
-    """The processes of the host, each once."""
+    """Return the metadata of each host process."""
     found: dict[int, dict[str, Any]] = {}
     for row in np.flatnonzero(~on_device & (process_of >= 0)).tolist():
         key = (processes[row], texts[row])

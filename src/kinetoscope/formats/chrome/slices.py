@@ -1,4 +1,4 @@
-"""The columns of everything that a Chrome trace shows as slices."""
+"""The spans, names and arguments that Chrome and Perfetto traces show as slices."""
 
 from __future__ import annotations
 
@@ -29,30 +29,28 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 
-# What a trace knows of calls between ranks, under the keys with which Kineto describes them.
-
-# What we call them -> what the backends that Kineto asks call them.
+# Kineto's names of collectives, where ours differ.
 _NAMES = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
 
 
 def described_arguments(trace: TraceData) -> tuple[NDArray[np.int32] | None, list[str]]:
-    """The column `arguments` of spans and the texts it points into, with what is known of calls between ranks.
+    """Return the column `arguments` of spans and its texts, with the facts about collectives added under Kineto's keys.
 
     Args:
         trace: The trace.
 
     Returns:
-        The column, or None where no span has arguments, and the texts as JSON objects.
+        The column, None if no span has arguments, and the texts, JSON objects.
     """
     spans, texts = trace.columns("spans"), list(trace.columns("arguments")["json"])
-    known = spans["arguments"] if "arguments" in spans.given and texts else None
-    noted = trace.columns("collectives")
-    if len(noted) == 0:
-        return (None if known is None else np.ascontiguousarray(known)), texts
-    column: NDArray[np.int32] = np.full(len(spans), -1, np.int32) if known is None else known.copy()
+    stored = spans["arguments"] if "arguments" in spans.given and texts else None
+    collectives = trace.columns("collectives")
+    if len(collectives) == 0:
+        return (None if stored is None else np.ascontiguousarray(stored)), texts
+    column: NDArray[np.int32] = np.full(len(spans), -1, np.int32) if stored is None else stored.copy()
     rows: dict[str, int] = {}
     shapes, strings = trace.columns("shapes"), trace.strings
-    for span, facts in zip(noted["span"].tolist(), noted["facts"].tolist(), strict=True):
+    for span, facts in zip(collectives["span"].tolist(), collectives["facts"].tolist(), strict=True):
         if not 0 <= span < len(column):
             continue
         shape = int(spans["shapes"][span])
@@ -68,8 +66,8 @@ def described_arguments(trace: TraceData) -> tuple[NDArray[np.int32] | None, lis
 
 
 def kineto_facts(facts: Facts) -> dict[str, Any]:
-    """The keys and values with which Kineto describes a call between ranks; only those that are known."""
-    told: dict[str, Any] = {
+    """Return the known facts about a collective under Kineto's keys."""
+    values: dict[str, Any] = {
         "Collective name": _NAMES.get(facts.name, facts.name),
         "dtype": spelt_by_torch(facts.type),
         "In msg nelems": facts.in_elements,
@@ -81,32 +79,32 @@ def kineto_facts(facts: Facts) -> dict[str, Any]:
         "Process Group Name": facts.group,
         "Process Group Description": facts.description,
     }
-    return {key: value for key, value in told.items() if value not in (-1, "")}
+    return {key: value for key, value in values.items() if value not in (-1, "")}
 
 
-def _facts(operator: str, noted: str, dims: str, concrete: str) -> dict[str, Any] | None:
-    """What is known of the call that an operator made; None if it made none."""
+def _facts(operator: str, facts: str, dims: str, concrete: str) -> dict[str, Any] | None:
+    """Return the facts about the collective of an operator under Kineto's keys; None if it is not a collective."""
     if operator in CALLS:
-        return kineto_facts(facts_of_call(operator, noted, dims, concrete))
-    described = facts_of_description(noted)
+        return kineto_facts(facts_of_call(operator, facts, dims, concrete))
+    described = facts_of_description(facts)
     if described is None:
         return None
     found = kineto_facts(described)
     if operator == DESCRIBED:
-        found["Collective name"] = json.loads(noted)["call"]
+        found["Collective name"] = json.loads(facts)["call"]
     return found
 
 
 def _merged(source: str, facts: dict[str, Any]) -> str:
-    """What the source said of a span, and the facts that it did not say."""
+    """Merge facts into the arguments of a span; the arguments of the source file win."""
     try:
-        told = json.loads(source) if source else {}
+        arguments = json.loads(source) if source else {}
     except ValueError:
-        told = {}
-    return json.dumps(facts | told if isinstance(told, dict) else facts, separators=(",", ":"))
+        arguments = {}
+    return json.dumps(facts | arguments if isinstance(arguments, dict) else facts, separators=(",", ":"))
 
 
-_AS_THEY_ARE = (
+_COPIED = (
     "start_ns",
     "duration_ns",
     "name",
@@ -120,10 +118,10 @@ _AS_THEY_ARE = (
     "flags",
 )
 OVERLOADS = "capture_overload_names"
-"""The key of a trace's metadata that says that names shall show the overload."""
-_WHERE_KNOWN = ("record_function", "external_id", "correlation", "stream")
-_UNSURE = '{"Calls":"1 or more: the operators do not tell a loop in this call from one around it"}'
-# What Kineto called these before torch 1.11; tools of today know the names of today only.
+"""The metadata key that makes names include the overload."""
+_OPTIONAL = ("record_function", "external_id", "correlation", "stream")
+_UNSURE = '{"Calls":"1 or more: a loop inside this call looks the same as a loop around it"}'
+# Kineto's category names before torch 1.11, mapped to the current ones, the only ones that current tools know.
 _FORMER_CATEGORIES = {
     "Operator": "cpu_op",
     "Kernel": "kernel",
@@ -136,14 +134,13 @@ _FORMER_CATEGORIES = {
 
 @dataclass(frozen=True)
 class ShownSpans:
-    """Spans as a file shows them.
+    """Spans as shown in a file.
 
     Attributes:
-        columns: The columns by the native writer's names, contiguous, sorted as spans are.
-        strings: What the name columns point into.
-        arguments: What the column `arguments` points into.
-        moved: The row of each span of the trace in the columns, and at the end -1 for the row -1; None where they are
-            the same.
+        columns: The columns by the native writer's names, contiguous, sorted like spans.
+        strings: The string table of the name columns.
+        arguments: The texts of the column `arguments`.
+        moved: The row in `columns` of each span of the trace, followed by -1 for the row -1; None if rows are unchanged.
     """
 
     columns: Arrays
@@ -152,34 +149,34 @@ class ShownSpans:
     moved: NDArray[np.int32] | None
 
     def rows(self, spans: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The rows in `columns` of spans of the trace; -1 stays -1."""
+        """Return the rows in `columns` of spans of the trace; -1 stays -1."""
         found = spans if self.moved is None else self.moved[spans]
         return np.ascontiguousarray(found, np.int32)
 
 
 def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
-    """The spans of a trace, with calls rebuilt where they were asked for and not recorded.
+    """Return the spans of a trace, with Python calls rebuilt from stacks if `with_stack` was on and none were recorded.
 
     Args:
         trace: The trace.
-        shown: Its stacks as slices show them.
+        shown: Its stacks as shown in slices.
     """
     spans = trace.columns("spans")
-    columns = {name: np.ascontiguousarray(spans[name]) for name in _AS_THEY_ARE}
+    columns = {name: np.ascontiguousarray(spans[name]) for name in _COPIED}
     columns["stack"] = shown.of_span
-    for name in _WHERE_KNOWN:
+    for name in _OPTIONAL:
         if name in spans.given and (spans[name] >= 0).any():
             columns[name] = np.ascontiguousarray(spans[name])
     strings = list(shown.strings)
     if trace.run_info.capture_overload_names and spans["overload"].any():
         columns["name"] = _with_overloads(columns["name"], spans["overload"], strings)
     if "category" in spans.given and spans["category"].any():
-        of_today = np.arange(len(strings), dtype=np.int32)
+        current_row = np.arange(len(strings), dtype=np.int32)
         for row, text in enumerate(shown.strings):
-            if (today := _FORMER_CATEGORIES.get(text)) is not None:
-                of_today[row] = len(strings)
-                strings.append(today)
-        columns["category"] = of_today[spans["category"]]
+            if (current := _FORMER_CATEGORIES.get(text)) is not None:
+                current_row[row] = len(strings)
+                strings.append(current)
+        columns["category"] = current_row[spans["category"]]
     if "cat" in trace.run_info.not_recorded:
         category = columns.get("category", np.zeros(len(columns["start_ns"]), np.int32))
         columns["category"] = np.where(category == 0, np.int32(-1), category)
@@ -204,7 +201,7 @@ def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
 def _with_overloads(
     name: NDArray[np.int32], overload: NDArray[np.int32], strings: list[str]
 ) -> NDArray[np.int32]:
-    """Names with the overload behind a point, as torch writes operators where overloads were asked for; extends `strings`."""
+    """Return names with `.overload` appended, as torch writes them with `capture_overload_names`; extend `strings`."""
     pairs, row = np.unique(np.stack([name, overload]), axis=1, return_inverse=True)
     first = len(strings)
     strings.extend(
@@ -214,7 +211,7 @@ def _with_overloads(
 
 
 def _with_calls(columns: Arrays, calls: RebuiltCalls, unsure: int) -> tuple[Arrays, NDArray[np.int32]]:
-    """The same columns with calls in their places, and where each row went; lanes are those of all together."""
+    """Insert calls into the columns and recompute lanes; also return the new row of each old one."""
     count, more = len(columns["start_ns"]), len(calls.start_ns)
     nothing = np.full(more, -1, np.int32)
     zeros = np.zeros(more, np.uint8)

@@ -1,18 +1,18 @@
-"""Chrome's trace event format, in the shape that Kineto writes and that Perfetto and chrome://tracing open.
+"""Write Chrome's trace event format, with Kineto's conventions, for Perfetto, chrome://tracing and other tools.
 
-One JSON object: keys that describe the run, and `traceEvents`. There a slice (`ph` X) has a category, a name, a
-process, a track (`tid`), and its start and duration in microseconds with three decimals, counted from the start of
-the trace: absolute times would not fit a double, and a viewer that reads them as doubles sees neighbours overlap.
-A slice shows its Python stack unless the slice around it has the same one. A session with `with_stack=True` has slices
-of Python calls too: those recorded, else those that the stacks of operators show.
-`baseTimeNanoseconds` leads back to the clock on the wall. The slices of a track nest. Spans that nest with nothing (an
-asynchronous range, or work that overlaps on a stream) go to a track of their own beside their thread.
+The file is one JSON object: metadata keys and `traceEvents`. A slice (`ph` X) has a category, a name, a process, a track
+(`tid`), and its start and duration in microseconds with three decimals, relative to the start of the trace: absolute times
+would not fit a double, and viewers that use doubles would show adjacent slices as overlapping. `baseTimeNanoseconds` is
+the Unix time of the start. A slice shows its Python stack unless its parent has the same one. A session with
+`with_stack=True` also has slices of Python calls: recorded ones, else those rebuilt from the stacks of operators. The
+slices of a track nest. Spans that nest with nothing (asynchronous ranges, or overlapping work on a stream) get tracks of
+their own next to their thread.
 
-What ran on a device lies under a process with the device's index, on a track with the stream's number, and says what
-Kineto says of it; a span of a file that was read keeps its category and whatever else that file said of it. Our own
-reader finds every column again but these: frames that only pass a call on and the folders of packages are left out of
-stacks, and rebuilt calls come back as calls. What it needs for that stands in the head of the file under "kinetoscope",
-and beside the names of tracks. What a file that was read did not have is not added: see `NOT_RECORDED` in `read_info`.
+Device work is in a process with the device's index, on a track with the stream's number, with Kineto's arguments. Spans
+that were read from a file keep its category and arguments. Kinetoscope's reader restores every column, with two
+exceptions: stacks lack forwarding frames and the folders of packages, and rebuilt calls become recorded calls. What the
+reader needs for this is in the header under "kinetoscope", and in the events that name tracks. Facts that the source file
+of the trace lacks are not added, see `NOT_RECORDED` in `kinetoscope.formats.chrome.read`.
 """
 
 from __future__ import annotations
@@ -43,23 +43,22 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# What ties spans together in a Chrome trace: numbers that a launch and its work share, and arrows.
-
 FLOWS = ("fwdbwd", "ac2g")
-"""The arrows' categories: from an operator to its backward function, from a launch to the work on the device."""
+"""The categories of arrows: from an operator to its backward function, and from a launch to its device work."""
 
-# Numbers above are left alone, so that new ones can be counted on from the others.
+# Larger correlation numbers are ignored when choosing new ones, which are counted up from the others.
 _LARGEST = 1 << 62
-# New numbers lie above: HolisticTraceAnalysis 0.5 keeps rows of events in a column as narrow as these numbers need.
+# New numbers are larger than this: HolisticTraceAnalysis 0.5 stores row numbers in the integer type of this column, so it
+# must not be narrow.
 _SMALLEST = 1 << 16
 
 
 def link(trace: TraceData, shown: ShownSpans) -> dict[str, NDArray[Any]]:
-    """The arrows of a trace, as the columns `_core.ChromeWriter` takes.
+    """Return the arrows of a trace, as columns for `_core.ChromeWriter`.
 
-    A span that launched work on a device, and has no number to tell it by, gets one in the columns of `shown`; work
-    without a number takes that of its launch. As in Kineto's traces, the number is also that of the arrow: of the first
-    one, where a launch has several, because a viewer draws only one arrow of each number.
+    Launches and device work without a correlation number get one in the columns of `shown`, the same for both. As in
+    Kineto's traces, it is also the id of the arrow. If a launch has several arrows, only the first has this id, because
+    viewers draw one arrow per id.
     """
     columns = shown.columns
     forward = trace.column("spans", "forward")
@@ -88,7 +87,7 @@ def link(trace: TraceData, shown: ShownSpans) -> dict[str, NDArray[Any]]:
 def _share_numbers(
     host: NDArray[np.int32], device: NDArray[np.int32], correlation: NDArray[np.int64]
 ) -> None:
-    """Give launches and their work the same number where the work has none."""
+    """Give launches and their device work the same number if the work has none."""
     bare = correlation[device] < 0
     hosts = np.unique(host[bare])
     hosts = hosts[correlation[hosts] < 0]
@@ -99,7 +98,7 @@ def _share_numbers(
 def _external_ids(
     columns: dict[str, NDArray[Any]], host: NDArray[np.int32], device: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """The numbers of operators, those of the source or of the rows; work on a device takes that of its launch."""
+    """Return operator numbers, from the source file or else row numbers; device work has that of its launch."""
     if "external_id" in columns:
         numbers: NDArray[np.int64] = columns["external_id"].copy()
     else:
@@ -115,7 +114,7 @@ def _external_ids(
 def _arrow_numbers(
     host: NDArray[np.int64], device: NDArray[np.int64], correlation: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """A number for each arrow: that which both ends have, the first time, and else a new one."""
+    """Return arrow ids: the number that both ends share, for its first arrow, else a new number."""
     shared = np.flatnonzero((host == device) & (host >= 0))
     _, first = np.unique(host[shared], return_index=True)
     numbers = _unused(correlation) + np.arange(len(host), dtype=np.int64)
@@ -124,32 +123,29 @@ def _arrow_numbers(
 
 
 def _unused(numbers: NDArray[np.int64]) -> int:
-    """A number from which on none of them is."""
+    """Return a number such that it and all larger ones are unused."""
     return int(numbers[numbers < _LARGEST].max(initial=_SMALLEST)) + 1
 
 
-# Which track of a Chrome trace each thread, stream and lane gets, and what the tracks are called.
-
-# Above every process id, so that devices are shown below the process.
+# Larger than every process id, so that devices are shown below processes.
 _DEVICE_SORT_INDEX = 5_000_000
 
-
-# torch's device type -> what its devices are called.
+# Labels by torch's device type.
 _DEVICE_NAMES = {1: "GPU", 6: "GPU", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HPU", 18: "IPU", 19: "MTIA"}
 _HOST = -1
-# The number wanted by a track that has none of its own.
+# Requests any unused track number.
 _NEW = -1
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of the file: a real one, or a device.
+    """A process in the file: a real one, or a device.
 
     Attributes:
-        pid: Its number in the file; no two have the same.
-        name: What it is called.
-        label: What the viewer shows beside its name.
-        sort_index: Where the viewer shows it.
+        pid: Its unique id in the file.
+        name: Its name.
+        label: The label that viewers show next to the name.
+        sort_index: Its position in viewers.
     """
 
     pid: int
@@ -160,18 +156,17 @@ class Process:
 
 @dataclass(frozen=True)
 class Tracks:
-    """The layout: thread row `t` has the tracks from `first_of_thread[t]` on, one for each of its lanes.
+    """The tracks of a file: one per lane, those of thread row `t` starting at `first_of_thread[t]`.
 
     Attributes:
-        first_of_thread: For each row of `threads` the track of its lane 0.
-        pid: For each track the number of its process in the file; a device's is its index where that is free.
-        tid: For each track its number in the file; no two tracks of a process share one.
-        name: For each track what the viewer shows.
-        more: For each track what only our own reader wants to know: the number of the thread or stream, where the track
-            has another, and for a lane above 0 the track whose lane it is.
-        processes: What there is to say of the processes, in the order of the tracks.
-        pid_of_process: For each row of the table `processes` the number of its process in the file; at the end that of the
-            process of the trace.
+        first_of_thread: The track of lane 0 of each row of `threads`.
+        pid: The process id in the file of each track; for devices the device index if it is unused.
+        tid: The number in the file of each track, unique in its process.
+        name: The name of each track.
+        more: Arguments of each track for Kinetoscope's reader: the number of the thread or stream if the track has another,
+            and for lanes above 0 the track of lane 0.
+        processes: The processes, in the order of the tracks.
+        pid_of_process: The process id in the file of each row of `processes`, followed by that of the trace's process.
     """
 
     first_of_thread: NDArray[np.int32]
@@ -183,7 +178,7 @@ class Tracks:
     pid_of_process: NDArray[np.int64]
 
     def metadata(self) -> Iterator[dict[str, Any]]:
-        """The events that name processes and tracks and say in which order to show them."""
+        """Yield the events with the names and the order of processes and tracks."""
         for process in self.processes:
             yield from _process_events(process)
         for place, (pid, tid, name, more) in enumerate(
@@ -194,7 +189,7 @@ class Tracks:
 
 
 def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
-    """Give every lane of every thread a track; `shown` has the columns of all that is shown on threads."""
+    """Assign a track to each lane of each thread; `shown` has the columns of the slices."""
     spans, threads, streams = trace.columns("spans"), trace.columns("threads"), trace.columns("streams")
     count = len(threads)
     lanes = np.ones(count, np.int64)
@@ -203,7 +198,7 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
     first = np.zeros(count, np.int32)
     first[1:] = np.cumsum(lanes)[:-1]
 
-    # A device stream is a row of threads all of whose spans are on that stream.
+    # A device stream is a row of threads; all its spans are on that stream.
     stream_of = np.full(count, -1, np.int32)
     stream_of[spans["thread"]] = spans["stream"]
 
@@ -223,7 +218,7 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
         for lane in range(int(lanes[row])):
             names.append(label if lane == 0 else f"{label}, overlapping {lane}")
             lane_of.append(int(first[row]) if lane else -1)
-            # The system gives a number again once its thread has ended; only the first one keeps it here.
+            # The system reuses the ids of ended threads; only the first thread keeps its id here.
             wanted.append((pid, number if lane == 0 else _NEW))
     tids = _without_duplicates(wanted)
     more: list[dict[str, int]] = []
@@ -237,7 +232,7 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
 
 
 class _Processes:
-    """The processes of the file by what they stand for."""
+    """The processes of the file, for host processes and devices."""
 
     def __init__(self, trace: TraceData, stream_of: NDArray[np.int32]) -> None:
         threads, self._streams = trace.columns("threads"), trace.columns("streams")
@@ -245,7 +240,7 @@ class _Processes:
         self._rank: list[int] = threads["rank"].tolist()
         own = trace.run_info.process or 0
         wanted = [own if pid < 0 else pid for pid in threads["process"].tolist()]
-        # Processes of two machines, or of two containers, may have one number.
+        # Processes of different machines or containers may have the same id.
         self._host = list(zip(threads["process_row"].tolist(), wanted, strict=True))
         of_trace = trace.columns("processes")
         hosts = {
@@ -257,8 +252,8 @@ class _Processes:
         if len(of_trace) == 0:
             hosts.setdefault((-1, own), -1)
         described = _track_description(trace)
-        told = {entry.get("process"): entry for entry in described}
-        self._name = str(told.get(own, {}).get("name") or trace.info.get("process_name") or "python")
+        by_pid = {entry.get("process"): entry for entry in described}
+        self._name = str(by_pid.get(own, {}).get("name") or trace.info.get("process_name") or "python")
         self._found: dict[tuple[int, int, int], Process] = {}
         self._number: dict[tuple[int, int], int] = {}
         self._taken: set[int] = {pid for _, pid in hosts}
@@ -268,9 +263,9 @@ class _Processes:
             given.add(pid)
             self._taken.add(pid)
             self._number[row, wanted_pid] = pid
-            known = described[row] if 0 <= row < len(described) else told.get(wanted_pid, {})
-            label = known.get("labels") or ("CPU" if rank < 0 else f"CPU of rank {rank}")
-            self._found[_HOST, row, pid] = Process(pid, str(known.get("name") or self._name), str(label), pid)
+            entry = described[row] if 0 <= row < len(described) else by_pid.get(wanted_pid, {})
+            label = entry.get("labels") or ("CPU" if rank < 0 else f"CPU of rank {rank}")
+            self._found[_HOST, row, pid] = Process(pid, str(entry.get("name") or self._name), str(label), pid)
         first = next(iter(self._number.values()))
         self._of_process = [
             next((pid for (row, _), pid in self._number.items() if row == one), first)
@@ -279,18 +274,18 @@ class _Processes:
         self._of_process.append(self._number.get((-1, own), first))
 
     def pid_of_process(self) -> NDArray[np.int64]:
-        """The number of each row of `processes`, and at the end that of the trace's own."""
+        """Return the process id in the file of each row of `processes`, followed by that of the trace's process."""
         return np.array(self._of_process, np.int64)
 
     def of(self, thread: int) -> int:
-        """The number of the process that the thread of a row belongs to."""
+        """Return the process id in the file of a row of `threads`."""
         stream = self._stream[thread]
         if stream < 0:
             return self._number[self._host[thread]]
         index, kind = int(self._streams["device_index"][stream]), int(self._streams["device_type"][stream])
         rank = self._rank[thread]
-        if (known := self._found.get((kind, index, rank))) is not None:
-            return known.pid
+        if (process := self._found.get((kind, index, rank))) is not None:
+            return process.pid
         pid = index if index >= 0 and index not in self._taken else max(self._taken) + 1
         self._taken.add(pid)
         label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
@@ -298,20 +293,20 @@ class _Processes:
         return pid
 
     def in_order(self) -> list[Process]:
-        """All processes: the hosts in the order of their threads, then the devices."""
+        """Return all processes: hosts in the order of their threads, then devices."""
         return sorted(self._found.values(), key=lambda process: process.sort_index >= _DEVICE_SORT_INDEX)
 
 
 def _track_description(trace: TraceData) -> list[dict[str, Any]]:
-    """What a file that was read said of its processes."""
-    told = trace.info.get("processes")
-    return [entry for entry in told if isinstance(entry, dict)] if isinstance(told, list) else []
+    """Return the source file's metadata of processes."""
+    listed = trace.info.get("processes")
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
 def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
-    """Each wanted number at most once in its process, and a new one above all others where it is taken or below 0.
+    """Return unique numbers per process: the wanted one, or a new one if that is taken or negative.
 
-    Perfetto takes number 0 for the main thread, which has the number of the process.
+    Perfetto interprets 0 as the main thread, whose number is the process id.
     """
     taken: set[tuple[int, int]] = set()
     unused = max((number for _, number in wanted), default=0) + 1
@@ -328,14 +323,14 @@ def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
 
 
 def _process_events(process: Process) -> Iterator[dict[str, Any]]:
-    """The three events that introduce a process."""
+    """Yield the three metadata events of a process."""
     yield _metadata("process_name", process.pid, 0, {"name": process.name})
     yield _metadata("process_labels", process.pid, 0, {"labels": process.label})
     yield _metadata("process_sort_index", process.pid, 0, {"sort_index": process.sort_index})
 
 
 def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
-    """One metadata event."""
+    """Return a metadata event."""
     return {"ph": "M", "name": name, "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
@@ -362,30 +357,29 @@ DEVICE_CATEGORIES: dict[SpanKind, str] = {
     SpanKind.STEP: "gpu_user_annotation",
     SpanKind.COLLECTIVE: "collective_comm",
 }
-"""What spans on a device are called instead."""
-# As native/core/chrome_writer_columns.h numbers them: 1 a call, 2 a module's, 4 a range that is no work of a device.
+"""The categories of device spans, where they differ."""
+# Bits, as in native/core/chrome_writer_columns.h: 1 a call, 2 a module call, 4 a range, which is not device work.
 _TRAITS = {
     SpanKind.PYTHON: 1,
     SpanKind.MODULE: 3,
     SpanKind.USER_ANNOTATION: 4,
     SpanKind.STEP: 4,
 }
-# Below what Kineto puts processes and devices at.
+# After Kineto's sort indices of processes and devices.
 _BEHIND_PROCESSES = 1 << 29
-# As native/core/chrome_writer_columns.h has it.
+# As in native/core/chrome_writer_columns.h.
 _NO_NUMBER = np.iinfo(np.int64).min
 
 
 def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str]) -> None:
-    """Write a trace for Perfetto, chrome://tracing and whatever reads Kineto's traces.
+    """Write a trace for Perfetto, chrome://tracing and tools that read Kineto's traces.
 
     Args:
         trace: The trace.
-        path: The file; a name that ends in `.gz` or `.zst` is compressed. It appears under its name only when it is
-            whole.
+        path: The file, compressed if its name ends in `.gz` or `.zst`; it appears under its name only when it is complete.
 
     Raises:
-        OSError: The file cannot be written; nothing is left of it.
+        OSError: The file cannot be written; no partial file remains.
     """
     shown = shown_stacks(trace)
     spans = shown_spans(trace, shown)
@@ -401,19 +395,18 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str]) -> None:
 def write_chrome_events(
     trace: TraceData, path: str | os.PathLike[str], ranges: Iterable[dict[str, Any]] = ()
 ) -> None:
-    """Write a trace as a bare JSON list of events, for tools that expect that form of the format.
+    """Write a trace as a bare JSON list of events, for tools that expect this variant of the format.
 
-    A list has no keys around it, so the description of the run is the `args` of the first event, a metadata event named
-    `trace`.
+    A list has no header, so the metadata is in the `args` of the first event, a metadata event named `trace`.
 
     Args:
         trace: The trace.
-        path: The file; see `write_chrome_trace`.
-        ranges: Further ranges, each written as a begin event and an end event: `name`, `rank`, `tid`, `begin_ns` and `end_ns`,
-            both from the start of the trace; an `end_ns` of None writes no end event.
+        path: The file, as for `write_chrome_trace`.
+        ranges: Additional ranges, written as begin and end events: `name`, `rank`, `tid`, `begin_ns` and `end_ns`, both from
+            the start of the trace. If `end_ns` is None, no end event is written.
 
     Raises:
-        OSError: The file cannot be written; nothing is left of it.
+        OSError: The file cannot be written; no partial file remains.
     """
     shown = shown_stacks(trace)
     spans = shown_spans(trace, shown)
@@ -438,21 +431,21 @@ def write_chrome_events(
 
 
 def _begin_and_end(one: dict[str, Any], pid: int) -> list[dict[str, Any]]:
-    """The events of a range that lasts longer than a recording."""
+    """Return the begin and end events of an additional range."""
     place = {"cat": "user_annotation", "name": one["name"], "pid": pid, "tid": one["tid"]}
     moments = (("B", one["begin_ns"]), ("E", one["end_ns"]))
     return [{"ph": phase, **place, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
 def _described(trace: TraceData, path: Path) -> bytes:
-    """The keys of the file that say what it is and how it was made."""
+    """Return the header of the file, up to `traceEvents`."""
     return b"{" + b"".join(
         f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in _description(trace, path).items()
     )
 
 
 def _description(trace: TraceData, path: Path) -> dict[str, Any]:
-    """What the file is and how it was made; the format's own keys win."""
+    """Return the keys of the header; those of the format override metadata."""
     described: dict[str, Any] = {
         "schemaVersion": 1,
         "deviceProperties": [],
@@ -470,9 +463,9 @@ def _description(trace: TraceData, path: Path) -> dict[str, Any]:
 
 
 def _window(trace: TraceData) -> list[dict[str, Any]]:
-    """What Kineto ends a file with, to say when it recorded; none where the source is a file that did not have it.
+    """Return the events about the recorded window with which Kineto ends a file; empty if the source file lacks them.
 
-    Readers take these by their place, counted from the end.
+    Readers find these events by their position from the end.
     """
     stop_ns = trace.run_info.stop_ns
     if not trace.run_info.engine or WINDOW in trace.run_info.not_recorded or stop_ns is None:
@@ -511,7 +504,7 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
 
 
 def _own_facts(trace: TraceData) -> dict[str, Any]:
-    """What our own reader wants to know, and viewers pass over: cycles, and the modules by whose paths spans name them."""
+    """Return the facts for Kinetoscope's reader, which viewers ignore: cycles and modules."""
     facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
     cycles = trace.columns("cycles")
     if len(cycles):
@@ -531,7 +524,7 @@ def _own_facts(trace: TraceData) -> dict[str, Any]:
 def _events(
     trace: TraceData, shown: ShownStacks, spans: ShownSpans, tracks: Tracks, opening: bytes, closing: bytes
 ) -> _core.ChromeWriter:
-    """What writes everything that happened, between `opening` and `closing`."""
+    """Return the native writer of all events, between `opening` and `closing`."""
     stacks, frames, modules, shapes, streams = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes", "streams")
     )
@@ -577,9 +570,9 @@ def _events(
 
 
 def _stream_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
-    """The number to write for the work on each stream; none where the source numbers streams in a way of its own.
+    """Return the number to write for work on each stream, `_NO_NUMBER` where arguments of the source file have one.
 
-    Where it does so for most of a device's work, the tracks of that device are no streams at all.
+    If they have one for most of a device's work, the tracks of that device are not streams.
     """
     streams = trace.columns("streams")
     numbers: NDArray[np.int64] = streams["number"].astype(np.int64)
@@ -598,7 +591,7 @@ def _stream_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
 
 
 def _of_spans(trace: TraceData, spans: ShownSpans, table: str) -> dict[str, NDArray[Any]] | None:
-    """The columns of a table that says more of some spans, in the order of these; None without any."""
+    """Return the columns of a table about some spans, sorted by span; None if the table is empty."""
     columns = trace.columns(table)
     if len(columns) == 0:
         return None
@@ -608,13 +601,13 @@ def _of_spans(trace: TraceData, spans: ShownSpans, table: str) -> dict[str, NDAr
 
 
 def _allocations(trace: TraceData) -> dict[str, NDArray[Any]] | None:
-    """Memory as Kineto tells it: what was freed counts below zero, and the allocator's totals stand beside it."""
+    """Return memory events in Kineto's form: freed bytes are negative, and each event has the allocator's totals."""
     blocks = trace.columns("allocations")
     if len(blocks) == 0:
         return None
     freed, total = blocks["freed_bytes"], blocks["allocated_bytes"]
     not_recorded = trace.run_info.not_recorded
-    # A source that does not say these leaves them to be found from the blocks themselves.
+    # Freed bytes and totals that the source lacks are derived from the blocks.
     if ((blocks["bytes"] == 0) & (freed == 0)).any():
         match = blocks["match"]
         freed = np.where((freed == 0) & (match >= 0), blocks["bytes"][match], freed)
@@ -631,17 +624,17 @@ def _allocations(trace: TraceData) -> dict[str, NDArray[Any]] | None:
         "device_type": blocks["device_type"],
         "device_index": blocks["device_index"],
     }
-    # What was live when a window of a longer trace began has no moment to be shown at.
+    # Blocks that were live before the start of a window have no event in it.
     shown = slice(int(np.searchsorted(blocks["time_ns"], 0)), None)
     return {name: values[shown] for name, values in columns.items()}
 
 
 def _counters(trace: TraceData) -> tuple[dict[str, NDArray[Any]] | None, list[str], NDArray[np.int32]]:
-    """The samples, and of what they are: names, and rows of `processes`."""
+    """Return the samples, and the names and rows of `processes` of the counters."""
     counters = trace.columns("counters")
     if len(counters) == 0:
         return None, [], np.zeros(0, np.int32)
-    # A counter of each process is one of its own.
+    # The same name in two processes is two counters.
     kinds = np.stack([counters["process_row"], counters["name"]])
     used, counter = np.unique(kinds, axis=1, return_inverse=True)
     samples = {
@@ -653,12 +646,12 @@ def _counters(trace: TraceData) -> tuple[dict[str, NDArray[Any]] | None, list[st
 
 
 def _joined(events: Iterable[dict[str, Any]]) -> bytes:
-    """Events as they stand between the brackets."""
+    """Return events as JSON, separated by commas."""
     return ",\n".join(_json(event) for event in events).encode()
 
 
 def _json(value: Any) -> str:
-    """Strict JSON of any value; what has no JSON becomes text."""
+    """Return a value as valid JSON; values that JSON cannot represent become strings."""
     try:
         return json.dumps(value, allow_nan=False, default=str, separators=(",", ":"))
     except (ValueError, RecursionError):
