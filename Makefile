@@ -1,34 +1,34 @@
-# `make demo` and `make test` are all a fresh clone needs: Python 3.11 or newer, make and a C++ compiler must be there,
-# everything else is put into .venv. A step runs again only when the content it depends on has changed.
+# `make demo` and `make test` are all a fresh clone needs. They need Python 3.11 or newer, make and a C++ compiler, and install
+# everything else into .venv. A step runs again only if the contents of its inputs have changed.
 #
-#   make demo          profile a real training run and look at the result
-#   make test          every check and every test
-#   make lint | native-test | docs | wheel-test | web-test | pytest     its parts
-#   make wheels        what would be published, in dist/: a wheel for each of PYTHONS with the recorder for each torch of
-#                      TORCHES inside, tried without a compiler, and its bill of materials
-#   make web           build the viewer's page anew after a change in web/ (needs node and npm)
-#   make stress        every test with many more repetitions, then fuzzing (hours; before a release)
-#   make fuzz          look for texts that break the native reader, FUZZ_SECONDS long (needs clang with libFuzzer)
-#   make matrix        the recorder's tests on other releases of torch and Python (needs uv and, for each release, 6 GB for a while)
-#   make format        let ruff and clang-format rewrite the sources, and write docs/tables.md anew
-#   make bench         the bars of the project, ours and torch.profiler side by side
-#   make gpu-check     what only a device can show, with whatever Python has torch and kinetoscope; results in OUT=build/gpu-check
-#   make clean         forget builds and caches (the virtual environment stays; remove .venv for that)
+#   make demo          profile a real training run and show the result
+#   make test          run all checks and tests
+#   make lint | native-test | docs | wheel-test | web-test | pytest     parts of `make test`
+#   make wheels        build the wheels to publish in dist/, for each Python in PYTHONS, with recorders for each torch in TORCHES;
+#                      try them without a compiler, and write their bill of materials
+#   make web           rebuild the viewer's page after a change in web/ (needs node and npm)
+#   make stress        run all tests with many more repetitions, then fuzzing (takes hours; before a release)
+#   make fuzz          fuzz the native reader for FUZZ_SECONDS (needs clang with libFuzzer)
+#   make matrix        run the recorder's tests on other releases of torch and Python (needs uv and 6 GB of temporary disk space)
+#   make format        format the sources, and regenerate docs/tables.md
+#   make bench         run the benchmarks against torch.profiler
+#   make gpu-check     run the checks that need a device, with any Python that has torch and kinetoscope; results in OUT=build/gpu-check
+#   make clean         remove builds and caches (not .venv)
 #
-# PYTHON=python3.12 chooses another interpreter, PIP_FLAGS="..." is handed to every pip install (a mirror, a torch index).
+# PYTHON=python3.12 selects another interpreter; PIP_FLAGS="..." is passed to every pip install (such as a mirror or a torch index).
 
 PYTHON    ?= python3
 PIP_FLAGS ?=
 JOBS      ?= 2
 FUZZ_SECONDS ?= 600
-# 3.12 makes the wheel of all Pythons from there on; each further one adds recorders to it.
+# The wheel of 3.12 is for all later Pythons too; each of these adds recorders to it.
 PYTHONS   ?= python3.11 python3.12 python3.13 python3.14
 TORCHES   ?= 2.7 2.8 2.9 2.10 2.11 2.12 2.13 2.14 2.15
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-# By another name, so that `make -n` only prints the line that calls it.
+# Not called MAKE, so that `make -n` prints these lines without running them.
 AGAIN := $(MAKE)
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
@@ -39,13 +39,13 @@ BIN   := .venv/bin
 STAMP := .venv/stamps
 PIP   := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 
-# A stamp's name is the checksum of what it stands for.
+# The name of a stamp contains the checksum of its inputs.
 content = $(shell find $(1) -type f -not -path '*/__pycache__/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
 REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requirements.py)
 SOURCES      := $(call content,src native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
 PACKAGES     := $(call content,web/package.json web/package-lock.json)
 NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
-# The environment of the caller must not choose other packages, nor reach the programs under test.
+# The caller's environment must not select other packages, or affect the programs under test.
 unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE MAKEFLAGS
 
 say = @printf '\n==> %s\n' "$(1)"
@@ -57,41 +57,41 @@ help:
 # ------------------------------------------------------------------------------------------------------------ set-up
 $(STAMP)/venv:
 	@command -v $(PYTHON) > /dev/null || { \
-	  echo "There is no '$(PYTHON)' here. Name a Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	  echo "'$(PYTHON)' was not found. Pass a Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "Kinetoscope needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
-	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	  echo "Kinetoscope needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	       "Pass another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig; \
 	  sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || { \
 	  echo "The headers of '$(PYTHON)' are missing: install its development package" \
 	       "(on Debian and Ubuntu: python3-dev)." >&2; exit 1; }
 	@command -v $${CXX:-c++} > /dev/null || command -v g++ > /dev/null || command -v clang++ > /dev/null || { \
-	  echo "There is no C++ compiler here: install g++ or clang++ (on Debian and Ubuntu: build-essential)." >&2; exit 1; }
-	$(call say,Making the virtual environment .venv)
-	@$(PYTHON) -m venv .venv || { echo "'$(PYTHON) -m venv' does not work here: install Python's venv package" \
+	  echo "No C++ compiler was found: install g++ or clang++ (on Debian and Ubuntu: build-essential)." >&2; exit 1; }
+	$(call say,Creating the virtual environment .venv)
+	@$(PYTHON) -m venv .venv || { echo "'$(PYTHON) -m venv' failed: install Python's venv package" \
 	  "(on Debian and Ubuntu: python3-venv)." >&2; exit 1; }
 	@mkdir -p $(STAMP) && touch $@
 
-# torch goes first and by its pinned version, so that no later step can choose another build of it.
+# torch is installed first, with its pinned version, so that no later step can select another build.
 $(STAMP)/run-$(REQUIREMENTS): | $(STAMP)/venv
-	$(call say,Installing torch and what the package needs (the first time this takes a minute or two))
+	$(call say,Installing torch and other requirements (a minute or two the first time))
 	@$(PIP) "$$(grep '^torch==' constraints.txt)"
 	@$(BIN)/python tools/print_requirements.py view > $(STAMP)/requirements.txt
 	@$(PIP) -r $(STAMP)/requirements.txt
 	@rm -f $(STAMP)/run-* && touch $@
 
-# After the other installation, never beside it: both write into .venv. Most of these thousands of files are never imported,
-# so Python compiles those that are.
+# Not in parallel with the other installation, since both write to .venv. Most of these thousands of files are never
+# imported, so they are not compiled.
 $(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS) | $(STAMP)/install-$(SOURCES)
-	$(call say,Installing what the checks and tests need)
+	$(call say,Installing the requirements of checks and tests)
 	@$(BIN)/python tools/print_requirements.py dev > $(STAMP)/requirements.txt
 	@$(PIP) --no-compile -r $(STAMP)/requirements.txt
-	@# It asks for all of JupyterLab, of which the tests need nothing.
+	@# Its dependencies include JupyterLab, which the tests do not need.
 	@$(PIP) --no-deps "$$(grep '^HolisticTraceAnalysis==' constraints.txt)"
 	@rm -f $(STAMP)/dev-* && touch $@
 
 $(STAMP)/install-$(SOURCES): $(STAMP)/run-$(REQUIREMENTS)
-	$(call say,Building and installing kinetoscope (core and recorder are compiled: under a minute))
+	$(call say,Building and installing kinetoscope (compiling takes less than a minute))
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation --no-deps --force-reinstall .
 	@rm -f $(STAMP)/install-* && touch $@
 
@@ -102,11 +102,11 @@ develop: install $(STAMP)/dev-$(REQUIREMENTS)
 demo: install
 	$(call say,Profiling a training run)
 	@$(BIN)/kinetoscope demo
-	@printf '\nThe command stands in $(BIN): type %s first, or %s in its place.\n' \
+	@printf '\nThe kinetoscope command is in $(BIN): run %s first, or call %s.\n' \
 	  '`. $(BIN)/activate`' '`$(BIN)/kinetoscope`'
 
-# Installing and most checks take one processor, so compilers run beside them. The tests wait for processes now and then:
-# the documentation and the wheel are made in these moments.
+# Installing and most checks use one processor, so the native tests are compiled in parallel. The tests sometimes wait for
+# processes, so the documentation and the wheel are built in parallel with them.
 test: chromium $(STAMP)/run-$(REQUIREMENTS)
 	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes native-test lint
 	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes pytest docs wheel-test web-test
@@ -127,8 +127,8 @@ lint: develop
 	$(call say,docs/tables.md is up to date)
 	@$(BIN)/python tools/generate_table_docs.py --check
 
-# ThreadSanitizer cannot map its shadow on kernels that scatter addresses widely: setarch -R keeps them where it looks.
-# Under a sanitizer several sources are compiled as one, which takes half as long; the plain build takes each by itself.
+# ThreadSanitizer fails on kernels with strong address space randomization, which setarch -R turns off. Builds with a sanitizer
+# are unity builds, which take half as long; the plain build compiles each source separately.
 native-test: $(STAMP)/run-$(REQUIREMENTS)
 	@for sanitizer in '' address thread; do \
 	  build=build/native$${sanitizer:+-$$sanitizer}; \
@@ -143,11 +143,11 @@ native-test: $(STAMP)/run-$(REQUIREMENTS)
 	  $$launch $(BIN)/ctest --test-dir $$build -j $(JOBS) --output-on-failure --no-tests=error; \
 	done
 
-# What is found lies in build/fuzz/: texts that take new ways in found/, those that break something as crash-*.
+# Results are in build/fuzz/: inputs with new coverage in found/, failing inputs as crash-*.
 fuzz: develop
 	@command -v clang++ > /dev/null || { \
 	  echo "Fuzzing needs clang++ with libFuzzer: install it (on Debian and Ubuntu: clang libclang-rt-dev)." \
-	       "The same texts, mutated without guidance, run under make native-test." >&2; exit 1; }
+	       "make native-test runs the same inputs, mutated without coverage guidance." >&2; exit 1; }
 	$(call say,Fuzzing the reader of Chrome traces for $(FUZZ_SECONDS) s)
 	@CXX=clang++ $(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 	  -DKINETOSCOPE_NATIVE_TESTS=ON -DKINETOSCOPE_LIBFUZZER=ON -DKINETOSCOPE_SANITIZER=address > /dev/null
@@ -162,33 +162,33 @@ docs: develop
 	@echo "open build/docs/index.html"
 
 web-test:
-	$(call say,The page of the viewer)
+	$(call say,Viewer page)
 	@if command -v npm > /dev/null; then $(AGAIN) --no-print-directory build/web-packages-$(PACKAGES) && tools/check_page.sh; \
-	else echo "Skipped: there is no npm here. 'apt-get install npm' enables the checks of the page."; test -z "$${CI:-}"; fi
+	else echo "Skipped: npm was not found. 'apt-get install npm' enables the checks of the viewer's page."; test -z "$${CI:-}"; fi
 
 web: build/web-packages-$(PACKAGES)
 	@cd web && npm run --silent build
 
 build/web-packages-$(PACKAGES):
-	$(call say,Installing what builds the viewer's page)
-	@# Not `npm ci`: it wants every optional package of every platform in the lock, which not every registry has.
+	$(call say,Installing the build tools of the viewer's page)
+	@# Not `npm ci`: it needs the optional packages of all platforms in the lock file, which some registries lack.
 	@cd web && npm install --no-save --no-audit --no-fund --loglevel=error
 	@mkdir -p build && rm -f build/web-packages-* && touch $@
 
-# The tests of the pages need a browser. Where the system's packages may be installed it is; elsewhere they are skipped.
+# The tests of the pages need a browser. It is installed if possible; otherwise they are skipped.
 chromium:
 	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  printf '\n==> Installing Chromium for the tests of the pages\n'; \
 	  apt-get -q update > /dev/null && DEBIAN_FRONTEND=noninteractive apt-get -q install -y chromium > /dev/null; \
 	else \
-	  echo "There is no Chromium here: the tests of the pages are skipped. 'apt-get install chromium' enables them."; \
+	  echo "Chromium was not found: the tests of the pages are skipped. 'apt-get install chromium' enables them."; \
 	fi
 
-# What a user without torch gets: the wheel of an isolated build, in an environment of its own.
+# The wheel of an isolated build, in a separate environment without torch.
 wheel-test: $(STAMP)/wheel-$(SOURCES)
 $(STAMP)/wheel-$(SOURCES): develop
-	$(call say,The wheel in an environment without torch)
+	$(call say,Wheel in an environment without torch)
 	@$(BIN)/python tools/check_wheel.py
 	@rm -f $(STAMP)/wheel-* && touch $@
 
@@ -198,24 +198,24 @@ wheels: develop
 
 pytest: develop
 	$(call say,Tests)
-	@# Tests of one file stay together as long as both have work: what a file sets up is set up once.
+	@# Worksteal keeps the tests of a file on one worker while all workers are busy, so fixtures are set up once.
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# Hours, not minutes: property tests search 40 times longer, soaks and kills repeat as often as before a release.
+# Takes hours: property tests run 40 times more examples, and soak and kill tests many more repetitions.
 stress: develop
-	$(call say,Tests that search and repeat longer)
+	$(call say,Tests with more repetitions)
 	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -o timeout=3600
 	@$(AGAIN) --no-print-directory fuzz
 
 bench: develop
-	$(call say,Bars)
+	$(call say,Benchmarks)
 	@$(BIN)/python -m benchmarks
 
 matrix: develop
 	$(call say,Other releases of torch and Python)
 	@$(BIN)/python tools/run_matrix.py $(PAIRS)
 
-# Installs nothing, so that it runs where there is no network: .venv's Python if there is one, else PYTHON.
+# Installs nothing, so it needs no network; uses .venv's Python if it exists, else PYTHON.
 OUT ?= build/gpu-check
 DEVICE ?=
 gpu-check:

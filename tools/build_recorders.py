@@ -1,11 +1,11 @@
-"""Compiles the recorder for torch releases and Pythons that are not those of this environment: what a wheel carries.
+"""Compile the recorder for other torch releases and Pythons than those of this environment, to be included in wheels.
 
-Of each torch only the folder `torch/include` is taken, out of the wheel that pip would install, without downloading the
-rest of it. Nothing of torch is linked: the recorder names torch's libraries, and finds them loaded when it is loaded.
+Only the folder `torch/include` of each torch is downloaded, out of the wheel that pip would install. The recorder does not
+link to torch: torch's libraries are already loaded when the recorder is.
 
     python tools/build_recorders.py --output build/recorders --torch 2.12 2.13 --python python3.12 python3.13
 
-writes a library for each torch and each Python, and `recorders.json`, which says what each was compiled against.
+writes a library for each torch and Python, and `recorders.json`, which lists what each was compiled against.
 """
 
 import argparse
@@ -25,15 +25,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OLDEST, NEWEST = 7, 15
-"""The minor releases of torch 2 that are supported."""
+"""The oldest and newest supported minor releases of torch 2."""
 _BLOCK_BYTES = 1 << 22
-# What the recorder needs of a Python: where its headers are, and its version.
+# Prints the version of a Python, and the folder of its headers.
 _ASK = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(sys.version.split()[0]); print(sysconfig.get_path('include'))"
 _LIBRARIES = ("torch_cpu", "torch_python", "c10")
 
 
 def _builder():
-    """The package's own module, which knows sources, flags and names; it imports nothing of the package."""
+    """Load the package's module with sources, flags and names, which imports nothing else of the package."""
     path = ROOT / "src" / "kinetoscope" / "collect" / "engines" / "build.py"
     spec = importlib.util.spec_from_file_location("_build", path)
     module = importlib.util.module_from_spec(spec)
@@ -42,41 +42,41 @@ def _builder():
 
 
 class Remote(io.RawIOBase):
-    """A file behind a URL, read in blocks where they are asked for."""
+    """A seekable file at a URL, downloaded in blocks as needed."""
 
     def __init__(self, url: str) -> None:
-        """Find out how long it is.
+        """Request the size of the file.
 
         Raises:
-            OSError: The server sends no parts of files.
+            OSError: The server does not support range requests.
         """
         self._url, self._place = url, 0
         self._blocks: dict[int, bytes] = {}
         request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})  # noqa: S310
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
             if answer.status != 206:
-                raise OSError("the registry sends only whole files")
+                raise OSError("the registry does not support range requests")
             self._size = int(answer.headers["Content-Range"].rpartition("/")[2])
 
     def seekable(self) -> bool:
-        """It can be read anywhere."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
+        """Set the position."""
         self._place = offset + (0, self._place, self._size)[whence]
         return self._place
 
     def tell(self) -> int:
-        """Where it is read next."""
+        """Return the position."""
         return self._place
 
     def readinto(self, buffer) -> int:
-        """Fill a buffer up to the end of a block."""
+        """Read into a buffer, at most to the end of a block."""
         if self._place >= self._size:
             return 0
         number, skip = divmod(self._place, _BLOCK_BYTES)
@@ -96,17 +96,17 @@ class Remote(io.RawIOBase):
 
 
 def headers(minor: str, folder: Path) -> tuple[str, Path]:
-    """Take the headers of the newest patch release of torch.
+    """Download the headers of the newest patch release of a torch release.
 
     Returns:
-        Its version, and the folder to include.
+        Its version, and the include folder.
     """
     for known in sorted(folder.glob(f"torch-{minor}.*")):
         if (known / "whole").exists():
             return known.name.removeprefix("torch-"), known / "torch" / "include"
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.json")
-        # The headers are the same for each Python; 3.12 has wheels of all these releases.
+        # The headers are the same for each Python; all these releases have wheels for 3.12.
         command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--target", scratch,
                    "--python-version", "3.12", "--only-binary=:all:", "--report", report, f"torch=={minor}.*"]  # fmt: skip
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -124,7 +124,7 @@ def headers(minor: str, folder: Path) -> tuple[str, Path]:
 
 
 def _common_headers(root: Path, include: Path) -> str:
-    """What the sources include of torch and Python, to be parsed once for all of them."""
+    """Return the torch and Python headers that the sources include, for precompiling."""
     text = "".join(path.read_text() for path in sorted((root / "recorder").glob("*.cpp")))
     names = dict.fromkeys(re.findall(r"^#include <((?:ATen|c10|torch)/[^>]+)>", text, re.MULTILINE))
     return "".join(
@@ -195,7 +195,7 @@ def compile_recorder(
 
 
 def main() -> None:
-    """Compile them all, and write down what they were compiled against."""
+    """Compile all recorders and write `recorders.json`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,11 @@
-"""Builds what would be published: wheels with the recorder for many torch releases inside, and their bill of materials.
+"""Build the wheels to publish, with recorders for many torch releases, and their bill of materials.
 
-One wheel serves Python 3.12 and later, another one 3.11, whose stable interface lacks what the compiled module needs.
-Each is then installed where there is no compiler, for each Python and torch that can be had, and must record natively.
+One wheel is for Python 3.12 and later, the other for 3.11, whose stable ABI lacks functions that the compiled module needs.
+Each wheel is then installed without a compiler, for each available Python and torch, and must record with the native engine.
 
     python tools/build_wheels.py --torch 2.12 2.13 --python python3.11 python3.12
 
-writes to dist/: the wheels, `kinetoscope-VERSION.cdx.json` (CycloneDX), and `wheels.md`, a table of what was tried.
+writes the wheels, `kinetoscope-VERSION.cdx.json` (CycloneDX), and the results, `wheels.md`, to dist/.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 _STABLE = (3, 12)
 
-# Runs where the wheel is tried: no compiler is found, and nothing was compiled before.
+# Runs in the environment with the wheel, without a compiler and without previously compiled recorders.
 TRY = """
 import sys, torch, kinetoscope
 from kinetoscope.collect.engines.native import native_engine_status
@@ -42,7 +42,7 @@ print(torch.__version__, all(value == "ok" for key, value in details.items() if 
 
 
 def version_of(python: str) -> tuple[int, int]:
-    """The version of an interpreter."""
+    """Return the version of an interpreter."""
     asked = subprocess.run(
         [python, "-c", "import sys; print(*sys.version_info[:2])"], check=True, capture_output=True, text=True
     )
@@ -51,7 +51,7 @@ def version_of(python: str) -> tuple[int, int]:
 
 
 def environment(folder: Path, python: str, *packages: str) -> Path:
-    """Make a virtual environment; returns its interpreter."""
+    """Create a virtual environment and return its interpreter."""
     subprocess.run([python, "-m", "venv", folder], check=True)
     made = folder / "bin" / "python"
     if packages:
@@ -60,10 +60,10 @@ def environment(folder: Path, python: str, *packages: str) -> Path:
 
 
 def build_wheel(python: str, recorders: Path) -> Path:
-    """Build a wheel with one interpreter, isolated and with pinned tools.
+    """Build a wheel with an interpreter, isolated and with pinned tools.
 
     Returns:
-        The wheel, named for the oldest C library that its compiled parts run with.
+        The wheel, tagged with the oldest glibc that its compiled parts run with.
     """
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -85,7 +85,7 @@ def build_wheel(python: str, recorders: Path) -> Path:
 
 
 def newest_libc(wheel: Path) -> int:
-    """The minor version of the newest C library that a compiled part of a wheel asks for."""
+    """Return the minor version of the newest glibc that a wheel's compiled parts need."""
     needed = {17}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -95,10 +95,10 @@ def newest_libc(wheel: Path) -> int:
 
 
 def try_wheel(wheel: Path, python: str, torch: str) -> str:
-    """Install a wheel without a compiler and record.
+    """Install a wheel and record without a compiler.
 
     Returns:
-        The torch that it was tried with, and whether every part of the self-test passed.
+        The version of torch, and the result of the recorder's self-test.
     """
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -108,15 +108,15 @@ def try_wheel(wheel: Path, python: str, torch: str) -> str:
             [interpreter, "-c", TRY], check=False, capture_output=True, text=True, env=bare, cwd=scratch
         )
         if done.returncode != 0:
-            return f"FAILED: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
+            return f"FAILED: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
         if any((scratch / "cache").glob("*.so")):
             return "FAILED: the recorder was compiled"
         version, whole = done.stdout.split()
-        return f"{version}: {'whole self-test passed' if whole == 'True' else 'self-test passed in part'}"
+        return f"{version}: {'self-test passed' if whole == 'True' else 'self-test partly passed'}"
 
 
 def bill_of_materials(wheels: list[Path]) -> Path:
-    """Write what the wheels contain and need as CycloneDX."""
+    """Write the contents and dependencies of the wheels in CycloneDX format."""
     with zipfile.ZipFile(wheels[0]) as archive:
         (metadata_name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = archive.read(metadata_name).decode()
@@ -185,7 +185,7 @@ def bill_of_materials(wheels: list[Path]) -> Path:
 
 
 def main() -> None:
-    """Compile, build and try; fails where a wheel does not record natively."""
+    """Build and try the wheels; fail if one does not record natively."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -195,7 +195,7 @@ def main() -> None:
     wanted = parser.parse_args()
     pythons = {python: version_of(python) for python in wanted.python if shutil.which(python)}
     for python in set(wanted.python) - set(pythons):
-        print(f"left out: there is no {python} here")
+        print(f"skipped {python}: not found")
     shutil.rmtree(DIST, ignore_errors=True)
     wheels: dict[str, Path] = {}
     for stable in (False, True):

@@ -1,7 +1,7 @@
-"""Builds the wheel as `pip install .` does, isolated, and tries it where there is no torch.
+"""Build the wheel as `pip install .` does, isolated, and try it without torch.
 
-A trace is recorded with the environment that runs this script. A second environment, made under build/, gets the wheel
-and its dependencies only; there the trace is opened, asked and written again, and recording must say what is missing.
+This environment records a trace. A second environment under build/, with only the wheel and its dependencies, reads,
+queries and writes the trace; recording there must fail with an error that says what is missing.
 """
 
 import os
@@ -36,13 +36,13 @@ try:
 except kinetoscope.MissingDependencyError as error:
     assert "pip install torch" in str(error)
 else:
-    raise SystemExit("recording should have asked for torch")
-print("ok: kinetoscope", kinetoscope.__version__, "reads, asks and writes without torch")
+    raise SystemExit("recording did not fail without torch")
+print("ok: kinetoscope", kinetoscope.__version__, "reads, queries and writes without torch")
 """
 
 
 def run(*command: str | Path) -> None:
-    """Runs one command from outside the source tree, so that only what is installed can be imported."""
+    """Run a command from outside the source tree, so that only installed packages can be imported."""
     environment = {
         **os.environ,
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
@@ -52,10 +52,10 @@ def run(*command: str | Path) -> None:
 
 
 def main() -> None:
-    """Builds, installs and tries."""
+    """Build, install and try the wheel."""
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
-    # A build folder of its own: sharing the other one would make each build start afresh.
+    # A separate build folder: isolated and normal builds would invalidate each other's files.
     where = f"build-dir={ROOT / 'build' / 'isolated'}"
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-C", where, "-w", BUILD, ROOT)
     (wheel,) = BUILD.glob("kinetoscope-*.whl")

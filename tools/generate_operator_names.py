@@ -1,7 +1,7 @@
-"""Writes tables/costs/operator_names.py: names of ATen's operators that need no formula of their own, from the installed torch.
+"""Write tables/costs/operator_names.py, the names of ATen operators that need no formula of their own, from the installed torch.
 
-Pointwise operators have torch's tag `pointwise`. Made of others are views and operators that torch registers for every device
-at once because they only call operators. With `--check`, says whether the file is up to date for this torch.
+Pointwise operators have torch's tag `pointwise`. Composite operators are views, and operators that torch registers once for
+all devices because they only call other operators. With `--check`, only check that the file is up to date.
 """
 
 import argparse
@@ -19,7 +19,7 @@ HEAD = '''\
 
 
 def names(text: str) -> frozenset[str]:
-    """Split a text at its blanks."""
+    """Split a text at white space."""
     return frozenset(text.split())
 
 
@@ -37,7 +37,7 @@ FOREACH: frozenset[str] = names(
     """
 )
 
-# Views, and operators that torch makes of other operators on every device.
+# Composite operators: views, and operators that call other operators on every device.
 MADE_OF_OTHERS: frozenset[str] = names(
     """
 {made_of_others}
@@ -47,7 +47,7 @@ MADE_OF_OTHERS: frozenset[str] = names(
 
 
 def operators() -> dict[str, list[str]]:
-    """Lists the overloads of each ATen operator."""
+    """Return the overloads of each ATen operator."""
     found = defaultdict(list)
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("aten::"):
@@ -56,14 +56,14 @@ def operators() -> dict[str, list[str]]:
 
 
 def overload(name: str) -> torch._ops.OpOverload | None:
-    """Finds an overload's object; a few names of TorchScript's have none."""
+    """Return the object of an overload; a few TorchScript names have none."""
     base, _, variant = name.removeprefix("aten::").partition(".")
     packet = getattr(torch.ops.aten, base, None)
     return getattr(packet, variant or "default", None)
 
 
 def content() -> str:
-    """Makes the file."""
+    """Return the content of the file."""
     pointwise, made, foreach = set(), set(), set()
     for base, names in operators().items():
         if base.startswith("_foreach_"):
@@ -86,23 +86,21 @@ def content() -> str:
 
 
 def wrapped(names: set[str]) -> str:
-    """Sets names in lines."""
+    """Wrap names into lines."""
     return textwrap.fill(
         " ".join(sorted(names)), 105, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
     )
 
 
 def main() -> None:
-    """Writes the file or compares it with what is there."""
+    """Write the file, or compare it with the existing one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if the file is not up to date"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is out of date")
     wanted = content()
     if not parser.parse_args().check:
         FILE.write_text(wanted, encoding="utf-8")
     elif FILE.read_text(encoding="utf-8") != wanted:
-        sys.exit(f"{FILE.name} is not what this torch says: run tools/generate_operator_names.py")
+        sys.exit(f"{FILE.name} is out of date for this torch: run tools/generate_operator_names.py")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Prints, one a line, what pyproject.toml asks for: the dependencies, those of the extras named, and the build's.
+"""Print the requirements in pyproject.toml, one per line: dependencies, those of the named extras, and build requirements.
 
-The Makefile installs these before it installs the package, so that editing a source file never runs pip's resolver.
+The Makefile installs these before the package, so that editing a source file never runs pip's resolver.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
-    """Collects the dependencies and the extras, following extras that name other extras of this project."""
+    """Return the requirements of the dependencies and extras, resolving extras that refer to other extras."""
     optional = project["optional-dependencies"]
     found = list(project["dependencies"])
     prefix = f"{project['name']}["
@@ -24,7 +24,7 @@ def requirements(project: dict[str, object], extras: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Reads the extras from the command line."""
+    """Read the extras from the command line and print the requirements."""
     settings = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text(encoding="utf-8"))
     build = [*settings["build-system"]["requires"], "cmake", "ninja"]
     print("\n".join(sorted({*requirements(settings["project"], sys.argv[1:]), *build})))

@@ -1,7 +1,7 @@
-"""Records the small Kineto traces in tests/golden with torch's own profiler, on the CPU.
+"""Record the small Kineto traces in tests/golden with torch.profiler, on the CPU.
 
-Run it with a newer torch to get what that writes: `python tools/record_golden.py`. It replaces the files; read in the tests
-what must come out of them, and mend these where torch has changed.
+Run `python tools/record_golden.py` with a newer torch to replace the files with what that release writes. Then update the
+expected results in the tests where torch has changed.
 """
 
 import gzip
@@ -18,13 +18,13 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 FOLDER = Path(__file__).parents[1] / "tests" / "golden"
 EVERYTHING = {"record_shapes": True, "profile_memory": True, "with_stack": True, "with_modules": True}
-# What tells of the machine and not of the program.
+# Metadata about the machine.
 _PRIVATE = ('"host_name"', '"trace_id"')
 _PATH = re.compile(r',\s*"traceName": "[^"]*"')
 
 
 class Block(nn.Module):
-    """Two layers, of which one is inside another module."""
+    """Two layers, one of them in a child module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,14 +32,14 @@ class Block(nn.Module):
         self.tail = nn.Sequential(nn.ReLU(), nn.Linear(8, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Marks a range around its first half."""
+        """Run both layers, the first one inside a range."""
         with record_function("first half"):
             x = self.up(x)
         return self.tail(x)
 
 
 def keep(session: profile, name: str) -> None:
-    """Writes what was recorded, without what is private to the machine."""
+    """Write a recorded trace without metadata about the machine."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
@@ -50,14 +50,14 @@ def keep(session: profile, name: str) -> None:
 
 
 def step_of(model: nn.Module) -> None:
-    """Forward, backward and optimizer, once."""
+    """Run forward, backward and optimizer once."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(3, 4)).sum().backward()
     optimizer.step()
 
 
 def training() -> None:
-    """Two marked steps with everything on."""
+    """Record two marked steps with all options on."""
     model = Block()
     step_of(model)
     with profile(
@@ -72,14 +72,14 @@ def training() -> None:
 
 
 def operators() -> None:
-    """Operators alone: no flag is set."""
+    """Record operators with all options off."""
     with profile(activities=[ProfilerActivity.CPU]) as session:
         torch.ones(8, 8) @ torch.ones(8, 8)
     keep(session, "operators")
 
 
 def names() -> None:
-    """Ranges whose names careless readers break at."""
+    """Record ranges whose names are hard to parse."""
     with profile(activities=[ProfilerActivity.CPU]) as session:
         for name in ("line\nbreak", "\u00fc \U0001f600", "</script>", " ", "back\\slash", "{'ph':", "100 %"):
             with record_function(name):
@@ -88,7 +88,7 @@ def names() -> None:
 
 
 def rank(number: int, port: int) -> None:
-    """One of two ranks of a data-parallel step over gloo."""
+    """Record one of two ranks of a data-parallel step with gloo."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=2
     )
@@ -101,7 +101,7 @@ def rank(number: int, port: int) -> None:
 
 
 def main() -> None:
-    """Records all of them."""
+    """Record all traces."""
     FOLDER.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     training()

@@ -1,10 +1,10 @@
-"""Runs the recorder's tests and the programs that both profilers run, on other releases of torch and Python.
+"""Run the recorder's tests and the differential tests on other releases of torch and Python.
 
-For each pair an environment is made with `uv` in a temporary folder, which is removed afterwards: torch as the registry has it (a CUDA
-build of some 5 GB, without a device), the tests' packages, and the wheel of this checkout. What was run, and how it ended, is written
-to docs/measured/matrix.md; a run of some pairs leaves the rows of the others as they are.
+For each pair, `uv` creates an environment in a temporary folder, which is removed afterwards, with torch from the package registry (a
+CUDA build of about 5 GB), the tests' packages, and the wheel of this checkout. The results are written to docs/measured/matrix.md;
+rows of pairs that were not run remain.
 
-    python tools/run_matrix.py [TORCH-PYTHON ...] [--only TEST] [--keep FOLDER]     such as 2.11.0-3.12; all pairs by default
+    python tools/run_matrix.py [TORCH-PYTHON ...] [--only TEST] [--keep FOLDER]     such as 2.11.0-3.12; by default all pairs
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "measured" / "matrix.md"
-# The oldest torch that works, those between, and the newest; each Python at least once. 2.6 must be refused.
+# All supported releases of torch, and each Python at least once. 2.6 must be rejected.
 PAIRS = (
     "2.6.0-3.12",
     "2.7.1-3.11",
@@ -52,9 +52,9 @@ BUILD = ("cmake", "nanobind", "ninja", "scikit-build-core")
 REFUSED = "recording needs torch"
 HEADER = """# Releases of torch and Python
 
-Written by `make matrix` (`tools/run_matrix.py`), which needs `uv` and is no part of `make test`. Each torch is the registry's own build for Linux
-on x86-64, with CUDA and without a device. The tests are those of the recorder, of the session and of the Kineto engine, and the programs that
-run under torch.profiler and under Kinetoscope and must tell the same.
+Written by `make matrix` (`tools/run_matrix.py`), which needs `uv` and is not part of `make test`. Each torch is the registry's CUDA build for
+Linux on x86-64, run without a device. The tests are those of the recorder, the session and the Kineto engine, and the differential tests, which
+run the same programs under torch.profiler and Kinetoscope and compare the results.
 
 | torch | Python | passed | failed | skipped | date | remarks |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -62,17 +62,17 @@ run under torch.profiler and under Kinetoscope and must tell the same.
 
 
 def say(line: str) -> None:
-    """Tells what is going on."""
+    """Print a progress line."""
     print(f"==> {line}", flush=True)
 
 
 def run(*command: str | Path, **more) -> subprocess.CompletedProcess:
-    """Runs a command and returns what it printed."""
+    """Run a command and return the completed process with its output."""
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **more)
 
 
 def checked(*command: str | Path, **more) -> None:
-    """Runs a command that must not fail; raises RuntimeError with its last line."""
+    """Run a command; raise RuntimeError with its last line of output if it fails."""
     done = run(*command, **more)
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).strip().splitlines()]
@@ -81,7 +81,7 @@ def checked(*command: str | Path, **more) -> None:
 
 
 def constraints(folder: Path) -> Path:
-    """The pinned versions without those that belong to one torch, or to one Python."""
+    """Return the pinned versions, without those that are specific to one torch or Python."""
     kept = [
         line
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -93,7 +93,7 @@ def constraints(folder: Path) -> Path:
 
 
 def wheel_for(python: Path, folder: Path) -> Path:
-    """The wheel for an interpreter, without a ready-made recorder: each environment compiles its own."""
+    """Build the wheel for an interpreter, without prebuilt recorders: each environment compiles its own."""
     tag = (
         "cp311"
         if run(python, "-c", "import sys; print(sys.version_info[1])").stdout.strip() == "11"
@@ -116,29 +116,27 @@ def wheel_for(python: Path, folder: Path) -> Path:
 
 
 def install(torch: str, python: str, place: Path, folder: Path) -> Path:
-    """Makes an environment where there is none yet, puts this checkout's wheel into it, and returns its interpreter."""
+    """Create an environment if needed, install this checkout's wheel, and return the interpreter."""
     interpreter = place / "bin" / "python"
     into = ("uv", "pip", "install", "--python", interpreter)
     if not interpreter.is_file():
         try:
             checked("uv", "venv", "--clear", "--python", python, place)
         except RuntimeError as error:
-            raise RuntimeError(
-                f"there is no Python {python} on this machine and uv could get none"
-            ) from error
+            raise RuntimeError(f"Python {python} was not found, and uv could not install it") from error
         checked(*into, "-c", constraints(folder), f"torch=={torch}", *PACKAGES)
     checked(*into, "--no-deps", "--reinstall", wheel_for(interpreter, folder))
     return interpreter
 
 
 def tested(interpreter: Path, folder: Path, log: Path, only: list[str] | None) -> tuple[int, int, int, str]:
-    """Passed, failed and skipped tests, and remarks."""
+    """Return the numbers of passed, failed and skipped tests, and remarks."""
     environment = {**os.environ, "KINETOSCOPE_CACHE": str(folder / "cache")}
     for name in ("PYTHONPATH", "PYTHONHOME", "CXX", "CC"):
         environment.pop(name, None)
     doctor = run(interpreter, "-m", "kinetoscope", "doctor", env=environment)
     if REFUSED in " ".join(doctor.stdout.split()):
-        return 0, 0, 0, "refused, as it should be"
+        return 0, 0, 0, "rejected, as expected"
     begin = time.monotonic()
     say(f"log: {log}")
     with log.open("w", encoding="utf-8") as output:
@@ -164,7 +162,7 @@ def tested(interpreter: Path, folder: Path, log: Path, only: list[str] | None) -
 
 
 def rows() -> dict[tuple[str, str], str]:
-    """The rows of the table that is there."""
+    """Return the rows of the existing table."""
     if not TABLE.is_file():
         return {}
     found = re.findall(r"^\| (\d\S*) \| (\d\S*) \| .*$", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -173,7 +171,7 @@ def rows() -> dict[tuple[str, str], str]:
 
 
 def note(torch: str, python: str, cells: tuple[object, ...]) -> None:
-    """Writes one row, and leaves the others."""
+    """Write one row, keeping the others."""
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     *numbers, remarks = cells
     kept = rows() | {
@@ -185,14 +183,14 @@ def note(torch: str, python: str, cells: tuple[object, ...]) -> None:
 
 
 def main() -> int:
-    """Runs the pairs; 1 if a test failed anywhere."""
+    """Run the pairs; return 1 if any test failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pairs", nargs="*", default=PAIRS)
     parser.add_argument(
-        "--keep", type=Path, help="make the environments there, take those that are there, and leave them"
+        "--keep", type=Path, help="create or reuse the environments in this folder, and do not remove them"
     )
     parser.add_argument(
-        "--only", action="append", metavar="TEST", help="run this file of tests only; may be repeated"
+        "--only", action="append", metavar="TEST", help="run only this test file (repeatable)"
     )
     options = parser.parse_args()
     if shutil.which("uv") is None:

@@ -1,11 +1,11 @@
-"""Runs test files of other projects twice, as they are and with Kinetoscope in torch.profiler's place, and compares.
+"""Run test files of other projects with torch.profiler and with Kinetoscope installed in its place, and compare.
 
     python tools/run_upstream_tests.py [--engine ENGINE] [--pytest ARGUMENT]... FILE...
 
-The files are given by path: none are kept here. Each file is run with pytest in processes of its own, once with the
-installed torch alone and once after `kinetoscope.install(engine=ENGINE)`. A test that fails without us says nothing about
-us, so only those that pass without us count. The table names each of those that fail with us. It needs pytest-xdist, which
-turns a crash of the interpreter into one failed test. The exit code is 1 if fewer than 98 % of the tests pass.
+The files are passed by path; none are in this repository. Each file is run with pytest in separate processes, once with the
+installed torch alone and once after `kinetoscope.install(engine=ENGINE)`. Only tests that pass with torch alone count; those
+that fail with Kinetoscope are listed. This needs pytest-xdist, which turns a crash of the interpreter into one failed test.
+The exit code is 1 if fewer than 98 % of the tests pass.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ kinetoscope.install(engine=os.environ[{_ENGINE!r}])
 
 
 def outcomes(file: Path, engine: str | None, arguments: list[str]) -> dict[str, str]:
-    """Run a file and return what became of each test: `passed`, `skipped`, or the first line of its failure.
+    """Run a file and return the outcome of each test: `passed`, `skipped`, or the first line of its failure.
 
     Args:
         file: The test file; pytest runs in its folder.
-        engine: Which engine is installed, None for torch alone.
-        arguments: What else pytest is given.
+        engine: The engine to install, None for torch alone.
+        arguments: Additional arguments for pytest.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
@@ -53,7 +53,7 @@ def outcomes(file: Path, engine: str | None, arguments: list[str]) -> dict[str, 
             command, cwd=file.parent, env=environment, capture_output=True, text=True, check=False
         )
         if not report.is_file():
-            sys.exit(f"{file}: pytest made no report.\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            sys.exit(f"{file}: pytest wrote no report.\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         return {
             f"{case.get('classname')}.{case.get('name')}": _outcome(case)
             for case in ElementTree.parse(report).iter("testcase")  # noqa: S314  (pytest wrote it just now)
@@ -61,7 +61,7 @@ def outcomes(file: Path, engine: str | None, arguments: list[str]) -> dict[str, 
 
 
 def _outcome(case: ElementTree.Element) -> str:
-    """What became of one test."""
+    """Return the outcome of one test."""
     for kind in ("failure", "error"):
         if (found := case.find(kind)) is not None:
             return (found.get("message") or kind).strip().split("\n")[0]
@@ -69,7 +69,7 @@ def _outcome(case: ElementTree.Element) -> str:
 
 
 def main() -> int:
-    """Run all files, print the table, return the exit code."""
+    """Run all files, print the table and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -79,7 +79,7 @@ def main() -> int:
     options = parser.parse_args()
     passed_of_all = counted_of_all = 0
     failures: list[str] = []
-    print(f"{'file':40} {'tests':>6} {'pass with torch':>16} {'of those with us':>17}")
+    print(f"{'file':40} {'tests':>6} {'pass with torch':>16} {'with Kinetoscope':>17}")
     for file in options.files:
         theirs = outcomes(file.resolve(), None, options.pytest)
         ours = outcomes(file.resolve(), options.engine, options.pytest)

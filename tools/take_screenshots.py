@@ -1,9 +1,9 @@
-"""Takes pictures of every page of the viewer, light and dark, for README and documentation: docs/images/PAGE-THEME.png.
+"""Take screenshots of every page of the viewer, light and dark, as docs/images/PAGE-THEME.png.
 
     python tools/take_screenshots.py [TRACE] [--gpu TRACE] [--folder docs/images] [--page overview ...]
 
-Without a TRACE it records the demo's small GPT first. The pictures of kernels, and those whose names begin with `gpu-`, are of a
-trace with a device. Needs Chromium, and `pip install playwright pillow`; without pillow the files are larger.
+Without TRACE, the demo's small GPT is recorded first. The screenshots of kernels, and those whose names begin with `gpu-`, need a
+trace with a device. Needs Chromium and `pip install playwright pillow`; without pillow the files are larger.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 SIZE = {"width": 1280, "height": 800}
 THEMES = ("light", "dark")
-# What there is to be seen: page and query by picture. `{…}` stands for something of the trace.
+# Page and query by screenshot. `{…}` is replaced by a value of the trace.
 QUERY = (
     "select name, count(*) as calls, sum(self_ns) as self_ns from spans group by name order by self_ns desc"
 )
@@ -51,13 +51,15 @@ DEVICE = {
 
 
 def main() -> None:
-    """Records where there is nothing to look at, and takes the pictures."""
+    """Record a trace if none was passed, and take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("trace", nargs="?", help="the trace to be seen")
-    parser.add_argument("--gpu", help="a trace with a device; without one there are no pictures of kernels")
-    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
+    parser.add_argument("trace", nargs="?", help="the trace to show")
+    parser.add_argument("--gpu", help="a trace with a device, needed for screenshots of kernels")
     parser.add_argument(
-        "--page", action="append", choices=[*HOST, *DEVICE], help="only this picture (repeatable)"
+        "--folder", type=Path, default=ROOT / "docs" / "images", help="the folder of the screenshots"
+    )
+    parser.add_argument(
+        "--page", action="append", choices=[*HOST, *DEVICE], help="only this screenshot (repeatable)"
     )
     options = parser.parse_args()
     wanted = options.page or [*HOST, *DEVICE]
@@ -73,7 +75,7 @@ def main() -> None:
 
 
 def recorded(folder: Path) -> Path:
-    """Records a training run, with everything that a page shows."""
+    """Record a training run with all options that pages need."""
     command = [sys.executable, "-m", "kinetoscope", "run", "--shapes", "--memory", "-o", folder / "train_gpt"]
     program = ["-m", "kinetoscope.examples.train_gpt", "--steps", "12"]
     subprocess.run([*command, *program], check=True, stdout=subprocess.DEVNULL)
@@ -81,12 +83,12 @@ def recorded(folder: Path) -> Path:
 
 
 def pictures(path: Path, folder: Path, shown: dict[str, str]) -> Iterator[Path]:
-    """Takes the pictures of a trace one by one."""
+    """Take the screenshots of a trace one by one."""
     from playwright.sync_api import sync_playwright
 
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
-        sys.exit("There is no Chromium here: install it (on Debian and Ubuntu: apt-get install chromium).")
+        sys.exit("Chromium was not found: install it (on Debian and Ubuntu: apt-get install chromium).")
     with kinetoscope.open(path) as trace:
         facts = known(trace)
         viewer = kinetoscope.view(trace, browser=False, wait=False)
@@ -104,7 +106,7 @@ def pictures(path: Path, folder: Path, shown: dict[str, str]) -> Iterator[Path]:
 
 
 def known(trace: kinetoscope.Trace) -> dict[str, object]:
-    """What the addresses need: a span of the operator with the most self time, one of such a kernel, and their names."""
+    """Return the values for queries: a span and the name of the operator, and of the kernel, with the most self time."""
     operators = (row["name"] for row in trace.table("ops").to_pylist() if row["kind"] == "operator")
     kernels = (row["name"] for row in trace.table("kernels").to_pylist())
     name, kernel = next(operators, ""), next(kernels, "")
@@ -117,20 +119,20 @@ def known(trace: kinetoscope.Trace) -> dict[str, object]:
 
 
 def one_of(trace: kinetoscope.Trace, name: str) -> int | str:
-    """A span of a name, from the middle of the run."""
+    """Return a span with this name from the middle of the run."""
     texts, names = trace.strings, trace.column("spans", "name")
     rows = (names == texts.index(name)).nonzero()[0] if name in texts else []
     return int(rows[len(rows) // 2]) if len(rows) else ""
 
 
 def take(browser: Browser, address: str, theme: str, target: Path) -> None:
-    """Takes one picture, once nothing on the page is on its way any more."""
+    """Take one screenshot after the page has finished loading."""
     page: Page = browser.new_page(viewport=SIZE, color_scheme=theme)  # type: ignore[arg-type]
     page.goto(address)
     page.wait_for_function("() => document.querySelector('main')?.childElementCount > 0")
     page.wait_for_load_state("networkidle")
     page.wait_for_function("() => !document.querySelector('.waiting')")
-    # Canvases are drawn in the frame after.
+    # Canvases are drawn in the next frame.
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     page.screenshot(path=target, animations="disabled")
     page.close()
@@ -138,7 +140,7 @@ def take(browser: Browser, address: str, theme: str, target: Path) -> None:
 
 
 def shrink(target: Path) -> None:
-    """Makes the file a third as large, with 256 colours, where Pillow is installed."""
+    """Reduce the file to 256 colors, about a third of its size, if Pillow is installed."""
     try:
         from PIL import Image
     except ImportError:

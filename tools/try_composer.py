@@ -1,13 +1,13 @@
-"""Runs the tests of the Composer integration with the real Composer.
+"""Run the tests of the Composer integration with the real Composer.
 
-Composer asks for an older torch, so it is installed without its dependencies, beside the torch that is here, into an
-environment that is thrown away:
+Composer requires an older torch, so it is installed without its dependencies into a temporary environment with the current
+torch:
 
     python tools/try_composer.py [PYTEST ARGUMENT ...]
 
-The environment sees the packages of the Python that runs this program, and adds Composer and what Composer imports.
-torchvision belongs to those; its own library may have been built for another torch (with CUDA, say) and then does not
-load. Composer needs none of it: what torchvision describes of two operators when it is imported is declared instead.
+The environment uses the packages of the Python that runs this program, and adds Composer and the packages that it imports.
+One of these is torchvision, whose library does not load if it was built for another torch (such as one with CUDA). Composer
+does not need it, so in that case the schemas of two of its operators are declared instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TESTS = "tests/integrations/composer"
 
-# Composer 0.32.1 and what it imports, as it was tried with torch 2.13.0. Each without its dependencies.
+# Composer 0.32.1 and the packages it imports, tested with torch 2.13.0; installed without their dependencies.
 PACKAGES = (
     "mosaicml==0.32.1",
     "mosaicml-cli==0.8.3",
@@ -54,10 +54,10 @@ PACKAGES = (
     "zipp",
 )
 
-# Composer imports anyio, a plugin of pytest as well, before pytest could.
+# Composer imports anyio, which is also a pytest plugin, before pytest can register it.
 LATE_PLUGINS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 
-# Runs in the environment. Where torchvision's library is in order, it declares the operators itself.
+# Runs in the environment. If torchvision's library loads, it declares the operators itself.
 PROGRAM = """
 import sys, torch
 try:
@@ -69,14 +69,14 @@ except RuntimeError:
     for name in ('nms', 'qnms'):
         declared.define(name + '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')
 import composer
-print('Composer', composer.__version__, 'beside torch', torch.__version__, flush=True)
+print('Composer', composer.__version__, 'with torch', torch.__version__, flush=True)
 import pytest
 sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
 def main() -> int:
-    """Make the environment, run the tests in it, and return pytest's exit code."""
+    """Create the environment, run the tests in it, and return pytest's exit code."""
     with tempfile.TemporaryDirectory(prefix="composer-") as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder, "bin", "python")
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def seen() -> list[str]:
-    """The folders in which this Python finds its packages."""
+    """Return the folders in which this Python finds its packages."""
     return sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 

@@ -101,10 +101,10 @@ void check(const NestedSpans& spans, const AllocationEvents& events) {
     throw BadColumns("attribute_allocations: the columns have different lengths");
   }
   if (!std::is_sorted(spans.thread.begin(), spans.thread.end())) {
-    throw BadColumns("attribute_allocations: the spans are not in order of threads");
+    throw BadColumns("attribute_allocations: the spans are not sorted by thread");
   }
   if (!std::is_sorted(events.time_ns.begin(), events.time_ns.end())) {
-    throw BadColumns("attribute_allocations: the events are not in order of time");
+    throw BadColumns("attribute_allocations: the events are not sorted by time");
   }
 }
 

@@ -60,17 +60,18 @@ void check(const CallSources& operators, const CallPaths& paths) {
     throw BadColumns("rebuild_calls: the columns of the operators have different lengths");
   }
   if (paths.path_begin.empty() || paths.key.size() != paths.frames.size()) {
-    throw BadColumns("rebuild_calls: the columns of the paths do not fit together");
+    throw BadColumns("rebuild_calls: path_begin is empty, or key and frames have different lengths");
   }
   const auto steps = static_cast<int64_t>(paths.key.size());
   int64_t last = 0;
   for (const int32_t begin : paths.path_begin) {
-    if (begin < last || begin > steps) throw BadColumns("rebuild_calls: paths are not in order");
+    if (begin < last || begin > steps)
+      throw BadColumns("rebuild_calls: path_begin is not ascending or exceeds the number of steps");
     last = begin;
   }
   const auto count = static_cast<int64_t>(paths.path_begin.size()) - 1;
   for (const int32_t path : operators.path) {
-    if (path < 0 || path >= count) throw BadColumns("rebuild_calls: an operator's path does not exist");
+    if (path < 0 || path >= count) throw BadColumns("rebuild_calls: the path of an operator is out of range");
   }
 }
 

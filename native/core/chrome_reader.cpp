@@ -26,11 +26,10 @@ std::size_t member_named(std::string_view name) {
                                   std::begin(kMemberNames));
 }
 
-std::string what_it_looks_like(std::string_view text) {
-  if (text.empty()) return "there is nothing in it";
+std::string quoted_beginning(std::string_view text) {
   std::string shown;
   append_json_escaped(text.substr(0, 24), shown);
-  return "it begins with \"" + shown + "\"";
+  return "\"" + shown + "\"";
 }
 
 }  // namespace
@@ -71,8 +70,8 @@ void ChromeReader::finish() {
   if (buffer_.size() == 0) feed("");
   if (state_ != State::Done) run(true);
   if (!seen_events_) {
-    if (state_ == State::Start) throw NotATrace("no trace: the text ends before it begins");
-    throw NotATrace("no trace: a JSON object without a list named \"traceEvents\"");
+    if (state_ == State::Start) throw NotATrace("not a trace: the text is empty");
+    throw NotATrace("not a trace: a JSON object without a list \"traceEvents\"");
   }
   // A list may end without its bracket: who writes it may be killed at any time.
   const bool whole = state_ == State::Done || (list_ && state_ == State::Events && at_ == used_);
@@ -154,8 +153,9 @@ ChromeReader::Step ChromeReader::start() {
     state_ = State::Events;
     list_ = seen_events_ = true;
   } else {
-    throw NotATrace("no trace: " + what_it_looks_like({p, static_cast<std::size_t>(end() - p)}) +
-                    ", and a trace in JSON begins with { or [");
+    throw NotATrace("not a trace: the text begins with " +
+                    quoted_beginning({p, static_cast<std::size_t>(end() - p)}) +
+                    ", but a JSON trace begins with { or [");
   }
   go_to(p + 1);
   return Step::Went;
@@ -178,8 +178,8 @@ ChromeReader::Step ChromeReader::member() {
   if (colon == end()) return Step::NeedsMore;
   if (*colon != ':') {
     if (!seen_events_) {
-      throw NotATrace("no trace: " + what_it_looks_like({p, static_cast<std::size_t>(end() - p)}) +
-                      " where the name of a member should be");
+      throw NotATrace("not a trace: " + quoted_beginning({p, static_cast<std::size_t>(end() - p)}) +
+                      " instead of the name of an object member");
     }
     ++taken_.losses.bad_header;
     state_ = State::Done;

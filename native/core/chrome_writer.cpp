@@ -32,7 +32,7 @@ void check_same(const char* table, std::size_t rows, std::initializer_list<std::
 
 void check_rising(const char* table, std::span<const int32_t> span) {
   if (!std::is_sorted(span.begin(), span.end()))
-    throw BadColumns("ChromeWriter: the " + std::string(table) + " are not in the order of their spans");
+    throw BadColumns("ChromeWriter: the " + std::string(table) + " are not sorted by span");
 }
 
 }  // namespace
@@ -104,15 +104,14 @@ void ChromeWriter::check_tracks(const ChromeTables& tables) const {
   for (std::size_t row = 0; row < spans.start_ns.size(); ++row) {
     if (!has_track(spans.thread[row], spans.lane[row])) {
       throw BadColumns("ChromeWriter: span " + std::to_string(row) +
-                       " lies on a thread or lane without a track");
+                       " is on a thread or lane without a track");
     }
     if (spans.kind[row] >= categories) {
-      throw BadColumns("ChromeWriter: span " + std::to_string(row) + " is of a kind without a category");
+      throw BadColumns("ChromeWriter: span " + std::to_string(row) + " has a kind without a category");
     }
   }
   for (const int32_t thread : columns_.allocations.thread) {
-    if (!has_track(thread, 0))
-      throw BadColumns("ChromeWriter: an allocation lies on a thread without a track");
+    if (!has_track(thread, 0)) throw BadColumns("ChromeWriter: an allocation is on a thread without a track");
   }
 }
 

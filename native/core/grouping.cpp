@@ -199,7 +199,7 @@ Column<int64_t> reduce_groups(Reduction reduction, std::span<const int32_t> grou
     throw BadColumns("group: skip and group_of have different lengths");
   for (const int32_t group : group_of) {
     if (group >= 0 && static_cast<std::size_t>(group) >= groups)
-      throw BadColumns("group: group_of names a group >= groups");
+      throw BadColumns("group: group_of has a group >= groups");
   }
   const auto reduce = [&](int64_t initial, const auto& combine) {
     Column<int64_t> result(groups, initial);

@@ -193,7 +193,7 @@ Column<int32_t> link_backward(std::span<const int32_t> thread, std::span<const i
   std::vector<Candidates> candidates;
   for (std::size_t row = 0; row < rows; ++row) {
     if (row > 0 && thread[row] < thread[row - 1])
-      throw BadColumns("link_backward: the spans are not in order of threads");
+      throw BadColumns("link_backward: the spans are not sorted by thread");
     if (sequence[row] < 0 || scope[row] == kBackwardScope || forward_thread[row] >= 0) continue;
     if (known.empty() || known.back() != thread[row]) {
       known.push_back(thread[row]);

@@ -165,66 +165,65 @@ auto optional_array(const char* name) { return nb::arg(name).noconvert().none() 
 void bind_structure(nb::module_& module) {
   define(module, "nest", &nest_arrays, R"(Finds each span's parent, depth, lane and self time.
 
-Lane 0 of a thread nests exactly; spans that would partly overlap lie side by side in lanes 1, 2, ..., without
-parent, depth or self time. Spans are sorted by (thread, start), an enclosing span before what it encloses.
+The spans in lane 0 of a thread nest. Spans that partly overlap others are in lanes 1, 2, ..., without parent, depth
+or self time. Spans must be sorted by (thread, start), parents before children.
 
 Returns:
     The columns parent (row, -1 for none), depth, lane and self_ns.
 
 Raises:
-    ValueError: Columns of different lengths, or not in order.)",
+    ValueError: Columns have different lengths or are not sorted.)",
          array("thread"), array("start_ns"), array("duration_ns"));
   define(module, "rebuild_calls", &rebuild_calls_arrays,
          R"(Rebuilds Python calls from the operators that ran in them.
 
-Operators are in the order of threads, then of time. The calls around them, outermost first, are the steps
-path_begin[path] to path_begin[path + 1]; two steps may be one call where their keys are equal. `frames` says
-how many frames are around a step, and `kept` what the column of spans says. An operator with a negative duration
-only says which calls went on.
+Operators are sorted by thread, then time. The calls around them, outermost first, are the steps path_begin[path] to
+path_begin[path + 1]; two steps can be the same call if their keys are equal. `frames` is the number of frames around
+a step, and `kept` is the column of spans. An operator with a negative duration only shows which calls continued.
 
 Returns:
     The columns thread, start_ns, duration_ns, step (that of the call's first operator), depth and unsure.
 
 Raises:
-    ValueError: Columns of different lengths, or a path that there is not.)",
+    ValueError: Columns have different lengths, or a path is out of range.)",
          array("thread"), array("start_ns"), array("duration_ns"), array("path"), array("kept"),
          array("path_begin"), array("key"), array("frames"));
   define(module, "link_backward", &link_backward_arrays, R"(Finds the forward span of each backward span.
 
-That is the last-started span on the forward thread with the same sequence number that began before it and
-neither is backward nor names a forward thread itself. Spans are sorted by (thread, start).
+It is the last span on the forward thread with the same sequence number that started before it, is not backward and
+has no forward thread itself. Spans must be sorted by (thread, start).
 
 Returns:
     The forward span's row, -1 for none.
 
 Raises:
-    ValueError: Columns of different lengths, or not in order of threads.)",
+    ValueError: Columns have different lengths or are not sorted by thread.)",
          array("thread"), array("start_ns"), array("scope"), array("sequence"), array("forward_thread"));
-  define(module, "inherit_modules", &inherit_modules_arrays, R"(Gives each span the module it works for.
+  define(module, "inherit_modules", &inherit_modules_arrays, R"(Assigns each span its module.
 
-Backward spans take their forward span's, AccumulateGrad its parameter's, the engine's wrapper its backward
-child's; below a backward span the module that called backward() counts as none; whoever has none takes its
-parent's.
+Backward spans have that of their forward span, AccumulateGrad that of its parameter, the engine's wrapper that of its
+backward child. Below a backward span, the module that called backward() is ignored. Other spans without a module have
+that of their parent.
 
 Returns:
-    The columns module and forward_stack (the forward span's stack, for all in and below backward spans).
+    The columns module and forward_stack (the forward span's stack, for backward spans and all below them).
 
 Raises:
-    ValueError: Columns of different lengths.)",
+    ValueError: Columns have different lengths.)",
          array("parent"), array("module"), array("stack"), array("forward"), array("parameter"),
          array("parameter_module"), array("scope"));
   define(module, "attribute_allocations", &attribute_allocations_arrays,
          R"(Finds the span of each allocation and free, the free of each allocation, and sums of bytes.
 
-Spans are sorted by (thread, start) and nested by nest(); events are sorted by time, bytes 0 for a free.
-Frees of unknown blocks count zero bytes, or to their spans what `freed_bytes` says of them.
+Spans must be sorted by (thread, start) and nested by nest(), events sorted by time, with bytes 0 for frees. Frees of
+unknown blocks count zero bytes in total_bytes, and `freed_bytes` (0 without) for their spans.
 
 Returns:
-    By event: span, match, total_bytes (live after it); by span: span_self_bytes, span_bytes (with all below);
+    Per event: span, match, total_bytes (live bytes after it); per span: span_self_bytes, span_bytes (with children);
     and unmatched_frees.
 
 Raises:
-    ValueError: Columns of different lengths, or not in order.)",
+    ValueError: Columns have different lengths or are not sorted.)",
          array("span_thread"), array("span_start_ns"), array("span_duration_ns"), array("span_parent"),
          array("span_lane"), array("time_ns"), array("thread"), array("address"), array("bytes"),
          optional_array("freed_bytes"));
@@ -232,37 +231,37 @@ Raises:
 
 void bind_grouping(nb::module_& module) {
   define(module, "group", &group_arrays,
-         R"(Numbers rows that are equal in every key, in the order in which groups are first seen.
+         R"(Groups rows with equal keys; groups are numbered in the order of their first rows.
 
 Args:
-    keys: Arrays of int32 or int64 of one length.
-    where: Which rows take part; others get group -1.
+    keys: Arrays of int32 or int64 with equal lengths.
+    where: The rows to group; others get group -1.
 
 Returns:
-    (group_of by row, first_row by group).
+    (group_of per row, first_row per group).
 
 Raises:
-    ValueError: No keys, or different lengths.)",
+    ValueError: There are no keys, or they have different lengths.)",
          nb::arg("keys"), optional_array("where"));
   define(module, "group_counts", &count_groups,
-         R"(Counts the rows of each group; rows of group -1 or with a non-zero skip do not count.)",
+         R"(Counts the rows of each group, without rows of group -1 or with a non-zero skip.)",
          array("group_of"), nb::arg("groups"), optional_array("skip"));
   define(module, "group_sums", &reduce_values<Reduction::Sum>,
-         R"(Adds up the values of each group; rows of group -1 or with a non-zero skip do not count.)",
+         R"(Sums the values of each group, without rows of group -1 or with a non-zero skip.)",
          array("group_of"), nb::arg("groups"), array("values"), optional_array("skip"));
   define(module, "group_min", &reduce_values<Reduction::Least>,
-         R"(The least value of each group, as group_sums counts; 0 for empty groups.)", array("group_of"),
-         nb::arg("groups"), array("values"), optional_array("skip"));
+         R"(The minimum of each group, over the same rows as group_sums; 0 for empty groups.)",
+         array("group_of"), nb::arg("groups"), array("values"), optional_array("skip"));
   define(module, "group_max", &reduce_values<Reduction::Most>,
-         R"(The greatest value of each group, as group_sums counts; 0 for empty groups.)", array("group_of"),
-         nb::arg("groups"), array("values"), optional_array("skip"));
+         R"(The maximum of each group, over the same rows as group_sums; 0 for empty groups.)",
+         array("group_of"), nb::arg("groups"), array("values"), optional_array("skip"));
   define(module, "descends_from_same", &descends_from_same_arrays,
-         R"(Says (1 or 0) which rows have an ancestor with the same key.
+         R"(Returns 1 for rows that have an ancestor with the same key, else 0.
 
-Pass it as skip, and totals of recursive spans count once.
+Pass the result as skip to count the totals of recursive spans once.
 
 Raises:
-    ValueError: Different lengths, or a parent after its child.)",
+    ValueError: Columns have different lengths, or a parent comes after its child.)",
          array("parent"), array("key"));
 }
 
@@ -279,8 +278,8 @@ NB_MODULE(_core, module) {
   bind_structure(module);
   bind_grouping(module);
   define(module, "escape_json", &escape_json,
-         "The inside of a JSON string (UTF-8) that a strict parser reads as this text.", nb::arg("text"));
-  define(module, "is_json", &is_json_text, "Whether the text is exactly one valid JSON value.",
+         "Escapes text for a JSON string; returns UTF-8 without the quotes.", nb::arg("text"));
+  define(module, "is_json", &is_json_text, "Returns whether the text is exactly one valid JSON value.",
          nb::arg("text"));
   bind_chrome_writer(module);
   bind_chrome_reader(module);

@@ -97,7 +97,7 @@ class PythonChromeReader {
  private:
   void check_open() const {
     if (reader_ == nullptr)
-      throw nb::value_error("this reader is finished: make a new one for another trace");
+      throw nb::value_error("this reader has finished: create a new one for another trace");
   }
 
   std::unique_ptr<ChromeReader> reader_;
@@ -109,19 +109,18 @@ class PythonChromeReader {
 
 void bind_chrome_reader(nb::module_& module) {
   nb::class_<PythonChromeReader>(module, "ChromeReader", nb::is_final(),
-                                 "Reads a trace in Chrome's JSON format from text that comes in blocks.")
+                                 "Reads a trace in Chrome's JSON format from blocks of text.")
       .def(nb::init<nb::object, nb::object, nb::object, std::size_t>(), nb::arg("categories"),
            nb::arg("kinds"), nb::arg("on_device"), nb::arg("max_bytes"))
       .def("feed", &PythonChromeReader::feed, nb::arg("block"),
-           "Takes the next part of the text, cut anywhere.")
+           "Reads the next block of the text; blocks may end anywhere.")
       .def("follow", &PythonChromeReader::follow, nb::arg("text"), nb::arg("finished"),
-           "Takes the text that another thread writes into a pipe, without Python's lock, until the writers "
-           "are gone or "
-           "`finished` can be read and the pipe is empty.")
-      .def_prop_ro(
-          "following", &PythonChromeReader::following,
-          "Whether `follow` was called and needs Python's lock no more until it has all of the text.")
-      .def_prop_ro("events", &PythonChromeReader::events, "How many events were read so far.")
+           "Reads the text that another thread writes to a pipe, without the GIL, until all writers have "
+           "closed "
+           "it, or `finished` is readable and the pipe is empty.")
+      .def_prop_ro("following", &PythonChromeReader::following,
+                   "Whether `follow` was called and has released the GIL.")
+      .def_prop_ro("events", &PythonChromeReader::events, "The number of events read so far.")
       .def("finish", &PythonChromeReader::finish, nb::arg("later") = false,
            R"(Returns all that was read, as columns; can be called once.
 

@@ -44,7 +44,7 @@ class Arguments {
     (try_one(std::type_identity<T>{}), ...);
     if (!found)
       throw nb::type_error(
-          ("PerfettoWriter: the values of " + name + " are no contiguous array of numbers").c_str());
+          ("PerfettoWriter: the values of " + name + " are not a contiguous array of numbers").c_str());
     arrays_.push_back(nb::borrow(value));
     return *found;
   }
@@ -59,7 +59,7 @@ PerfettoFact::Kind fact_kind(const std::string& kind) {
   for (std::size_t at = 0; at < std::size(kNames); ++at) {
     if (kind == kNames[at]) return static_cast<PerfettoFact::Kind>(at);
   }
-  throw nb::value_error(("PerfettoWriter: there is no kind of fact " + kind).c_str());
+  throw nb::value_error(("PerfettoWriter: unknown kind of fact " + kind).c_str());
 }
 
 PerfettoTrack::Kind track_kind(const std::string& kind) {
@@ -67,7 +67,7 @@ PerfettoTrack::Kind track_kind(const std::string& kind) {
   for (std::size_t at = 0; at < std::size(kNames); ++at) {
     if (kind == kNames[at]) return static_cast<PerfettoTrack::Kind>(at);
   }
-  throw nb::value_error(("PerfettoWriter: there is no kind of track " + kind).c_str());
+  throw nb::value_error(("PerfettoWriter: unknown kind of track " + kind).c_str());
 }
 
 // (name, kind, values) or (name, kind, values, texts)

@@ -174,8 +174,7 @@ nb::dict read_recording(const std::string& path) {
     result["spans"] = spans_dict(recording.spans);
     result["allocations"] = allocations_dict(recording.allocations);
     result["notes"] = notes_dict(recording.notes);
-    if (file.file_lost())
-      throw RefusedRecording("the file was cut short by another program while it was read");
+    if (file.file_lost()) throw RefusedRecording("another program truncated the file while it was read");
     return result;
   } catch (const std::system_error& error) {
     errno = error.code().value();

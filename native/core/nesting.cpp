@@ -83,12 +83,12 @@ Nesting nest(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
   for (std::size_t row = 0; row < rows; ++row) {
     if (row > 0 && thread[row] != thread[row - 1]) {
       if (thread[row] < thread[row - 1])
-        throw BadColumns("nest: row " + std::to_string(row) + " is not in order of threads");
+        throw BadColumns("nest: row " + std::to_string(row) + " is not sorted by thread");
       open.clear();
       if (side_used) side.clear();
       side_used = false;
     } else if (row > 0 && start_ns[row] < start_ns[row - 1]) {
-      throw BadColumns("nest: row " + std::to_string(row) + " starts before the row above it");
+      throw BadColumns("nest: row " + std::to_string(row) + " starts before the previous row");
     }
     const int64_t start = start_ns[row];
     const int64_t end = end_of(start, std::max<int64_t>(duration_ns[row], 0));

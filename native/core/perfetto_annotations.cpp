@@ -79,11 +79,11 @@ std::size_t PerfettoAnnotations::take(std::vector<PerfettoFacts> facts, std::siz
   std::vector<BoundFacts> bound;
   for (PerfettoFacts& group : facts) {
     if (!std::is_sorted(group.rows.begin(), group.rows.end()))
-      throw BadColumns("PerfettoWriter: the rows that facts are of do not ascend");
+      throw BadColumns("PerfettoWriter: the rows of facts are not ascending");
     BoundFacts& taken = bound.emplace_back(BoundFacts{group.rows, group.of_every_row, {}});
     for (PerfettoFact& fact : group.facts) {
       if (length(fact.values) != (group.of_every_row ? events : group.rows.size()))
-        throw BadColumns("PerfettoWriter: the fact " + fact.name + " has not one value for each row");
+        throw BadColumns("PerfettoWriter: the fact " + fact.name + " does not have one value per row");
       taken.facts.push_back(bind(std::move(fact)));
     }
   }

@@ -80,11 +80,11 @@ void PerfettoWriter::check_spans() const {
   };
   for (std::size_t row = 0; row < rows; ++row) {
     if (!has_track(spans.thread[row], spans.lane[row]))
-      refuse(row, " lies on a thread or lane without a track");
+      refuse(row, " is on a thread or lane without a track");
     if (static_cast<std::size_t>(spans.category[row]) >= categories_.size()) refuse(row, " has no category");
     if (row == 0 || spans.thread[row] > spans.thread[row - 1]) continue;
     if (spans.thread[row] < spans.thread[row - 1] || spans.start_ns[row] < spans.start_ns[row - 1])
-      refuse(row, " begins before the one above it");
+      refuse(row, " starts before the previous one");
   }
 }
 
@@ -93,9 +93,9 @@ void PerfettoWriter::check_moments() const {
   if (moments.thread.size() != moments.time_ns.size())
     throw BadColumns("PerfettoWriter: the columns of the moments have different lengths");
   if (!std::is_sorted(moments.time_ns.begin(), moments.time_ns.end()))
-    throw BadColumns("PerfettoWriter: the moments are not in order of time");
+    throw BadColumns("PerfettoWriter: the moments are not sorted by time");
   for (const int32_t thread : moments.thread) {
-    if (!has_track(thread, 0)) throw BadColumns("PerfettoWriter: a moment lies on a thread without a track");
+    if (!has_track(thread, 0)) throw BadColumns("PerfettoWriter: a moment is on a thread without a track");
   }
 }
 
@@ -103,9 +103,9 @@ void PerfettoWriter::check_counters() const {
   for (const PerfettoCounter& counter : columns_.counters) {
     const std::size_t values = std::visit([](const auto& column) { return column.size(); }, counter.values);
     if (values != counter.time_ns.size())
-      throw BadColumns("PerfettoWriter: a counter has not one value for each time");
+      throw BadColumns("PerfettoWriter: a counter does not have one value per time");
     if (!std::is_sorted(counter.time_ns.begin(), counter.time_ns.end()))
-      throw BadColumns("PerfettoWriter: the samples of a counter are not in order of time");
+      throw BadColumns("PerfettoWriter: the samples of a counter are not sorted by time");
     if (static_cast<std::size_t>(counter.track) >= tracks_)
       throw BadColumns("PerfettoWriter: a counter has no track");
   }
@@ -280,7 +280,7 @@ void PerfettoWriter::open_span(std::size_t row, std::size_t track) {
   const auto lane = static_cast<std::size_t>(spans.lane[row]);
   const auto refuse = [&] {
     throw BadColumns("PerfettoWriter: span " + std::to_string(row) +
-                     " partly overlaps another one of its lane");
+                     " partly overlaps another one in its lane");
   };
   if (lane == 0) {
     if (!open_.empty() && end_ns > open_.back()) refuse();

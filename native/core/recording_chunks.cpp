@@ -34,20 +34,20 @@ std::size_t whole_units(uint64_t committed, std::size_t unit_bytes, std::size_t 
 
 FileHeader read_header(std::span<const std::byte> file) {
   if (file.size() < sizeof(kMagic) || std::memcmp(file.data(), kMagic, sizeof(kMagic)) != 0) {
-    throw RefusedRecording("this is not a Kinetoscope recording: the file begins with other bytes");
+    throw RefusedRecording("not a Kinetoscope recording: the file begins with other bytes");
   }
   if (file.size() < sizeof(FileHeader)) {
-    throw RefusedRecording("the recording ends within its header, after " + std::to_string(file.size()) +
+    throw RefusedRecording("the recording ends inside its header, after " + std::to_string(file.size()) +
                            " of " + std::to_string(sizeof(FileHeader)) + " bytes");
   }
   const auto header = load_shared<FileHeader>(file.data());
   if (header.version < 1 || header.version > kVersion) {
     throw RefusedRecording("the recording has version " + std::to_string(header.version) +
-                           " of the format, this reader knows versions 1 to " + std::to_string(kVersion));
+                           " of the format; this release reads versions 1 to " + std::to_string(kVersion));
   }
   if (header.chunk_bytes < kLeastChunkBytes || header.chunk_bytes > kMostChunkBytes ||
       header.chunk_bytes % sizeof(ChunkHeader) != 0) {
-    throw RefusedRecording("the recording claims chunks of " + std::to_string(header.chunk_bytes) +
+    throw RefusedRecording("the recording has a chunk size of " + std::to_string(header.chunk_bytes) +
                            " bytes; its header is damaged");
   }
   return header;

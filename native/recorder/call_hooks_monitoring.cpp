@@ -133,7 +133,7 @@ bool claim(std::string& why) {
     tool = number;
     return true;
   }
-  why = "all places that sys.monitoring has for profilers are taken by other tools";
+  why = "other tools use all tool ids of sys.monitoring";
   return false;
 }
 

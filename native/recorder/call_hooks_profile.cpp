@@ -73,8 +73,8 @@ bool claim(std::string& why) {
   const Py_tracefunc here = PyThreadState_Get()->c_profilefunc;
   if (here != nullptr && here != on_event) {
     why =
-        "another profile function is installed on this thread (cProfile, sys.setprofile, a debugger), and "
-        "Python 3.11 has room for one";
+        "another profile function is installed on this thread (cProfile, sys.setprofile or a debugger), and "
+        "Python 3.11 supports only one";
     return false;
   }
   size_t taken = 0;
@@ -83,7 +83,7 @@ bool claim(std::string& why) {
   });
   if (taken != 0) {
     why = std::to_string(taken) +
-          " other threads have a profile function of their own, and Python 3.11 has room for one";
+          " other threads have a profile function already, and Python 3.11 supports only one";
   }
   return true;
 }

@@ -51,8 +51,8 @@ void refuse_unless_file(const std::string& path, const struct stat& status) {
                      : S_ISFIFO(status.st_mode)                           ? "a named pipe"
                      : S_ISSOCK(status.st_mode)                           ? "a socket"
                      : S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode) ? "a device"
-                                                                          : "no regular file";
-  throw std::runtime_error(path + " is " + what + ", and a recording is a regular file: choose another path");
+                                                                          : "not a regular file";
+  throw std::runtime_error(path + " is " + what + "; a recording needs a regular file: choose another path");
 }
 
 bool has_open_span(ChunkHeader* chunk) {
@@ -115,7 +115,7 @@ RecordingFile::RecordingFile(const std::string& path, uint64_t ring_bytes)
     unlink(path_.c_str());
     throw std::system_error(reason, std::generic_category(), what + path);
   };
-  if (!reserve(kLeastAheadUnits)) give_up(errno, "no room for a recording in ");
+  if (!reserve(kLeastAheadUnits)) give_up(errno, "cannot reserve disk space for ");
   void* mapped = MAP_FAILED;
   for (const size_t bytes : kAddressSpace) {
     mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0);
@@ -172,7 +172,7 @@ void RecordingFile::publish(int64_t keep_since_ns) {
     return;
   }
   throw std::runtime_error(wanted_path_ + " and " + std::to_string(kMostNames - 1) +
-                           " names like it are all being recorded into: choose another path");
+                           " numbered variants of it are in use by other recordings: choose another path");
 }
 
 bool RecordingFile::take_name(const std::string& name, int64_t keep_since_ns) {

@@ -191,7 +191,7 @@ std::string read(std::string_view whole, std::size_t block_bytes, std::size_t ma
     reader.finish();
     return Digest(reader).made();
   } catch (const NotATrace&) {
-    return "no trace";
+    return "not a trace";
   }
 }
 

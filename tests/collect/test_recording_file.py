@@ -50,7 +50,7 @@ def test_what_is_no_file_is_refused_and_stays(tmp_path: Path, kind: str) -> None
         except PermissionError:
             pytest.skip("making a device takes rights that this process does not have")
     before = path.lstat()
-    with pytest.raises(RecorderError, match=rf"x\.recording is {kind}, and a recording is a regular file"):
+    with pytest.raises(RecorderError, match=rf"x\.recording is {kind}; a recording needs a regular file"):
         profile(path=path).start()
     after = path.lstat()
     assert (after.st_ino, after.st_mode, after.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)

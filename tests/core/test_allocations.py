@@ -98,7 +98,7 @@ def test_many_addresses():
 
 
 def test_events_out_of_order_are_refused():
-    with pytest.raises(ValueError, match="order of time"):
+    with pytest.raises(ValueError, match="sorted by time"):
         attribute([], [(5, 0, 1, 1), (4, 0, 1, 1)])
 
 

@@ -21,7 +21,7 @@ def test_a_bare_list_is_a_trace_even_without_its_end():
     "text", [b"", b"  \n", b"hello", b"\x1f\x8b\x08", b"<html>", b"{}", b'{"a": 1}', b"{oops", b"12"]
 )
 def test_what_is_no_trace_is_refused(text: bytes):
-    with pytest.raises(ValueError, match="no trace"):
+    with pytest.raises(ValueError, match="not a trace"):
         read_text(text)
 
 

@@ -74,7 +74,7 @@ def test_a_number_used_again_links_to_the_last_span_before():
 
 
 def test_threads_out_of_order_are_refused():
-    with pytest.raises(ValueError, match="order of threads"):
+    with pytest.raises(ValueError, match="sorted by thread"):
         link([(1, 0, 0, 3, -1), (0, 0, 0, 3, -1)])
 
 

@@ -140,39 +140,43 @@ def test_an_arrow_against_time_leads_the_other_way():
 @pytest.mark.parametrize(
     ("rows", "changes", "message"),
     [
-        ([{"thread": 1}], {}, "lies on a thread or lane without a track"),
-        ([{"thread": -1}], {}, "lies on a thread or lane without a track"),
-        ([{"lane": 3}], {}, "lies on a thread or lane without a track"),
+        ([{"thread": 1}], {}, "is on a thread or lane without a track"),
+        ([{"thread": -1}], {}, "is on a thread or lane without a track"),
+        ([{"lane": 3}], {}, "is on a thread or lane without a track"),
         ([{"category": 1}], {}, "has no category"),
-        ([{"start_ns": 5}, {"start_ns": 4}], {}, "begins before the one above it"),
+        ([{"start_ns": 5}, {"start_ns": 4}], {}, "starts before the previous one"),
         (
             [{"duration_ns": 5}, {"start_ns": 4, "duration_ns": 2}],
             {},
-            "partly overlaps another one of its lane",
+            "partly overlaps another one in its lane",
         ),
         (
             [{"duration_ns": 5, "lane": 1}, {"start_ns": 4, "lane": 1}],
             {},
-            "partly overlaps another one of its lane",
+            "partly overlaps another one in its lane",
         ),
         (
             [{}],
             {"span_facts": every_row(("n", "number", np.zeros(2, np.int64)))},
-            "has not one value for each row",
+            "does not have one value per row",
         ),
         ([{}], {"span_facts": every_row(("n", "text", np.zeros(1, np.int64), []))}, "are not int32"),
-        ([{}], {"span_facts": every_row(("n", "colour", np.zeros(1, np.int64)))}, "no kind of fact colour"),
-        ([{}, {}], {"span_facts": [(np.array([1, 0], np.int32), [])]}, "do not ascend"),
-        ([], {"tracks": [("door", "", -1, 0, 0, 0, "", "")]}, "no kind of track door"),
+        (
+            [{}],
+            {"span_facts": every_row(("n", "color", np.zeros(1, np.int64)))},
+            "unknown kind of fact color",
+        ),
+        ([{}, {}], {"span_facts": [(np.array([1, 0], np.int32), [])]}, "are not ascending"),
+        ([], {"tracks": [("door", "", -1, 0, 0, 0, "", "")]}, "unknown kind of track door"),
         ([], {"tracks": [("group", "", 0, 0, 0, 0, "", "")]}, "comes before its parent"),
         ([], {"counters": [(9, np.zeros(1, np.int64), np.zeros(1))]}, "a counter has no track"),
         ([], {"counters": [(3, np.zeros(1, np.int64), np.zeros(2))]}, "not one value for each time"),
-        ([], {"counters": [(3, np.array([2, 1]), np.zeros(2))]}, "not in order of time"),
+        ([], {"counters": [(3, np.array([2, 1]), np.zeros(2))]}, "not sorted by time"),
         ([], {"arrows": [(np.zeros(1, np.int32), np.zeros(2, np.int32))]}, "different lengths"),
         (
             [],
             {"moments": {"time_ns": np.array([2, 1]), "thread": np.zeros(2, np.int32)}},
-            "not in order of time",
+            "not sorted by time",
         ),
         (
             [],
@@ -193,7 +197,7 @@ def test_columns_of_another_length_or_type_are_refused():
             writer([{}], spans=spans_of([{}]) | {name: np.zeros(2, SPANS[name][0])})
         with pytest.raises(TypeError, match=f"{name} is not a contiguous array"):
             writer([{}], spans=spans_of([{}]) | {name: np.zeros(1, np.float32)})
-    with pytest.raises(TypeError, match="no contiguous array of numbers"):
+    with pytest.raises(TypeError, match="not a contiguous array of numbers"):
         writer([{}], span_facts=every_row(("n", "number", [1])))
 
 

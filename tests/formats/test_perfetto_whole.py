@@ -179,7 +179,7 @@ def test_a_failing_export_leaves_the_old_file_and_nothing_else(tmp_path):
     trace.columns("spans")._ready["start_ns"] = trace.column("spans", "start_ns")[::-1].copy()
     for name in ("a.pftrace", "a.pftrace.gz"):
         (tmp_path / name).write_text("old")
-        with pytest.raises(ValueError, match="begins before the one above it"):
+        with pytest.raises(ValueError, match="starts before the previous one"):
             write_perfetto(trace, tmp_path / name)
         assert (tmp_path / name).read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["a.pftrace", "a.pftrace.gz"]

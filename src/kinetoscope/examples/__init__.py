@@ -1,1 +1,1 @@
-"""Training scripts to try the profiler on. Each one runs by itself and knows nothing of Kinetoscope."""
+"""Training scripts to try the profiler with; they run on their own and do not import Kinetoscope."""

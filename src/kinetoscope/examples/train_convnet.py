@@ -1,7 +1,7 @@
 """Train a small convolutional net to read digits drawn from a bitmap font.
 
-Every image is drawn when it is asked for: a digit of the font, enlarged, moved, turned to another brightness
-and covered with noise. A plain training script: nothing in it knows about a profiler.
+Images are drawn on demand: a digit of the font, enlarged, moved, with random brightness and noise. This is a plain training
+script without any profiler.
 
     python train_convnet.py --steps 60
     kinetoscope run train_convnet.py --steps 60
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-# Ten digits of five by seven dots, one row of dots a word.
+# Ten digits of five by seven dots; each word is a row of dots.
 FONT = (
     ".###. #...# #..## #.#.# ##..# #...# .###.",
     "..#.. .##.. ..#.. ..#.. ..#.. ..#.. .###.",
@@ -34,7 +34,7 @@ FONT = (
 
 
 class Digits(Dataset[tuple[Tensor, int]]):
-    """Images of digits, each drawn afresh from its number as the seed."""
+    """Images of digits, drawn on demand with the index as random seed."""
 
     def __init__(self, images: int, pixels: int) -> None:
         self.images = images
@@ -62,7 +62,7 @@ class Digits(Dataset[tuple[Tensor, int]]):
 
 
 class ConvBlock(nn.Module):
-    """Convolution, batch normalisation, ReLU, and half the resolution."""
+    """Convolution, batch normalization, ReLU, and downsampling by two."""
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class ConvBlock(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Three convolution blocks and a linear layer on the mean of what they see."""
+    """Three convolution blocks and a linear layer on their averaged output."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class ConvNet(nn.Module):
 
 
 def endless(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[list[Tensor]]:
-    """The batches of a loader, again and again."""
+    """Yield the batches of a loader in an endless loop."""
     while True:
         yield from loader
 
@@ -101,24 +101,24 @@ def endless(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[list[Tensor]]:
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small convolutional net to read drawn digits.")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps (%(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="images in a batch (%(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="images per batch (%(default)s)")
     parser.add_argument("--pixels", type=int, default=32, help="height and width of an image (%(default)s)")
-    parser.add_argument("--channels", type=int, default=16, help="of the first convolution (%(default)s)")
-    parser.add_argument("--images", type=int, default=4096, help="in the data set (%(default)s)")
+    parser.add_argument("--channels", type=int, default=16, help="channels of the first convolution (%(default)s)")
+    parser.add_argument("--images", type=int, default=4096, help="images in the data set (%(default)s)")
     parser.add_argument("--workers", type=int, default=0, help="processes that draw images (%(default)s)")
     parser.add_argument(
-        "--learning-rate", type=float, default=0.05, help="of SGD with momentum (%(default)s)"
+        "--learning-rate", type=float, default=0.05, help="learning rate of SGD with momentum (%(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (%(default)s)")
     parser.add_argument(
-        "--log-every", type=int, default=1, help="steps between two printed losses (%(default)s)"
+        "--log-every", type=int, default=1, help="steps between printed losses (%(default)s)"
     )
-    parser.add_argument("--device", default="cpu", help="where to train (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="device to train on (%(default)s)")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> list[float]:
-    """Train, print the loss as it falls, and return it for every step."""
+    """Train, print the loss, and return the loss of every step."""
     options = arguments(argv)
     torch.manual_seed(options.seed)
     digits = Digits(options.images, options.pixels)
@@ -136,9 +136,9 @@ def main(argv: list[str] | None = None) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
         if step % options.log_every == 0 or step == options.steps - 1:
-            right = (logits.argmax(dim=1) == labels).float().mean().item()
+            accuracy = (logits.argmax(dim=1) == labels).float().mean().item()
             print(
-                f"step {step + 1:4d}/{options.steps}  loss {losses[-1]:.4f}  right {right:4.0%}", flush=True
+                f"step {step + 1:4d}/{options.steps}  loss {losses[-1]:.4f}  accuracy {accuracy:4.0%}", flush=True
             )
     return losses
 

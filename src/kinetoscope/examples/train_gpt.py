@@ -1,6 +1,6 @@
 """Train a small GPT on the first five chapters of "Alice's Adventures in Wonderland".
 
-A plain training script: nothing in it knows about a profiler. Run it as it is, or under one:
+This is a plain training script without any profiler. Run it as it is, or with one:
 
     python train_gpt.py --steps 60
     kinetoscope run train_gpt.py --steps 60
@@ -53,7 +53,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer, normalised before each half."""
+    """One transformer layer, with normalization before each half."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class GPT(nn.Module):
 
 
 class Text:
-    """The training text as character numbers, cut into random windows."""
+    """The training text as character ids, in random windows."""
 
     def __init__(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
@@ -110,8 +110,8 @@ class Text:
 
 
 @torch.no_grad()
-def write_on(model: GPT, text: Text, start: Tensor, length: int, context: int) -> str:
-    """Let the model continue `start` by `length` characters."""
+def generate(model: GPT, text: Text, start: Tensor, length: int, context: int) -> str:
+    """Generate `length` characters after `start`."""
     tokens = start
     for _ in range(length):
         chances = functional.softmax(model(tokens[None, -context:])[0, -1] / 0.8, dim=-1)
@@ -122,25 +122,25 @@ def write_on(model: GPT, text: Text, start: Tensor, length: int, context: int) -
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small GPT on characters of Alice in Wonderland.")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps (%(default)s)")
-    parser.add_argument("--batch", type=int, default=16, help="windows in a batch (%(default)s)")
-    parser.add_argument("--context", type=int, default=64, help="characters in a window (%(default)s)")
+    parser.add_argument("--batch", type=int, default=16, help="windows per batch (%(default)s)")
+    parser.add_argument("--context", type=int, default=64, help="characters per window (%(default)s)")
     parser.add_argument("--width", type=int, default=128, help="width of the model (%(default)s)")
     parser.add_argument("--heads", type=int, default=4, help="attention heads (%(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="transformer blocks (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="of AdamW (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="learning rate of AdamW (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (%(default)s)")
     parser.add_argument(
-        "--log-every", type=int, default=1, help="steps between two printed losses (%(default)s)"
+        "--log-every", type=int, default=1, help="steps between printed losses (%(default)s)"
     )
     parser.add_argument(
-        "--sample", type=int, default=0, help="characters to write when trained (%(default)s)"
+        "--sample", type=int, default=0, help="characters to generate after training (%(default)s)"
     )
-    parser.add_argument("--device", default="cpu", help="where to train (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="device to train on (%(default)s)")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> list[float]:
-    """Train, print the loss as it falls, and return it for every step."""
+    """Train, print the loss, and return the loss of every step."""
     options = arguments(argv)
     torch.manual_seed(options.seed)
     text = Text(TEXT_FILE)
@@ -163,7 +163,7 @@ def main(argv: list[str] | None = None) -> list[float]:
 
     if options.sample:
         start = text.tokens[:16].to(options.device)
-        print(write_on(model, text, start, options.sample, options.context))
+        print(generate(model, text, start, options.sample, options.context))
     return losses
 
 

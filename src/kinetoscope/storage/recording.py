@@ -241,7 +241,8 @@ def read_recording(path: Path) -> TraceData:
     try:
         recording: Mapping[str, Any] = _core.read_recording(str(path))
     except ValueError as error:
-        raise FormatError(f"{path}: not a readable recording: {error}") from error
+        reason = str(error).removeprefix(f"{path}: ")
+        raise FormatError(f"{path}: not a readable recording: {reason}") from error
     return from_parts(recording, path=path)
 
 

@@ -2,7 +2,7 @@
 
 
 def names(text: str) -> frozenset[str]:
-    """Split a text at its blanks."""
+    """Split a text at white space."""
     return frozenset(text.split())
 
 
@@ -41,7 +41,7 @@ FOREACH: frozenset[str] = names(
     """
 )
 
-# Views, and operators that torch makes of other operators on every device.
+# Composite operators: views, and operators that call other operators on every device.
 MADE_OF_OTHERS: frozenset[str] = names(
     """
     __and__ __iand__ __ior__ __or__ _add_batch_dim _autocast_to_full_precision
