@@ -99,12 +99,12 @@ def test_what_has_no_duration_is_no_work_of_the_calls_it_began_in():
     ("place", "values", "words"),
     [
         (0, [0, 0], "different lengths"),
-        (3, [len(PATHS)], "does not exist"),
-        (3, [-1], "does not exist"),
-        (5, [0, 5, 4], "not in order"),
-        (5, [0, 99], "not in order"),
-        (5, [], "do not fit"),
-        (7, [0], "do not fit"),
+        (3, [len(PATHS)], "is out of range"),
+        (3, [-1], "is out of range"),
+        (5, [0, 5, 4], "path_begin is not ascending"),
+        (5, [0, 99], "path_begin is not ascending"),
+        (5, [], "path_begin is empty, or key"),
+        (7, [0], "path_begin is empty, or key"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(place, values, words):

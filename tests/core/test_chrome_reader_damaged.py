@@ -86,7 +86,7 @@ def test_a_finished_reader_says_so():
     reader = _core.ChromeReader([], [], [], 0)
     reader.feed(b"[]")
     reader.finish()
-    with pytest.raises(ValueError, match="make a new one"):
+    with pytest.raises(ValueError, match="create a new one"):
         reader.feed(b"[]")
     with pytest.raises(ValueError, match="same length"):
         _core.ChromeReader(["a"], [], [], 0)

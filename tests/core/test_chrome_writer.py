@@ -277,7 +277,7 @@ def test_tables_that_do_not_fit_are_refused(span, changes, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"kernels": columns([{"span": 1}, {"span": 0}], KERNEL)}, "kernels are not in the order"),
+        ({"kernels": columns([{"span": 1}, {"span": 0}], KERNEL)}, "kernels are not sorted by span"),
         (
             {"kernels": columns([{}], KERNEL) | {"graph": np.zeros(0, np.int64)}},
             "kernels have different lengths",

@@ -170,7 +170,7 @@ def test_an_arrow_against_time_leads_the_other_way():
         ([], {"tracks": [("door", "", -1, 0, 0, 0, "", "")]}, "unknown kind of track door"),
         ([], {"tracks": [("group", "", 0, 0, 0, 0, "", "")]}, "comes before its parent"),
         ([], {"counters": [(9, np.zeros(1, np.int64), np.zeros(1))]}, "a counter has no track"),
-        ([], {"counters": [(3, np.zeros(1, np.int64), np.zeros(2))]}, "not one value for each time"),
+        ([], {"counters": [(3, np.zeros(1, np.int64), np.zeros(2))]}, "does not have one value per time"),
         ([], {"counters": [(3, np.array([2, 1]), np.zeros(2))]}, "not sorted by time"),
         ([], {"arrows": [(np.zeros(1, np.int32), np.zeros(2, np.int32))]}, "different lengths"),
         (

@@ -170,7 +170,7 @@ def test_any_dictionary(tmp_path_factory, noise, entries):
     ("change", "message"),
     [
         ({"version": 99}, "version 99"),
-        ({"chunk_bytes": 128 + 8}, "chunks of 136 bytes"),
+        ({"chunk_bytes": 128 + 8}, "chunk size of 136 bytes"),
     ],
 )
 def test_an_unknown_header_is_refused(tmp_path, change, message):
