@@ -377,7 +377,9 @@ def drop_inner_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrow
     return Arrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
 
 
-def restore_own_columns(header: MutableMapping[str, Any], tables: dict[str, Any], strings: StringTable) -> None:
+def restore_own_columns(
+    header: MutableMapping[str, Any], tables: dict[str, Any], strings: StringTable
+) -> None:
     """Convert the additional facts in a file that Kinetoscope wrote to columns; do nothing for other files.
 
     Args:
