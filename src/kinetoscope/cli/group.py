@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "Profile a program as it is.",
     "demo": "Profile a real training run that ships with the package.",
     "info": "Say what a trace is and whether it is complete.",
+    "findings": "Say what makes a run slow, and what to change.",
     "table": "Print a table of a trace.",
     "view": "Look at traces in a browser.",
     "report": "Write a page that opens without a server, or print a summary.",

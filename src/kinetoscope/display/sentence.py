@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from kinetoscope.display import units
+
 
 class Sentence(TypedDict):
     """A sentence.
@@ -20,3 +22,11 @@ class Sentence(TypedDict):
 def sentence(text: str, *values: tuple[float | None, str] | int) -> Sentence:
     """Make a sentence from its text and the numbers for its places; an int without a unit is a count."""
     return {"text": text, "values": [(value, "") if isinstance(value, int) else value for value in values]}
+
+
+def plain(one: Sentence) -> str:
+    """Write a sentence with its numbers, as text."""
+    write = {"ns": units.duration, "bytes": units.size, "%": units.percent, "": units.number}
+    return one["text"].format(
+        *("–" if value is None else write[unit](value) for value, unit in one["values"])
+    )

@@ -115,6 +115,12 @@ def _stored() -> tuple[tuple[Make, Table], ...]:
 
 
 # Table name -> what imports the group of tables it belongs to. The order is that of the documentation.
+def _analyses() -> tuple[tuple[Make, Table], ...]:
+    from kinetoscope.analyses import findings
+
+    return ((findings.findings, findings.FINDINGS_SCHEMA),)
+
+
 TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "ops": _host,
     "modules": _host,
@@ -126,6 +132,7 @@ TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "memory": _memory,
     "memory_peak": _memory,
     "memory_timeline": _memory,
+    "findings": _analyses,
     "spans": _stored,
     "cycles": _stored,
     "processes": _stored,

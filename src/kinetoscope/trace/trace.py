@@ -128,6 +128,18 @@ class Trace(TraceData):
             raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
         return definition(name).make(self, **options)
 
+    def findings(self) -> pyarrow.Table:
+        """Return what makes the run slow: the table `findings`, the largest possible gain first.
+
+        Returns:
+            A row for each finding: a stable code, a sentence, its share of step time, a ceiling of the gain, what to change, and where;
+            no rows of a healthy run.
+
+        Raises:
+            StateError: The trace was closed.
+        """
+        return self.table("findings")
+
     @property
     def table_names(self) -> tuple[str, ...]:
         """The names that `table`, `to_pandas`, `to_polars` and `sql` know."""

@@ -1,0 +1,49 @@
+"""A finding, and a rule that could not decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kinetoscope.analyses.loop import Place
+
+if TYPE_CHECKING:
+    from kinetoscope.display.sentence import Sentence
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that makes a run slow.
+
+    Attributes:
+        code: Its stable name.
+        finding: What was found.
+        advice: What to change.
+        share_percent: The share of step time that it concerns.
+        gain_ns: A ceiling of what can be gained in all steps; None where it cannot be computed.
+        place: The line to change.
+        module: The path of the module; empty outside all.
+        spans: Rows of `spans` that show it.
+    """
+
+    code: str
+    finding: Sentence
+    advice: str
+    share_percent: float
+    gain_ns: int | None
+    place: Place = field(default_factory=Place)
+    module: str = ""
+    spans: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CannotTell:
+    """A rule that needs what was not recorded.
+
+    Attributes:
+        code: The finding that it looks for.
+        record: How to record what it needs.
+    """
+
+    code: str
+    record: str

@@ -1,0 +1,207 @@
+"""Findings: what makes a run slow, in words, with how much could be gained at most, what to change, and the evidence."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.rules import RULES
+from kinetoscope.display import units
+from kinetoscope.display.sentence import plain
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.strings import printable
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from kinetoscope.model.trace_data import TraceData
+
+MOST_FINDINGS = 7
+"""More findings than this are more than a person acts on."""
+
+FINDINGS_SCHEMA = Table(
+    "findings",
+    "What makes the run slow. Largest possible gain first.",
+    (
+        Column("code", "string", "", "A stable name of the finding, such as `input-wait`."),
+        Column("severity", "category", "", "`warning`, or `note` where little can be gained."),
+        Column("finding", "string", "", "What was found, in a sentence."),
+        Column("share_percent", "float64", "%", "The share of step time that it concerns."),
+        Column(
+            "gain_ns",
+            "int64",
+            "ns",
+            "A ceiling of what can be gained in all steps; null where it cannot be computed.",
+        ),
+        Column("gain_percent", "float64", "%", "The same as a share of step time."),
+        Column("advice", "string", "", "What to change."),
+        Column("file", "string", "", "The file to change; null where the trace does not say."),
+        Column("line", "int32", "", "The line to change."),
+        Column("function", "string", "", "The function that the line is in."),
+        Column("module", "string", "", "The path of the module; null outside all."),
+        Column("spans", "string", "", "Rows of `spans` that show it, as JSON."),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What all rules say of a trace.
+
+    Attributes:
+        findings: What was found, the largest possible gain first.
+        cannot_tell: Rules that need what was not recorded.
+    """
+
+    findings: tuple[Finding, ...]
+    cannot_tell: tuple[CannotTell, ...]
+
+
+# Less than this share of step time is a note.
+_WARNING_PERCENT = 5.0
+# JSON for programs stays short: that many rows of spans of each finding.
+_MOST_SPANS = 5
+
+
+def examine(trace: TraceData) -> Report:
+    """Apply all rules to a trace, once.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The findings, ordered by what can be gained at most, and the rules that could not decide.
+    """
+
+    def make() -> Report:
+        loop = Loop(trace)
+        said = [rule(loop) for rule in RULES] if loop.whole_ns > 0 else []
+        found = [one for one in said if isinstance(one, Finding)]
+        found.sort(key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code))
+        return Report(tuple(found), tuple(one for one in said if isinstance(one, CannotTell)))
+
+    return trace.cached("findings", make)
+
+
+def findings(trace: TraceData) -> pyarrow.Table:
+    """Return the `findings` table.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        A row for each finding, the largest possible gain first; the meaning of its columns is in `FINDINGS_SCHEMA`.
+    """
+    found, whole_ns = examine(trace).findings, Loop(trace).whole_ns
+    columns: dict[str, Any] = {
+        "code": [one.code for one in found],
+        "severity": [severity(one) for one in found],
+        "finding": [plain(one.finding) for one in found],
+        "share_percent": np.array([one.share_percent for one in found], dtype=np.float64),
+        "gain_ns": np.array([-1 if one.gain_ns is None else one.gain_ns for one in found], dtype=np.int64),
+        "gain_percent": np.array([_or_nan(gain_percent(one, whole_ns)) for one in found], dtype=np.float64),
+        "advice": [one.advice for one in found],
+        "file": [one.place.file or None for one in found],
+        "line": np.array([one.place.line if one.place else -1 for one in found], dtype=np.int32),
+        "function": [one.place.function or None for one in found],
+        "module": [one.module or None for one in found],
+        "spans": [json.dumps(one.spans) for one in found],
+    }
+    return to_arrow(FINDINGS_SCHEMA, columns)
+
+
+def as_dict(trace: TraceData, report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
+    """Return a report for programs.
+
+    Args:
+        trace: The trace.
+        report: What `examine` found in it.
+        most: At most this many findings; 0 for all.
+
+    Returns:
+        `steps`, `step_ns` (their mean), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_ns`, `advice`,
+        `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
+        `record`). These keys are stable.
+    """
+    loop = Loop(trace)
+    shown = report.findings[: most or None]
+    return {
+        "steps": len(loop.steps),
+        "step_ns": round(loop.per_step(loop.whole_ns)),
+        "findings": [
+            {
+                "code": one.code,
+                "severity": severity(one),
+                "finding": plain(one.finding),
+                "share_percent": round(one.share_percent, 1),
+                "gain_percent": None
+                if (gain := gain_percent(one, loop.whole_ns)) is None
+                else round(gain, 1),
+                "gain_ns": one.gain_ns,
+                "advice": one.advice,
+                "file": one.place.file or None,
+                "line": one.place.line if one.place else None,
+                "function": one.place.function or None,
+                "module": one.module or None,
+                "spans": list(one.spans[:_MOST_SPANS]),
+            }
+            for one in shown
+        ],
+        "more": len(report.findings) - len(shown),
+        "cannot_tell": [{"code": one.code, "record": one.record} for one in report.cannot_tell],
+    }
+
+
+def lines(
+    trace: TraceData, report: Report, most: int = MOST_FINDINGS, width: int = 100
+) -> list[tuple[str, str]]:
+    """Return a report for people, as lines with the style that each is printed in.
+
+    Args:
+        trace: The trace.
+        report: What `examine` found in it.
+        most: At most this many findings; 0 for all.
+        width: The widest line, in characters.
+    """
+    whole_ns = Loop(trace).whole_ns
+    shown = report.findings[: most or None]
+    found: list[tuple[str, str]] = []
+    for number, one in enumerate(shown, 1):
+        gain = gain_percent(one, whole_ns)
+        ceiling = f", at most {units.percent(gain)} to gain" if gain is not None else ""
+        head = f"{number}. {plain(one.finding)} [{one.code}{ceiling}]"
+        style = "bold yellow" if severity(one) == "warning" else "bold"
+        found += [(text, style) for text in textwrap.wrap(printable(head), width, subsequent_indent="   ")]
+        found += [
+            (text, "")
+            for text in textwrap.wrap(one.advice, width, initial_indent="   ", subsequent_indent="   ")
+        ]
+    if not shown:
+        found.append(("Nothing was found that makes this run slow.", ""))
+    if more := len(report.findings) - len(shown):
+        found.append((f"{more} more: --max 0 prints all.", "dim"))
+    for unknown in report.cannot_tell:
+        found.append((f"Cannot tell about {unknown.code}: record with {unknown.record}.", "dim"))
+    return found
+
+
+def severity(one: Finding) -> str:
+    """`warning`, or `note` where little of the step time is concerned."""
+    return "warning" if one.share_percent >= _WARNING_PERCENT else "note"
+
+
+def gain_percent(one: Finding, whole_ns: int) -> float | None:
+    """The ceiling of the gain as a share of step time; None where it cannot be computed."""
+    return None if one.gain_ns is None or whole_ns <= 0 else min(100.0, 100.0 * one.gain_ns / whole_ns)
+
+
+def _or_nan(value: float | None) -> float:
+    """A number, or what a table shows as null."""
+    return float("nan") if value is None else value

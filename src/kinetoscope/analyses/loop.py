@@ -1,0 +1,369 @@
+"""The training loop of a trace, as the rules for findings look at it: its steps, its thread, and the Python between operators."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
+from kinetoscope.tables.host.data_loading import in_waits, loading_spans
+from kinetoscope.tables.host.stacks import user_stacks
+from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.windows import host_activity, host_owners, recorded_extent, start_up_steps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+MOST_ROWS = 10
+"""A finding names at most this many spans as its evidence."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's code.
+
+    Attributes:
+        file: The file; empty where the trace has no stacks.
+        line: The line.
+        function: The qualified name of the function.
+        until: The last line of the place, where it is a range of lines.
+    """
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    until: int = 0
+
+    def __bool__(self) -> bool:
+        """Whether a place is known."""
+        return bool(self.file)
+
+    def __str__(self) -> str:
+        """The place as people write it: `train.py:12`."""
+        lines = f"{self.line}-{self.until}" if self.until > self.line else str(self.line)
+        return f"{os.path.basename(self.file)}:{lines}" if self.file else ""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Python that ran between operators, all times at one place together.
+
+    Attributes:
+        place: Where: the innermost function that both the operator before and the one after were called from.
+        time_ns: How long in all steps: what a step usually spends there (the median) times the number of steps, so that a pause of
+            the machine in one step is not taken for the program's.
+        count: How many times.
+        rows: The spans before the longest ones, the longest first.
+    """
+
+    place: Place
+    time_ns: int
+    count: int
+    rows: tuple[int, ...]
+
+
+class Loop:
+    """The training loop of the process whose steps took longest, start-up left out.
+
+    Attributes:
+        trace: The trace.
+        process: The row of its process in `processes`, -1 in a trace of one process.
+        steps: Rows of `steps` that count; empty where the trace has none, and all that was recorded counts as one.
+        thread: The row of the thread that runs the loop, -1 where nothing was recorded.
+        start_ns: When each step starts.
+        end_ns: When each step ends.
+        whole_ns: The step time: what shares are of.
+    """
+
+    def __init__(self, trace: TraceData) -> None:
+        self.trace = trace
+        own, spans = trace.columns("steps"), trace.columns("spans")
+        counted = np.flatnonzero(~start_up_steps(trace))
+        rows = own["process_row"][counted]
+        self.process = -1
+        if len(counted):
+            each = {int(one): int(own["duration_ns"][counted[rows == one]].sum()) for one in np.unique(rows)}
+            self.process = max(each, key=lambda one: (each[one], -one))
+            self.steps: Rows = counted[rows == self.process]
+            self.thread = int(np.append(spans["thread"], -1)[own["span"][self.steps[0]]])
+            self.start_ns: Rows = own["start_ns"][self.steps].astype(np.int64)
+            self.end_ns: Rows = self.start_ns + own["duration_ns"][self.steps]
+        else:
+            self.steps = counted
+            host = spans["stream"] < 0
+            busy = _core.group_sums(
+                np.where(host, spans["thread"], -1).astype(np.int32),
+                len(trace.columns("threads")),
+                spans["self_ns"],
+            )
+            self.thread = int(np.argmax(busy)) if len(busy) else -1
+            processes = trace.column("threads", "process_row")
+            self.process = (
+                int(processes[self.thread]) if self.thread >= 0 and len(trace.columns("processes")) else -1
+            )
+            first, last = recorded_extent(trace, self.process)
+            self.start_ns, self.end_ns = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
+        self.whole_ns = int((self.end_ns - self.start_ns).sum())
+
+    def share(self, time_ns: float) -> float:
+        """A time as percent of step time, never above 100."""
+        return min(100.0, 100.0 * time_ns / self.whole_ns) if self.whole_ns > 0 else 0.0
+
+    def per_step(self, count: float) -> float:
+        """A count over all steps as a count of one."""
+        return count / max(1, len(self.start_ns))
+
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which spans are the host's work in the steps of this process, marks of steps left out."""
+        spans = self.trace.columns("spans")
+        of_process = self.trace.column("threads", "process_row")[spans["thread"]] == self.process
+        counted = host_shares(self.trace).counts & of_process
+        return np.asarray(counted & (spans["kind"] != SpanKind.USER_ANNOTATION))
+
+    @cached_property
+    def in_loading(self) -> NDArray[np.bool_]:
+        """Which spans are a wait for the next batch, or make batches."""
+        loading = loading_spans(self.trace)
+        made = self.lies_in_mask(np.concatenate((loading.fetches, loading.pins)))
+        return np.asarray(in_waits(self.trace) | made)
+
+    @cached_property
+    def optimizer_ranges(self) -> Rows:
+        """Rows of the optimizers' steps."""
+        return self.ranges_named("Optimizer.step#")
+
+    @cached_property
+    def in_optimizer(self) -> NDArray[np.bool_]:
+        """Which spans run in a step of an optimizer."""
+        return self.lies_in_mask(self.optimizer_ranges)
+
+    def ranges_named(self, prefix: str) -> Rows:
+        """Rows of ranges in the steps, on the loop's thread, whose name begins with `prefix`."""
+        spans, strings = self.trace.columns("spans"), self.trace.strings
+        rows = np.flatnonzero((spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["thread"] == self.thread))
+        rows = rows[self.in_steps(rows)]
+        known = [one for one in np.unique(spans["name"][rows]).tolist() if strings[one].startswith(prefix)]
+        return rows[np.isin(spans["name"][rows], known)]
+
+    def in_steps(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which spans start in a step that counts."""
+        return self.step_of(rows) >= 0
+
+    def step_of(self, rows: Rows) -> Rows:
+        """The number of the step, among those that count, in which each span starts; -1 for none."""
+        start = self.trace.column("spans", "start_ns")[rows]
+        step = np.searchsorted(self.start_ns, start, side="right") - 1
+        return np.asarray(np.where((step >= 0) & (start < self.end_ns[step]), step, -1))
+
+    def typical_ns(self, rows: Rows) -> int:
+        """What some spans usually take in a step (the median) times the number of steps; inner ones must be left out."""
+        duration = self.trace.column("spans", "duration_ns")[rows]
+        step = self.step_of(rows)
+        each = np.bincount(step[step >= 0], weights=duration[step >= 0], minlength=len(self.start_ns))
+        return int(np.median(each) * len(each)) if len(each) else 0
+
+    def is_outermost(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which spans, in order, lie in no other one of them on their thread."""
+        spans = self.trace.columns("spans")
+        found = np.ones(len(rows), dtype=bool)
+        thread, start = spans["thread"][rows], spans["start_ns"][rows]
+        end = start + spans["duration_ns"][rows]
+        for one in np.unique(thread):
+            mine = np.flatnonzero(thread == one)
+            reach = np.maximum.accumulate(end[mine])
+            found[mine[1:]] = end[mine[1:]] > reach[:-1]
+        return found
+
+    @cached_property
+    def outermost(self) -> NDArray[np.bool_]:
+        """Which spans are operators of the steps that no other operator called."""
+        rows = np.flatnonzero(self.inside)
+        found = np.zeros(len(self.inside), dtype=bool)
+        found[rows[self.is_outermost(rows)]] = True
+        return found
+
+    def lies_in_mask(self, ranges: Rows) -> NDArray[np.bool_]:
+        """Which spans of the trace lie in some ranges on their thread, the ranges themselves included."""
+        spans = self.trace.columns("spans")
+        marked = np.zeros(len(spans), dtype=bool)
+        if len(ranges) == 0:
+            return marked
+        start, thread = spans["start_ns"], spans["thread"]
+        end = start + spans["duration_ns"]
+        edges = np.searchsorted(thread, np.arange(int(thread[-1]) + 2))
+        for row in np.unique(ranges).tolist():
+            last = row + int(np.searchsorted(start[row : edges[thread[row] + 1]], end[row], side="left"))
+            marked[row:last] |= end[row:last] <= end[row]
+            marked[row] = True
+        return marked
+
+    def lies_in(self, rows: Rows, ranges: Rows) -> NDArray[np.bool_]:
+        """Which of some spans lie in some ranges."""
+        return self.lies_in_mask(ranges)[rows]
+
+    @cached_property
+    def time(self) -> StepTime | None:
+        """Where the step time went on the device on which the process worked most."""
+        mine = [one for one in step_time(self.trace) if one.process == self.process]
+        return max(mine, key=lambda one: one.working_ns, default=None)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the process used a device other than the host."""
+        return self.time is not None and self.time.device != "cpu"
+
+    def rows_named(self, *names: str, prefix: str = "") -> Rows:
+        """Rows of the host's operators in the steps whose name is one of `names`, or begins with `prefix`."""
+        strings = self.trace.strings
+        name = self.trace.column("spans", "name")
+        rows = np.flatnonzero(self.inside)
+        known = {one for one in np.unique(name[rows]).tolist() if _fits(strings[one], names, prefix)}
+        return rows[np.isin(name[rows], list(known))] if known else rows[:0]
+
+    def total_ns(self, rows: Rows) -> int:
+        """How long some spans took together, each moment of a thread once."""
+        spans = self.trace.columns("spans")
+        thread, start = spans["thread"][rows], spans["start_ns"][rows]
+        end = start + spans["duration_ns"][rows]
+        return sum(
+            Intervals.of(start[thread == one], end[thread == one]).total_ns for one in np.unique(thread)
+        )
+
+    def place_of(self, row: int) -> Place:
+        """The user's line that started a span."""
+        stack = int(self.trace.column("spans", "stack")[row])
+        return self._place(int(user_stacks(self.trace)[stack])) if stack >= 0 else Place()
+
+    def module_of(self, row: int) -> str:
+        """The path of the module that a span ran in; empty outside all."""
+        module = int(self.trace.column("spans", "module")[row])
+        return str(self.trace.column("modules", "path")[module]) if module >= 0 else ""
+
+    def by_place(self, rows: Rows, values: Rows | None = None) -> list[tuple[Place, int, Rows]]:
+        """Group spans by the user's line that started them.
+
+        Args:
+            rows: Rows of spans.
+            values: What to add up of each; their durations by default.
+
+        Returns:
+            For each line its sum and its rows, the largest sum first; spans without a stack are one group without a place.
+        """
+        spans = self.trace.columns("spans")
+        values = spans["duration_ns"][rows] if values is None else values
+        stack = spans["stack"][rows]
+        frame = np.append(self.trace.column("stacks", "frame"), -1)[
+            np.append(user_stacks(self.trace), -1)[stack]
+        ].astype(np.int32)
+        group, first = _core.group([frame + np.int32(1)])
+        sums = _core.group_sums(group, len(first), np.asarray(values, dtype=np.int64))
+        return [
+            (self.place_of(int(rows[first[one]])), int(sums[one]), rows[group == one])
+            for one in np.argsort(-sums, kind="stable").tolist()
+        ]
+
+    @cached_property
+    def python(self) -> Intervals:
+        """When the program of the loop ran without operator, call of a runtime, or wait: Python, or what no profiler sees."""
+        owners = [one for one in host_owners(self.trace) if one.process == self.process]
+        steps = Intervals.of(self.start_ns, self.end_ns)
+        for owner in owners:
+            host = host_activity(self.trace, owner)
+            steps = steps - host.calls - host.loading - host.waiting - host.communication
+        return steps
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """The Python between operators by place, the longest first; what autograd's engine does between its functions is none."""
+        return self.gaps_from(0)
+
+    def gaps_from(self, least_ns: int) -> list[Gap]:
+        """The same, of stretches of at least this length."""
+        spans = self.trace.columns("spans")
+        calls = np.flatnonzero(self.inside & (spans["thread"] == self.thread))
+        if len(calls) == 0 or len(self.python) == 0:
+            return []
+        start = spans["start_ns"][calls]
+        end = start + spans["duration_ns"][calls]
+        # Only outermost calls: an inner one never ends last.
+        outer = end >= np.maximum.accumulate(end)
+        calls, start, end = calls[outer], start[outer], end[outer]
+        gap_start, gap_end = self.python.start_ns, self.python.end_ns
+        before = np.searchsorted(end, gap_start, side="right") - 1
+        after = np.searchsorted(start, gap_end, side="left")
+        backward = (spans["kind"][calls] == SpanKind.BACKWARD) | (spans["phase"][calls] == Phase.BACKWARD)
+        edges = np.append(backward, False)
+        in_engine = edges[before] & edges[np.minimum(after, len(calls))]
+        # The stack of a backward function is that of its forward operator: it does not say where the loop is.
+        located = np.flatnonzero(~backward & (spans["stack"][calls] >= 0))
+        if len(located) == 0:
+            return []
+        stack = user_stacks(self.trace)[spans["stack"][calls[located]]]
+        previous = np.clip(np.searchsorted(located, before, side="right") - 1, 0, len(located) - 1)
+        following = np.clip(np.searchsorted(located, after, side="left"), 0, len(located) - 1)
+        pairs = np.stack((stack[previous], stack[following]), axis=1)
+        kinds, which = np.unique(pairs, axis=0, return_inverse=True)
+        length = gap_end - gap_start
+        in_engine |= length < least_ns
+        step = np.searchsorted(self.start_ns, gap_start, side="right") - 1
+        places: dict[Place, list[int]] = {}
+        for number, (one, other) in enumerate(kinds.tolist()):
+            places.setdefault(self._between(one, other), []).append(number)
+        gaps = []
+        for place, numbers in places.items():
+            mine = np.flatnonzero(np.isin(which.ravel(), numbers) & ~in_engine)
+            if len(mine) == 0:
+                continue
+            of_step = np.bincount(step[mine], weights=length[mine], minlength=len(self.start_ns))
+            longest = mine[np.argsort(-length[mine], kind="stable")][:MOST_ROWS]
+            rows = dict.fromkeys(int(calls[max(before[at], 0)]) for at in longest)
+            time_ns = int(np.median(of_step) * len(self.start_ns))
+            gaps.append(Gap(place, time_ns, len(mine), tuple(rows)))
+        return sorted(gaps, key=lambda gap: -gap.time_ns)
+
+    def _between(self, one: int, other: int) -> Place:
+        """The innermost function in which both of two stacks are, from the line of the first to that of the second."""
+        paths = [self._path(stack) for stack in (one, other)]
+        place = Place()
+        for first, second in zip(*paths, strict=False):
+            here, there = self._place(first), self._place(second)
+            if (here.file, here.function) != (there.file, there.function):
+                break
+            low, high = sorted((here.line, there.line))
+            place = Place(here.file, low, here.function, high)
+            if here.line != there.line:
+                break
+        return place
+
+    def _path(self, stack: int) -> list[int]:
+        """A stack and those around it, the outermost first."""
+        parent, path = self.trace.column("stacks", "parent"), []
+        while stack >= 0:
+            path.append(stack)
+            stack = int(parent[stack])
+        return path[::-1]
+
+    def _place(self, stack: int) -> Place:
+        """The innermost frame of a stack."""
+        frame = int(self.trace.column("stacks", "frame")[stack]) if stack >= 0 else -1
+        if frame < 0:
+            return Place()
+        frames, strings = self.trace.columns("frames"), self.trace.strings
+        line = int(frames["line"][frame])
+        return Place(strings[int(frames["file"][frame])], line, strings[int(frames["function"][frame])], line)
+
+
+def _fits(text: str, names: tuple[str, ...], prefix: str) -> bool:
+    """Whether a name is one of some, or begins with a prefix."""
+    return text in names or (bool(prefix) and text.startswith(prefix))

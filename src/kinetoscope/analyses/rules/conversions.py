@@ -1,0 +1,100 @@
+"""Tensors are copied to change their type, their layout or their device.
+
+Source: torch's tuning guide (channels last, autocast), TraceLens (layout changes above 10 % of convolutions, copies between host and
+device above 5 %). Threshold: 5 % of step time at one line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.schema import SpanKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST_PERCENT = 5.0
+
+
+_CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::type_as")
+
+
+def dtype_conversion(loop: Loop) -> Finding | None:
+    """Find the line that converts most between types."""
+    return _worst(
+        loop,
+        "dtype-conversion",
+        _outermost(loop, *_CONVERSIONS, between_devices=False),
+        "converts tensors to another type",
+        "Create tensors in the type in which they are used, or let torch.autocast convert once.",
+    )
+
+
+def host_device_copies(loop: Loop) -> Finding | None:
+    """Find the line that waits longest for copies between host and device."""
+    return _worst(
+        loop,
+        "host-device-copies",
+        _outermost(loop, *_CONVERSIONS, "aten::copy_", "aten::cpu", "aten::cuda", between_devices=True),
+        "copies tensors between host and device",
+        "Create tensors on the device, copy once and in large pieces, and copy batches from pinned memory with non_blocking=True.",
+    )
+
+
+def layout_copy(loop: Loop) -> Finding | None:
+    """Find the line that copies most to another layout."""
+    return _worst(
+        loop,
+        "layout-copy",
+        _outermost(loop, "aten::contiguous", "aten::clone", between_devices=False),
+        "copies tensors to another layout",
+        "Keep one layout throughout (for convolutions memory_format=torch.channels_last), and use views or reshape() where no copy "
+        "is needed.",
+    )
+
+
+def _outermost(loop: Loop, *names: str, between_devices: bool) -> NDArray[np.int64]:
+    """Operators of some names that the program called itself, those that copy between host and device or all others."""
+    rows = loop.rows_named(*names)
+    # A conversion inside another operator is that operator's affair.
+    rows = rows[loop.outermost[rows] & ~loop.in_loading[rows]]
+    spans, launches = loop.trace.columns("spans"), loop.trace.columns("launches")
+    device, host = launches["device"], launches["host"]
+    known = (device >= 0) & (host >= 0)
+    calls = host[known][spans["kind"][device[known]] == SpanKind.MEMCPY]
+    start, thread = spans["start_ns"], spans["thread"]
+    copies = np.zeros(len(rows), dtype=bool)
+    for one in np.unique(thread[rows]).tolist():
+        mine = thread[rows] == one
+        when = np.sort(start[calls[thread[calls] == one]])
+        end = start[rows[mine]] + spans["duration_ns"][rows[mine]]
+        copies[mine] = np.searchsorted(when, end) > np.searchsorted(when, start[rows[mine]])
+    return np.asarray(rows[copies == between_devices])
+
+
+def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: str) -> Finding | None:
+    """The line at which some operators take most."""
+    for place, _, mine in loop.by_place(rows)[:1]:
+        time_ns = loop.typical_ns(mine)
+        share = loop.share(time_ns)
+        if share >= LEAST_PERCENT:
+            return Finding(
+                code,
+                sentence(
+                    f"{place or 'The program'} {what} {{}} times a step: {{}} of step time",
+                    max(1, round(loop.per_step(len(mine)))),
+                    (share, "%"),
+                ),
+                advice,
+                share,
+                time_ns,
+                place,
+                loop.module_of(int(mine[0])),
+                tuple(mine[:MOST_ROWS].tolist()),
+            )
+    return None

@@ -1,0 +1,94 @@
+"""The loop waits for batches: what makes them is the limit, in workers or in the loop itself.
+
+Thresholds: 5 % of step time in PyTorch's former TensorBoard plugin, 10 % in XProf's suggestions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
+from kinetoscope.display.sentence import sentence
+from kinetoscope.tables.host.data_loading import loading_spans
+
+LEAST_PERCENT = 5.0
+
+
+def input_wait(loop: Loop) -> Finding | None:
+    """Find steps that wait for batches, and say which part of making them takes longest."""
+    spans = loop.trace.columns("spans")
+    loading = loading_spans(loop.trace)
+    waits = loading.waits[loop.in_steps(loading.waits)]
+    waits = waits[spans["thread"][waits] == loop.thread]
+    wait_ns = loop.typical_ns(waits)
+    share = loop.share(wait_ns)
+    if share < LEAST_PERCENT:
+        return None
+    strings = loop.trace.strings
+    # torch names the iterator that makes batches itself.
+    made_here = "_SingleProcess" in strings[int(spans["name"][waits[0]])]
+    makers = loading.fetches[(spans["thread"][loading.fetches] == loop.thread) == made_here]
+    if made_here and len(makers) == 0:
+        makers = waits
+    longest = waits[np.argsort(-spans["duration_ns"][waits], kind="stable")][:MOST_ROWS]
+    part, place = _slowest_part(loop, makers, loading.collates)
+    what = f", mostly in {part}" if part else ""
+    where = f" at {place}" if place else ""
+    if made_here:
+        return Finding(
+            "main-process-loading",
+            sentence(
+                f"The training loop makes its batches itself for {{}} of step time ({{}} a batch){what}{where}",
+                (share, "%"),
+                (float(np.median(spans["duration_ns"][waits])), "ns"),
+            ),
+            "Let workers make batches: DataLoader(..., num_workers=4, persistent_workers=True)"
+            + (f", and make {part} cheaper." if part else "."),
+            share,
+            wait_ns,
+            place,
+            spans=tuple(longest.tolist()),
+        )
+    return Finding(
+        "input-wait",
+        sentence(
+            f"Steps wait for the data loader for {{}} of step time ({{}} a batch){what}{where}",
+            (share, "%"),
+            (float(np.median(spans["duration_ns"][waits])), "ns"),
+        ),
+        (f"Make {part} cheaper, " if part else "Make batches cheaper, ")
+        + "or use more workers: num_workers, prefetch_factor and persistent_workers of DataLoader.",
+        share,
+        wait_ns,
+        place,
+        spans=tuple(longest.tolist()),
+    )
+
+
+def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tuple[str, Place]:
+    """Which part of making batches takes longest, and the line that runs most of its operators."""
+    if len(fetches) == 0:
+        return "", Place()
+    spans = loop.trace.columns("spans")
+    start, end = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    threads = np.unique(spans["thread"][fetches])
+    collates = collates[np.isin(spans["thread"][collates], threads)]
+    fetch_ns, collate_ns = (int(spans["duration_ns"][rows].sum()) for rows in (fetches, collates))
+    in_collate = collate_ns > fetch_ns - collate_ns
+    chosen = collates if in_collate else fetches
+    within = np.zeros(len(spans), dtype=bool)
+    for row in chosen[: 5 * MOST_ROWS].tolist():
+        within |= (
+            (spans["thread"] == spans["thread"][row])
+            & (start >= start[row])
+            & (end <= end[row])
+            & (start < end[row])
+        )
+    within[chosen] = False
+    if not in_collate:
+        for row in collates[: 5 * MOST_ROWS].tolist():
+            within &= ~((spans["thread"] == spans["thread"][row]) & (start >= start[row]) & (end <= end[row]))
+    rows = np.flatnonzero(within & (spans["self_ns"] > 0) & (spans["stack"] >= 0))
+    place = loop.by_place(rows, spans["self_ns"][rows])[0][0] if len(rows) else Place()
+    return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), place

@@ -1,0 +1,36 @@
+"""Python code between operators takes the time, at one place of the program.
+
+Time in which no operator, call of a runtime, or wait is recorded; a place counts when it is more than the dispatch of operators,
+which takes some 10 microseconds each. Threshold: 10 % of step time, as the host-bound rules of TraceLens and XProf.
+"""
+
+from __future__ import annotations
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.display.sentence import sentence
+
+LEAST_PERCENT = 10.0
+LEAST_NS = 200_000
+"""Shorter stretches are what calling an operator costs."""
+
+
+def python_bound(loop: Loop) -> Finding | None:
+    """Find the place where most Python runs between operators."""
+    gap = next((gap for gap in loop.gaps_from(LEAST_NS) if gap.place), None)
+    if gap is None or (share := loop.share(gap.time_ns)) < LEAST_PERCENT:
+        return None
+    return Finding(
+        "python-bound",
+        sentence(
+            f"Python in {gap.place.function} ({gap.place}) runs for {{}} of step time ({{}} a step) without any operator",
+            (share, "%"),
+            (loop.per_step(gap.time_ns), "ns"),
+        ),
+        "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True records which "
+        "functions it runs.",
+        share,
+        gap.time_ns,
+        gap.place,
+        spans=gap.rows,
+    )

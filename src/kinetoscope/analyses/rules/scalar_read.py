@@ -1,0 +1,45 @@
+"""A value of a tensor is read by Python again and again: `.item()`, `.tolist()` of elements, `if tensor`, `nonzero`.
+
+Each read waits for all work on a device, and on the host costs more than the arithmetic. Source: the explicit and implicit
+synchronization rules of torch's and NVIDIA's tuning guides; no public threshold, so 20 of a step from one line.
+"""
+
+from __future__ import annotations
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+
+READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
+LEAST_PER_STEP = 20
+LEAST_PERCENT = 1.0
+
+
+def scalar_read(loop: Loop) -> Finding | None:
+    """Find the line that reads most values."""
+    rows = loop.rows_named(*READS)
+    rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows]]
+    for place, time_ns, mine in loop.by_place(rows):
+        each = loop.per_step(len(mine))
+        # The reads and the Python around them: what a single read of all values would save.
+        around_ns = time_ns + sum(
+            gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (place.file, place.line)
+        )
+        share = loop.share(around_ns)
+        if each < LEAST_PER_STEP or share < LEAST_PERCENT:
+            continue
+        return Finding(
+            "scalar-read",
+            sentence(
+                f"{place or 'The program'} reads {{}} values of tensors into Python in each step: {{}} of step time",
+                round(each),
+                (share, "%"),
+            ),
+            "Keep the values in a tensor and read them once, with .tolist() or .cpu(); log every N steps.",
+            share,
+            around_ns,
+            place,
+            loop.module_of(int(mine[0])),
+            tuple(mine[:MOST_ROWS].tolist()),
+        )
+    return None

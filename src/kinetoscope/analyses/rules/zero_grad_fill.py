@@ -1,0 +1,44 @@
+"""Gradients are filled with zeros instead of being released.
+
+Source: torch's tuning guide (`set_to_none=True`, the default since torch 2.0) and its former pattern matcher. Threshold: 1 % of
+step time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+
+LEAST_PERCENT = 1.0
+_FILLS = ("aten::zero_", "aten::_foreach_zero_")
+
+
+def zero_grad_fill(loop: Loop) -> Finding | None:
+    """Find fills inside `zero_grad`."""
+    ranges = loop.ranges_named("Optimizer.zero_grad#")
+    fills = loop.rows_named(*_FILLS)
+    fills = fills[loop.lies_in(fills, ranges)]
+    if len(fills) == 0:
+        return None
+    # Adding to a gradient that is there costs as much again as taking it over: the ceiling is twice the fill.
+    fill_ns = loop.typical_ns(fills)
+    share = loop.share(fill_ns)
+    if share < LEAST_PERCENT:
+        return None
+    place = loop.place_of(int(fills[0]))
+    return Finding(
+        "zero-grad-fill",
+        sentence(
+            "zero_grad fills {} gradients a step with zeros: {} of step time",
+            round(loop.per_step(len(fills))),
+            (share, "%"),
+        ),
+        "Call zero_grad() with set_to_none=True, which is its default: the next backward then writes gradients instead of adding to them.",
+        share,
+        min(2 * fill_ns, loop.whole_ns),
+        place,
+        spans=tuple(np.sort(fills)[:MOST_ROWS].tolist()),
+    )

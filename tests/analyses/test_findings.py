@@ -1,0 +1,159 @@
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+
+import kinetoscope
+from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.cli import main
+from kinetoscope.model.schema import SpanKind
+from tests.analyses.planted import PLANTED
+from tests.support.any_trace import any_traces
+from tests.support.trace_builder import TraceBuilder
+
+
+def record(program, fault):
+    """The trace of some steps of a planted program, after one that warms up."""
+    torch.manual_seed(0)
+    step, count = PLANTED[program](fault)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        step(0)
+        schedule = kinetoscope.schedule(wait=0, warmup=1, active=count, repeat=1)
+        activities = [kinetoscope.ProfilerActivity.CPU]
+        with kinetoscope.profile(activities=activities, profile_memory=True, schedule=schedule) as prof:
+            for number in range(count + 1):
+                step(number)
+                prof.step()
+        return prof.trace
+    finally:
+        torch.set_num_threads(threads)
+
+
+def codes(program, fault):
+    with record(program, fault) as trace:
+        return [one.code for one in examine(trace).findings]
+
+
+# The machine may be busy: shares of step time then hold other programs' time. A rule that is wrong is wrong each time.
+ATTEMPTS = 3
+
+
+@pytest.mark.parametrize("program", PLANTED)
+def test_a_planted_fault_is_named_first(program):
+    seen = []
+    for _ in range(ATTEMPTS):
+        seen.append(codes(program, fault=True))
+        if seen[-1][:1] == [program.partition(":")[0]]:
+            return
+    pytest.fail(f"found {seen}")
+
+
+@pytest.mark.parametrize("program", PLANTED)
+def test_the_same_program_without_the_fault_has_no_finding(program):
+    seen = []
+    for _ in range(ATTEMPTS):
+        seen.append(codes(program, fault=False))
+        if not seen[-1]:
+            return
+    pytest.fail(f"found {seen}")
+
+
+@settings(max_examples=30, deadline=None)
+@given(any_traces(max_spans=40))
+def test_any_trace_has_findings_whose_shares_are_shares(trace):
+    table = trace.findings()
+    for row in table.to_pylist():
+        assert 0 <= row["share_percent"] <= 100
+        assert row["gain_percent"] is None or 0 <= row["gain_percent"] <= 100
+        assert all(0 <= span < len(trace.columns("spans")) for span in json.loads(row["spans"]))
+
+
+def slow_python():
+    """Three steps with one operator each, after which nothing runs for most of the step."""
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        builder.span("aten::mm", step * 10_000_000, 2_000_000, stack=builder.stack(("train.py", 3, "train")))
+    return builder
+
+
+def test_python_between_operators_has_its_place_its_share_and_its_evidence():
+    trace = slow_python().build()
+    (finding,) = examine(trace).findings
+    assert (finding.code, str(finding.place), finding.place.function) == (
+        "python-bound",
+        "train.py:3",
+        "train",
+    )
+    assert finding.share_percent == pytest.approx(80.0)
+    assert finding.gain_ns == 8 * 8_000_000
+    names = {trace.strings[trace.column("spans", "name")[row]] for row in finding.spans}
+    assert names == {"aten::mm"}
+
+
+def test_what_autograd_does_between_its_functions_is_not_python():
+    builder = TraceBuilder()
+    stack = builder.stack(("train.py", 3, "train"))
+    for step in range(8):
+        start = step * 10_000_000
+        builder.step(step, start, 10_000_000)
+        builder.span("aten::mm", start, 3_000_000, stack=stack)
+        builder.span("MmBackward0", start + 3_000_000, 1_000_000, kind=SpanKind.BACKWARD, stack=stack)
+        builder.span("ReluBackward0", start + 8_000_000, 2_000_000, kind=SpanKind.BACKWARD, stack=stack)
+    loop = Loop(builder.build())
+    assert loop.python.total_ns == 8 * 4_000_000
+    assert sum(gap.time_ns for gap in loop.gaps) == 0
+
+
+def test_a_missing_signal_is_said_and_not_guessed():
+    report = examine(slow_python().build())
+    assert [one.code for one in report.cannot_tell] == ["memory-growth"]
+    assert "--memory" in report.cannot_tell[0].record
+
+
+def test_losses_make_every_number_a_lower_bound():
+    trace = slow_python().lose("dropped_spans", 12).build()
+    assert "incomplete-trace" in [one.code for one in examine(trace).findings]
+
+
+@pytest.fixture
+def path(tmp_path):
+    slow_python().build().save(tmp_path / "slow.ktrace")
+    return str(tmp_path / "slow.ktrace")
+
+
+def test_the_command_says_what_to_change(path):
+    done = CliRunner().invoke(main, ["findings", path])
+    assert done.exit_code == 0
+    assert "1. Python in train (train.py:3) runs for 80.0 % of step time" in " ".join(done.stdout.split())
+    assert "Cannot tell about memory-growth" in done.stdout
+    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+def test_programs_read_json_with_stable_keys(path):
+    done = CliRunner().invoke(main, ["findings", path, "--json"])
+    said = json.loads(done.stdout)
+    assert list(said) == ["steps", "step_ns", "findings", "more", "cannot_tell"]
+    assert said["findings"][0]["code"] == "python-bound"
+    assert said["findings"][0]["line"] == 3
+    assert said["step_ns"] == 10_000_000
+
+
+def test_a_healthy_run_has_nothing_to_say():
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10_000, 10_000)
+        builder.span("aten::mm", step * 10_000, 10_000)
+    trace = builder.build()
+    assert as_dict(trace, examine(trace))["findings"] == []
+    assert lines(trace, examine(trace))[0][0] == "Nothing was found that makes this run slow."
+    assert trace.findings().num_rows == 0
+
+
+def test_no_more_findings_are_shown_than_a_person_acts_on():
+    assert MOST_FINDINGS == 7
