@@ -12,8 +12,8 @@ import numpy as np
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import RULES
-from kinetoscope.display import units
 from kinetoscope.display.sentence import plain
+from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.strings import printable

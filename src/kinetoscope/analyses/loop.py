@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
@@ -111,7 +112,7 @@ class Loop:
             self.process = (
                 int(processes[self.thread]) if self.thread >= 0 and len(trace.columns("processes")) else -1
             )
-            first, last = recorded_extent(trace, self.process)
+            first, last = recorded_extent(trace, ProcessRow(self.process))
             self.start_ns, self.end_ns = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
         self.whole_ns = int((self.end_ns - self.start_ns).sum())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from kinetoscope.display import units
+from kinetoscope.model import units
 
 
 class Sentence(TypedDict):

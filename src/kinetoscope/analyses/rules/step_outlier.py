@@ -10,8 +10,8 @@ import numpy as np
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
-from kinetoscope.display import units
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
 from kinetoscope.tables.host.data_loading import loading_spans
 from kinetoscope.tables.intervals import Intervals
 
