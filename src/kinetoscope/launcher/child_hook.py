@@ -109,13 +109,13 @@ def _record(folder: str) -> None:
         return
     version = load("_version", os.path.dirname(_HERE)).__version__
     try:
-        import kinetoscope
+        from kinetoscope._version import __version__
         from kinetoscope.launcher.child import follow
     except Exception as error:  # noqa: BLE001  (packages of other environments can fail in any way)
         _note_problem(folder, f"Kinetoscope cannot be imported in its environment: {error}")
         return
-    if kinetoscope.__version__ != version:
-        _note_problem(folder, f"its environment has Kinetoscope {kinetoscope.__version__}, not {version}")
+    if __version__ != version:
+        _note_problem(folder, f"its environment has Kinetoscope {__version__}, not {version}")
         return
     follow(folder, options)
 
