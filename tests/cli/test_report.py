@@ -50,3 +50,11 @@ def test_a_file_that_is_no_trace_is_one_line(call, tmp_path):
     assert said.exit_code == 1
     assert len(said.output.strip().splitlines()) == 1
     assert not list(tmp_path.glob("*.html"))
+
+
+def test_it_writes_only_the_pages_that_are_named(call, trace_path, tmp_path):
+    assert call("report", trace_path, "--page", "memory", "-o", tmp_path / "memory.html").exit_code == 0
+    assert '"timeline":null' in (tmp_path / "memory.html").read_text(encoding="utf-8")
+    failed = call("report", trace_path, "--page", "nothing", "-o", tmp_path / "other.html")
+    assert failed.exit_code == 1
+    assert "choose one or more of overview, timeline" in failed.output

@@ -155,9 +155,6 @@ def test_the_page_shows_the_peak_its_holders_and_a_picture(tmp_path):
         assert shown in text, shown
     paths = [attributes for tag, attributes in page.elements if tag == "path"]
     assert len(paths) == 3  # parameter, activation, temporary
-    data = json.loads(next(text for text in page.texts if text.startswith('{"names"')))
-    assert data["time_ns"] == sorted(data["time_ns"])
-    assert max(sum(row) for row in data["bytes"]) == 1430
 
 
 def test_the_page_loads_nothing(tmp_path):
@@ -178,7 +175,7 @@ def test_names_of_the_program_cannot_become_part_of_the_page(tmp_path):
     assert page.open == []
     tags = {tag for tag, _ in page.elements}
     assert "img" not in tags
-    assert sum(tag == "script" for tag, _ in page.elements) == 2
+    assert "script" not in tags
 
 
 def test_a_picture_of_many_events_keeps_the_peak(tmp_path):
@@ -190,10 +187,8 @@ def test_a_picture_of_many_events_keeps_the_peak(tmp_path):
         builder.free((2 * number + 1) * 1000, 0x10 + number % 7 * 16)
     path = tmp_path / "memory.html"
     write_memory_timeline(builder.build(), path)
-    data = json.loads(
-        next(text for text in Page(path.read_text("utf-8")).texts if text.startswith('{"names"'))
-    )
-    assert max(sum(row) for row in data["bytes"]) == 777_877
+    # 777,877 bytes.
+    assert "peak 760 KiB" in " ".join(Page(path.read_text("utf-8")).texts)
     assert path.stat().st_size < 400_000
 
 

@@ -1,8 +1,6 @@
 """Numbers as people read and write them."""
 
 import json
-import shutil
-import subprocess
 from decimal import Decimal
 
 import pytest
@@ -17,14 +15,6 @@ from tests.support.unit_vectors import PATH, vectors
 def test_the_vectors_that_the_page_is_tested_with_are_what_is_printed_here():
     kept = json.loads(PATH.read_text(encoding="utf-8"))
     assert kept == vectors()
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, to run the script of a page")
-def test_a_page_that_stands_alone_writes_bytes_in_the_same_way():
-    pairs = vectors()["bytes"]
-    script = f"{units.SIZE_SCRIPT} console.log(JSON.stringify({json.dumps([value for value, _ in pairs])}.map(size)))"
-    ended = subprocess.run(["node", "-e", script], check=True, capture_output=True, encoding="utf-8")
-    assert json.loads(ended.stdout) == [text for _, text in pairs]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_more_slices_than_a_reader_can_hold_are_refused(trace, monkeypatch):
         export(trace, {"most": "7"}, "perfetto")
     assert made(trace, "perfetto", most="12")[1]
     monkeypatch.setattr(export_module, "MOST_SLICES", 5)
-    with pytest.raises(ArgumentError, match="choose a shorter window"):
+    with pytest.raises(ArgumentError, match="select a shorter window"):
         export(trace, {"most": "1e9"}, "perfetto")
 
 

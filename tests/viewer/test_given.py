@@ -239,9 +239,9 @@ def test_what_can_be_looked_at():
             self.trace = trace
 
     assert [one.offer.trace for one in given([trace, Session()])] == [trace, trace]
-    with pytest.raises(ArgumentError, match="nothing to look at"):
+    with pytest.raises(ArgumentError, match="no trace was given"):
         given([])
-    with pytest.raises(ArgumentError, match="5 cannot be looked at"):
+    with pytest.raises(ArgumentError, match="5 is not a trace"):
         given([5])
 
 

@@ -134,3 +134,15 @@ def test_a_report_carries_the_licenses_of_what_is_in_it(tmp_path):
         assert (
             f"{name.removeprefix('node_modules/')} {lock['packages'][name]['version']}: Copyright" in banner
         )
+
+
+def test_a_report_may_have_some_pages_only(trace, tmp_path):
+    directory, _ = parts_of(report_page(trace, "x", pages=["memory"]))
+    assert {key.partition("/")[0].partition("?")[0] for key in directory["parts"]} == {"memory"}
+    assert directory["timeline"] is None
+    text = report(trace, tmp_path / "memory.html", pages=["memory"]).read_text(encoding="utf-8")
+    assert len(text) < len(report_page(trace, "x"))
+    for pages in ([], ["memory", "nothing"]):
+        with pytest.raises(kinetoscope.ArgumentError, match="choose one or more of overview, timeline"):
+            report(trace, tmp_path / "other.html", pages=pages)
+    assert not (tmp_path / "other.html").exists()

@@ -1,4 +1,4 @@
-"""The server on its port: who gets in, what every answer says, which port is taken, and how it ends."""
+"""The server on its port: who gets in, what every answer says, which port is in use, and how it ends."""
 
 import http.client
 import json
@@ -73,13 +73,13 @@ def test_a_request_without_a_host_gets_nothing():
     ],
 )
 def test_another_origin_gets_nothing_though_it_has_the_token(origin):
-    assert "own pages" in said(origin=origin)
+    assert "own page" in said(origin=origin)
 
 
 def test_what_other_pages_embed_is_refused_and_a_link_to_the_page_is_followed():
     for site in ("cross-site", "same-site"):
-        assert "own pages" in said(sec_fetch_site=site, sec_fetch_mode="no-cors")
-        assert "own pages" in said(sec_fetch_site=site)
+        assert "own page" in said(sec_fetch_site=site, sec_fetch_mode="no-cors")
+        assert "own page" in said(sec_fetch_site=site)
         assert said(sec_fetch_site=site, sec_fetch_mode="navigate") is None
     assert said(sec_fetch_site="none", sec_fetch_mode="navigate") is None
 
@@ -295,7 +295,7 @@ def test_a_port_that_is_taken_is_said_and_the_next_free_one_is_found(monkeypatch
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        with pytest.raises(StateError, match=f"port {taken} is taken"):
+        with pytest.raises(StateError, match=f"port {taken} is in use"):
             Server(list, taken)
         monkeypatch.setattr(server_module, "FIRST_PORT", taken)
         server = Server(list)

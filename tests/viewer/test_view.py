@@ -99,7 +99,7 @@ def test_an_interrupt_ends_queries_that_run_and_wait(trace):
     while len(statuses) < 2:  # more than may wait
         threads[0].join(0.01)
     assert {code for code, _ in statuses} == {409}
-    assert b"run or wait already" in statuses[0][1]
+    assert b"running or waiting already" in statuses[0][1]
     # Others are answered meanwhile.
     assert b"trace" in read(f"{viewer.address}api/traces")
     viewer.close()
@@ -144,7 +144,7 @@ def test_what_goes_wrong_leaves_no_server(tmp_path, monkeypatch):
         kinetoscope.view(bad, port=0, wait=False)
     with pytest.raises(FileNotFoundError):
         kinetoscope.view(tmp_path / "missing", port=0, wait=False)
-    with pytest.raises(ArgumentError, match="nothing to look at"):
+    with pytest.raises(ArgumentError, match="no trace was given"):
         kinetoscope.view(port=0, wait=False)
     assert len(closed) == 3
 
@@ -153,7 +153,7 @@ def test_what_goes_wrong_leaves_no_server(tmp_path, monkeypatch):
     "address", ["javascript:alert(1)", "file:///x", "ui.perfetto.dev", "https://", "https://[", ""]
 )
 def test_perfettos_page_must_have_an_address_of_the_web(trace, address):
-    with pytest.raises(ArgumentError, match="is no address of a page"):
+    with pytest.raises(ArgumentError, match="is not the address of a page"):
         kinetoscope.view(trace, port=0, wait=False, perfetto_ui=address)
 
 

@@ -71,10 +71,10 @@ export function App(props: {
             <span class="warn" title={problem?.slice(0, 2000)}>
               {live && <p>still being written</p>}
               {problem && readable && (
-                <p>The file has changed and cannot be read now; this is what it held before.</p>
+                <p>The file has changed and cannot be read now; this page shows its previous content.</p>
               )}
               {source.lacks && <p>{source.lacks}</p>}
-              {props.gone && <p>The server has ended: nothing more can be asked.</p>}
+              {props.gone && <p>The server has stopped.</p>}
             </span>
             <div class="pair">
               <Share />

@@ -28,7 +28,7 @@ async function start(): Promise<void> {
   };
   effect(() => {
     const source = sources[chosen()];
-    const told = "The server was given no trace.";
+    const told = "The server has no trace.";
     if (source)
       render(
         <App offered={offered.value} chosen={chosen()} source={source} told={told} gone={gone.value} />,

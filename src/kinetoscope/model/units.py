@@ -6,7 +6,6 @@ Only the tables that replace torch's use torch's format, from `kinetoscope.displ
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -29,15 +28,6 @@ _POWERS = " KMGT"
 _NONE = "–"
 # Enough digits for any finite float.
 _EXACT = Context(prec=400)
-
-# `size` for self-contained pages. The viewer has its own in web/src/units.ts; all are tested with the same values.
-SIZE_SCRIPT = """  function size(bytes) {
-    var units = UNITS, at = 0;
-    while (at < units.length - 1 && Math.abs(bytes) < units[at][0] * 0.9995) at++;
-    var value = bytes / units[at][0], large = Math.abs(value);
-    return value.toFixed(large >= 99.95 || value % 1 === 0 ? 0 : large >= 9.995 ? 1 : 2) + " " + units[at][1];
-  }
-""".replace("UNITS", json.dumps(_BYTES))
 
 
 def duration(ns: float) -> str:

@@ -15,7 +15,7 @@ def test_memory_is_divided_by_module_whichever_answer_comes_first(visit, served,
 
     page.route(lambda address: last in address and "by=module" in address, hold)
     with page.expect_response(lambda answer: first in answer.url and "by=module" in answer.url):
-        page.get_by_role("group", name="Divided by").get_by_role("button", name="Module").click()
+        page.get_by_role("group", name="Group by").get_by_role("button", name="Module").click()
     page.wait_for_function("() => new Promise((done) => requestAnimationFrame(() => done(true)))")
     assert page.locator(".readings .sum").inner_text().startswith("live")
     assert len(held) == 1

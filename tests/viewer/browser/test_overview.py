@@ -90,7 +90,7 @@ def test_losses_are_told_in_one_line_that_leads_to_them(visit, served):
     line.click()
     page.locator(".he-verdict.warn").wait_for()
     (loss,) = trace.table("losses").to_pylist()
-    page.locator("section[aria-label='What is missing'] .row", has_text=loss["what"]).wait_for()
+    page.locator("section[aria-label='Losses'] .row", has_text=loss["what"]).wait_for()
 
 
 @pytest.mark.parametrize("shown", ["overview", "health"])

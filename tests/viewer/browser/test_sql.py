@@ -54,7 +54,7 @@ def test_a_part_is_handed_over_to_perfetto_and_to_nobody_else(visit, served):
         page.get_by_role("button", name="Export").click()
         with page.expect_popup() as opened:
             page.get_by_role("button", name="Open in Perfetto").click()
-        page.get_by_text("Perfetto has it.").wait_for()
+        page.get_by_text("Opened in Perfetto.").wait_for()
         beside = opened.value
         assert beside.evaluate("() => window.given.fileName") == "kinetoscope.pftrace"
         count = beside.evaluate("() => window.given.buffer.byteLength")

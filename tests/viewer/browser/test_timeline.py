@@ -46,7 +46,7 @@ def open_timeline(visit, served, trace, **options):
 
 
 def chosen(page, name):
-    """Waits until all about a span of this name is shown."""
+    """Waits until show a span's details of this name is shown."""
     page.locator(".tl-chosen h2", has_text=name).wait_for()
 
 
@@ -164,4 +164,4 @@ def test_names_of_any_kind_are_texts(visit, served):
 
 def test_a_trace_with_nothing_in_it_says_so(visit, served):
     page = visit.open(served.address(TraceBuilder().build(), "timeline"))
-    assert "holds no spans" in page.locator(".nothing").inner_text()
+    assert "has no spans" in page.locator(".nothing").inner_text()

@@ -9,14 +9,14 @@ import type { Device } from "./facts";
 import { Holders } from "./holders";
 
 const ORDERS = [
-  ["biggest", "Biggest"],
+  ["biggest", "Largest"],
   ["longest", "Longest-lived"],
   ["never freed", "Never freed"],
 ] as const;
 
 const NO_BLOCKS: Readonly<Record<string, string>> = {
-  longest: "No block was both allocated and freed while the trace was recorded.",
-  "never freed": "Everything that was allocated while the trace was recorded was freed again.",
+  longest: "No block was both allocated and freed during the recording.",
+  "never freed": "Every block allocated during the recording was freed.",
 };
 
 export function BlocksView(props: {
@@ -56,7 +56,7 @@ export function BlocksView(props: {
       first={(table) => [
         { name: "time_ns", title: "Allocated", width: "7rem", cell: (row) => when(table, row) },
         { name: "bytes", title: "Size", width: "6.5rem", bar: true },
-        { name: "lifetime_ns", title: "Lived", width: "7rem", cell: (row) => lived(table, row) },
+        { name: "lifetime_ns", title: "Lifetime", width: "7rem", cell: (row) => lived(table, row) },
       ]}
     />
   );
@@ -67,7 +67,7 @@ function when(table: Columns, row: number) {
   const time = table.values("time_ns")[row];
   if (typeof time !== "number")
     return (
-      <span class="faint" title="It was there before the recording, or came from elsewhere.">
+      <span class="faint" title="Allocated before the recording, or outside of it.">
         not seen
       </span>
     );

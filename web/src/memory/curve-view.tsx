@@ -52,7 +52,7 @@ function Drawn(props: {
   // The curve is reduced to what a screen shows: at the cursor its values are asked for by themselves.
   const read = pointed === null && exact ? exact : curve;
   const row = pointed ?? (read === curve ? rowAt(time, cursor) : 0);
-  const told = `${units.time(cursor)}: ${units.bytes(read.numbers("total")[row])} live`;
+  const description = `${units.time(cursor)}: ${units.bytes(read.numbers("total")[row])} live`;
   const when = pointed !== null ? "At" : chosen === undefined ? "At the peak," : "At the cursor,";
   return (
     <>
@@ -64,7 +64,7 @@ function Drawn(props: {
         height="19rem"
         cursor={cursor}
         marks={marks}
-        told={told}
+        description={description}
         onHover={setHovered}
         onCursor={(time) => change({ time: time === device.peak_ns ? undefined : String(time) })}
         {...(props.zooms && {

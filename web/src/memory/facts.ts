@@ -84,7 +84,7 @@ export function partsOf(curve: Columns, by: string): Layer[] {
 }
 
 function isNoModule(label: string): boolean {
-  return label === "no module" || label === "other modules and none";
+  return label === "no module" || label === "other modules or no module";
 }
 
 /** What the allocator counted, where it did. */

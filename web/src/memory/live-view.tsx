@@ -38,7 +38,7 @@ export function LiveView(props: {
     <Holders
       device={device}
       answer={answer}
-      nothing="Nothing that the trace knows of was live then."
+      nothing="No recorded blocks were live at that time."
       id="live"
       order="-bytes"
       height="17rem"
@@ -51,7 +51,8 @@ export function LiveView(props: {
           </h2>
           {!can && (
             <span class="told">
-              A report knows who held memory at the peak alone; the viewer at any time.
+              A report includes the live blocks at the peak only. For other times, open the trace with
+              `kinetoscope view`.
             </span>
           )}
           <span class="tools">
@@ -62,7 +63,7 @@ export function LiveView(props: {
               Show on the timeline
             </a>
             <Choice
-              label="Put together by"
+              label="Group live blocks by"
               options={groupings}
               chosen={by}
               onChoice={(value) => change({ group: value === "all" ? undefined : value })}

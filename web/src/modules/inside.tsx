@@ -37,15 +37,15 @@ export function Inside(props: { table: Columns; tree: Tree; chosen: number }) {
           {typeof span === "number" && (
             <a
               class="button"
-              title="Its first call, or the first operator in it"
+              title="Its first call, or the first operator inside it"
               href={address("timeline", { span: String(span) })}
             >
-              On the timeline
+              Show on the timeline
             </a>
           )}
           {chosen >= 0 && (
             <Button onClick={() => change({ zoom: within ? undefined : id })}>
-              {within ? "Show all" : "Go into it"}
+              {within ? "Show all" : "Zoom in"}
             </Button>
           )}
         </div>

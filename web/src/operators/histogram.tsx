@@ -54,7 +54,7 @@ export function Histogram(props: {
       <p class="muted small" aria-live="polite">
         {shown
           ? `${told(shown)} · ${units.percent((100 * shown.count) / Math.max(1, durations.calls))} of them`
-          : "Choose a bar to list its calls"}
+          : "Select a bar to list its calls"}
         {current && (
           <Button class="plain" onClick={() => onBar(undefined)}>
             All calls
@@ -63,11 +63,11 @@ export function Histogram(props: {
       </p>
       <div
         role="slider"
-        aria-label="Durations of the calls; the arrow keys choose a bar"
+        aria-label="Durations of the calls; select a bar with the arrow keys"
         aria-valuenow={current ? filled.indexOf(current) + 1 : 0}
         aria-valuemin={0}
         aria-valuemax={filled.length}
-        aria-valuetext={current ? told(current) : "no bar is chosen"}
+        aria-valuetext={current ? told(current) : "no bar selected"}
         tabIndex={0}
         onKeyDown={onKey}
         onPointerMove={(event) => setPointed(under(event))}
@@ -134,10 +134,10 @@ function lines(durations: Durations, width: number) {
   return [
     { text: "median", x: median, side, told: `median: ${units.time(median_ns)}` },
     {
-      text: "95 %",
+      text: "p95",
       x: most,
       side: after ? 1 : free ? -1 : 0,
-      told: `95 % of the calls take no longer than ${units.time(p95_ns)}`,
+      told: `95th percentile: ${units.time(p95_ns)}`,
     },
   ];
 }

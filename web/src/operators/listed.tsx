@@ -30,7 +30,7 @@ export function Head(props: {
       <div class="tools">
         {whats.length > 1 && (
           <Choice
-            label="What"
+            label="Table"
             options={whats}
             chosen={chosen}
             onChoice={(key) => change({ [what]: key || undefined, by: undefined, ...nothingChosen })}
@@ -38,7 +38,7 @@ export function Head(props: {
         )}
         {ways.length > 1 && (
           <Choice
-            label="Added up by"
+            label="Group by"
             options={ways}
             chosen={way}
             onChoice={(key) => change({ by: key === ways[0]?.[0] ? undefined : key, place: undefined })}

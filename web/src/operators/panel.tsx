@@ -50,7 +50,7 @@ export function Panel(props: {
         {place && (
           <p class="op-place" title={place.value?.slice(0, 2000)}>
             {place.value === null
-              ? "where none is known"
+              ? "not recorded"
               : (place.by === "line" || place.by === "stack" ? frames(place.value) : [place.value]).map(
                   (frame, index) => (
                     <span key={index} class="name">
@@ -75,7 +75,7 @@ export function Panel(props: {
         )}
         {has("histogram") && (
           <>
-            <h3>Durations of its calls</h3>
+            <h3>Call durations</h3>
             <div class="op-room">
               <Shown answer={durations}>
                 {(value) => (
@@ -89,11 +89,11 @@ export function Panel(props: {
             </div>
           </>
         )}
-        <h3>{bar ? `Calls of ${units.time(bar.low)} to ${units.time(bar.high)}` : "Its calls"}</h3>
+        <h3>{bar ? `Calls of ${units.time(bar.low)} to ${units.time(bar.high)}` : "Calls"}</h3>
         {askable ? (
           <Calls asked={asked} bar={bar} />
         ) : (
-          <Nothing>Its name is too long to ask for them.</Nothing>
+          <Nothing>The name is too long to request its calls.</Nothing>
         )}
       </div>
     </aside>

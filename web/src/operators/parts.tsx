@@ -35,7 +35,7 @@ const TITLES: readonly (readonly [key: string, title: string, none: string])[] =
   ["step", "By step", "outside steps"],
   ["shape", "By shape", "not recorded"],
   ["line", "By line", "not recorded"],
-  ["caller", "Called by", "nothing around it"],
+  ["caller", "Called by", "no caller"],
   ["stream", "By stream", "not known"],
   ["launch", "By launch", "not known"],
 ];
@@ -58,8 +58,7 @@ export function Parts(props: { of: Chosen; to: (part: Part) => string | undefine
   const rows = [...(of.parts[key] ?? [])];
   if (key === "inside" && of.self_ns > 0) rows.unshift({ label: "itself", count: 0, total_ns: of.self_ns });
   rows.sort((a, b) => Number(Boolean(a.others)) - Number(Boolean(b.others)) || b.total_ns - a.total_ns);
-  const [whole, measure] =
-    key === "kernel" ? [of.device_ns ?? 0, "its device time"] : [of.total_ns, "its time"];
+  const [whole, measure] = key === "kernel" ? [of.device_ns ?? 0, "device time"] : [of.total_ns, "its time"];
   return (
     <>
       <div class="op-tabs" role="tablist" aria-label="Where its time went">

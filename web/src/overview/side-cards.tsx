@@ -14,7 +14,7 @@ export function RunCard(props: { overview: Overview }) {
     ...overview.facts,
   ].filter((fact) => fact.value);
   return (
-    <section class="card" aria-label="What ran where">
+    <section class="card" aria-label="Run">
       <h2>Run</h2>
       <dl class="ov-facts">
         {facts.map(({ label, value }) => (
@@ -35,12 +35,12 @@ export function UtilizationCard(props: { overview: Overview }) {
     <section class="card" aria-label="Utilization">
       <header class="head-line">
         <h2>Utilization</h2>
-        <span class="muted">{props.overview.steps ? "of step time" : "of the recorded time"}</span>
+        <span class="muted">{props.overview.steps ? "of step time" : "of recorded time"}</span>
       </header>
       <ul class="ov-meters">
         {props.overview.utilization.map((one) => {
           const of = one.steps
-            ? `${units.count(one.steps)} ${one.steps === 1 ? "step" : "steps"} of ${units.time(one.duration_ns)} in all`
+            ? `${units.count(one.steps)} ${one.steps === 1 ? "step" : "steps"} of ${units.time(one.duration_ns)} in total`
             : `the ${units.time(one.duration_ns)} recorded of it`;
           const busy = one.on_host ? "In operators" : "Busy";
           const more = one.on_host ? (one.steps ? "in operators" : "in operators, of its recorded time") : "";
@@ -125,7 +125,7 @@ export function MemoryCard() {
                 </li>
               );
             })}
-            {peaks.length === 0 && <li class="muted">No allocation was seen.</li>}
+            {peaks.length === 0 && <li class="muted">No allocations were recorded.</li>}
           </ul>
         )}
       </Shown>

@@ -68,7 +68,7 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
   return (
     <>
       <header class="head-line">
-        <h2>{noSteps ? "Where the time went" : "Step time"}</h2>
+        <h2>{noSteps ? "Time breakdown" : "Step time"}</h2>
         {!noSteps && times.length > 1 && (
           <span class="legend">
             {(["min", "median", "max"] as const).map((name, index) => (
@@ -110,11 +110,11 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
       {asTable ? <AsTable table={table} /> : <Plot steps={shown} times={times} />}
       <p class="muted small">
         {first &&
-          `Step ${first.number} (${units.time(first.duration)}) holds what ran before the training loop: no number here counts it. `}
-        {noSteps && stepping.length > 0 && "This process has no steps: all that was recorded of it. "}
+          `Step ${first.number} (${units.time(first.duration)}) includes what ran before the training loop; it is excluded from these numbers. `}
+        {noSteps && stepping.length > 0 && "This process has no steps: the whole recording is shown. "}
         {noSteps && stepping.length === 0 && (
           <>
-            The trace has no steps: call <code>prof.step()</code> in the loop to have them.{" "}
+            The trace has no steps: call <code>prof.step()</code> in the training loop to record them.{" "}
           </>
         )}
         {table.total > table.rows &&

@@ -34,7 +34,7 @@ export function Told(props: { bar: Bar }) {
         ))}
       </dl>
       {bar.unrecorded > duration * 0.001 && (
-        <p class="muted">{units.time(bar.unrecorded)} of it between operators and calls: Python, or a wait</p>
+        <p class="muted">{units.time(bar.unrecorded)} outside of operators and calls: Python, or waiting</p>
       )}
     </>
   );

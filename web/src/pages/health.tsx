@@ -62,12 +62,12 @@ export function HealthPage() {
               </section>
             </div>
             {health.losses.kinds > 0 && (
-              <Listed name="losses" title="What is missing" order="-count" columns={LOSSES} />
+              <Listed name="losses" title="Losses" order="-count" columns={LOSSES} />
             )}
             {health.processes.count > 1 && (
               <Listed name="processes" title="Processes" order="rank" columns={PROCESSES} />
             )}
-            <Listed name="info" title="All that the trace says of its run" order="key" columns={INFO} />
+            <Listed name="info" title="Metadata" order="key" columns={INFO} />
           </div>
         )}
       </Shown>
@@ -102,12 +102,12 @@ function Kind(props: { one: Recorded }) {
       </span>
       <span class="he-title">{one.title}</span>
       <span>
-        {there ? units.count(one.rows) : one.asked ? "none seen" : "none"}
+        {there ? units.count(one.rows) : one.asked ? "none" : "none"}
         <span class="muted he-meaning">
           {one.gives}
           {!there && (
             <>
-              ; to have them: <code>{one.how}</code>
+              ; to record them: <code>{one.how}</code>
             </>
           )}
         </span>

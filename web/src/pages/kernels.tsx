@@ -13,14 +13,14 @@ import { address, change, go, route } from "../router";
 import type { Columns, Query } from "../source/source";
 
 const KERNEL_WAYS: readonly Option[] = [
-  ["name", "Name", "All launches of one name together"],
-  ["launch", "Launch", "Apart by grid, block, registers and shared memory"],
+  ["name", "Name", "All launches with the same name"],
+  ["launch", "Launch", "Group by grid, block, registers and shared memory"],
 ];
 
 const COPY_WAYS: readonly Option[] = [
-  ["direction", "Direction", "Apart by the kinds of memory"],
-  ["operator", "Operator", "Apart by what asked for them too"],
-  ["each", "Each", "One by one"],
+  ["direction", "Direction", "Group by source and destination"],
+  ["operator", "Operator", "Group by the operator that launched them"],
+  ["each", "Each", "Every copy"],
 ];
 
 export function Kernels() {
@@ -52,9 +52,8 @@ export function Kernels() {
       />
       {none ? (
         <Nothing>
-          Nothing ran on a device in this trace: it has no kernels and no copies. A program that uses the CPU
-          alone has none; for one that uses a GPU, record with the device's activity switched on (for example{" "}
-          <code>activities=["cpu", "cuda"]</code>).
+          This trace has no device work: no kernels and no copies. A CPU-only program has none; for a program
+          that uses a GPU, record the device's activity (for example <code>activities=["cpu", "cuda"]</code>).
         </Nothing>
       ) : (
         <Asked key={`${copied} ${way}`} path={path} query={asked}>
@@ -82,7 +81,7 @@ function KernelRows(props: { table: Columns; byName: boolean }) {
   const names = table.texts("name");
   const { name } = route.value.query;
   const columns = useMemo(() => kernelColumns(table), [table]);
-  if (table.rows === 0) return <Nothing>No kernel ran in this trace, only copies.</Nothing>;
+  if (table.rows === 0) return <Nothing>This trace has copies but no kernels.</Nothing>;
   const there = name !== undefined && rowOf(table, name) >= 0;
   return (
     <Split
@@ -167,7 +166,7 @@ function kernelColumns(table: Columns): ShownColumn[] {
     ),
     ...[
       { name: "registers", width: 6.2 },
-      { name: "shared_bytes", title: "Shared", width: 6 },
+      { name: "shared_bytes", title: "Shared memory", width: 6 },
       { name: "occupancy_percent", title: "Occupancy", width: 6.6 },
     ].filter(({ name }) => says(table, name)),
     { name: "streams", width: 5.4 },
@@ -186,7 +185,7 @@ function placeOf(table: Columns): (row: number) => string {
 function CopyRows(props: { table: Columns; way: string }) {
   const { table, way } = props;
   const source = useSource();
-  if (table.rows === 0) return <Nothing>Nothing was copied or filled on a device in this trace.</Nothing>;
+  if (table.rows === 0) return <Nothing>This trace has no device copies or memsets.</Nothing>;
   if (way === "each") return <EachCopy table={table} />;
   const kinds = table.texts("kind");
   const directions = table.texts("direction");
@@ -194,11 +193,11 @@ function CopyRows(props: { table: Columns; way: string }) {
     {
       name: "direction",
       width: [7, 1],
-      cell: (row) => directions[row] ?? (kinds[row] === "memset" ? "filled" : "–"),
+      cell: (row) => directions[row] ?? (kinds[row] === "memset" ? "memset" : "–"),
     },
     { name: "source", title: "From", width: [6, 1] },
     { name: "target", title: "To", width: [6, 1] },
-    { name: "operator", title: "Asked for by", optional: way !== "operator" },
+    { name: "operator", title: "Launched by", optional: way !== "operator" },
     { name: "count", title: "Copies", width: [4.6, 1] },
     { name: "total_ns", title: "Time", bar: true, sum: true },
     { name: "mean_ns", width: [5.6, 1] },
@@ -249,7 +248,7 @@ function EachCopy(props: { table: Columns; place?: string }) {
         { name: "call", width: [9, 2] },
         { name: "call_ns", title: "Call took", width: [6, 1] },
         { name: "blocked", title: "Host waited", width: 7.6 },
-        { name: "operator", title: "Asked for by", width: [9, 2] },
+        { name: "operator", title: "Launched by", width: [9, 2] },
         { name: "step", width: 5 },
       ]}
       onRow={(row) => go("timeline", { span: String(spans[row]) })}

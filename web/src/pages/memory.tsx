@@ -39,12 +39,12 @@ function Without(props: { recorded: boolean }) {
       </header>
       <Nothing>
         {props.recorded ? (
-          "Memory was recorded, and nothing was allocated or freed meanwhile."
+          "Memory was recorded, but nothing was allocated or freed."
         ) : (
           <>
             Memory was not recorded. Record with <code>profile_memory=True</code>, or with{" "}
-            <code>--memory</code> from the command line; with <code>with_stack=True</code> the page says which
-            line allocated what, and with <code>with_modules=True</code> which module.
+            <code>--memory</code> from the command line; add <code>with_stack=True</code> for source lines and{" "}
+            <code>with_modules=True</code> for modules.
           </>
         )}
       </Nothing>
@@ -73,7 +73,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
         <span class="tools">
           {part && <Button onClick={() => change({ start: undefined, end: undefined })}>Whole run</Button>}
           {counted && (
-            <label title="What the allocator itself counted as handed out, and what it held of the device">
+            <label title="Bytes allocated and reserved according to the allocator">
               <input
                 type="checkbox"
                 checked={counts}
@@ -83,7 +83,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
             </label>
           )}
           {device.modules && (
-            <Choice label="Divided by" options={BY} chosen={by} onChoice={(value) => change({ by: value })} />
+            <Choice label="Group by" options={BY} chosen={by} onChoice={(value) => change({ by: value })} />
           )}
           {memory.devices.length > 1 && (
             <Select
@@ -119,28 +119,27 @@ function OfDevice(props: { memory: Memory; device: Device }) {
 function headline(device: Device): string {
   const attributed = units.bytes(device.peak_bytes);
   const when = `${units.time(device.peak_ns)} from the start`;
-  if (mostBytes(device) <= device.peak_bytes)
-    return `${device.device} held ${attributed} at its peak, ${when}`;
-  return `${device.device}: ${units.bytes(mostBytes(device))} allocated at its peak; at most ${attributed} of it is attributed, ${when}`;
+  if (mostBytes(device) <= device.peak_bytes) return `${device.device} peak: ${attributed}, ${when}`;
+  return `${device.device}: ${units.bytes(mostBytes(device))} allocated at the peak, ${when}; up to ${attributed} of it is attributed`;
 }
 
 /** How to use the curve, and what the recording did not see. */
 function told(device: Device, closer: boolean): string {
   const words = [
     closer
-      ? "Click to see who held the memory then; drag to look closer."
+      ? "Click to see what was live at that time; drag to zoom in."
       : "Click to read the curve at another time.",
   ];
   const before = (device.allocated_bytes ?? 0) - device.peak_bytes;
   if (before > 0.02 * device.peak_bytes)
     words.push(
-      `The allocator counted up to ${units.bytes(device.allocated_bytes)}: the rest was allocated before the recording, and the trace does not say by whom.`,
+      `The allocator's peak is ${units.bytes(device.allocated_bytes)}: the rest was allocated before the recording, so its owners are unknown.`,
     );
   if (device.unknown_percent > 20)
     words.push(
-      `${units.percent(device.unknown_percent)} of the peak is of unknown use: Kinetoscope's own recorder sees the tensors of modules and optimizers, which tells.`,
+      `${units.percent(device.unknown_percent)} of the peak is in no category: the native engine records the tensors of modules and optimizers, which identifies most.`,
     );
-  if (!device.stacks) words.push("Stacks were not recorded (with_stack=True), so there are no lines.");
+  if (!device.stacks) words.push("Stacks were not recorded (with_stack=True), so there are no source lines.");
   if (!device.modules) words.push("Modules were not recorded (with_modules=True).");
   return words.join(" ");
 }

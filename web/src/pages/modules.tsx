@@ -43,7 +43,7 @@ export function Modules() {
             <h1>Modules</h1>
             <Nothing>
               No <code>nn.Module</code> was recorded. Record with <code>with_modules=True</code>; with{" "}
-              <code>kinetoscope run</code> modules are recorded unless you say <code>--no-modules</code>.
+              <code>kinetoscope run</code> modules are recorded unless you pass <code>--no-modules</code>.
             </Nothing>
           </>
         )
@@ -72,7 +72,7 @@ function Whole(props: { table: Columns }) {
         <h1>Modules</h1>
         {measures.length > 1 && (
           <Choice
-            label="What the picture shows"
+            label="Metric"
             options={measures.map((one) => [one.name, one.title] as const)}
             chosen={by}
             onChoice={(wanted) => change({ by: wanted })}

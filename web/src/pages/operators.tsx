@@ -15,19 +15,18 @@ import type { Columns, Query } from "../source/source";
 import { plain } from "../timeline/names";
 
 const WAYS: readonly Option[] = [
-  ["name", "Name", "All calls of one name together"],
-  ["shape", "Shape", "Apart by the sizes of their inputs"],
-  ["line", "Line", "Apart by the line of your code that ran them"],
-  ["stack", "Stack", "Apart by the whole stack of your code"],
-  ["module", "Module", "Apart by the module they ran in"],
+  ["name", "Name", "All calls with the same name"],
+  ["shape", "Shape", "Group by input shapes"],
+  ["line", "Line", "Group by the source line in your code"],
+  ["stack", "Stack", "Group by the call stack in your code"],
+  ["module", "Module", "Group by module"],
 ];
 
 const NONE: Readonly<Record<string, string>> = {
-  shape:
-    "No shapes were recorded: record with record_shapes=True to tell calls apart by the sizes of their inputs.",
-  line: "No stacks were recorded, so no lines are known: record with with_stack=True.",
-  stack: "No stacks were recorded: record with with_stack=True.",
-  module: "No modules were recorded: record with with_modules=True, and run a torch.nn.Module.",
+  shape: "Input shapes were not recorded: use record_shapes=True.",
+  line: "Stacks were not recorded: use with_stack=True.",
+  stack: "Stacks were not recorded: use with_stack=True.",
+  module: "Modules were not recorded: use with_modules=True and run a torch.nn.Module.",
 };
 
 export function Operators() {
@@ -85,8 +84,8 @@ function Rows(props: { table: Columns; way: string; kinds: readonly string[]; ca
     return (
       <Nothing>
         {calls
-          ? "No calls of Python functions or modules were recorded: record with python_calls=True or module_spans=True."
-          : "The trace holds nothing that ran on the host. Record with the CPU's activity switched on, while the program runs."}
+          ? "Calls of Python functions and modules were not recorded: use python_calls=True or module_spans=True."
+          : "The trace has nothing that ran on the host. Record with ProfilerActivity.CPU while the program runs."}
       </Nothing>
     );
   const chosenKind = allKinds?.[chosen] ?? "";
@@ -186,8 +185,8 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     ),
     ...where(
       "flops",
-      { name: "flops", title: "Operations", group: "Compute", width: [7.3, 1] },
-      { name: "flops_per_s", title: "Speed", group: "Compute", width: [7.7, 1] },
+      { name: "flops", title: "FLOPs", group: "Compute", width: [7.3, 1] },
+      { name: "flops_per_s", title: "FLOP/s", group: "Compute", width: [7.7, 1] },
       {
         name: "arithmetic_intensity",
         title: "Intensity",

@@ -43,7 +43,7 @@ function Whole(props: { overview: Overview }) {
           {empty ? (
             <section class="card">
               <Nothing>
-                The trace holds no spans: nothing ran while it recorded. Record while the program runs, with{" "}
+                The trace has no spans: nothing ran during the recording. Record while the program runs, with{" "}
                 <code>activities=[ProfilerActivity.CPU]</code> and that of your device.
               </Nothing>
             </section>
@@ -75,11 +75,9 @@ function Times(props: { overview: Overview }) {
     <>
       <StepCard overview={overview} />
       <header class="head-line">
-        <h2>What took the time</h2>
+        <h2>Where the time went</h2>
         {time === "host" && (
-          <span class="muted small">
-            {overview.steps ? "shares of step time" : "shares of the recorded time"}
-          </span>
+          <span class="muted small">{overview.steps ? "share of step time" : "share of recorded time"}</span>
         )}
         {onDevice && (
           <span class="tools">
@@ -100,13 +98,13 @@ function Times(props: { overview: Overview }) {
         <TopCard
           top="ops"
           time={time}
-          nothing={time === "device" ? "No operator launched work on a device." : "No operator ran."}
+          nothing={time === "device" ? "No operator launched device work." : "No operator ran."}
         />
         {overview.modules > 0 && (
           <TopCard top="modules" time={time} nothing="No time was spent in modules." />
         )}
         {overview.stacks > 0 && (
-          <TopCard top="lines" time={time} nothing="No line of the program started any of it." />
+          <TopCard top="lines" time={time} nothing="No source line launched any of it." />
         )}
       </div>
       {missing.length > 0 && (
@@ -115,7 +113,7 @@ function Times(props: { overview: Overview }) {
             .map(([what]) => what)
             .join(" and ")
             .replace("and S", "and s")}{" "}
-          are missing here: record with {missing.map(([, how]) => how).join(" and ")} to have them.{" "}
+          were not recorded: use {missing.map(([, how]) => how).join(" and ")}.{" "}
           <a href={address("health")}>What was recorded</a>
         </p>
       )}

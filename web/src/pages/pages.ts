@@ -15,7 +15,7 @@ export interface Page {
   /** Its name in the address. */
   name: string;
   title: string;
-  /** True where the page fills the window and scrolls within itself. */
+  /** True where the page fills the window and scrolls withself. */
   full: boolean;
   show: ComponentType;
   /** What the source must be able to answer for the page to make sense. */

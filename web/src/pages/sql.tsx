@@ -131,8 +131,8 @@ function Asking(props: { about: About }) {
           ) : (
             !answer.waiting && (
               <Nothing>
-                Write a query, or choose an example. The tables and their columns are listed on the right: a
-                click puts a name into the query.
+                Write a query or choose an example. The tables and their columns are listed on the right:
+                click a name to insert it.
               </Nothing>
             )
           )}
@@ -172,7 +172,7 @@ function Result(props: { table: Columns }) {
 
 function Told(props: { waiting: boolean; table: Columns | undefined }) {
   const { waiting, table } = props;
-  if (waiting) return <>Asking…</>;
+  if (waiting) return <>Running…</>;
   if (!table) return null;
   const time = units.time(Number(table.about.get("elapsed_ms") ?? 0) * 1e6);
   const rows =

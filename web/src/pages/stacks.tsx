@@ -30,15 +30,15 @@ interface Choices {
 }
 
 const MEASURES: Readonly<Record<string, { title: string; none: string; of: string }>> = {
-  cpu: { title: "CPU time", none: "No time was spent with a stack.", of: "the time in operators and ranges" },
+  cpu: { title: "CPU time", none: "No operators have a stack.", of: "operator and range time" },
   device: {
     title: "Device time",
-    none: "No work of a device is tied to a stack: record on a device, with stacks.",
-    of: "the device time of what the host launched",
+    none: "No device work has a stack: record a device with with_stack=True.",
+    of: "the device time launched from the host",
   },
   bytes: {
     title: "Allocated",
-    none: "No allocation has a stack: record with profile_memory=True and with_stack=True.",
+    none: "No allocations have a stack: use profile_memory=True and with_stack=True.",
     of: "the memory allocated",
   },
 };
@@ -108,7 +108,7 @@ function Graph(props: { choices: Choices }) {
     <>
       <header class="title stacks-title">
         <h1>Stacks</h1>
-        <div class="choice" role="group" aria-label="What is shown">
+        <div class="choice" role="group" aria-label="Metric">
           {choices.measures.map((one) => {
             const there = (one.known[at] ?? 0) > 0 && can({ by: one.by });
             return (
@@ -125,13 +125,13 @@ function Graph(props: { choices: Choices }) {
           })}
         </div>
         <Choice
-          label="Which way"
+          label="Direction"
           options={ORDERS.filter(([one]) => can({ order: one }))}
           chosen={order}
           onChoice={(one) => change({ order: one, at: undefined, zoom: undefined })}
         />
         {choices.library && can({ library: hide ? undefined : "hide" }) && (
-          <label class="switch" title="Leave out the frames of torch and of this package">
+          <label class="switch" title="Hide frames inside torch and Kinetoscope">
             <input
               type="checkbox"
               checked={hide}
@@ -140,7 +140,7 @@ function Graph(props: { choices: Choices }) {
             <span>
               hide{" "}
               <span class="swatch" style={{ background: "var(--runtime)", margin: "0 0.35em 0 0.15em" }} />
-              torch's own
+              torch frames
             </span>
           </label>
         )}
@@ -155,7 +155,7 @@ function Graph(props: { choices: Choices }) {
             onChoice={(row) => change({ process: row || undefined })}
           />
         )}
-        <div class="tools told" title="What has no stack ran where none was recorded">
+        <div class="tools told" title="The rest ran where no stack was recorded">
           {shown(known)}
           {known >= 0.9995 * total
             ? `, all of ${words?.of ?? ""}`

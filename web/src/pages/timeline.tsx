@@ -23,7 +23,7 @@ export function TimelinePage() {
       <Shown answer={tracks}>
         {() => (
           <Nothing>
-            The trace holds no spans and no counters: nothing ran while it was recorded.{" "}
+            The trace has no spans and no counters: nothing ran during the recording.{" "}
             <code>kinetoscope run PROGRAM</code> records a program from its first import of torch to its end.
           </Nothing>
         )}

@@ -69,7 +69,7 @@ export function Shown<T>(props: {
 }): ComponentChildren {
   const { answer, children } = props;
   if (answer.error !== undefined) return <Problem>{answer.error}</Problem>;
-  if (answer.value === undefined) return <p class="waiting">Reading…</p>;
+  if (answer.value === undefined) return <p class="waiting">Loading…</p>;
   return children(answer.value);
 }
 

@@ -1,62 +1,9 @@
-/** Where values and times of a chart lie, its marks, and what stands at them. */
+/** The marks, layers and rows of a chart. */
 
 import * as units from "../units";
 
-/** The room of a chart in CSS pixels: all of it, and the part between the axes. */
-export interface Room {
-  width: number;
-  height: number;
-  left: number;
-  right: number;
-  top: number;
-  bottom: number;
-}
-
-/** What a chart shows: from the first to the last time, and from 0 to the highest value. */
-export interface Extent {
-  start: number;
-  end: number;
-  high: number;
-}
-
-export function room(width: number, height: number): Room {
-  const [left, top] = [62, 10];
-  return {
-    width,
-    height,
-    left,
-    right: Math.max(left + 1, width - 14),
-    top,
-    bottom: Math.max(top + 1, height - 26),
-  };
-}
-
-/** Of all values. */
-export function extent(time: ArrayLike<number>, series: readonly ArrayLike<number | null>[]): Extent {
-  let high = 0;
-  for (const values of series)
-    for (let row = 0; row < values.length; row++) high = Math.max(high, values[row] ?? 0);
-  const start = time[0] ?? 0;
-  const end = Math.max(time[time.length - 1] ?? 0, start + 1);
-  // A little air above the highest.
-  return { start, end, high: high * 1.04 || 1 };
-}
-
-export function xOf(time: number, room: Room, extent: Extent): number {
-  return room.left + ((time - extent.start) / (extent.end - extent.start)) * (room.right - room.left);
-}
-
-export function timeAt(x: number, room: Room, extent: Extent): number {
-  const share = Math.max(0, Math.min(1, (x - room.left) / (room.right - room.left)));
-  return extent.start + share * (extent.end - extent.start);
-}
-
-export function yOf(value: number, room: Room, extent: Extent): number {
-  return room.bottom - (value / extent.high) * (room.bottom - room.top);
-}
-
 /** Round numbers of bytes from 0 on, about so many at most. */
-export function marks(high: number, most: number): number[] {
+export function byteMarks(high: number, most: number): number[] {
   const step = byteStep(high / most);
   return Array.from({ length: Math.floor(high / step) + 1 }, (_, row) => row * step);
 }

@@ -13,10 +13,10 @@ import { handOver } from "./perfetto";
 import "./share.css";
 
 const FORMATS = [
-  ["ktrace", "Kinetoscope", ".ktrace: keeps everything, and is small"],
-  ["json", "Chrome JSON", ".json.gz: for what reads torch.profiler's traces"],
-  ["perfetto", "Perfetto", ".pftrace: for ui.perfetto.dev and its trace processor"],
-  ["speedscope", "speedscope", ".speedscope.json: drop it on speedscope.app"],
+  ["ktrace", "Kinetoscope", ".ktrace: lossless and small"],
+  ["json", "Chrome JSON", ".json.gz: for tools that read torch.profiler traces"],
+  ["perfetto", "Perfetto", ".pftrace: for ui.perfetto.dev and trace processor"],
+  ["speedscope", "speedscope", ".speedscope.json: for speedscope.app"],
 ] as const;
 
 /** A part of the trace that can be taken. */
@@ -41,7 +41,7 @@ export function Share() {
         aria-expanded={at !== null}
         aria-haspopup="dialog"
         popovertarget="share"
-        title={source.served ? "Save, share, or open elsewhere" : "Share what is shown"}
+        title={source.served ? "Save, share, or open in another tool" : "Share this view"}
         onClick={(event) => setAt(event.currentTarget.getBoundingClientRect())}
       >
         Export
@@ -103,19 +103,19 @@ function Files(props: { source: Source }) {
     // Only a window that opens in the very moment of a click is let through.
     const beside = open(address, "_blank");
     if (!beside) {
-      setTold("The browser let no window open: allow it for this page, then try again.");
+      setTold("The browser blocked the new window: allow pop-ups for this page, then try again.");
       return;
     }
     setWorking(true);
-    setTold("Making the file…");
+    setTold("Creating the file…");
     try {
       const response = await fetch(from);
       if (!response.ok) throw new Error(((await response.json()) as { error: string }).error);
       const buffer = await response.arrayBuffer();
-      setTold("Handing it over…");
+      setTold("Sending it to Perfetto…");
       const title = document.title;
       await handOver(beside, address, { buffer, title, fileName: "kinetoscope.pftrace" });
-      setTold("Perfetto has it.");
+      setTold("Opened in Perfetto.");
     } catch (error) {
       beside.close();
       setTold(error instanceof Error ? error.message : words(error));
@@ -142,7 +142,7 @@ function Files(props: { source: Source }) {
             Steps
             <input
               type="text"
-              aria-label="Numbers of steps"
+              aria-label="Step numbers"
               placeholder={[...new Set(known.value.steps)].join("-")}
               value={steps}
               onFocus={() => setKey("steps")}
@@ -183,7 +183,7 @@ function Files(props: { source: Source }) {
           </div>
           <p class="muted">
             {tooMany
-              ? `A page of Perfetto has room for about ${units.count(about.value?.most_slices)} spans: choose a shorter part.`
+              ? `Perfetto's page can load about ${units.count(about.value?.most_slices)} spans: select a shorter part.`
               : `Opens ${new URL(source.perfettoUi).host} in a new window. The trace stays in this browser.`}
           </p>
         </div>
@@ -207,7 +207,7 @@ export function partsOf(query: Readonly<Record<string, string>>): Part[] {
   };
   add("range", "The selected range", from, to);
   if (query["start"] !== undefined)
-    add("view", "What is in view", Number(query["start"]), Number(query["end"]));
+    add("view", "The current view", Number(query["start"]), Number(query["end"]));
   parts.push({ key: "all", title: "The whole trace", query: {} });
   return parts;
 }

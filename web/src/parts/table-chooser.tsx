@@ -31,7 +31,7 @@ export function ColumnChooser(props: {
   return (
     <>
       <Button
-        title="Choose what is shown"
+        title="Choose columns"
         aria-haspopup="dialog"
         popovertarget={`${id}-columns`}
         onClick={(event) => place(event.currentTarget)}
@@ -53,7 +53,7 @@ export function ColumnChooser(props: {
           </label>
         ))}
         {turned.size > 0 && (
-          <Button onClick={() => change({ [`${id}.columns`]: undefined }, true)}>As at first</Button>
+          <Button onClick={() => change({ [`${id}.columns`]: undefined }, true)}>Reset columns</Button>
         )}
       </div>
     </>

@@ -240,13 +240,13 @@ export function Table(props: TableProps) {
             turned={turned}
           />
           <Button
-            title="Copy what is shown, for a spreadsheet"
+            title="Copy the table for a spreadsheet"
             onClick={() => copyText(asTabs(table, rows, names))}
           >
             Copy
           </Button>
           <Button
-            title="Save what is shown as a file"
+            title="Save the table as CSV"
             onClick={() => save(`${id}.csv`, asCsv(table, rows, names), "text/csv")}
           >
             CSV
@@ -330,7 +330,7 @@ export function Table(props: TableProps) {
           />
         </div>
       </div>
-      {rows.length === 0 && <p class="nothing">{text ? `Nothing holds “${text}”.` : "No rows."}</p>}
+      {rows.length === 0 && <p class="nothing">{text ? `No rows match “${text}”.` : "No rows."}</p>}
     </section>
   );
 }

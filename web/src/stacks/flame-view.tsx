@@ -30,7 +30,7 @@ export function FlameView(props: { flame: Flame; title: string }) {
                 ? `${units.count(found.frames)} frames · ${shown(found.weight)} · ${units.percent(found.percent)}`
                 : zoom < 0
                   ? "no such frame"
-                  : "not in this part")}
+                  : "not in the zoomed part")}
           </span>
           <input
             type="search"
@@ -69,11 +69,11 @@ export function FlameView(props: { flame: Flame; title: string }) {
               )}
               <div>
                 <strong>{shown(flame.total[index])}</strong> · {percent(index)}
-                {!flame.callers && own > 0 && own < (flame.total[index] ?? 0) && ` · ${shown(own)} in itself`}
+                {!flame.callers && own > 0 && own < (flame.total[index] ?? 0) && ` · ${shown(own)} self`}
               </div>
               <div class="muted">
                 {units.count(flame.count[index])} {flame.unit === "bytes" ? "allocations" : "spans"}
-                {frame.rest === 0 && " · double-click to go into it"}
+                {frame.rest === 0 && " · double-click to zoom in"}
               </div>
             </>
           );
@@ -100,7 +100,7 @@ function Way(props: { flame: Flame; zoom: number }) {
   const kept =
     telling.length > MOST_STEPS ? [...telling.slice(0, 1), -1, ...telling.slice(2 - MOST_STEPS)] : telling;
   return (
-    <nav class="stacks-way" aria-label="What is shown">
+    <nav class="stacks-way" aria-label="Metric">
       <Button class="plain" disabled={zoom < 0} onClick={() => change({ zoom: undefined })}>
         all
       </Button>

@@ -112,7 +112,7 @@ export function fileName(file: string): string {
 /** A frame in words: `forward  model.py:12`. */
 export function frameText(frame: Frame): string {
   if (frame.rest > 0) return `${frame.rest} more`;
-  if (!frame.function && !frame.file) return "no frame outside torch";
+  if (!frame.function && !frame.file) return "no frames outside torch";
   const where = frame.file ? `  ${fileName(frame.file)}${frame.line === null ? "" : `:${frame.line}`}` : "";
   return plain(`${frame.function}${where}`);
 }

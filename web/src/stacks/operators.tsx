@@ -39,13 +39,13 @@ export function Operators(props: {
           {frame &&
             !flame.callers &&
             Boolean(flame.own[node]) &&
-            ` · ${units.shown(flame.own[node], flame.unit)} in itself`}
+            ` · ${units.shown(flame.own[node], flame.unit)} self`}
         </span>
         <div class="tools">
           {node >= 0 && asked["zoom"] !== flame.key(node) && (
-            <Button onClick={() => change({ zoom: flame.key(node) })}>Go into it</Button>
+            <Button onClick={() => change({ zoom: flame.key(node) })}>Zoom in</Button>
           )}
-          {chosen >= 0 && <Button onClick={() => change({ at: undefined })}>Choose nothing</Button>}
+          {chosen >= 0 && <Button onClick={() => change({ at: undefined })}>Clear selection</Button>}
         </div>
       </header>
       <Shown answer={answer}>
@@ -78,7 +78,7 @@ function Inside(props: { flame: Flame; table: Columns; node: number; title: stri
           width: "minmax(14rem, 4fr)",
           cell: (row) => {
             const name = names[row] ?? "";
-            if (!name) return <span class="muted">outside of any operator</span>;
+            if (!name) return <span class="muted">outside operators</span>;
             return <OperatorLink name={name} kind={kinds[row] ?? ""} />;
           },
         },

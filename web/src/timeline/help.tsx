@@ -4,40 +4,40 @@ import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
 const MOUSE: readonly (readonly [string, string])[] = [
-  ["Click", "all about a span"],
+  ["Click", "show a span's details"],
   ["Drag", "pan"],
-  ["Shift + drag", "choose a range: what ran in it"],
+  ["Shift + drag", "select a range and sum what ran in it"],
   ["Ctrl + wheel", "zoom at the pointer"],
   ["Shift + wheel", "pan"],
-  ["Double click", "fit a span into the view"],
+  ["Double click", "zoom to a span"],
 ];
 
 const KEYS: readonly (readonly [readonly string[], string])[] = [
   [["w", "s"], "zoom in, out"],
   [["a", "d"], "pan"],
-  [["←", "→"], "span before, after; or pan"],
-  [["↑", "↓"], "span around, inside; or scroll"],
-  [["f"], "fit what is chosen"],
+  [["←", "→"], "previous, next span; or pan"],
+  [["↑", "↓"], "parent, child span; or scroll"],
+  [["f"], "zoom to the selection"],
   [["0"], "the whole trace"],
   [["/"], "search"],
-  [["n", "N"], "next found, the one before"],
-  [["r"], "range of the chosen span"],
-  [["Esc"], "choose nothing"],
+  [["n", "N"], "next, previous match"],
+  [["r"], "select the time range of the span"],
+  [["Esc"], "clear selection"],
   [["?"], "this help"],
 ];
 
 const COLOURS: readonly (readonly [string, string])[] = [
   ["operator", "operators"],
   ["backward", "backward functions"],
-  ["annotation", "ranges of the program"],
+  ["annotation", "record_function ranges"],
   ["python", "Python calls"],
   ["module", "modules"],
-  ["runtime", "calls of the runtime and the driver"],
-  ["sync", "waits for a device"],
+  ["runtime", "CUDA / HIP runtime and driver calls"],
+  ["sync", "synchronization"],
   ["kernel", "kernels"],
-  ["memcpy", "copies and fills of memory"],
+  ["memcpy", "memcpy and memset"],
   ["collective", "collectives and their kernels"],
-  ["overhead", "overhead of profiling"],
+  ["overhead", "profiling overhead"],
 ];
 
 function Keys() {
@@ -79,9 +79,9 @@ export function Help(props: { onClose: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => dialog.current?.showModal(), []);
   return (
-    <dialog class="tl-help" ref={dialog} onClose={props.onClose} aria-label="Keys and mouse">
+    <dialog class="tl-help" ref={dialog} onClose={props.onClose} aria-label="Keyboard and mouse">
       <form method="dialog">
-        <h2>Keys and mouse</h2>
+        <h2>Keyboard and mouse</h2>
         <button type="submit" aria-label="Close">
           ✕
         </button>

@@ -45,7 +45,7 @@ export function Panel(props: { timeline: Timeline }) {
     height.value = Math.max(height.peek() + by, LEAST_REM);
   };
   return (
-    <section class="tl-panel" style={{ height: `${height.value}rem` }} aria-label="What is chosen">
+    <section class="tl-panel" style={{ height: `${height.value}rem` }} aria-label="Details">
       <div
         class="tl-handle"
         role="separator"
@@ -61,7 +61,7 @@ export function Panel(props: { timeline: Timeline }) {
         <div class="tl-chosen" aria-live="polite">
           {details.error !== undefined && <Problem>{details.error}</Problem>}
           {details.value && <Chosen timeline={timeline} span={details.value} />}
-          {!details.value && details.error === undefined && <p class="waiting">Reading…</p>}
+          {!details.value && details.error === undefined && <p class="waiting">Loading…</p>}
         </div>
       ) : (
         <RangeTable timeline={timeline} range={range} />
@@ -113,7 +113,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
               <Fact
                 label="Self"
                 value={`${units.time(span.self_ns)}${share(span.self_ns, span.duration_ns)}`}
-                title={`${exact(span.self_ns)} not in spans inside it`}
+                title={`${exact(span.self_ns)} outside of child spans`}
               />
             )}
             <Fact label="Start" value={moment(span.start_ns)} title={exact(span.start_ns)} />
@@ -127,7 +127,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
             ))}
           </dl>
         </div>
-        <Column title="Tied to" of={span.links}>
+        <Column title="Links" of={span.links}>
           <ul class="tl-links">
             {span.links.slice(0, MOST_LINKS).map((link, index) => (
               <LinkRow key={`${link.label}${link.span}${index}`} link={link} timeline={timeline} />

@@ -51,7 +51,7 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
         <h2>{served ? (range ? `${units.time(end - start)} selected` : "In view") : "Whole trace"}</h2>
         {parts.length > 2 && (
           <Select
-            label="Which tracks"
+            label="Tracks"
             chosen={of}
             options={parts.map(([key, title]) => [key, title])}
             onChoice={(key) => change({ of: key === "work" ? undefined : key }, true)}
@@ -127,5 +127,5 @@ function summed(table: Columns, width: number): string {
   }
   if (!count) return "nothing ran";
   const spans = count === 1 ? "1 span" : `${units.count(count)} spans`;
-  return `${spans} · ${units.time(self)} in all · ${(self / width).toFixed(2)} at a time`;
+  return `${spans} · ${units.time(self)} total self time · ${(self / width).toFixed(2)} on average at a time`;
 }

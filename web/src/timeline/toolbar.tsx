@@ -23,7 +23,7 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
         {timeline.source.has("arrows") && (
           <label
             class="switch"
-            title="Draw a line from every launch to what it started, and from forward to backward"
+            title="Draw arrows from launches to device work, and from forward to backward"
           >
             <input
               type="checkbox"
@@ -40,18 +40,14 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
           <Button title="Zoom in (w)" aria-label="Zoom in" onClick={() => zoom(0.5)}>
             +
           </Button>
-          <Button
-            title="Fit what is chosen into the view (f)"
-            disabled={nothing}
-            onClick={() => timeline.fit()}
-          >
+          <Button title="Zoom to the selection (f)" disabled={nothing} onClick={() => timeline.fit()}>
             Fit
           </Button>
           <Button title="Show the whole trace (0)" onClick={() => timeline.showAll()}>
             All
           </Button>
         </span>
-        <Button title="Keys and mouse (?)" aria-label="Keys and mouse" onClick={props.onHelp}>
+        <Button title="Keyboard and mouse (?)" aria-label="Keyboard and mouse" onClick={props.onHelp}>
           ?
         </Button>
       </div>
@@ -60,8 +56,8 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
 }
 
 const STEPS = [
-  [-1, "The one before", "Shift+Enter, N", "↑"],
-  [1, "The next", "Enter, n", "↓"],
+  [-1, "Previous match", "Shift+Enter, N", "↑"],
+  [1, "Next match", "Enter, n", "↓"],
 ] as const;
 
 function SearchBox(props: { timeline: Timeline }) {
@@ -127,10 +123,10 @@ function SearchBox(props: { timeline: Timeline }) {
 export function FitOrClose(props: { timeline: Timeline; onClose: () => void }) {
   return (
     <>
-      <Button title="Fit it into the view (f)" onClick={() => props.timeline.fit()}>
+      <Button title="Zoom to it (f)" onClick={() => props.timeline.fit()}>
         Fit
       </Button>
-      <Button title="Choose nothing (Esc)" aria-label="Close" onClick={props.onClose}>
+      <Button title="Clear selection (Esc)" aria-label="Close" onClick={props.onClose}>
         ✕
       </Button>
     </>
@@ -143,7 +139,7 @@ function Told(props: { timeline: Timeline }) {
   const { search, chosen } = timeline;
   if (search.problem.value) return <span class="warn">{search.problem.value}</span>;
   if (!search.text.value.trim())
-    return <span class="faint">Ctrl+wheel zooms · Shift+drag measures · ? helps</span>;
+    return <span class="faint">Ctrl+wheel: zoom · Shift+drag: select a range · ?: help</span>;
   if (!timeline.source.has("search"))
     return (
       <span title="To step through them, open the trace with `kinetoscope view`">
@@ -152,9 +148,9 @@ function Told(props: { timeline: Timeline }) {
     );
   const found = search.found.value;
   if (!found) return <>{search.waiting.value ? "Searching…" : ""}</>;
-  if (found.rows === 0) return <>no span holds it</>;
+  if (found.rows === 0) return <>no matches</>;
   const place = Array.prototype.indexOf.call(found.numbers("span"), chosen.value?.span ?? -1);
-  const total = `${units.count(found.total)}${found.total > found.rows ? `, the first ${units.count(found.rows)} to step through` : ""}`;
+  const total = `${units.count(found.total)}${found.total > found.rows ? `, of which ${units.count(found.rows)} can be stepped through` : ""}`;
   return <>{place >= 0 ? `${units.count(place + 1)} of ${total}` : `${total} found`}</>;
 }
 

@@ -57,7 +57,7 @@ export function TracksView(props: { timeline: Timeline }) {
       </div>
       <canvas class="tl-whole" aria-label="The whole trace; drag to move the view" role="img" />
       <div class="tl-corner">{base.value !== null && <span>from {moment(base.value)}</span>}</div>
-      <canvas class="tl-axis" aria-label="Time; drag to choose a range" role="img" />
+      <canvas class="tl-axis" aria-label="Time; drag to select a range" role="img" />
       <div
         class="tl-scroller"
         onScroll={(event) => {
@@ -65,7 +65,7 @@ export function TracksView(props: { timeline: Timeline }) {
         }}
         role="application"
         aria-roledescription="timeline"
-        aria-label={`Timeline of ${units.count(placed.length)} tracks; press ? for the keys`}
+        aria-label={`Timeline of ${units.count(placed.length)} tracks; press ? for the keyboard shortcuts`}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: keys move the timeline
         tabIndex={0}
       >
@@ -188,7 +188,7 @@ function Tip(props: { timeline: Timeline }) {
             ) : (
               <>
                 the first of <strong>{units.count(box.count)}</strong>, busy {units.time(box.busy)} of{" "}
-                {units.time(box.duration)} · zoom in to tell them apart
+                {units.time(box.duration)} · zoom in to see them
               </>
             )}
           </div>

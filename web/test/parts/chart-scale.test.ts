@@ -1,47 +1,16 @@
 import { describe, expect, it } from "vitest";
-import {
-  extent,
-  highestNear,
-  marks,
-  reading,
-  room,
-  rowAt,
-  stacked,
-  timeAt,
-  xOf,
-  yOf,
-} from "../../src/parts/chart-scale";
+import { byteMarks, highestNear, reading, rowAt, stacked } from "../../src/parts/chart-scale";
 
 describe("marks", () => {
   it("are round in the unit that people read", () => {
-    expect(marks(3.4 * 2 ** 30, 4)).toEqual([0, 2 ** 30, 2 * 2 ** 30, 3 * 2 ** 30]);
-    expect(marks(700 * 2 ** 20, 2)).toEqual([0, 500 * 2 ** 20]);
+    expect(byteMarks(3.4 * 2 ** 30, 4)).toEqual([0, 2 ** 30, 2 * 2 ** 30, 3 * 2 ** 30]);
+    expect(byteMarks(700 * 2 ** 20, 2)).toEqual([0, 500 * 2 ** 20]);
   });
 
   it("are never finer than a byte and never too many", () => {
-    expect(marks(3, 10)).toEqual([0, 1, 2, 3]);
+    expect(byteMarks(3, 10)).toEqual([0, 1, 2, 3]);
     for (const high of [1, 1023, 1024, 1e6, 2 ** 40, 7.7e15])
-      expect(marks(high, 6).length).toBeLessThanOrEqual(7);
-  });
-});
-
-describe("places", () => {
-  const inside = room(500, 200);
-  const shown = extent([100, 200, 300], [[1, null, 50]]);
-
-  it("reach from one edge to the other and back", () => {
-    expect(xOf(100, inside, shown)).toBe(inside.left);
-    expect(xOf(300, inside, shown)).toBe(inside.right);
-    expect(timeAt(xOf(217, inside, shown), inside, shown)).toBeCloseTo(217);
-    expect(timeAt(-50, inside, shown)).toBe(100);
-    expect(timeAt(9999, inside, shown)).toBe(300);
-    expect(yOf(0, inside, shown)).toBe(inside.bottom);
-    expect(yOf(50, inside, shown)).toBeGreaterThan(inside.top);
-  });
-
-  it("exist for no values and one moment", () => {
-    expect(extent([], [])).toEqual({ start: 0, end: 1, high: 1 });
-    expect(extent([5], [[0]])).toEqual({ start: 5, end: 6, high: 1 });
+      expect(byteMarks(high, 6).length).toBeLessThanOrEqual(7);
   });
 });
 

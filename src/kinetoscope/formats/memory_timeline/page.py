@@ -1,17 +1,21 @@
-"""The page that shows memory over time: one file with its picture, its numbers and nothing from elsewhere."""
+"""Memory over time as a static page: a picture, the numbers of the peak, and who held it.
+
+It stands in for the page of torch's `export_memory_timeline`, which is a picture too, and is written where memory runs out.
+The interactive memory page is the viewer's: `kinetoscope.report(trace, path, pages=["memory"])`. It cannot be made here, because
+the viewer is a room above this one and above sessions, which write this page.
+"""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from html import escape
 from math import log2
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.model.units import SIZE_SCRIPT, duration, percent, size
+from kinetoscope.model.units import duration, percent, size
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import live_at, memory_peak, peak
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from kinetoscope.tables.memory.timeline import Changes
 
 
-# How the page of memory over time looks, and what it says under the pointer.
+# How the page looks.
 
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1c1f24; --soft: #646b76; --line: #e3e6ea; --card: #f6f7f9;
@@ -48,20 +52,14 @@ h1 { font-size: 22px; margin: 0; } h2 { font-size: 16px; margin: 30px 0 8px; }
 .facts { display: flex; flex-wrap: wrap; gap: 10px; margin-bottom: 14px; }
 .facts div { background: var(--card); border-radius: 8px; padding: 10px 16px; }
 .facts b { display: block; font-size: 19px; font-variant-numeric: tabular-nums; } .facts span { color: var(--soft); }
-figure { margin: 0; position: relative; }
+figure { margin: 0; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; color: var(--soft); margin-bottom: 4px; }
-.legend i, .category i, #tip i { display: inline-block; width: 11px; height: 11px; border-radius: 2px;
+.legend i, .category i { display: inline-block; width: 11px; height: 11px; border-radius: 2px;
   margin-right: 6px; }
 svg { width: 100%; height: auto; display: block; }
 svg .grid { stroke: var(--line); } svg .axis { fill: var(--soft); font-size: 12px; }
 svg line.peak { stroke: var(--mark); stroke-dasharray: 3 3; } svg circle.peak { fill: var(--mark); }
 svg text.peak { fill: var(--text); font-size: 13px; font-weight: 600; }
-#cursor { stroke: var(--mark); opacity: .6; } #choice { fill: var(--mark); opacity: .15; }
-svg { user-select: none; cursor: crosshair; }
-#tip { position: absolute; pointer-events: none; background: var(--back); border: 1px solid var(--line);
-  border-radius: 8px; padding: 8px 12px; box-shadow: 0 4px 16px rgb(0 0 0 / 18%); font-size: 13px; white-space: nowrap; }
-#tip div { display: flex; justify-content: space-between; gap: 18px; }
-#tip .total { font-weight: 600; border-bottom: 1px solid var(--line); margin-bottom: 4px; padding-bottom: 3px; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; } table.narrow { width: auto; min-width: 520px; }
 th { text-align: left; color: var(--soft); font-weight: 500; }
 th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
@@ -70,117 +68,6 @@ th.number, .number { text-align: right; white-space: nowrap; font-variant-numeri
 .share span { font-variant-numeric: tabular-nums; }
 .share i { display: block; height: 4px; border-radius: 2px; min-width: 1px; }
 """
-
-SCRIPT = (
-    """
-(function () {
-  var data = JSON.parse(document.getElementById("data").textContent);
-  var figure = document.getElementById("chart"), svg = figure.querySelector("svg");
-  var tip = document.getElementById("tip"), cursor = document.getElementById("cursor");
-  var choice = document.getElementById("choice"), peak = document.getElementById("peak");
-  var areas = document.getElementById("areas"), ticks = document.getElementById("ticks");
-  var left = +svg.dataset.left, right = +svg.dataset.right, bottom = +svg.dataset.bottom, top = +svg.dataset.top;
-  var whole = [areas.innerHTML, ticks.innerHTML], from = 0, until = data.end_ns, pressed = null;
-"""
-    + SIZE_SCRIPT
-    + """  function time(ns) {
-    if (ns >= 1e9) return (ns / 1e9).toFixed(4) + " s";
-    return ns >= 1e6 ? (ns / 1e6).toFixed(3) + " ms" : (ns / 1e3).toFixed(1) + " µs";
-  }
-  function after(ns) {
-    var low = 0, high = data.time_ns.length;
-    while (low < high) { var middle = (low + high) >> 1; if (data.time_ns[middle] <= ns) low = middle + 1; else high = middle; }
-    return low;
-  }
-  function x_of(ns) { return left + (ns - from) / (until - from) * (right - left); }
-  function y_of(bytes) { return bottom - bytes / +svg.dataset.topBytes * (bottom - top); }
-  function make(name, attributes, parent) {
-    var made = document.createElementNS(svg.namespaceURI, name);
-    for (var key in attributes) made.setAttribute(key, attributes[key]);
-    parent.append(made);
-    return made;
-  }
-  function draw() {
-    var first = Math.max(after(from) - 1, 0), last = after(until), below = [];
-    areas.textContent = ticks.textContent = "";
-    for (var at = first; at < last; at++) below.push(0);
-    for (var part = 0; part < data.names.length; part++) {
-      var out = "", back = "", seen = false;
-      for (var i = 0; i < below.length; i++) {
-        var x = Math.max(x_of(data.time_ns[first + i]), left).toFixed(1);
-        var next = (i + 1 < below.length ? x_of(data.time_ns[first + i + 1]) : right).toFixed(1);
-        var above = below[i] + data.bytes[first + i][part];
-        seen = seen || above > below[i];
-        out += (i ? "" : "M" + x + "," + y_of(below[0]).toFixed(1)) + "V" + y_of(above).toFixed(1) + "H" + next;
-        back = "V" + y_of(below[i]).toFixed(1) + "H" + x + back;
-        below[i] = above;
-      }
-      if (seen) make("path", {fill: data.colours[part], d: out + back + "Z"}, areas);
-    }
-    for (var place = 0; place < 5; place++) {
-      var text = make("text", {"class": "axis", x: left + (right - left) * place / 5, y: bottom + 20, "text-anchor": "middle"}, ticks);
-      text.textContent = time(from + (until - from) * place / 5);
-    }
-    mark();
-  }
-  function mark() {
-    if (!peak) return;
-    var ns = +peak.dataset.ns, x = x_of(ns), text = peak.querySelector("text"), far = x > (left + right) / 2;
-    peak.setAttribute("visibility", x < left || x > right ? "hidden" : "visible");
-    peak.querySelector("line").setAttribute("x1", x); peak.querySelector("line").setAttribute("x2", x);
-    peak.querySelector("circle").setAttribute("cx", x);
-    text.setAttribute("x", far ? x - 8 : x + 8); text.setAttribute("text-anchor", far ? "end" : "start");
-  }
-  function line(name, value, colour, kind) {
-    var row = document.createElement("div"), first = document.createElement("span");
-    if (colour) { var chip = document.createElement("i"); chip.style.background = colour; first.append(chip); }
-    var last = document.createElement("span");
-    first.append(name); last.textContent = value; row.append(first, last); row.className = kind || "";
-    tip.append(row);
-  }
-  function hide() { tip.hidden = true; cursor.setAttribute("visibility", "hidden"); }
-  function place_of(event) {
-    var box = svg.getBoundingClientRect();
-    return (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
-  }
-  function ns_of(x) { return from + (Math.min(Math.max(x, left), right) - left) / (right - left) * (until - from); }
-  function show(event) {
-    var x = place_of(event);
-    if (pressed !== null) {
-      var a = Math.max(Math.min(pressed, x), left), b = Math.min(Math.max(pressed, x), right);
-      choice.setAttribute("x", a); choice.setAttribute("width", Math.max(b - a, 0));
-      choice.setAttribute("visibility", "visible");
-    }
-    if (x < left || x > right || !data.time_ns.length) { hide(); return; }
-    var at = ns_of(x), low = after(at);
-    var held = low ? data.bytes[low - 1] : data.names.map(function () { return 0; });
-    tip.textContent = "";
-    line(time(at), size(held.reduce(function (sum, part) { return sum + part; }, 0)), "", "total");
-    for (var i = data.names.length - 1; i >= 0; i--) if (held[i]) line(data.names[i], size(held[i]), data.colours[i]);
-    cursor.setAttribute("x1", x); cursor.setAttribute("x2", x); cursor.setAttribute("visibility", "visible");
-    tip.hidden = false;
-    var frame = figure.getBoundingClientRect(), place = event.clientX - frame.left;
-    tip.style.left = (place + 16 + tip.offsetWidth > frame.width ? place - 16 - tip.offsetWidth : place + 16) + "px";
-    tip.style.top = Math.max(0, event.clientY - frame.top - tip.offsetHeight / 2) + "px";
-  }
-  function release(event) {
-    if (pressed === null) return;
-    var a = Math.min(pressed, place_of(event)), b = Math.max(pressed, place_of(event)), start = ns_of(a), end = ns_of(b);
-    pressed = null;
-    choice.setAttribute("visibility", "hidden");
-    if (b - a > 6 && end - start >= 1000) { from = start; until = end; draw(); }
-  }
-  svg.addEventListener("mousemove", show);
-  svg.addEventListener("mouseleave", hide);
-  svg.addEventListener("mousedown", function (event) { pressed = place_of(event); event.preventDefault(); });
-  window.addEventListener("mouseup", release);
-  svg.addEventListener("dblclick", function () {
-    from = 0; until = data.end_ns; areas.innerHTML = whole[0]; ticks.innerHTML = whole[1]; mark();
-  });
-})();
-"""
-)
-
 
 # The picture of memory over time: areas by category, one on the other, as SVG.
 
@@ -208,7 +95,6 @@ COLOURS = {
 WIDTH, HEIGHT = 1120, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 26, 34
 _COLUMNS = WIDTH - _LEFT - _RIGHT
-_FINE = 6000
 
 
 @dataclass(frozen=True)
@@ -218,17 +104,13 @@ class Curve:
     Attributes:
         time_ns: When, rising.
         held: The bytes of each category from then on: a row a time, a column a category.
-        fine_ns: More moments, as many where much happens, for a closer look.
-        fine_held: What was held from then on.
-        before_bytes: What was there before the recording.
+        before_bytes: What was allocated before the recording.
         end_bytes: What was live at the end.
         duration_ns: How long the recording was.
     """
 
     time_ns: NDArray[np.int64]
     held: NDArray[np.int64]
-    fine_ns: NDArray[np.int64]
-    fine_held: NDArray[np.int64]
     before_bytes: int
     end_bytes: int
     duration_ns: int
@@ -260,12 +142,9 @@ def curve_of(changes: Changes, category: NDArray[np.uint8], duration_ns: int) ->
     # What was there before has all come before the first moment.
     rows = np.arange(max(start - 1, 0), len(times))
     chosen = _highest(rows, column[rows], changes.total_bytes)
-    fine = _highest(rows, np.arange(len(rows)) * _FINE // max(len(rows), _FINE), changes.total_bytes)
     return Curve(
         time_ns=times[chosen],
         held=held[chosen],
-        fine_ns=times[fine],
-        fine_held=held[fine],
         before_bytes=int(held[start - 1].sum()) if start else 0,
         end_bytes=int(held[-1].sum()) if len(held) else 0,
         duration_ns=duration,
@@ -286,10 +165,7 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
     highest = max(int(total.max(initial=0)), 1)
     ticks = _ticks(highest)
     top = ticks[-1]
-    frame = f'data-left="{_LEFT}" data-right="{WIDTH - _RIGHT}" data-top="{_TOP}" data-bottom="{HEIGHT - _BOTTOM}"'
-    parts = [
-        f'<svg data-top-bytes="{top}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Memory over time" {frame}>'
-    ]
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Memory over time">']
     for tick in ticks:
         y = _y(tick, top)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -298,7 +174,6 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
         )
     x = _LEFT + curve.time_ns / curve.duration_ns * _COLUMNS
     below = np.zeros(len(total))
-    parts.append('<g id="areas">')
     for category in STACKED:
         above = below + curve.held[:, category]
         if len(x) and curve.held[:, category].any():
@@ -307,19 +182,13 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
                 f"<title>{CATEGORY_NAMES[category]}</title></path>"
             )
         below = above
-    parts.append('</g><g id="ticks">')
     parts.extend(
         f'<text class="axis" x="{_LEFT + at / curve.duration_ns * _COLUMNS:.1f}" y="{HEIGHT - _BOTTOM + 20}" '
         f'text-anchor="middle">{_axis_time(at, curve.duration_ns)}</text>'
         for at in _time_ticks(curve.duration_ns)
     )
-    parts.append("</g>")
     if peak_ns is not None:
         parts.append(_mark(peak_ns, highest, top, curve.duration_ns))
-    parts.append(
-        f'<rect id="choice" y="{_TOP}" height="{HEIGHT - _BOTTOM - _TOP}" x="0" width="0" visibility="hidden"/>'
-    )
-    parts.append(f'<line id="cursor" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" x1="0" x2="0" visibility="hidden"/>')
     parts.append("</svg>")
     return "\n".join(parts)
 
@@ -340,10 +209,10 @@ def _mark(peak_ns: int, highest: int, top: int, duration_ns: int) -> str:
     x, y = _LEFT + peak_ns / duration_ns * _COLUMNS, _y(highest, top)
     right = x > WIDTH / 2
     return (
-        f'<g id="peak" data-ns="{peak_ns}"><line class="peak" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{HEIGHT - _BOTTOM}"/>'
+        f'<line class="peak" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{HEIGHT - _BOTTOM}"/>'
         f'<circle class="peak" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
         f'<text class="peak" x="{x - 8 if right else x + 8:.1f}" y="{_TOP - 12}" '
-        f'text-anchor="{"end" if right else "start"}">peak {size(highest)}</text></g>'
+        f'text-anchor="{"end" if right else "start"}">peak {size(highest)}</text>'
     )
 
 
@@ -395,16 +264,14 @@ _PAGE = Template("""<!doctype html>
 <p class="about">$about</p>
 $failure
 <div class="facts">$facts</div>
-<figure id="chart">$legend$svg<div id="tip" hidden></div></figure>
-<p class="about">Drag over a part of the picture to look closer; a double click shows all again.</p>
+<figure>$legend$svg</figure>
+<p class="about">To zoom in and see what was live at any time, open the trace with <code>kinetoscope view</code>.</p>
 <h2>At the peak, by category</h2>
 <table class="narrow">$categories</table>
-<h2>Who held it</h2>
+<h2>At the peak, largest holders</h2>
 <p class="about">$holders_about</p>
 <table>$holders</table>
 </main>
-<script type="application/json" id="data">$data</script>
-<script>$script</script>
 </body>
 </html>
 """)
@@ -436,30 +303,27 @@ def page(trace: TraceData, device: int, *, failure: str = "") -> str:
         categories=_categories(trace, at),
         holders_about=_holders_about(trace, at),
         holders=_holders(trace, name, at),
-        # So that no text in it can end the element.
-        data=json.dumps(_data(curve), separators=(",", ":")).replace("</", "<\\/"),
-        script=SCRIPT,
     )
 
 
 def _facts(trace: TraceData, device: int, at: Peak | None, curve: Curve) -> str:
     """The few numbers that come first."""
     if at is None:
-        return _fact("nothing", "No memory of this device was allocated while recording.")
+        return _fact("none", "No memory of this device was allocated during the recording.")
     steps = trace.column("steps", "number")
     where = f"after {duration(at.time_ns)}" + (f", in step {int(steps[at.step])}" if at.step >= 0 else "")
     before, end = int(curve.before_bytes), int(curve.end_bytes)
     allocations = int((changes_of(trace, device).action == CREATE).sum())
     told = allocator_peak(trace, *blocks_of(trace).devices[device])
     counted = [
-        _fact(size(counted_bytes), f"{what} at most, as the allocator counted")
+        _fact(size(counted_bytes), f"peak {what} by the allocator")
         for counted_bytes, what in ((told.allocated_bytes, "allocated"), (told.reserved_bytes, "reserved"))
         if counted_bytes >= max(at.bytes, 1)
     ]
     return "".join([
         *counted,
         _fact(size(at.bytes), f"{'attributed at the peak' if counted else 'peak'}, {where}"),
-        _fact(size(before), "there before the recording"),
+        _fact(size(before), "allocated before the recording"),
         _fact(size(end), "live at the end"),
         _fact(f"{allocations:,}", "allocations"),
     ])  # fmt: skip
@@ -508,7 +372,7 @@ def _holders_about(trace: TraceData, at: Peak | None) -> str:
     known = int(held[judged.category[live] != MemoryCategory.UNKNOWN].sum())
     placed = int(held[judged.module[live] >= 0].sum())
     return (
-        f"Blocks that were live at the peak, by what they are for, module, operator and line. {percent(known, at.bytes)} "
+        f"Blocks that were live at the peak, by category, module, operator and source line. {percent(known, at.bytes)} "
         f"of the bytes have a category, {percent(placed, at.bytes)} a module."
     )
 
@@ -533,17 +397,6 @@ def _holders(trace: TraceData, device: str, at: Peak | None) -> str:
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return "\n".join(rows)
-
-
-def _data(curve: Curve) -> dict[str, Any]:
-    """What the picture shows, for the script that says it under the pointer."""
-    return {
-        "names": [CATEGORY_NAMES[category] for category in STACKED],
-        "colours": [COLOURS[category] for category in STACKED],
-        "end_ns": curve.duration_ns,
-        "time_ns": curve.fine_ns.tolist(),
-        "bytes": curve.fine_held[:, list(STACKED)].tolist(),
-    }
 
 
 def _head(names: list[str]) -> str:

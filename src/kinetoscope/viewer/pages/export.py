@@ -52,7 +52,7 @@ def export(trace: Trace, query: Query, form: str) -> MadeFile:
         most, count = _most(query), slices(chosen)
         if count > most:
             raise ArgumentError(
-                f"{count:,} slices are more than the {most:,} that a page of Perfetto has room for: choose a shorter window"
+                f"{count:,} slices are more than the {most:,} that Perfetto's page can load: select a shorter window"
             )
     name = f"{stem(trace)}{told}{suffix}"
     with tempfile.TemporaryDirectory(prefix="kinetoscope-export-") as folder:
@@ -100,7 +100,7 @@ def step_numbers(text: str) -> list[int]:
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
         if last < first or last - first > _LONGEST_RANGE:
             raise ArgumentError(
-                f"steps: {one.strip()[:50]!r} is no number and no range: write them such as 2-4,7"
+                f"steps: {one.strip()[:50]!r} is not a number or a range: write steps as in 2-4,7"
             )
         numbers.update(range(first, last + 1))
     return sorted(numbers)
@@ -133,7 +133,7 @@ def _window(query: Query) -> tuple[int, int | None]:
     end = int(number(query, "end")) if "end" in query else None
     if end is not None and end <= start:
         raise ArgumentError(
-            f"a window from {start} ns to {end} ns holds nothing: the end must come after the start"
+            f"a window from {start} ns to {end} ns is empty: the end must come after the start"
         )
     return start, end
 

@@ -265,7 +265,7 @@ def module_parts(trace: Trace, place: Place, judged: Judged) -> tuple[list[str],
     part = of_module[own]
     there = np.bincount(part[place.block], minlength=len(shown) + 1) > 0
     labels = [f"{paths[row]} (rest)" if row in opened else paths[row] for row in shown]
-    labels.append("other modules and none" if _left_out(children, shown) else "no module")
+    labels.append("other modules or no module" if _left_out(children, shown) else "no module")
     renumbered = np.cumsum(there) - 1
     return [label for label, used_one in zip(labels, there.tolist(), strict=True) if used_one], renumbered[
         part
@@ -338,7 +338,7 @@ def curve(trace: Trace, query: Query) -> pyarrow.Table:
     start, end = number(query, "start", 0.0), number(query, "end", lasting_ns(trace))
     if not start < end:
         raise ArgumentError(
-            f"the window from {start:g} to {end:g} ns is empty; its end must lie after its start"
+            f"the window from {start:g} to {end:g} ns is empty; the end must come after the start"
         )
     found = moments(place, part, len(labels), start, end)
     return _table(place, labels, part, found)
@@ -445,7 +445,7 @@ def _divided(trace: Trace, query: Query) -> tuple[Place, list[str], NDArray[np.i
     """The memory that is asked about, what its parts are called, and the part of each change."""
     place, by = chosen(trace, query), query.get("by", BY[0])
     if by not in BY:
-        raise ArgumentError(f"by={by[:50]!r}: memory is divided by category or by module")
+        raise ArgumentError(f"by={by[:50]!r}: memory is grouped by category or by module")
     return place, *_parts(trace, place, by)
 
 
@@ -546,14 +546,19 @@ GROUPINGS: dict[str, tuple[str, ...]] = {"all": _HOLDERS} | {name: (name,) for n
 ORDERS = ("biggest", "longest", "never freed")
 
 _SIZE = (
-    Column("bytes", "int64", "bytes", "Their size together.", 0),
-    Column("percent", "float64", "%", "Their share of all that was live then."),
+    Column("bytes", "int64", "bytes", "Their total size.", 0),
+    Column("percent", "float64", "%", "Share of all bytes live at that time."),
     Column("blocks", "int64", "", "How many blocks.", 0),
 )
 _WHO = (
-    Column("category", "category", "", f"What they are for: {', '.join(CATEGORY_NAMES)}."),
-    Column("module", "category", "", "The path of the module they belong to."),
-    Column("operator", "category", "", "The operator that wanted them; none for what was there before."),
+    Column("category", "category", "", f"Their category: {', '.join(CATEGORY_NAMES)}."),
+    Column("module", "category", "", "The path of their module."),
+    Column(
+        "operator",
+        "category",
+        "",
+        "The operator that allocated them; null for blocks from before the recording.",
+    ),
     Column("line", "category", "", "The innermost line of the user's code that allocated them."),
 )
 _STACK = Column("stack", "int32", "row of stacks", "The Python stack that allocated the first of them.")
@@ -561,10 +566,10 @@ _BLOCK = Table(
     "blocks",
     "A block of memory.",
     (
-        Column("time_ns", "int64", "ns", "When it was allocated; nothing where that was not seen."),
+        Column("time_ns", "int64", "ns", "When it was allocated; null where that was not recorded."),
         Column("bytes", "int64", "bytes", "Its size.", 0),
-        Column("lifetime_ns", "int64", "ns", "From its allocation to its free, if both were seen."),
-        Column("freed_ns", "int64", "ns", "When it was freed, or its address handed out again."),
+        Column("lifetime_ns", "int64", "ns", "From its allocation to its free, where both were recorded."),
+        Column("freed_ns", "int64", "ns", "When it was freed, or its address was allocated again."),
         *_WHO,
         Column("step", "int64", "", "The number of the step in which it was allocated."),
         Column("span", "int32", "row of spans", "The span that allocated it."),
@@ -616,7 +621,7 @@ def live(trace: Trace, query: Query) -> pyarrow.Table:
     place = chosen(trace, query)
     by = query.get("by", "all")
     if by not in GROUPINGS:
-        raise ArgumentError(f"by={by[:50]!r}: memory is put together by one of {', '.join(GROUPINGS)}")
+        raise ArgumentError(f"by={by[:50]!r}: live blocks are grouped by one of {', '.join(GROUPINGS)}")
     time = number(query, "time") if "time" in query else None
     rows = place.live(place.rank_at(time))
     who = _holders(trace, rows)

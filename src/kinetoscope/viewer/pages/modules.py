@@ -33,9 +33,9 @@ _MORE = Table(
     "modules",
     "What the page shows of modules beyond their table.",
     (
-        Column("self_flops", "int64", "", "Floating-point operations counted in it, submodules left out; null where they are not known for 10 % of its operators' time, or more."),
+        Column("self_flops", "int64", "", "FLOPs in it, submodules excluded; null where they are unknown for 10 % or more of its operator time."),
         Column("flops", "int64", "", "The same, submodules included."),
-        Column("span", "int32", "row of spans", "Its first recorded call, else the first operator in it or its submodules."),
+        Column("span", "int32", "row of spans", "Its first recorded call, or else the first operator in it or its submodules."),
     ),
 )  # fmt: skip
 
@@ -47,9 +47,9 @@ OPERATORS_SCHEMA = Table(
         Column("name", "category", "", "Their name."),
         Column("kind", "category", "", "What they are, as in `spans`."),
         Column("count", "int64", "", "How many."),
-        Column("self_ns", "int64", "ns", "Their time without that of the spans inside them."),
-        Column("device_self_ns", "int64", "ns", "Device time of what they launched themselves."),
-        Column("span", "int32", "row of spans", "The one with the most time of its own on the host."),
+        Column("self_ns", "int64", "ns", "Self time: the time outside of child spans."),
+        Column("device_self_ns", "int64", "ns", "Device time that they launched themselves."),
+        Column("span", "int32", "row of spans", "The one with the most host self time."),
     ),
 )  # fmt: skip
 

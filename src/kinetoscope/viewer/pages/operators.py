@@ -177,7 +177,7 @@ INSTANCES_SCHEMA = Table(
         Column("row", "int32", "", "The row there."),
         Column("start_ns", "int64", "ns", "When it begins.", 0),
         Column("duration_ns", "int64", "ns", "How long it lasts.", 0),
-        Column("self_ns", "int64", "ns", "The same without that of the spans inside it.", 0),
+        Column("self_ns", "int64", "ns", "Self time: the time outside of child spans.", 0),
         Column("step", "int64", "", "The number of the step it began in."),
         Column(
             "module",
@@ -248,7 +248,7 @@ def named(trace: Trace, query: Query) -> NDArray[np.int64]:
     """
     name, kind = query.get("name"), query.get("kind")
     if name is None:
-        raise ArgumentError("the question needs the option 'name'")
+        raise ArgumentError("the request needs the option 'name'")
     if kind is not None and kind not in KIND_NAMES:
         raise ArgumentError(f"kind={kind[:50]!r} is not valid: choose one of {', '.join(KIND_NAMES)}")
     spans = trace.columns("spans")
@@ -452,7 +452,7 @@ def _started_within(trace: Trace, mark: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _launches(trace: Trace, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Kernels by grid, block, registers and shared memory; nothing where none is known."""
+    """Kernels by grid, block, registers and shared memory; nothing not recorded."""
     own = trace.columns("kernels")
     place = np.full(len(trace.columns("spans")), -1, dtype=np.int32)
     place[own["span"]] = np.arange(len(own), dtype=np.int32)

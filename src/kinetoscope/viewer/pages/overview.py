@@ -188,7 +188,7 @@ def _top(trace: Trace, name: str, time: str) -> Limited:
 
 
 def _of_host(trace: Trace, name: str) -> Limited:
-    """The rows by their time on the host in the steps, as shares of step time."""
+    """The rows by their time on the host in the steps, as share of step time."""
     shares = host_shares(trace)
     makers = {"ops": operators_in, "modules": modules_in, "lines": lines_in}
     rows: list[dict[str, Any]] = makers[name](trace, shares)
@@ -286,11 +286,11 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
         text = f"{{}} step{'' if numbers == 1 else 's'} on {{}} processes"
         more = sentence(text, numbers, steps["processes"])
     elif count == 1:
-        more = sentence("the only one")
+        more = sentence("the only step")
     else:
         more = sentence("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
     hint = (
-        sentence("The first step holds what ran before the training loop and is not counted here.")
+        sentence("The first step includes what ran before the training loop and is not counted here.")
         if steps["start_up"]
         else None
     )
@@ -305,7 +305,7 @@ def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
     places = [place for place in step_time(trace) if place.steps or not facts["steps"]]
     shares = [100 * place.working_ns / place.duration_ns for place in places if place.duration_ns]
     on_host = facts["device_work"] == 0
-    of = "of step time" if facts["steps"] else "of the recorded time"
+    of = "of step time" if facts["steps"] else "of recorded time"
     more = sentence(of)
     if len(shares) > 1:
         more = sentence(
@@ -318,15 +318,19 @@ def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
     whole = sum(place.duration_ns for place in places)
     share = 100 * sum(place.working_ns for place in places) / whole if whole else None
     title = "In operators" if on_host else "Device busy"
-    return tile(title, share, "%", more, sentence(f"The share {of} in which {what}."))
+    return tile(title, share, "%", more, sentence(f"The share {of} during which {what}."))
 
 
 def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
     """The most memory of any device, by its peaks, the largest first."""
     if not peaks:
-        none = sentence("no allocation was seen")
+        none = sentence("no allocations recorded")
         return tile(
-            "Memory peak", None, "bytes", none, sentence("The most bytes of tensors that lived at once.")
+            "Memory peak",
+            None,
+            "bytes",
+            none,
+            sentence("The most bytes of tensors that were live at the same time."),
         )
     first = peaks[0]
     whole, attributed = (first["bytes"], "bytes"), (first["attributed_bytes"], "bytes")
@@ -343,13 +347,13 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
     )
     if not first["counted"]:
         hint = sentence(
-            "The most bytes of tensors that lived at once, as far as the trace saw them allocated. "
-            "What the allocator itself counted was not recorded."
+            "The most bytes of tensors that were live at the same time, of those whose allocation was recorded. "
+            "The allocator's own counters were not recorded."
         )
     else:
         hint = sentence(
-            "The most that the allocator had handed out, {} after the start. Up to {} of it is attributed: "
-            "the trace saw it allocated, and by whom.",
+            "The peak of the allocator's allocated bytes, {} after the start. Up to {} of it is attributed: "
+            "its allocation and owner were recorded.",
             when, attributed,
         )  # fmt: skip
     return tile("Memory peak", first["bytes"], "bytes", more, hint)
@@ -359,12 +363,12 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
     """How fast operations were done, and how near to the peak that is where it is known."""
     speed, share, flops = work["flops_per_s"], work["mfu_percent"], work["flops"]
     if flops is None:
-        more = sentence("known for {} of the operators' time", (work["covered_percent"], "%"))
+        more = sentence("covers {} of operator time", (work["covered_percent"], "%"))
         return tile("Arithmetic", None, "FLOP/s", more, sentence(work["why"].replace("{}", "{ }")))
-    covered = sentence("{} counted in all, known for {} of the operators' time.", (flops, "FLOP"), (work["covered_percent"], "%"))  # fmt: skip
+    covered = sentence("{} in total, covering {} of operator time.", (flops, "FLOP"), (work["covered_percent"], "%"))  # fmt: skip
     if share is None:
-        return tile("Arithmetic", speed, "FLOP/s", sentence("{} in all", (flops, "FLOP")), covered)
-    text = "Model FLOP utilisation: the time that its matrix work takes at the peak of the devices, as a part of the step. "
+        return tile("Arithmetic", speed, "FLOP/s", sentence("{} in total", (flops, "FLOP")), covered)
+    text = "Model FLOPs utilization (MFU): the time that the matrix operations take at the peak speed of the devices, as a share of the step. "
     hint = sentence(text + covered["text"], *covered["values"])
     return tile("MFU", share, "%", sentence("{}", (speed, "FLOP/s")), hint)
 

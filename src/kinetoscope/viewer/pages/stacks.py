@@ -68,7 +68,7 @@ class Flame:
         frame: What it is of; -1 for stacks without a frame to show, and for what was put together.
         rest: How many nodes were put together to this one; 0 for one of its own.
         total: What weighs in it and in those inside it.
-        own: The same without those inside it.
+        own: Its value, frames inside it excluded.
         count: How many things weigh in it and in those inside it.
         of_stack: For each stack the innermost node that it weighs in, -1 for stacks that weigh nothing.
     """
@@ -282,7 +282,7 @@ class _Weights:
     Attributes:
         total: What weighs in all, also where no stack is known.
         of_stack: The sum for each stack.
-        count: How many spans or allocations that is of.
+        count: How many spans or allocations it sums.
     """
 
     total: int
@@ -494,11 +494,11 @@ def _flame_schema(unit: str) -> Table:
             Column("function", "category", "", "The function; empty for stacks without a frame to show."),
             Column("file", "category", "", "Its file."),
             Column("line", "int32", "", "The line being executed."),
-            Column("user", "bool", "", "Whether it is neither torch's nor ours."),
+            Column("user", "bool", "", "Whether it is outside torch and Kinetoscope."),
             Column("rest", "int32", "", "How many small frames it stands for; 0 for a frame of its own.", 0),
-            Column("total", "int64", unit, "What was spent in it and in those inside it.", 0),
-            Column("own", "int64", unit, "The same without those inside it.", 0),
-            Column("count", "int64", "", "How many spans or allocations that is of.", 0),
+            Column("total", "int64", unit, "Its value, frames inside it included.", 0),
+            Column("own", "int64", unit, "Its value, frames inside it excluded.", 0),
+            Column("count", "int64", "", "How many spans or allocations it sums.", 0),
         ),
     )
 
@@ -507,14 +507,12 @@ def _operators_schema(unit: str) -> Table:
     """The columns of what weighs in a flame graph."""
     return Table(
         "flame_operators",
-        "What was spent in exactly one frame of a flame graph by the spans of one name and kind.",
+        "The self value of one frame of a flame graph by the name and kind of spans.",
         (
             Column("node", "int32", "", "The row of the frame.", 0),
-            Column(
-                "name", "category", "", "The name of the spans; empty for what was allocated outside of any."
-            ),
+            Column("name", "category", "", "The name of the spans; empty for allocations outside of any."),
             Column("kind", "category", "", "Their kind."),
             Column("count", "int64", "", "How many spans or allocations.", 0),
-            Column("value", "int64", unit, "What was spent.", 0),
+            Column("value", "int64", unit, "The sum.", 0),
         ),
     )

@@ -158,7 +158,7 @@ def given(sources: Sequence[Source], open_trace: Callable[[str], Trace] = open_a
     """
     plain = [_plain(source) for source in sources]
     if not plain:
-        raise ArgumentError("there is nothing to look at: give a trace, or the path of one")
+        raise ArgumentError("no trace was given: pass a trace, or the path of one")
     found = [Given(name, source, open_trace) for name, source in zip(names_of(plain), plain, strict=True)]
     first = found[0].error
     if first is not None and all(one.error is not None for one in found):
@@ -227,7 +227,7 @@ def _plain(source: Any) -> Source:
     trace = getattr(source, "trace", None)
     if isinstance(trace, Trace):
         return trace
-    raise ArgumentError(f"{source!r} cannot be looked at: give a trace, or the path or URL of one")
+    raise ArgumentError(f"{source!r} is not a trace: pass a trace, or the path or URL of one")
 
 
 def _parts(source: Source) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def number(query: Query, name: str, default: float | None = None) -> float:
     text = query.get(name)
     if text is None:
         if default is None:
-            raise ArgumentError(f"the question needs the option {name!r}")
+            raise ArgumentError(f"the request needs the option {name!r}")
         return default
     try:
         value = float(text)
@@ -111,7 +111,7 @@ def span_of_time(query: Query) -> tuple[float, float]:
     start, end = number(query, "start"), number(query, "end")
     if not -_LARGEST < start < end < _LARGEST:
         raise ArgumentError(
-            f"start={start:.17g}, end={end:.17g} is no window: the end must come after the start"
+            f"start={start:.17g}, end={end:.17g} is not a window: the end must come after the start"
         )
     return start, end
 

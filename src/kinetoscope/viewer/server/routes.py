@@ -98,7 +98,7 @@ def respond(
     except LookupError as error:
         if isinstance(error, KeyError | IndexError):
             raise  # a mistake of ours
-        return _error(404, "The viewer of this version does not know this question.")
+        return _error(404, "This version of the viewer has no such route.")
     except ArgumentError as error:
         return _error(400, str(error))
     except KinetoscopeError as error:

@@ -214,7 +214,7 @@ def _checked(address: str) -> str:
         good = False
     if not good:
         raise ArgumentError(
-            f"perfetto_ui={address!r} is no address of a page, such as {PERFETTO_UI} or http://127.0.0.1:8000"
+            f"perfetto_ui={address!r} is not the address of a page, such as {PERFETTO_UI} or http://127.0.0.1:8000"
         )
     return address
 
@@ -326,7 +326,7 @@ def answering(traces: Offering, options: Mapping[str, str], look_again: Callable
             return respond(traces(), path, query, options)
         except Exception as error:  # noqa: BLE001  (a question that goes wrong must not end the others)
             traceback.print_exc()
-            told = f"The viewer failed ({type(error).__name__}); where it runs it printed what happened."
+            told = f"The viewer failed ({type(error).__name__}); its terminal shows the details."
             return Response(500, json.dumps({"error": told}).encode())
 
     return answer
@@ -348,14 +348,14 @@ class Ticket:
             port: The port of the server.
         """
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self._word.encode()):
-            return "The address lacks the token: open the one that was printed when the viewer was started."
+            return "The address lacks the token: open the one that was printed when the viewer started."
         user = None if client is None else _user_of(client, port)
         if user not in (None, os.getuid(), 0):
             return "This address is for the user who started the viewer."
         if self._used:
             return (
-                "This address works once, and was used: open the one that was printed when the viewer was started. "
-                "If no page of yours opened, another program read the address: end the viewer and start it again."
+                "This address works only once and was used already: open the one that was printed when the viewer started. "
+                "If you did not open it, another program has read the address: stop the viewer and start it again."
             )
         self._used = True
         return None
@@ -490,18 +490,18 @@ def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> st
     hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
     if headers.get("host") not in hosts:
         return (
-            "This server answers only requests to its own address. "
-            "Where it is reached through a tunnel, that must have the same port at both ends."
+            "This server accepts only requests to its own address. "
+            "A tunnel to it must have the same port at both ends."
         )
     origin = headers.get("origin")
     if origin is not None and origin not in {f"http://{host}" for host in hosts}:
-        return "This server answers only its own pages."
+        return "This server accepts requests only from its own page."
     # What a page elsewhere embeds or fetches; following a link to the page itself is something else.
     from_elsewhere = headers.get("sec-fetch-site") not in (None, "none", "same-origin")
     if from_elsewhere and headers.get("sec-fetch-mode") != "navigate":
-        return "This server answers only its own pages."
+        return "This server accepts requests only from its own page."
     if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
-        return "The address lacks the token: open the one that was printed when the viewer was started."
+        return "The address lacks the token: open the one that was printed when the viewer started."
     return None
 
 
@@ -527,14 +527,14 @@ def _listening(port: int | None) -> socket.socket:
         except PermissionError as error:
             listening.close()
             raise StateError(
-                f"port {one} needs rights that this user does not have: name one above 1023"
+                f"port {one} needs rights that this user does not have: choose one above 1023"
             ) from error
         except OSError:
             listening.close()
             continue
         return listening
     raise StateError(
-        f"port {port} is taken: name another one, or none to have a free one found"
+        f"port {port} is in use: choose another one, or leave it out to use a free one"
         if port is not None
-        else f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} is free: name one"
+        else f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} is free: choose one with port="
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EXAMPLES: tuple[tuple[str, str], ...] = (
     (
-        "Operators by their own time",
+        "Operators by self time",
         """\
 select name, kind, count, self_ns, device_self_ns
 from ops
@@ -43,7 +43,7 @@ order by self_ns desc
 limit 20""",
     ),
     (
-        "The longest spans of each name (a click leads to the timeline)",
+        "The longest span of each name (click a row to see it on the timeline)",
         """\
 select id as span, name, kind, start_ns, duration_ns, step, module
 from spans
@@ -61,7 +61,7 @@ group by all
 order by step, self_ns desc""",
     ),
     (
-        "Steps against the median step",
+        "Steps compared with the median step",
         """\
 select number, duration_ns,
        100.0 * duration_ns / median(duration_ns) over () as of_median_percent
@@ -86,7 +86,7 @@ group by module
 order by device_ns desc""",
     ),
     (
-        "How evenly an operator runs",
+        "Variation of an operator's duration",
         """\
 select name, count(*) as calls, min(duration_ns) as min_ns, median(duration_ns) as median_ns,
        quantile_cont(duration_ns, 0.99) as p99_ns, max(duration_ns) as max_ns
@@ -123,7 +123,7 @@ MOST_WAITING = 4
 _STARTING_S = 60.0
 
 NEEDS_DUCKDB = (
-    "Questions in SQL need DuckDB, which is not installed where the viewer runs: "
+    "SQL needs DuckDB, which is not installed where the viewer runs: "
     'install it there with `pip install "kinetoscope[sql]"` and start the viewer again.'
 )
 _PROGRAM = (
@@ -178,10 +178,10 @@ class Queries:
             raise ArgumentError(f"the query has {len(query):,} characters; the most are {LONGEST_QUERY:,}")
         trace = self._trace()
         if trace is None:
-            raise StateError("the trace was closed; open it again to ask for more of it")
+            raise StateError("the trace was closed; open it again")
         if not self._turns.acquire(blocking=False):
             raise StateError(
-                f"{1 + MOST_WAITING} queries run or wait already: stop the one that runs, or ask again when it is done"
+                f"{1 + MOST_WAITING} queries are running or waiting already: stop the running one, or try again later"
             )
         try:
             return self._ask(trace, query, rows, form)
@@ -207,9 +207,9 @@ class Queries:
             except (OSError, EOFError) as error:
                 process.kill()
                 process.wait()
-                why = self._ended_for or "It took more memory than it may, or DuckDB broke down"
+                why = self._ended_for or "It exceeded the memory limit, or DuckDB crashed"
                 raise (StateError if why == STOPPED else ArgumentError)(
-                    f"{why}; queries get {self.time_s:g} s and {units.size(self.memory_bytes)}."
+                    f"{why}; the limits are {self.time_s:g} s and {units.size(self.memory_bytes)}."
                     if why != STOPPED
                     else why
                 ) from error
@@ -383,7 +383,7 @@ def _text(query: Query) -> str:
     """The query itself."""
     text = query.get("query", "").strip()
     if not text:
-        raise ArgumentError("there is no query: ask something such as `select * from ops limit 10`")
+        raise ArgumentError("the query is empty: try `select * from ops limit 10`")
     return text
 
 

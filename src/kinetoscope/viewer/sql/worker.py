@@ -36,12 +36,8 @@ _UNITS = (
     (re.compile(r"(?:^|_)bytes$"), "bytes"),
     (re.compile(r"_percent$"), "%"),
 )
-_ONLY_QUESTIONS = (
-    "Only questions can be asked: select, with, from, describe, show, summarize or explain, one at a time."
-)
-_TOO_MUCH = (
-    "The query took more memory than the {} that it may: ask for fewer rows or columns, or add them up first."
-)
+_ONLY_QUESTIONS = "Only queries that read are allowed: select, with, from, describe, show, summarize or explain, one at a time."
+_TOO_MUCH = "The query exceeded the memory limit of {}: select fewer rows or columns, or aggregate first."
 
 # Each is set where this version of DuckDB has it; `True` for those without which nothing is run.
 _SETTINGS = (

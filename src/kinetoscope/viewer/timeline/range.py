@@ -26,16 +26,14 @@ if TYPE_CHECKING:
 
 RANGE_SCHEMA = Table(
     "range",
-    "What ran between two moments: all spans of one name and kind. Largest self time first.",
+    "What ran in a time range, by name and kind. Largest self time first.",
     (
         Column("name", "category", "", "Its name."),
         Column("kind", "category", "", "What it is, as in `spans`."),
-        Column(
-            "count", "int64", "", "How many spans ran then, also those that began before or ended after.", 0
-        ),
-        Column("total_ns", "int64", "ns", "Their time between the two moments.", 0),
-        Column("self_ns", "int64", "ns", "The same without that of the spans inside them.", 0),
-        Column("share", "float64", "%", "Share of the self time of all that ran then; adds up to 100."),
+        Column("count", "int64", "", "How many spans ran in the range, also partly.", 0),
+        Column("total_ns", "int64", "ns", "Total time within the range.", 0),
+        Column("self_ns", "int64", "ns", "Self time within the range: outside of child spans.", 0),
+        Column("share", "float64", "%", "Share of all self time in the range; adds up to 100."),
     ),
 )
 

@@ -27,10 +27,14 @@ _NOTHING = np.zeros(0, np.int64)
 
 SEARCH_SCHEMA = Table(
     "search",
-    "Something on the timeline whose name has the text in it. In order of time.",
+    "What is on the timeline and has the text in its name, in order of time.",
     (
         Column(
-            "span", "int32", "row of spans", "The span; -1 for a run of a function or module that is none.", 0
+            "span",
+            "int32",
+            "row of spans",
+            "The span; -1 for functions and modules that were reconstructed from stacks.",
+            0,
         ),
         Column("name", "category", "", "Its name."),
         Column("kind", "category", "", "What it is."),

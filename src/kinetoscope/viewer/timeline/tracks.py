@@ -136,7 +136,7 @@ def chosen(trace: Trace, query: Query) -> list[Track]:
     for part in filter(None, text.split(",")):
         if not part.isdecimal() or len(part) > 12 or int(part) not in known:
             raise ArgumentError(
-                f"tracks={text[:50]!r}: there is no track {part[:12]!r}; ask `tracks` which there are"
+                f"tracks={text[:50]!r}: there is no track {part[:12]!r}; request `tracks` for the list"
             )
         numbers.append(int(part))
     return [known[number] for number in dict.fromkeys(numbers)]
@@ -169,7 +169,7 @@ def _step_tracks(trace: Trace) -> list[Track]:
 def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str | None]:
     """What a track is called, what else there is to say of it, and its device."""
     if track.sort == STEPS:
-        found = "" if track.rows.spans is not None else "found from the calls of the optimizer"
+        found = "" if track.rows.spans is not None else "derived from optimizer calls"
         return "Steps", found, None
     if track.sort == STREAM:
         streams = trace.columns("streams")
@@ -186,9 +186,9 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
         return name, "" if name.endswith(own) else f"thread {own}", None
     runs = track.rows.spans is None
     if track.sort == PYTHON:
-        detail = "functions, as the stacks of operators show them" if runs else "calls, as recorded"
+        detail = "functions, reconstructed from operator stacks" if runs else "recorded calls"
         return f"{name} · Python", detail, None
-    detail = "modules, as the operators in them show them" if runs else "calls of modules, as recorded"
+    detail = "modules, reconstructed from operators" if runs else "recorded module calls"
     return f"{name} · modules", detail, None
 
 
@@ -222,9 +222,9 @@ def process_label(row: dict[str, Any]) -> str:
 # Counters of the timeline: memory of each device and process, and what was sampled.
 
 _MEMORY = (
-    ("total_bytes", "memory in use", "as far as the trace saw it allocated"),
-    ("allocated_bytes", "memory allocated", "as the allocator counts it"),
-    ("reserved_bytes", "memory reserved", "held by the allocator, in use or not"),
+    ("total_bytes", "memory in use", "sum of recorded allocations"),
+    ("allocated_bytes", "memory allocated", "according to the allocator"),
+    ("reserved_bytes", "memory reserved", "reserved by the allocator, used or not"),
 )
 _UNITS = (
     ("_bytes_per_s", "bytes/s"),
@@ -302,7 +302,7 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
     text = query.get("track", "")
     found = next((one for one in counters_of(trace) if str(one.id) == text), None)
     if found is None:
-        raise ArgumentError(f"track={text[:50]!r}: there is no such counter; ask `tracks` which there are")
+        raise ArgumentError(f"track={text[:50]!r}: there is no such counter; request `tracks` for the list")
     pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
     places = np.searchsorted(found.time_ns, pixels)
     first = places[:-1][places[1:] > places[:-1]]
