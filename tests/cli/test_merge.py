@@ -43,7 +43,7 @@ def test_a_rank_that_nothing_ties_to_the_others_is_said(ranks, tmp_path):
     assert (
         "rank 2 on node2: 2 spans from 1 µs on, by the clock on the wall, by an unknown error" in done.stdout
     )
-    assert "incomplete: 1 clocks of processes that were not compared" in done.stderr
+    assert "incomplete: 1 process clocks that were not aligned" in done.stderr
 
 
 def test_wrong_use_is_one_line_and_writes_nothing(ranks, tmp_path):

@@ -125,9 +125,9 @@ def test_batches_and_random_numbers_are_what_they_are_without_us(kind, native): 
         assert sum(row["batches"] for row in workers) == len(expected)
         assert {row["worker"] for row in workers} == set(range(each))
         for row in workers:
-            assert row["busy_ns"] + row["idle_ns"] == row["there_ns"]
-            assert 0 < row["there_ns"] < trace.duration_ns
-    assert table[0]["wait_ns"] <= table[0]["there_ns"]
+            assert row["busy_ns"] + row["idle_ns"] == row["alive_ns"]
+            assert 0 < row["alive_ns"] < trace.duration_ns
+    assert table[0]["wait_ns"] <= table[0]["alive_ns"]
 
 
 def test_torch_is_as_before_when_the_session_is_over(native):  # noqa: F811
@@ -204,9 +204,9 @@ def test_a_recording_has_what_workers_did_in_its_time_and_all_together_have_all(
     together = whole.table("data_loading").to_pylist()
     assert [row["role"] for row in together] == ["loop", "worker", "worker"]
     assert together[0]["batches"] == sum(table[0]["batches"] for table in cycles)
-    assert together[0]["there_ns"] == sum(table[0]["there_ns"] for table in cycles)
+    assert together[0]["alive_ns"] == sum(table[0]["alive_ns"] for table in cycles)
     for row in together[1:]:
-        assert row["there_ns"] == together[0]["there_ns"]
+        assert row["alive_ns"] == together[0]["alive_ns"]
         assert 0 < row["batches"] <= 6
     assert whole.table("steps").num_rows == 8
     assert len(whole.table("counters")) == sum(len(trace.table("counters")) for trace in prof.cycles)
@@ -393,5 +393,5 @@ def test_spawned_workers_tell_the_same(native):  # noqa: F811
     trace = prof.trace
     row = trace.table("data_loading").to_pylist()[1]
     assert (row["role"], row["worker"], row["batches"]) == ("worker", 0, 3)
-    assert 0 < row["busy_ns"] <= row["there_ns"] < trace.duration_ns
+    assert 0 < row["busy_ns"] <= row["alive_ns"] < trace.duration_ns
     assert trace.complete

@@ -81,7 +81,7 @@ def test_a_file_cut_anywhere_keeps_every_whole_event_and_says_so():
         trace = read(content[:length])
         whole = sum(end <= length for end in ends)
         assert len(trace.columns("spans")) == whole, length
-        assert lost(trace)["file that breaks off"] == 1
+        assert lost(trace)["truncated file"] == 1
         assert not trace.complete
     assert read(content).complete
 
@@ -240,7 +240,7 @@ def test_a_quote_that_is_missing_costs_no_more_than_what_it_hides():
     good[20] = good[20].replace('"a20"', '"a"20"')
     trace = read(f"[{','.join(good)}]".encode())
     assert len(trace.columns("spans")) >= 46
-    assert lost(trace)["events that could not be used"] >= 1
+    assert lost(trace)["unusable events"] >= 1
 
 
 @pytest.mark.parametrize("depth", [300, 100_000])
@@ -289,7 +289,7 @@ def test_a_gzip_bomb_stops_at_the_limit():
         packed += packer.compress(b" " * (8 << 20))
     packed += packer.flush()
     trace = read(packed, max_uncompressed_bytes=16 << 20)
-    assert lost(trace)["file too large when unpacked"] == 1
+    assert lost(trace)["file too large when decompressed"] == 1
     assert len(packed) < 1 << 20
 
 
@@ -393,12 +393,12 @@ def test_losses_of_arguments_say_what_was_kept():
     ]
     trace = read(f'{{"traceEvents":[{",".join(events)}]}}'.encode())
     assert lost(trace) == {
-        "different texts of arguments that could not be read": 1, "events nested deeper than is read": 1,
+        "distinct arguments that could not be read": 1, "events nested too deeply": 1,
     }  # fmt: skip
     kept = [json.loads(text) for text in trace.column("arguments", "json")]
     assert [kept[row] for row in trace.column("spans", "arguments")] == [
         {"x": None, "y": 1}, {"unreadable": '{"z":1x}'}, {"unreadable": '{"z":1x}'},
     ]  # fmt: skip
     why = {loss["what"]: loss["why"] for loss in trace.losses}
-    assert "Their events are kept" in why["different texts of arguments that could not be read"]
-    assert "They are kept" in why["events nested deeper than is read"]
+    assert "Their events are included" in why["distinct arguments that could not be read"]
+    assert "They are included" in why["events nested too deeply"]

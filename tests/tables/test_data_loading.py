@@ -47,7 +47,7 @@ def test_a_loop_without_workers_waits_for_what_it_makes_itself():
     (row,) = trace.table("data_loading").to_pylist()
     assert row == {
         "role": "loop", "process": 1, "rank": None, "thread_name": "main", "loader": None, "worker": None, "batches": 2,
-        "there_ns": 1000, "wait_ns": 150, "longest_wait_ns": 100, "wait_percent": 15.0, "fetch_ns": 90, "collate_ns": 30,
+        "alive_ns": 1000, "wait_ns": 150, "longest_wait_ns": 100, "wait_percent": 15.0, "fetch_ns": 90, "collate_ns": 30,
         "pin_ns": None, "longest_ns": 80, "busy_ns": None, "idle_ns": None, "busy_percent": None,
     }  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_workers_are_processes_with_their_own_row():
         "loader",
         "worker",
         "batches",
-        "there_ns",
+        "alive_ns",
         "busy_ns",
         "idle_ns",
         "busy_percent",
@@ -106,7 +106,7 @@ def test_a_worker_that_had_nothing_to_do_has_a_row_and_one_that_ended_was_there_
         1, (WAIT, 0, 10), info=workers_of((2, 0, 0, 0, START_REALTIME_NS + 250), (3, 0, 1, 0, None))
     )
     trace = beside([loop, process(2, thread="w0"), process(3, thread="w1")], [0, 0, 0])
-    assert rows(trace, "worker", "batches", "there_ns", "busy_ns", "busy_percent", "longest_ns")[1:] == [
+    assert rows(trace, "worker", "batches", "alive_ns", "busy_ns", "busy_percent", "longest_ns")[1:] == [
         (0, 0, 250, 0, 0.0, None),
         (1, 0, 1000, 0, 0.0, None),
     ]
@@ -130,7 +130,7 @@ def test_a_part_of_a_trace_counts_what_lies_in_it():
         1, (WAIT, 0, 300), (WAIT, 600, 100), info=workers_of((2, 0, 0, START_REALTIME_NS + 400, None))
     )
     trace = beside([loop, process(2, (FETCH, 500, 400), thread="w0")], [0, 0])
-    names = ("batches", "there_ns", "wait_ns", "busy_ns")
+    names = ("batches", "alive_ns", "wait_ns", "busy_ns")
     assert rows(trace, *names) == [(2, 1000, 400, None), (0, 600, None, 400)]
     assert rows(trace.window(300, 700), *names) == [(1, 400, 100, None), (0, 300, None, 200)]
 
@@ -160,7 +160,7 @@ def test_without_loaders_the_table_is_empty():
 )  # fmt: skip
 def test_what_a_file_tells_of_workers_may_be_nonsense(told):
     trace = process(1, (WAIT, 0, 10), info={"data_loading": told, "cycles": [told, {"data_loading": told}]})
-    assert rows(trace, "role", "there_ns") == [("loop", 1000)]
+    assert rows(trace, "role", "alive_ns") == [("loop", 1000)]
 
 
 def test_what_workers_do_is_not_the_work_of_the_program():

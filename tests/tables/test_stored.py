@@ -111,9 +111,7 @@ def test_the_small_tables():
     known = {row["key"]: row["value"] for row in rows(trace, "info")}
     assert known["process"] == "4242"
     assert known["distributedInfo"] == '{"rank": 3}'
-    assert rows(trace, "losses", "code", "what") == [
-        {"code": "unfinished_spans", "what": "spans without an end"}
-    ]
+    assert rows(trace, "losses", "code", "what") == [{"code": "unfinished_spans", "what": "unfinished spans"}]
     for name in ("streams", "launches", "counters", "collectives"):
         assert rows(trace, name) == []
 

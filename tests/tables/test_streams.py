@@ -24,12 +24,12 @@ def test_a_stream_is_busy_while_anything_runs_in_it():
     assert first == {
         "id": 0, "device_type": 1, "device_index": 0, "number": 20, "name": "stream 20 default", "kernels": 2, "copies": 0,
         "busy_ns": 150, "compute_ns": 150, "communication_ns": 0, "copy_ns": 0, "work_ns": 200, "first_ns": 100,
-        "last_ns": 250, "idle_ns": 0, "utilisation_percent": 100.0, "busy_percent": 37.5,
+        "last_ns": 250, "idle_ns": 0, "utilization_percent": 100.0, "busy_percent": 37.5,
     }  # fmt: skip
     assert second == {
         "id": 1, "device_type": 1, "device_index": 0, "number": 7, "name": None, "kernels": 1, "copies": 1,
         "busy_ns": 110, "compute_ns": 0, "communication_ns": 100, "copy_ns": 10, "work_ns": 110, "first_ns": 200,
-        "last_ns": 350, "idle_ns": 40, "utilisation_percent": pytest.approx(100 * 110 / 150), "busy_percent": 27.5,
+        "last_ns": 350, "idle_ns": 40, "utilization_percent": pytest.approx(100 * 110 / 150), "busy_percent": 27.5,
     }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_a_device_is_busy_while_any_of_its_streams_is():
         "allocated_peak_bytes": None, "attributed_peak_bytes": None, "reserved_peak_bytes": None,
         "streams": 2, "kernels": 3, "copies": 1, "busy_ns": 210, "compute_ns": 150, "communication_ns": 100,
         "copy_ns": 10, "work_ns": 310, "first_ns": 100, "last_ns": 350, "idle_ns": 40,
-        "utilisation_percent": 84.0, "busy_percent": 52.5,
+        "utilization_percent": 84.0, "busy_percent": 52.5,
     }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_a_stream_without_work_is_shown_and_a_device_without_is_not():
     builder.thread(), builder.stream(7, device_type=12)
     trace = builder.span("aten::mm", 0, 5).build()
     (row,) = trace.table("streams").to_pylist()
-    assert (row["busy_ns"], row["first_ns"], row["utilisation_percent"]) == (0, None, None)
+    assert (row["busy_ns"], row["first_ns"], row["utilization_percent"]) == (0, None, None)
     assert trace.table("devices").num_rows == 0
     assert TraceBuilder().build().table("streams").num_rows == 0
 
@@ -62,7 +62,7 @@ def test_nothing_is_busy_for_more_than_all_of_the_time(builder):
         for row in trace.table(name).to_pylist():
             parts = row["compute_ns"], row["communication_ns"], row["copy_ns"]
             assert max(parts) <= row["busy_ns"] <= sum(parts) <= row["work_ns"]
-            assert (row["utilisation_percent"] or 0) <= 100
+            assert (row["utilization_percent"] or 0) <= 100
             assert (row["busy_percent"] or 0) <= 100
             assert row["idle_ns"] >= 0
             # A moment at -1, just before the recording, is shown as none.

@@ -32,43 +32,45 @@ CODES: dict[str, Words] = {
     NOT_STOPPED: Words(
         "recording not stopped",
         "recording",
-        "The process ended, or still runs, without stop(): what it had recorded by then is all here.",
+        "The process ended, or is still running, without stop(). Everything it had recorded until then is here.",
     ),
-    "dropped_spans": Words("spans not written", "spans", "The file could not grow, most likely a full disk."),
+    "dropped_spans": Words(
+        "spans not written", "spans", "The file could not grow; most likely the disk is full."
+    ),
     "dropped_allocations": Words(
         "allocations not written",
         "allocations",
-        "The file could not grow, most likely a full disk.",
+        "The file could not grow; most likely the disk is full.",
     ),
     "recycled_spans": Words(
         "oldest spans overwritten",
         "spans",
-        "The ring of fixed size was full; a larger ring keeps more.",
+        "The ring was full; a larger ring_bytes holds more.",
     ),
     "recycled_allocations": Words(
         "oldest allocations overwritten",
         "allocations",
-        "The ring of fixed size was full; a larger ring keeps more.",
+        "The ring was full; a larger ring_bytes holds more.",
     ),
     "ring_dropped_spans": Words(
         "spans not written",
         "spans",
-        "Other threads were using all of the ring; a larger ring_bytes has room for more threads.",
+        "Other threads used the whole ring; a larger ring_bytes has room for more threads.",
     ),
     "ring_dropped_allocations": Words(
         "allocations not written",
         "allocations",
-        "Other threads were using all of the ring; a larger ring_bytes has room for more threads.",
+        "Other threads used the whole ring; a larger ring_bytes has room for more threads.",
     ),
     "ring_dropped_notes": Words(
-        "notes on operands or ids not written",
+        "operands or ids not written",
         "operands",
-        "Other threads were using all of the ring; a larger ring_bytes has room for more threads.",
+        "Other threads used the whole ring; a larger ring_bytes has room for more threads.",
     ),
     "limited_dictionary": Words(
-        "lookups of names, stacks or shapes that were not kept",
+        "lookups of names, stacks or shapes that were not stored",
         "dictionary",
-        "There were more different ones than the recording's dictionary has room for (half of ring_bytes, or 256 MiB).",
+        "There were more distinct ones than fit in the recording's dictionary (half of ring_bytes, or 256 MiB).",
     ),
     "damaged_header": Words(
         "damaged header of the file",
@@ -76,24 +78,24 @@ CODES: dict[str, Words] = {
         "The file was changed after recording: times and counts may be wrong.",
     ),
     "dropped_notes": Words(
-        "notes on operands or ids not written",
+        "operands or ids not written",
         "operands",
-        "The file could not grow, most likely a full disk.",
+        "The file could not grow; most likely the disk is full.",
     ),
     "recycled_notes": Words(
-        "oldest notes on operands or ids overwritten",
+        "oldest operands or ids overwritten",
         "operands",
-        "The ring of fixed size was full; a larger ring keeps more.",
+        "The ring was full; a larger ring_bytes holds more.",
     ),
     "unmatched_notes": Words(
-        "notes on operands or ids without their span",
+        "operands or ids without their span",
         "operands",
-        "The span they belong to was overwritten or damaged.",
+        "Their span was overwritten or damaged.",
     ),
     "truncated_strings": Words(
-        "long strings cut",
+        "long strings truncated",
         "strings",
-        "A name or shape was longer than the recorder keeps.",
+        "A name or shape was longer than the recorder stores.",
     ),
     "dropped_dictionary": Words(
         "names, stacks or modules not written",
@@ -103,32 +105,32 @@ CODES: dict[str, Words] = {
     "damaged_chunks": Words(
         "damaged parts of the file skipped",
         "file",
-        "The file was cut short or changed after recording.",
+        "The file was truncated or changed after recording.",
     ),
     "skipped_storages": Words(
-        "tensors whose memory could not be looked at",
+        "tensors whose memory could not be inspected",
         "storages",
-        "They are of a class that does not tell where its data lies; their blocks may lack a category.",
+        "Their class does not say where its data is. Their blocks may have no category.",
     ),
     "recorder_faults": Words(
-        "operators or calls that failed to be recorded",
+        "operators or calls that could not be recorded",
         "spans",
-        "Memory was out, or torch held something that the recorder does not know.",
+        "The process was out of memory, or torch passed a value that the recorder does not support.",
     ),
     "call_threads_lost": Words(
-        "threads whose Python calls are missing in part",
+        "threads with missing Python calls",
         "spans",
-        "Another profile function took the place of ours while recording.",
+        "Another profile function replaced ours during the recording.",
     ),
     UNFINISHED_SPANS: Words(
-        "spans without an end",
+        "unfinished spans",
         "spans",
-        "They were still running when the recording ended, and are cut at that time.",
+        "They were still running when the recording ended, and are clipped there.",
     ),
     "damaged_records": Words(
         "damaged records skipped",
         "file",
-        "They are missing, or their time or size is impossible: the file was cut short or changed after recording.",
+        "They are incomplete, or their time or size is impossible: the file was truncated or changed after recording.",
     ),
     "damaged_entries": Words(
         "damaged names, stacks or modules skipped",
@@ -138,52 +140,53 @@ CODES: dict[str, Words] = {
     "early_records": Words(
         "records from before the recording began",
         "spans",
-        "They are kept, and begin where the recording does.",
+        "They are included, clipped to the start of the recording.",
     ),
     "uncalibrated_clock": Words(
-        "clock without two readings",
+        "uncalibrated clock",
         "times",
-        "The processor's ticks were taken for nanoseconds: durations compare with each other, but are not in seconds.",
+        "Without a second clock reading, processor ticks count as nanoseconds: durations can be compared with each "
+        "other, but are not in seconds.",
     ),
     "collection_paused": Words(
-        "collection switched off by the program",
+        "collection paused by the program",
         "recording",
-        "The program switched it off by toggle_collection_dynamic(): `info` has the times as `pauses`.",
+        "The program paused it with toggle_collection_dynamic(); the times are in `info`, as `pauses`.",
     ),
     "recording_taken": Words(
         "every event of this recording",
         "the whole recording",
-        "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took the events: "
-        "use one of them at a time, or the native engine, which can run beside torch.profiler.",
+        "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took its events. Use one of "
+        "them at a time, or the native engine, which can run together with torch.profiler.",
     ),
     "recording_unreadable": Words(
         "every event of this recording",
         "the whole recording",
-        "What torch's collector wrote could not be read.",
+        "The output of torch's collector could not be read.",
     ),
     "unwritable_names": Words(
-        "ranges whose name torch cannot write",
+        "ranges whose names torch cannot write",
         "strings",
-        "torch writes `unknown` for a name with other characters than those of ASCII, and puts other characters in the place "
-        "of quotes and backslashes. The native engine keeps them.",
+        "torch writes `unknown` for names that are not ASCII, and replaces quotes and backslashes. The native engine "
+        "records all names.",
     ),
-    "devices_not_recorded": Words("what ran on devices", "spans", "torch's collector failed."),
-    "source_failed": Words("what a source records", "sources", "The source raised an error."),
+    "devices_not_recorded": Words("device activity", "spans", "torch's collector failed."),
+    "source_failed": Words("data of a source", "sources", "The source raised an error."),
     "counter_samples": Words("samples of counters", "counters", "Reading them failed."),
     "overwritten_worker_batches": Words(
-        "batches that DataLoader workers made",
+        "batches made by DataLoader workers",
         "processes",
-        "A worker keeps only its last batches; record for a shorter time, by a schedule.",
+        "A worker stores only its last batches; record for a shorter time, with a schedule.",
     ),
     "killed_workers": Words(
         "the end of a DataLoader worker",
         "processes",
-        "It was killed: what it did last is shown until the end of the trace, though it ended before that.",
+        "It was killed: its last span extends to the end of the trace, although it ended before that.",
     ),
     "workers_not_recorded": Words(
-        "what DataLoader workers did",
+        "activity of DataLoader workers",
         "processes",
-        "They began before the session did (begin it before the loop over the loader), or are not torch's own.",
+        "They started before the session (start it before the loop over the loader), or are not torch's own.",
     ),
     "processes_not_recorded": Words(
         "processes that could not be recorded",
@@ -197,127 +200,130 @@ CODES: dict[str, Words] = {
         "PyTorch, that is not recorded.",
     ),
     "uncompared_clocks": Words(
-        "clocks of processes that were not compared",
+        "process clocks that were not aligned",
         "times",
-        "They were put on one axis by what their clocks showed, or by the given offsets: how far the clocks were apart "
-        "is unknown. Record them on one machine, or let the ranks align their clocks.",
+        "They were merged by their wall clocks, or by the given offsets; the difference between the clocks is unknown. "
+        "Record on one machine, or let the ranks align their clocks.",
     ),
     "contradictory_clock": Words(
-        "moments that no straight clock fits",
+        "clock readings that contradict each other",
         "times",
-        "The clock was set or bent while it recorded, or calls of ranks were taken for each other.",
+        "The clock was changed during the recording, or collectives of ranks were matched wrongly.",
     ),
     "device_clock_unknown": Words(
-        "one clock for host and devices",
+        "common clock of host and devices",
         "spans",
-        "One of the two recorders does not say when it began: both were taken to have begun together.",
+        "One of the two recorders has no start time: both are assumed to have started together.",
     ),
     "device_clock_misfit": Words(
-        "device times that do not fit the host's",
+        "device times that do not match the host's",
         "spans",
-        "Calls of the device's runtime have the begin or end of an operator inside them: times of devices are off.",
+        "Runtime calls overlap the start or end of operators: device times are off.",
     ),
     "truncated_file": Words(
-        "file that breaks off",
+        "truncated file",
         "file",
-        "The text ends in the middle, as when its writer was killed: everything before that is here.",
+        "The text ends in the middle, as when its writer was killed. Everything before that is here.",
     ),
     "bad_events": Words(
-        "events that could not be used",
+        "unusable events",
         "events",
-        "They are no JSON, lack what every event needs, or are counters whose value is no number.",
+        "They are not JSON, lack a required field, or are counters whose value is not a number.",
     ),
     "bad_times": Words(
         "events without a usable time",
         "events",
-        "Their time or duration is missing, no number, or beyond what 64 bits of nanoseconds hold; only those with a time are kept.",
+        "Their time or duration is missing, not a number, or exceeds 64 bits of nanoseconds. Only those with a time are "
+        "included.",
     ),
     "negative_durations": Words(
-        "events that end before they begin",
+        "events that end before they start",
         "events",
-        "They are kept, with a duration of 0.",
+        "They are included with a duration of 0.",
     ),
     "unmatched_ends": Words(
-        "ends of spans without their begin",
+        "ends of spans without a start",
         "events",
-        "The begin lies before the recording, or was lost.",
+        "The start was before the recording, or was lost.",
     ),
     "unfinished_begins": Words(
-        "begins of spans without their end",
+        "starts of spans without an end",
         "events",
-        "They were still running when the recording ended, and are cut at its last event.",
+        "They were still running when the recording ended, and are clipped at its last event.",
     ),
     "too_deep": Words(
-        "events nested deeper than is read",
+        "events nested too deeply",
         "events",
-        "They are kept, without the values that are nested too deeply.",
+        "They are included without the values that are nested too deeply.",
     ),
     "beyond_memory_limit": Words(
         "events beyond the memory limit",
         "events",
-        "Columns and texts had reached it; max_memory_bytes of kinetoscope.open sets it.",
+        "Columns and texts had reached the limit; max_memory_bytes of kinetoscope.open sets it.",
     ),
     "bad_header": Words(
-        "facts of the run that could not be read",
+        "unreadable metadata of the run",
         "info",
-        "They, or what separates them, are no JSON.",
+        "It is not valid JSON.",
     ),
     "bad_arguments": Words(
-        "different texts of arguments that could not be read",
+        "distinct arguments that could not be read",
         "arguments",
-        "They are no JSON. Their events are kept: shapes are missing there, other arguments are one text.",
+        "They are not JSON. Their events are included: without shapes, and with other arguments as one text.",
     ),
     "bad_ids": Words(
-        "numbers of processes, threads or arrows that are damaged",
+        "damaged ids of processes, threads or arrows",
         "events",
-        "Their events are kept, on a thread of their own or without their arrow.",
+        "Their events are included, on a thread of their own or without their arrow.",
     ),
     "repeated_lists": Words(
-        "further list of events in one file",
+        "second list of events in one file",
         "file",
-        "Its events are here, too: two traces may have been written into one file, or a part of one was overwritten.",
+        "Its events are included: two traces may have been written into one file, or a part of one was overwritten.",
     ),
     "bad_memory_events": Words(
-        "marks of memory that could not be used",
+        "unusable memory events",
         "allocations",
-        "Their size is missing or no number.",
+        "Their size is missing or not a number.",
     ),
-    "missing_durations": Words("events without a duration", "events", "They are kept, with a duration of 0."),
+    "missing_durations": Words(
+        "events without a duration", "events", "They are included with a duration of 0."
+    ),
     "oversized_values": Words(
-        "events or facts of the run too large to keep",
+        "events or metadata that are too large",
         "file",
-        "One event may have up to 64 MiB of text, or less in a damaged file, and all facts of the run together 64 MiB.",
+        "The limits are 64 MiB of text for an event, or less in a damaged file, and 64 MiB for all metadata of the run.",
     ),
     "ignored_events": Words(
-        "events of a kind that is not read",
+        "events of an unsupported kind",
         "events",
-        "Their phase is none that slices, counters, arrows or marks have.",
+        "Their phase is not that of slices, counters, arrows or instants.",
     ),
     "ascend_spans": Words(
-        "slices of an Ascend device taken for work of the host",
+        "Ascend device slices shown as host work",
         "devices",
-        "Traces of torch_npu do not say in Kineto's way what ran on the device: its tables of kernels, streams and idle time are empty.",
+        "Traces of torch_npu do not mark device work as Kineto does: the tables of kernels, streams and idle time are empty.",
     ),
-    "text_after_end": Words("file with text after the end of the trace", "file", "The text was left out."),
+    "text_after_end": Words("text after the end of the trace", "file", "The text was ignored."),
     "packed_cut": Words(
-        "compressed file cut short",
+        "truncated compressed file",
         "file",
-        "The compressed file ends before its end, as when its writer was killed or a download broke off.",
+        "The compressed data ends in the middle, as when its writer was killed or a download was interrupted.",
     ),
     "packed_damaged": Words(
-        "damaged place in the compressed file",
+        "damaged compressed file",
         "file",
-        "What comes after the damage cannot be unpacked.",
+        "The data after the damage cannot be decompressed.",
     ),
     "bytes_after_end": Words(
         "bytes after the end of the compressed data",
         "file",
-        "They are not compressed data and were left out.",
+        "They are not compressed data and were ignored.",
     ),
     "beyond_unpacking_limit": Words(
-        "file too large when unpacked",
+        "file too large when decompressed",
         "file",
-        "The limit is max_uncompressed_bytes of kinetoscope.open, or without it a multiple of the file's size.",
+        "The limit is max_uncompressed_bytes of kinetoscope.open; by default it is a multiple of the file's size.",
     ),
 }
 """Every code -> what is missing, where and why. `docs/tables.md` lists them."""
@@ -352,7 +358,7 @@ def counted_losses(counts: Mapping[str, int]) -> list[Loss]:
     return [
         Loss.of(code, int(count))
         if code in CODES
-        else Loss(code.replace("_", " "), int(count), "recording", "A newer release counted it.", code)
+        else Loss(code.replace("_", " "), int(count), "recording", "It was counted by a newer release.", code)
         for code, count in counts.items()
         if count > 0
     ]
@@ -373,8 +379,8 @@ def paused_losses(pauses: object) -> list[Loss]:
         parts = [f"{units.duration(sum(ended_ns))} in all"] if ended_ns else []
         parts += ["to the end of the recording"] if len(ended_ns) < len(lasted_ns) else []
         why = (
-            f"The program switched it off by toggle_collection_dynamic(): {', and once '.join(parts)}. What began then ran, "
-            "but is not here; `info` has the times as `pauses`."
+            f"The program paused it with toggle_collection_dynamic(): {', and once '.join(parts)}. What started then "
+            "is missing; the times are in `info`, as `pauses`."
         )
         losses.append(Loss.of("collection_paused", len(of_activity), where=activity, why=why))
     return losses

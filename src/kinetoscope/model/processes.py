@@ -118,14 +118,14 @@ def _reading_error_ns(trace: TraceData) -> int:
 _STORED = STORED["processes"]
 PROCESSES_SCHEMA = Table(
     "processes",
-    "A process that was recorded.",
+    "A recorded process.",
     (
-        Column("process", "int64", "", "Its number in the operating system of its machine."),
+        Column("process", "int64", "", "Its process id."),
         _STORED.column("rank"),
-        Column("parent", "int64", "", "The number of the process that started it."),
+        Column("parent", "int64", "", "The process id of its parent."),
         *(_STORED.column(name) for name in ("host", "name", "command", "start_ns", "duration_ns", "clock", "error_ns")),
-        Column("threads", "int64", "", "How many of its threads are in the trace.", 0),
-        Column("spans", "int64", "", "How many of its spans are.", 0),
+        Column("threads", "int64", "", "How many threads of it are in the trace.", 0),
+        Column("spans", "int64", "", "How many spans of it are in the trace.", 0),
     ),
 )  # fmt: skip
 PROCESS_COLUMNS = (

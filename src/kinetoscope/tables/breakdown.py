@@ -42,26 +42,30 @@ def part_names(on_host: bool) -> tuple[str, ...]:
 
 BREAKDOWN_SCHEMA = Table(
     "breakdown",
-    "What a device did in a step, in parts that add up to the step exactly: each moment counts for the first of the parts that"
-    " fits. One row for each step of a process and device, or `cpu` where it used none; for a process without steps one for all that was"
-    " recorded of it. What other processes did counts for none of its moments.",
+    "What a device did in a step, in parts that add up to the step exactly: each moment is assigned to the first part "
+    "that applies. One row for each step of a process and device, or `cpu` if it used none; a process without steps has "
+    "one row for its whole recording. Work of other processes is not counted.",
     (
-        Column("step", "int64", "", "The number of the step; null for all that was recorded."),
+        Column("step", "int64", "", "The number of the step; null for the whole recording."),
         Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
-        Column("start_up", "bool", "", "Whether the step holds what ran before the training loop, as the first one does that only an"
-               " optimizer's call ends: sums and shares of step time leave it out."),
+        Column("start_up", "bool", "", "Whether the step contains what ran before the training loop, as the first step "
+                                       "does where steps are found from the optimizer; sums and shares of step time "
+                                       "exclude it."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took: the sum of the six parts.", 0),
-        Column("compute_ns", "int64", "ns", "A kernel computed; on `cpu` an operator or backward function ran, loading of data left out.", 0),
-        Column("communication_ns", "int64", "ns", "Nothing computed, and a kernel or a backend on the host moved data between ranks.", 0),
-        Column("copy_ns", "int64", "ns", "Neither, and memory was copied or filled.", 0),
-        Column("input_wait_ns", "int64", "ns", "The device did nothing, and the program waited for its data loader.", 0),
-        Column("cpu_bound_ns", "int64", "ns", "The device did nothing, and the program ran without waiting: it had not asked for work in time.", 0),
-        Column("idle_ns", "int64", "ns", "The device did nothing, and the host waited for it or did nothing that is known.", 0),
-        Column("unrecorded_ns", "int64", "ns", "The part of `cpu_bound_ns` in which no operator and no call of a runtime ran: Python between"
-               " operators, or a wait that no profiler sees.", 0),
+        Column("compute_ns", "int64", "ns", "A compute kernel ran; on `cpu` an operator or backward function ran, data "
+                                            "loading excluded.", 0),
+        Column("communication_ns", "int64", "ns", "Nothing computed, and a communication kernel or a backend on the "
+                                                  "host moved data between ranks.", 0),
+        Column("copy_ns", "int64", "ns", "Neither of these, and a copy or fill ran.", 0),
+        Column("input_wait_ns", "int64", "ns", "The device was idle, and the program waited for its data loader.", 0),
+        Column("cpu_bound_ns", "int64", "ns", "The device was idle while the program ran without waiting: it did not "
+                                              "launch work in time.", 0),
+        Column("idle_ns", "int64", "ns", "The device was idle, and the host waited for it or ran nothing that was recorded.", 0),
+        Column("unrecorded_ns", "int64", "ns", "The part of `cpu_bound_ns` in which no operator and no runtime call "
+                                               "ran: Python between operators, or a wait that was not recorded.", 0),
     ),
 )  # fmt: skip
 
@@ -215,25 +219,26 @@ def _breakdown_parts(window: Windows) -> dict[str, NDArray[np.int64]]:
 
 OVERLAP_SCHEMA = Table(
     "overlap",
-    "What a device did at the same time in a step. One row for each step of a process and device, or `cpu` where it used none; for a"
-    " process without steps one for all that was recorded of it. Work that overlaps work of its own sort counts once.",
+    "Which work of a device overlapped in a step. One row for each step of a process and device, or `cpu` if it used "
+    "none; a process without steps has one row for its whole recording. Overlapping work of one category counts once.",
     (
-        Column("step", "int64", "", "The number of the step; null for all that was recorded."),
+        Column("step", "int64", "", "The number of the step; null for the whole recording."),
         Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
-        Column("start_up", "bool", "", "Whether the step holds what ran before the training loop, as in `breakdown`."),
+        Column("start_up", "bool", "", "Whether the step contains what ran before the training loop, as in `breakdown`."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("compute_ns", "int64", "ns", "How long the device computed.", 0),
         Column("communication_ns", "int64", "ns", "How long data moved between ranks.", 0),
-        Column("overlapped_communication_ns", "int64", "ns", "The part of that in which the device computed too.", 0),
-        Column("exposed_communication_ns", "int64", "ns", "The rest, which the step waited for.", 0),
-        Column("overlapped_communication_percent", "float64", "%", "The overlapped part of all communication; null without any."),
-        Column("copy_ns", "int64", "ns", "How long memory was copied or filled.", 0),
-        Column("overlapped_copy_ns", "int64", "ns", "The part of that in which the device computed or communicated too.", 0),
-        Column("exposed_copy_ns", "int64", "ns", "The rest.", 0),
-        Column("overlapped_copy_percent", "float64", "%", "The overlapped part of all copies and fillings; null without any."),
+        Column("overlapped_communication_ns", "int64", "ns", "The part of it in which the device also computed.", 0),
+        Column("exposed_communication_ns", "int64", "ns", "Exposed communication: the rest, which the step waits for.", 0),
+        Column("overlapped_communication_percent", "float64", "%", "The overlapped share of communication; null if there is "
+                                                                   "none."),
+        Column("copy_ns", "int64", "ns", "How long a copy or fill ran.", 0),
+        Column("overlapped_copy_ns", "int64", "ns", "The part of it in which the device also computed or communicated.", 0),
+        Column("exposed_copy_ns", "int64", "ns", "Exposed copies: the rest.", 0),
+        Column("overlapped_copy_percent", "float64", "%", "The overlapped share of copies and fills; null if there are none."),
     ),
 )  # fmt: skip
 

@@ -59,23 +59,26 @@ SPANS_SCHEMA = Table(
         Column("step", "int64", "", "The number of the step it began in."),
         Column("cycle", "int64", "", "The number of the cycle it was recorded in."),
         Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
-        Column("recompute", "bool", "", "Whether activation checkpointing runs this operator of the forward pass again."),
-        Column("module", "category", "", "The path of the module it ran in; in backward that of its forward operator."),
+        Column("recompute", "bool", "", "Whether it is recomputation: a forward operator that activation checkpointing "
+                                        "runs again."),
+        Column("module", "category", "", "The path of the module that it ran in; in backward that of its forward operator."),
         Column("module_class", "category", "", "The class of that module."),
-        Column("stack", "category", "", "The Python stack, root first, joined by `;`; in backward that of the forward."),
+        Column("stack", "category", "", "The Python stack, root first, joined by `;`; in backward that of the forward "
+                                        "operator."),
         Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
         Column("types", "category", "", "The types of its inputs, as JSON."),
         Column("inputs", "category", "", "Its scalar arguments, as JSON."),
-        Column("arguments", "category", "", "What else the source said of it, as JSON."),
+        Column("arguments", "category", "", "Further metadata from its source, as JSON."),
         *_same("spans", "sequence", "forward", "stream", "correlation", "external_id"),
-        Column("flops", "int64", "", "Floating-point operations counted here; 0 where an enclosing or inner span counts them,"
-               " null where they are not known."),
-        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
+        Column("flops", "int64", "", "Floating-point operations counted here; 0 where an enclosing or inner span counts "
+                                     "them, null where unknown."),
+        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null "
+                                                "where unknown."),
         Column("bytes", "int64", "bytes", "Host memory allocated minus freed within it; null if memory was not recorded."),
-        Column("self_bytes", "int64", "bytes", "The same without inner spans."),
+        Column("self_bytes", "int64", "bytes", "The same, inner spans excluded."),
         *_same("spans", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns"),
-        Column("is_async", "bool", "", "Whether it ended on another thread than it began, or torch says that it may."),
-        Column("unfinished", "bool", "", "Whether it was still running at the end and is cut there."),
+        Column("is_async", "bool", "", "Whether it ended on another thread than it began on, or torch says that it can."),
+        Column("unfinished", "bool", "", "Whether it had not ended when the recording did; it is clipped there."),
     ),
 )  # fmt: skip
 THREADS_SCHEMA = Table(
@@ -99,22 +102,22 @@ ALLOCATIONS_SCHEMA = Table(
             "bytes",
             "int64",
             "bytes",
-            "The size of the block; negative for a free, 0 for one of a block of unknown size.",
+            "The size of the block; negative for a free, 0 for a free of a block of unknown size.",
             0,
         ),
         Column(
             "lifetime_ns",
             "int64",
             "ns",
-            "How long the block lived; null for frees and for what was never freed.",
+            "How long the block lived; null for frees and for blocks that were not freed.",
         ),
         *_same("allocations", "match", "total_bytes", "allocated_bytes", "reserved_bytes"),
         *_same("allocations", "address", "device_type", "device_index"),
         *_same("allocations", "thread"),
         Column("os_tid", "int64", "", "The operating system's id of that thread."),
-        Column("span", "int32", "row of spans", "The innermost span running there and then."),
+        Column("span", "int32", "row of spans", "The innermost span that ran on the thread at that time."),
         Column("operator", "category", "", "The name of that span."),
-        Column("module", "category", "", "The path of the module that span ran in."),
+        Column("module", "category", "", "The path of the module that the span ran in."),
         Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
         *PROCESS_COLUMNS,
     ),
@@ -125,7 +128,7 @@ FRAMES_SCHEMA = Table(
     (
         Column("id", "int32", "row of frames", "The row."),
         Column("function", "category", "", "The qualified name of the function."),
-        Column("file", "category", "", "The file as the interpreter knows it."),
+        Column("file", "category", "", "The file, as the interpreter names it."),
         *_same("frames", "line"),
     ),
 )
@@ -135,7 +138,7 @@ COUNTERS_SCHEMA = Table(
     STORED["counters"].row,
     (
         *_same("counters", "time_ns"),
-        Column("name", "category", "", "What was measured."),
+        Column("name", "category", "", "The name of the counter."),
         *_same("counters", "value"),
         *PROCESS_COLUMNS,
     ),
@@ -143,15 +146,15 @@ COUNTERS_SCHEMA = Table(
 LOSSES_SCHEMA = STORED["losses"]
 INFO_SCHEMA = Table(
     "info",
-    "One thing known about the run.",
+    "An entry of the run's metadata.",
     (
-        Column("key", "string", "", "What it is."),
+        Column("key", "string", "", "Its key."),
         Column("value", "string", "", "Its value, as JSON."),
     ),
 )
 STRINGS_SCHEMA = Table(
     "strings",
-    "A string that names something.",
+    "A string of the trace.",
     (
         Column("id", "int32", "row of strings", "The row."),
         Column("text", "string", "", "The string; a lone surrogate is written `\\u{d800}`."),

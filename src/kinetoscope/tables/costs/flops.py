@@ -25,38 +25,43 @@ if TYPE_CHECKING:
 
 FLOPS_SCHEMA = Table(
     "flops",
-    "An operator with one combination of inputs. Those with most operations first; `flops` adds up to the program's total.",
+    "An operator with one combination of inputs. Most operations first; `flops` adds up to the program's total.",
     (
         Column("name", "category", "", "Its name."),
         Column("overload", "category", "", "The overload of its schema."),
         Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
         Column("types", "category", "", "The types of its inputs, as JSON."),
         Column("inputs", "category", "", "Its scalar arguments, as JSON."),
-        Column("family", "category", "", "The family of its formula, `registered` for one of the program's."),
+        Column("family", "category", "", "The family of its formula; `registered` for a formula that the program registered."),
         Column("calls", "int64", "", "How often it was called.", 0),
-        Column("counted", "int64", "", "In how many of these calls its own cost counts; else an operator around or inside counts.", 0),
-        Column("flops", "int64", "", "Operations counted; null where they are not known in any call."),
-        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written in the counted calls; null where not known."),
-        Column("time_ns", "int64", "ns", "Time of the counted calls: on the device where they launched work there, else on the host.", 0),
-        Column("flops_per_s", "float64", "FLOP/s", "`flops` by `time_ns`."),
-        Column("arithmetic_intensity", "float64", "FLOP/byte", "`flops` by `bytes_moved`."),
-        Column("peak_percent", "float64", "%", "Share of the device's peak, for matrix work; null where the peak is not known."),
+        Column("counted", "int64", "", "In how many of these calls its own cost is counted; otherwise that of an "
+                                       "enclosing or inner operator is.", 0),
+        Column("flops", "int64", "", "Operations counted; null where they are unknown in every call."),
+        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written in the counted calls; null "
+                                                "where unknown."),
+        Column("time_ns", "int64", "ns", "Time of the counted calls: device time where they launched device work, "
+                                         "otherwise host time.", 0),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by `time_ns`."),
+        Column("arithmetic_intensity", "float64", "FLOP/byte", "`flops` divided by `bytes_moved`."),
+        Column("peak_percent", "float64", "%", "Share of the device's peak, for matrix operations; null where the peak "
+                                               "is unknown."),
         Column("covered", "bool", "", "Whether its cost is known in all calls."),
     ),
 )  # fmt: skip
 FLOPS_COVERAGE_SCHEMA = Table(
     "flops_coverage",
-    "An operator, and how much of its own time is spent where no formula says what is computed. Most such time first.",
+    "An operator, and the part of its self time for which the operations are unknown. Most uncovered time first.",
     (
         Column("name", "string", "", "Its name."),
         Column("calls", "int64", "", "How often it was called.", 0),
-        Column("covered_calls", "int64", "", "Calls whose cost is known, or is that of the operators inside or around.", 0),
-        Column("self_ns", "int64", "ns", "Time of all its calls without that of spans inside them.", 0),
+        Column("covered_calls", "int64", "", "Calls whose cost is known, or is counted at an inner or enclosing operator.", 0),
+        Column("self_ns", "int64", "ns", "Self time of all its calls.", 0),
         Column("covered_ns", "int64", "ns", "The part of it in covered calls.", 0),
-        Column("uncovered_ns", "int64", "ns", "The other part.", 0),
-        Column("uncovered_device_ns", "int64", "ns", "Device time of what calls that are not covered launched themselves.", 0),
+        Column("uncovered_ns", "int64", "ns", "The rest of it.", 0),
+        Column("uncovered_device_ns", "int64", "ns", "Self device time of the calls that are not covered.", 0),
         Column("uncovered_percent", "float64", "%", "`uncovered_ns` as a share of the self time of all operators."),
-        Column("why", "category", "", "Why it is not covered: `no formula`, or `inputs` where they were not recorded or do not tell."),
+        Column("why", "category", "", "Why it is not covered: `no formula`, or `inputs` where they were not recorded or "
+                                      "are not sufficient."),
     ),
 )  # fmt: skip
 _REASONS = ("no formula", "inputs")

@@ -89,28 +89,29 @@ def _told(arguments: str) -> str:
 
 COPIES_SCHEMA = Table(
     "copies",
-    "A copy between memories, or the filling of one. In order of time.",
+    "A copy between memories, or a fill. In order of time.",
     (
         Column("span", "int32", "row of spans", "The span on the device."),
-        Column("name", "category", "", "What its source calls it."),
+        Column("name", "category", "", "Its name in the source."),
         Column("kind", "category", "", "`memcpy` or `memset`."),
-        Column("direction", "category", "", "From host (H), device (D) or another device (P) to which: `HtoD`, `DtoH`, `DtoD`, `PtoP` or `HtoH`;"
-               " null for fillings and where it is not known."),
-        Column("source", "category", "", "The kind of memory that is read: `pageable`, `pinned`, `device` and others."),
+        Column("direction", "category", "", "From where to where, of host (H), device (D) and another device (P): "
+                                            "`HtoD`, `DtoH`, `DtoD`, `PtoP` or `HtoH`; null for fills and if unknown."),
+        Column("source", "category", "", "The kind of memory that is read, such as `pageable`, `pinned` or `device`."),
         Column("target", "category", "", "The kind of memory that is written."),
-        Column("bytes", "int64", "bytes", "How much was written; null where it is not known."),
+        Column("bytes", "int64", "bytes", "How much was written; null if unknown."),
         Column("start_ns", "int64", "ns", "When it began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
-        Column("gb_per_s", "float64", "GB/s", "`bytes` by `duration_ns`, in 10^9 bytes a second; null where either is not known."),
+        Column("gb_per_s", "float64", "GB/s", "`bytes` divided by `duration_ns`, in 10^9 bytes per second; null if "
+                                              "either is unknown."),
         Column("device_index", "int32", "", "The index of the device."),
         Column("stream", "int64", "", "The number of the stream."),
-        Column("call", "category", "", "What the host called for it, such as `cudaMemcpyAsync`; null where it is not known."),
-        Column("call_ns", "int64", "ns", "How long that call took."),
-        Column("is_async", "bool", "", "Whether the call is one that may return before the copy is done; null where it is not known."),
-        Column("blocked", "bool", "", "Whether the host waited for it: the call returned when the copy was done, or the operator that asked for it"
-               " waited for the device next; null where the call is not known."),
-        Column("operator", "category", "", "The operator or range that asked for it."),
-        Column("module", "category", "", "The path of the module that operator ran in."),
+        Column("call", "category", "", "The runtime call that started it, such as `cudaMemcpyAsync`; null if unknown."),
+        Column("call_ns", "int64", "ns", "How long the call took."),
+        Column("is_async", "bool", "", "Whether the call can return before the copy is done; null if the call is unknown."),
+        Column("blocked", "bool", "", "Whether the host waited for it: the call returned after the copy was done, or "
+                                      "the same operator then waited for the device; null if the call is unknown."),
+        Column("operator", "category", "", "The operator or range that requested it."),
+        Column("module", "category", "", "The path of the module that the operator ran in."),
         Column("step", "int64", "", "The number of the step it began in."),
     ),
 )  # fmt: skip

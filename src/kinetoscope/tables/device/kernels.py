@@ -27,35 +27,37 @@ _MOST_OPERATORS = 10
 
 KERNELS_SCHEMA = Table(
     "kernels",
-    "A kernel: all launches of one name or, if asked for, of one name and size, or each by itself. Largest total time first; one by"
-    " one in order of time.",
+    "Kernels, grouped by name, or with `by` by name and launch size, or one by one. Largest total time first; one by "
+    "one in order of time.",
     (
         Column("name", "category", "", "Its name."),
-        Column("sort", "category", "", "`compute`; `communication` where it moves data between devices; `copy` for what only copies but is called a kernel."),
+        Column("sort", "category", "", "`compute`; `communication` if it moves data between devices; `copy` for a "
+                                       "kernel that only copies."),
         Column("calls", "int64", "", "How many times it ran.", 0),
-        Column("total_ns", "int64", "ns", "How long it ran, all times added up.", 0),
-        Column("mean_ns", "float64", "ns", "The mean of one."),
+        Column("total_ns", "int64", "ns", "The total duration of all runs.", 0),
+        Column("mean_ns", "float64", "ns", "The mean duration of one run."),
         Column("min_ns", "int64", "ns", "The shortest.", 0),
         Column("max_ns", "int64", "ns", "The longest.", 0),
-        Column("kernel_percent", "float64", "%", "Share of the time of all kernels added up."),
-        Column("device_percent", "float64", "%", "Share of the time of all kernels, copies and fillings added up."),
-        *(Column(size, "int32", "", f"{'Blocks of the grid' if size[0] == 'g' else 'Threads of a block'} in {size[-1]}; null where"
-                 " it is not the same for all.") for size in _SIZES),
-        Column("registers", "int32", "", "Registers of a thread; null where it is not the same for all."),
-        Column("shared_bytes", "int64", "bytes", "Shared memory of a block; null where it is not the same for all."),
-        Column("blocks_per_sm", "float64", "", "Blocks of the grid for each multiprocessor; the mean, each weighted by its time."),
-        Column("warps_per_sm", "float64", "", "Warps of the grid for each multiprocessor; the same mean."),
-        Column("occupancy_percent", "float64", "%", "Estimated achieved occupancy; the same mean."),
-        Column("operator", "category", "", "The operator or range that started most of its time; null where none is known."),
+        Column("kernel_percent", "float64", "%", "Share of the total time of all kernels."),
+        Column("device_percent", "float64", "%", "Share of the total time of all kernels, copies and fills."),
+        *(Column(size, "int32", "", f"{'Blocks of the grid' if size[0] == 'g' else 'Threads of a block'} in {size[-1]}; null if"
+                 " it differs.") for size in _SIZES),
+        Column("registers", "int32", "", "Registers per thread; null if it differs."),
+        Column("shared_bytes", "int64", "bytes", "Shared memory per block; null if it differs."),
+        Column("blocks_per_sm", "float64", "", "Blocks per SM: the mean, weighted by time."),
+        Column("warps_per_sm", "float64", "", "Warps per SM: the mean, weighted by time."),
+        Column("occupancy_percent", "float64", "%", "Estimated achieved occupancy: the mean, weighted by time."),
+        Column("operator", "category", "", "The operator or range that launched most of its time; null if unknown."),
         Column("operators", "string", "", f"All of them joined by `; `, most time first, at most {_MOST_OPERATORS}."),
-        Column("module", "category", "", "The path of the module that started most of its time; in backward that of the forward operator."),
-        Column("devices", "int64", "", "On how many devices it ran.", 0),
-        Column("streams", "int64", "", "In how many streams it ran.", 0),
-        Column("first_ns", "int64", "ns", "When the first one began.", 0),
-        Column("span", "int32", "row of spans", "One by one: its span, else null."),
-        Column("step", "int64", "", "One by one: the number of the step it began in."),
-        Column("device_index", "int32", "", "The index of its device; null where it ran on several."),
-        Column("stream", "int64", "", "The number of its stream; null where it ran in several."),
+        Column("module", "category", "", "The path of the module that launched most of its time; in backward that of "
+                                         "the forward operator."),
+        Column("devices", "int64", "", "How many devices it ran on.", 0),
+        Column("streams", "int64", "", "How many streams it ran in.", 0),
+        Column("first_ns", "int64", "ns", "When the first run began.", 0),
+        Column("span", "int32", "row of spans", "One by one: its span; otherwise null."),
+        Column("step", "int64", "", "One by one: the number of the step it began in; otherwise null."),
+        Column("device_index", "int32", "", "The index of its device; null if it ran on several."),
+        Column("stream", "int64", "", "The number of its stream; null if it ran in several."),
     ),
 )  # fmt: skip
 

@@ -54,27 +54,27 @@ def starters(trace: TraceData) -> Starters:
 
 LAUNCHES_SCHEMA = Table(
     "launches",
-    "A call of the host that started work on a device, and that work. In order of time of the calls.",
+    "A launch: a host call that started work on a device, and that work. In order of the calls.",
     (
         Column("host", "int32", "row of spans", "The span of the call."),
         Column("device", "int32", "row of spans", "The span on the device."),
-        Column("host_name", "category", "", "What the host called, such as `cudaLaunchKernel`."),
-        Column("device_name", "category", "", "What ran, for example the kernel."),
-        Column("device_kind", "category", "", "What that is, as in `spans`."),
-        Column("operator", "category", "", "The operator or range that the device time counts for; null where none is known."),
+        Column("host_name", "category", "", "The name of the call, such as `cudaLaunchKernel`."),
+        Column("device_name", "category", "", "The name of the work, such as that of the kernel."),
+        Column("device_kind", "category", "", "Its kind, as in `spans`."),
+        Column("operator", "category", "", "The operator or range that the device time is attributed to; null if unknown."),
         Column("operator_span", "int32", "row of spans", "Its span."),
-        Column("os_tid", "int64", "", "The operating system's id of the thread that called."),
+        Column("os_tid", "int64", "", "The operating system's id of the calling thread."),
         Column("device_index", "int32", "", "The index of the device."),
         Column("stream", "int64", "", "The number of the stream."),
-        Column("correlation", "int64", "", "The number by which the runtime ties the two together."),
+        Column("correlation", "int64", "", "The correlation id by which the runtime matches the two."),
         Column("host_start_ns", "int64", "ns", "When the call began.", 0),
         Column("host_ns", "int64", "ns", "How long the call took.", 0),
         Column("device_start_ns", "int64", "ns", "When the work began on the device.", 0),
         Column("device_ns", "int64", "ns", "How long it ran there.", 0),
-        Column("delay_ns", "int64", "ns", "From the start of the call to the start of the work; below 0 only where the clocks of host and"
-               " device disagree.", 0),
-        Column("queue_ns", "int64", "ns", "The part of `delay_ns` in which its stream was busy with other work; the rest is the cost of the"
-               " launch itself, or a wait for other streams.", 0),
+        Column("delay_ns", "int64", "ns", "From the start of the call to the start of the work; negative only where the "
+                                          "clocks of host and device disagree.", 0),
+        Column("queue_ns", "int64", "ns", "The part of `delay_ns` in which its stream was busy with other work; the "
+                                          "rest is the launch itself, or waiting for other streams.", 0),
         Column("step", "int64", "", "The number of the step in which it was called."),
     ),
 )  # fmt: skip

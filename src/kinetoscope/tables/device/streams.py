@@ -26,61 +26,61 @@ if TYPE_CHECKING:
 
 _BUSY = (
     Column("kernels", "int64", "", "How many kernels ran.", 0),
-    Column("copies", "int64", "", "How many copies and fillings ran.", 0),
-    Column("busy_ns", "int64", "ns", "How long any of these ran; what runs at the same time counts once.", 0),
-    Column("compute_ns", "int64", "ns", "How long a kernel computed.", 0),
-    Column("communication_ns", "int64", "ns", "How long a kernel moved data between ranks.", 0),
-    Column("copy_ns", "int64", "ns", "How long memory was copied or filled.", 0),
-    Column("work_ns", "int64", "ns", "The durations of all of them added up, which is above `busy_ns` where some overlap.", 0),
-    Column("first_ns", "int64", "ns", "When the first of them began; null without any."),
-    Column("last_ns", "int64", "ns", "When the last of them ended; null without any."),
-    Column("idle_ns", "int64", "ns", "From the first to the last, how long none ran.", 0),
-    Column("utilisation_percent", "float64", "%", "`busy_ns` of the time from the first to the last; never above 100."),
-    Column("busy_percent", "float64", "%", "`busy_ns` of the whole trace; never above 100."),
+    Column("copies", "int64", "", "How many copies and fills ran.", 0),
+    Column("busy_ns", "int64", "ns", "Busy time: how long any of these ran, overlapping work counted once.", 0),
+    Column("compute_ns", "int64", "ns", "How long a compute kernel ran.", 0),
+    Column("communication_ns", "int64", "ns", "How long a communication kernel ran.", 0),
+    Column("copy_ns", "int64", "ns", "How long a copy or fill ran.", 0),
+    Column("work_ns", "int64", "ns", "The sum of their durations, which exceeds `busy_ns` where some overlap.", 0),
+    Column("first_ns", "int64", "ns", "When the first of them began; null if there are none."),
+    Column("last_ns", "int64", "ns", "When the last of them ended; null if there are none."),
+    Column("idle_ns", "int64", "ns", "The time from the first to the last in which none ran.", 0),
+    Column("utilization_percent", "float64", "%", "`busy_ns` divided by the time from the first to the last; at most 100."),
+    Column("busy_percent", "float64", "%", "`busy_ns` divided by the duration of the trace; at most 100."),
 )  # fmt: skip
 
 STREAMS_SCHEMA = Table(
     "streams",
-    "A queue of a device. By device and number.",
+    "A stream of a device. By device and number.",
     (
         Column("id", "int32", "row of streams", "The row, which the `stream` of spans refers to."),
         Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
         Column("device_index", "int32", "", "The index of the device.", 0),
         Column("number", "int64", "", "The number of the stream on its device.", 0),
-        Column("name", "category", "", "What the source calls it."),
+        Column("name", "category", "", "Its name in the source."),
         *_BUSY,
     ),
 )
 DEVICES_SCHEMA = Table(
     "devices",
-    "A device that a process worked on, its queues taken together. By rank, type, index and process.",
+    "A device that a process used, all its streams together. By rank, type, index and process.",
     (
-        Column("device", "category", "", "Its name as torch writes it, such as `cuda:0`."),
+        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
         *PROCESS_COLUMNS,
         Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
         Column("device_index", "int32", "", "The index of the device.", 0),
-        Column("model", "category", "", "What its maker calls it, where the trace says so."),
-        Column("memory_bytes", "int64", "bytes", "How much memory it has, where the trace says so."),
+        Column("model", "category", "", "Its model name; null if not recorded."),
+        Column("memory_bytes", "int64", "bytes", "The size of its memory; null if not recorded."),
         Column(
             "allocated_peak_bytes",
             "int64",
             "bytes",
-            "The most that its allocator had handed out; null where it did not say.",
+            "Peak of the allocated bytes, as its allocator counted; null if not recorded.",
         ),
         Column(
             "attributed_peak_bytes",
             "int64",
             "bytes",
-            "The most that was live at once of what the trace saw allocated, whatever process"
-            " allocated it; null if no memory of it was recorded.",
+            "Peak of the live bytes whose allocation was recorded, of all processes; null if no memory of the device "
+            "was recorded.",
         ),
         Column(
             "reserved_peak_bytes",
             "int64",
             "bytes",
-            "The most that its allocator held of it; null where it did not say.",
+            "Peak of the bytes that its allocator had reserved; null if not recorded.",
         ),
-        Column("streams", "int64", "", "How many of its queues worked.", 0),
+        Column("streams", "int64", "", "How many of its streams ran work.", 0),
         *_BUSY,
     ),
 )
@@ -175,7 +175,7 @@ def _busy_columns(
     made["busy_ns"] = np.array([part.total_ns for part in whole], dtype=np.int64)
     made["idle_ns"] = last - first - made["busy_ns"]
     start_ns, end_ns = extent(trace)
-    made["utilisation_percent"] = _percent(made["busy_ns"], last - first)
+    made["utilization_percent"] = _percent(made["busy_ns"], last - first)
     made["busy_percent"] = _percent(made["busy_ns"], np.full(groups, end_ns - start_ns))
     return made
 

@@ -126,27 +126,29 @@ ROLES = ("loop", "worker", "pinning")
 
 DATA_LOADING_SCHEMA = Table(
     "data_loading",
-    "A thread that asked for batches, made them or pinned them: the training loop, and workers of a `DataLoader`.",
+    "A thread that requested, made or pinned batches: the training loop, and the workers of a `DataLoader`.",
     (
-        Column("role", "category", "", "`loop`: asks for batches, and without workers makes them. `worker`: a process that makes them."
-               " `pinning`: a thread that copies them to pinned memory.", 0),
-        Column("process", "int64", "", "The process id; null where it is not known."),
-        Column("rank", "int32", "", "The rank of the process; null where it is not known."),
+        Column("role", "category", "", "`loop`: requests batches and, without workers, makes them. `worker`: a process "
+                                       "that makes them. `pinning`: a thread that copies them to pinned memory.", 0),
+        Column("process", "int64", "", "The process id; null if unknown."),
+        Column("rank", "int32", "", "The rank of the process; null if unknown."),
         Column("thread_name", "category", "", "The name of the thread.", 0),
-        Column("loader", "int64", "", "For a worker the number of the loader, counted by the loops over loaders with workers."),
-        Column("worker", "int64", "", "For a worker its number at that loader."),
-        Column("batches", "int64", "", "Batches that it made or, of a loop with workers, asked for.", 0),
-        Column("there_ns", "int64", "ns", "For how long it was there while the trace was recorded.", 0),
-        Column("wait_ns", "int64", "ns", "For a loop: time until its batches were there; without workers, that is the making of them."),
+        Column("loader", "int64", "", "For a worker, the number of its loader: loops over loaders with workers are "
+                                      "numbered in order."),
+        Column("worker", "int64", "", "For a worker, its number within the loader."),
+        Column("batches", "int64", "", "How many batches it made or, for a loop with workers, requested.", 0),
+        Column("alive_ns", "int64", "ns", "How long it existed while the trace was recorded.", 0),
+        Column("wait_ns", "int64", "ns", "For a loop: the time until its batches arrived; without workers, this "
+                                         "includes making them."),
         Column("longest_wait_ns", "int64", "ns", "For a loop: the longest it waited for one batch."),
-        Column("wait_percent", "float64", "%", "For a loop: `wait_ns` as a part of `there_ns`."),
-        Column("fetch_ns", "int64", "ns", "Time of getting samples from the dataset; null where the making of batches was not recorded."),
-        Column("collate_ns", "int64", "ns", "Time of putting samples together; null likewise."),
-        Column("pin_ns", "int64", "ns", "Time of copying batches to pinned memory; null without."),
-        Column("longest_ns", "int64", "ns", "The longest it took to make one batch; null where none was made."),
-        Column("busy_ns", "int64", "ns", "For a worker and for pinning: time at work.", -1),
-        Column("idle_ns", "int64", "ns", "The rest of `there_ns`: it had nothing to do, or handed a batch over.", -1),
-        Column("busy_percent", "float64", "%", "`busy_ns` as a part of `there_ns`."),
+        Column("wait_percent", "float64", "%", "For a loop: `wait_ns` as a share of `alive_ns`."),
+        Column("fetch_ns", "int64", "ns", "Time to get samples from the dataset; null if making batches was not recorded."),
+        Column("collate_ns", "int64", "ns", "Time to collate samples; null if making batches was not recorded."),
+        Column("pin_ns", "int64", "ns", "Time to copy batches to pinned memory; null without."),
+        Column("longest_ns", "int64", "ns", "The longest time to make one batch; null if none was made."),
+        Column("busy_ns", "int64", "ns", "For a worker and for pinning: busy time.", -1),
+        Column("idle_ns", "int64", "ns", "The rest of `alive_ns`: it was idle, or passed a batch on.", -1),
+        Column("busy_percent", "float64", "%", "`busy_ns` as a share of `alive_ns`."),
     ),
 )  # fmt: skip
 
@@ -225,9 +227,9 @@ def _row(trace: TraceData, thread: int, calls: Mapping[str, _Calls], known: _Wor
     """What one thread did."""
     waits, fetches, collates, pins = (calls[name] for name in ("waits", "fetches", "collates", "pins"))
     role = "loop" if waits.number else "worker" if fetches.number or known is not None else "pinning"
-    there_ns = _there_ns(trace, thread, known)
+    alive_ns = _alive_ns(trace, thread, known)
     row: dict[str, Any] = dict.fromkeys(DATA_LOADING_SCHEMA.column_names, -1)
-    row |= {"role": ROLES.index(role), "there_ns": there_ns, "wait_percent": np.nan, "busy_percent": np.nan}
+    row |= {"role": ROLES.index(role), "alive_ns": alive_ns, "wait_percent": np.nan, "busy_percent": np.nan}
     # A batch that was made was put together; asking for one may also find that there is none left.
     row["batches"] = collates.number if fetches.number or role == "worker" else waits.number or pins.number
     if fetches.number or role == "worker":
@@ -237,11 +239,11 @@ def _row(trace: TraceData, thread: int, calls: Mapping[str, _Calls], known: _Wor
         row["pin_ns"] = pins.total_ns
     if role == "loop":
         row["wait_ns"], row["longest_wait_ns"] = waits.total_ns, waits.longest_ns
-        row["wait_percent"] = _percent(waits.total_ns, there_ns)
+        row["wait_percent"] = _percent(waits.total_ns, alive_ns)
     else:
         busy_ns = fetches.total_ns if role == "worker" else pins.total_ns
-        row |= {"busy_ns": busy_ns, "idle_ns": max(there_ns - busy_ns, 0)}
-        row["busy_percent"] = _percent(busy_ns, there_ns)
+        row |= {"busy_ns": busy_ns, "idle_ns": max(alive_ns - busy_ns, 0)}
+        row["busy_percent"] = _percent(busy_ns, alive_ns)
     if known is not None:
         row |= {"loader": known.loader, "worker": known.worker}
     return row
@@ -288,7 +290,7 @@ def _is_number(value: object) -> bool:
     return type(value) is int and abs(value) < 2**62
 
 
-def _there_ns(trace: TraceData, thread: int, known: _Worker | None) -> int:
+def _alive_ns(trace: TraceData, thread: int, known: _Worker | None) -> int:
     """For how long of what was recorded a thread was there; threads that nothing is known of were there all the time."""
     start, end = _recorded(trace, thread)
     began = trace.run_info.start_realtime_ns

@@ -60,34 +60,37 @@ def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
 
 MODULES_SCHEMA = Table(
     "modules",
-    "An `nn.Module` instance. As an outline: each is followed by its submodules, those with the most time first.",
+    "An `nn.Module` instance. The rows form an outline: each module is followed by its submodules, longest total time first.",
     (
         Column("id", "int32", "row of modules", "The row in the trace, which `parent` refers to."),
         Column("path", "string", "", "Its dotted path as `named_modules()` spells it; a root's is its class."),
         Column("class", "category", "", "Its class."),
-        Column("depth", "int32", "", "How many modules hold it.", 0),
-        Column("parent", "int32", "row of modules", "The module that holds it."),
-        Column("calls", "int64", "", "How often it was called; null unless module calls were recorded as spans, since"
-               " calls of one module right after each other cannot be told apart by their operators."),
-        Column("call_ns", "int64", "ns", "Time from the start to the end of its calls, whatever ran in them, a call of itself within one"
-               " counted once; null unless module calls were recorded."),
-        Column("call_self_ns", "int64", "ns", "The same without the calls of other modules inside."),
-        Column("operators", "int64", "", "Operators and backward functions that ran in it, submodules left out."),
+        Column("depth", "int32", "", "How many modules contain it.", 0),
+        Column("parent", "int32", "row of modules", "The module that contains it."),
+        Column("calls", "int64", "", "How often it was called; null unless module calls were recorded as spans, because "
+                                     "operators alone do not separate successive calls of one module."),
+        Column("call_ns", "int64", "ns", "Time from the start to the end of its calls, recursive calls counted once; "
+                                         "null unless module calls were recorded."),
+        Column("call_self_ns", "int64", "ns", "The same minus the calls of other modules inside."),
+        Column("operators", "int64", "", "Operators and backward functions that ran in it, submodules excluded."),
         Column("total_operators", "int64", "", "The same, submodules included."),
-        Column("self_ns", "int64", "ns", "Time of what ran in it, submodules left out."),
+        Column("self_ns", "int64", "ns", "Self time of what ran in it, submodules excluded."),
         Column("total_ns", "int64", "ns", "The same, submodules included."),
         Column("total_percent", "float64", "%", "Share of all self time of the trace."),
         Column("forward_self_ns", "int64", "ns", "The part of `self_ns` outside backward and recomputation."),
         Column("forward_ns", "int64", "ns", "The part of `total_ns` outside backward and recomputation."),
-        Column("backward_self_ns", "int64", "ns", "The part of `self_ns` in backward, by the operator that caused it."),
+        Column("backward_self_ns", "int64", "ns", "The part of `self_ns` in backward, attributed through the forward "
+                                                  "operator."),
         Column("backward_ns", "int64", "ns", "The part of `total_ns` in backward."),
-        Column("recompute_self_ns", "int64", "ns", "The part of `self_ns` that ran its forward again under activation checkpointing."),
-        Column("recompute_ns", "int64", "ns", "The part of `total_ns` that did."),
+        Column("recompute_self_ns", "int64", "ns", "The part of `self_ns` spent on recomputation under activation "
+                                                   "checkpointing."),
+        Column("recompute_ns", "int64", "ns", "The part of `total_ns` spent on recomputation."),
         Column("recompute_percent", "float64", "%", "Share of `recompute_ns` in `total_ns`."),
-        Column("self_bytes", "int64", "bytes", "Host memory allocated minus freed, submodules left out; null if not recorded."),
+        Column("self_bytes", "int64", "bytes", "Host memory allocated minus freed, submodules excluded; null if memory "
+                                               "was not recorded."),
         Column("bytes", "int64", "bytes", "The same, submodules included."),
-        Column("device_self_ns", "int64", "ns", "Device time of what was launched in it, in backward by the operator that caused it,"
-               " submodules left out."),
+        Column("device_self_ns", "int64", "ns", "Device time of what was launched in it, in backward attributed through "
+                                                "the forward operator, submodules excluded."),
         Column("device_ns", "int64", "ns", "The same, submodules included."),
         *PROCESS_COLUMNS,
     ),

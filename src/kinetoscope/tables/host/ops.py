@@ -26,25 +26,31 @@ OPS_SCHEMA = Table(
     "ops",
     "An operator, backward function or range: all spans of one name and kind. Largest self time first.",
     (
-        Column("name", "string", "", "Its name; all steps together are `ProfilerStep*`."),
-        Column("kind", "category", "", "What it is, as in `spans`."),
+        Column("name", "string", "", "Its name; all steps share the name `ProfilerStep*`."),
+        Column("kind", "category", "", "Its kind, as in `spans`."),
         Column("count", "int64", "", "How many spans."),
-        Column("self_ns", "int64", "ns", "Their time without that of the spans inside them."),
-        Column("total_ns", "int64", "ns", "Their time; where it calls itself, only the outermost counts."),
+        Column("self_ns", "int64", "ns", "Self time: their duration minus that of the spans directly inside."),
+        Column("total_ns", "int64", "ns", "Total time; where it calls itself, only the outermost call counts."),
         Column("mean_ns", "float64", "ns", "The mean duration of one span."),
         Column("min_ns", "int64", "ns", "The shortest."),
         Column("max_ns", "int64", "ns", "The longest."),
         Column("self_percent", "float64", "%", "Share of all self time."),
-        Column("total_percent", "float64", "%", "Share of all self time that lies in it; never above 100."),
-        Column("self_bytes", "int64", "bytes", "Host memory it allocated minus freed itself; null if not recorded."),
-        Column("bytes", "int64", "bytes", "The same with inner spans; where it calls itself, only the outermost counts."),
+        Column("total_percent", "float64", "%", "Share of all self time that was spent inside it; at most 100."),
+        Column("self_bytes", "int64", "bytes", "Host memory that it allocated minus what it freed, inner spans "
+                                               "excluded; null if memory was not recorded."),
+        Column("bytes", "int64", "bytes", "The same, inner spans included; where it calls itself, only the outermost "
+                                          "call counts."),
         Column("device_self_ns", "int64", "ns", "Device time of what it launched itself."),
-        Column("device_ns", "int64", "ns", "The same with inner spans; where it calls itself, only the outermost counts."),
-        Column("flops", "int64", "", "Floating-point operations counted at it; null where they are not known for 10 % of its own time, or more."),
-        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null where not known."),
-        Column("flops_per_s", "float64", "FLOP/s", "`flops` by the time of the calls that count: on the device where they launched"
-               " work there, else their whole time on the host."),
-        Column("arithmetic_intensity", "float64", "FLOP/byte", "Operations by bytes of the calls in which both are known."),
+        Column("device_ns", "int64", "ns", "The same, inner spans included; where it calls itself, only the outermost "
+                                           "call counts."),
+        Column("flops", "int64", "", "Floating-point operations counted for it; null where they are unknown for 10 % of "
+                                     "its self time or more."),
+        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null "
+                                                "where unknown."),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by the time of the counted calls: device time where "
+                                                   "they launched device work, otherwise total host time."),
+        Column("arithmetic_intensity", "float64", "FLOP/byte", "Operations divided by bytes moved, over the calls for which "
+                                                               "both are known."),
     ),
 )  # fmt: skip
 

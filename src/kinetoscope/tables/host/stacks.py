@@ -135,18 +135,19 @@ def _is_library(file: str, roots: tuple[str, ...]) -> bool:
 
 STACKS_SCHEMA = Table(
     "stacks",
-    "A Python call stack: its parent's with one more frame.",
+    "A Python call stack: the stack of its parent with one more frame.",
     (
         Column("id", "int32", "row of stacks", "The row, which `parent` refers to."),
         Column("parent", "int32", "row of stacks", "The stack of the caller; null at the root."),
-        Column("depth", "int32", "", "How many frames are below the innermost one.", 0),
+        Column("depth", "int32", "", "How many frames enclose the innermost one.", 0),
         Column("frame", "category", "", "The innermost frame, as `file(line): function`."),
         Column("stack", "string", "", "All frames, root first, joined by `;`."),
-        Column("self_ns", "int64", "ns", "Time of spans with exactly this stack, marks of steps left out; in backward that of the forward operator."),
-        Column("total_ns", "int64", "ns", "The same, stacks that begin with this one included."),
+        Column("self_ns", "int64", "ns", "Self time of spans with exactly this stack, without the ranges that mark "
+                                         "steps; in backward the stack is that of the forward operator."),
+        Column("total_ns", "int64", "ns", "The same, including stacks that begin with this one."),
         Column("count", "int64", "", "How many spans have exactly this stack."),
         Column("device_self_ns", "int64", "ns", "Device time of what spans with exactly this stack launched."),
-        Column("device_ns", "int64", "ns", "The same, stacks that begin with this one included."),
+        Column("device_ns", "int64", "ns", "The same, including stacks that begin with this one."),
     ),
 )  # fmt: skip
 
@@ -232,25 +233,25 @@ def _depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:
 
 LINES_SCHEMA = Table(
     "lines",
-    "A line of the user's source code. Operators count for the innermost frame outside torch and this package, backward"
-    " operators for the line of their forward operator. Largest self time first.",
+    "A line of the user's source code. Operators are attributed to the innermost frame outside torch and this package, "
+    "backward operators to the line of their forward operator. Largest self time first.",
     (
         Column("file", "category", "", "The file."),
-        Column("line", "int32", "", "The line being executed.", 0),
+        Column("line", "int32", "", "The line that was executed.", 0),
         Column("function", "category", "", "The qualified name of the function."),
-        Column("self_ns", "int64", "ns", "Time of what this line itself started, in torch and its callees."),
-        Column("total_ns", "int64", "ns", "The same, user code called from this line included."),
+        Column("self_ns", "int64", "ns", "Time of what this line started itself, code in torch included."),
+        Column("total_ns", "int64", "ns", "The same, including user code called from this line."),
         Column("backward_self_ns", "int64", "ns", "The part of `self_ns` that ran in backward."),
         Column("self_percent", "float64", "%", "Share of all self time of the trace."),
-        Column("total_percent", "float64", "%", "Share of all self time of the trace; never above 100."),
-        Column("count", "int64", "", "How many spans this line itself started."),
+        Column("total_percent", "float64", "%", "Share of all self time of the trace; at most 100."),
+        Column("count", "int64", "", "How many spans this line started itself."),
         Column(
             "device_self_ns",
             "int64",
             "ns",
-            "Device time of what this line itself launched, in torch and its callees.",
+            "Device time of what this line launched itself, code in torch included.",
         ),
-        Column("device_ns", "int64", "ns", "The same, user code called from this line included."),
+        Column("device_ns", "int64", "ns", "The same, including user code called from this line."),
     ),
 )
 

@@ -34,21 +34,26 @@ STEPS_SCHEMA = Table(
         Column("start_ns", "int64", "ns", "When it began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("operators", "int64", "", "Operators and backward functions that began in it."),
-        Column("forward_ns", "int64", "ns", "Time of operators and ranges outside backward, the optimizer and the waiting for batches, on all threads."),
-        Column("backward_ns", "int64", "ns", "Time of operators in backward, on all threads."),
-        Column("optimizer_ns", "int64", "ns", "Time of the optimizer's step and what it runs, on all threads."),
-        Column("data_wait_ns", "int64", "ns", "Time the loop waited for batches of a `DataLoader`; without workers, that is the making of them."),
-        Column("peak_bytes", "int64", "bytes", "The most host memory live at once in it, of what the trace saw allocated; null if not recorded."),
-        Column("flops", "int64", "", "Floating-point operations counted in it; null where they are not known for 10 % of its operators' time,"
-               " or more."),
-        Column("flops_covered_percent", "float64", "%", "The share of its operators' own time of which it is known what is computed."),
-        Column("flops_per_s", "float64", "FLOP/s", "`flops` by its duration."),
-        Column("mfu", "float64", "", "Model FLOP utilisation: the time its matrix work takes at the peak of the devices, as a part of its"
-               " duration; null where the peak is not known."),
+        Column("forward_ns", "int64", "ns", "Self time of operators and ranges outside backward, the optimizer and "
+                                            "waiting for batches, on all threads."),
+        Column("backward_ns", "int64", "ns", "Self time of operators in backward, on all threads."),
+        Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs, on all threads."),
+        Column("data_wait_ns", "int64", "ns", "Time that the loop waited for batches of a `DataLoader`; without "
+                                              "workers, this includes making them."),
+        Column("peak_bytes", "int64", "bytes", "Peak of live host memory during the step, of the memory whose "
+                                               "allocation was recorded; null if memory was not recorded."),
+        Column("flops", "int64", "", "Floating-point operations counted in it; null where they are unknown for 10 % of "
+                                     "its operators' time or more."),
+        Column("flops_covered_percent", "float64", "%", "Coverage: the share of its operators' self time for which the "
+                                                        "operations are known."),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by its duration."),
+        Column("mfu", "float64", "", "Model FLOPs utilization: the time that its matrix operations would take at the "
+                                     "peak of the devices, divided by its duration; null where the peak is unknown."),
         Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
-        Column("source", "category", "", "`marked` by the program, or found from its `optimizer`."),
-        Column("start_up", "bool", "", "Whether it holds what ran before the training loop, as the first one does that only an"
-               " optimizer's call ends: sums and shares of step time leave it out."),
+        Column("source", "category", "", "`marked` by the program, or found from the `optimizer`."),
+        Column("start_up", "bool", "", "Whether it contains what ran before the training loop, as the first step does "
+                                       "where steps are found from the optimizer; sums and shares of step time exclude "
+                                       "it."),
         *PROCESS_COLUMNS,
     ),
 )  # fmt: skip

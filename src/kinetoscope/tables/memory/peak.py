@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 MEMORY_PEAK_SCHEMA = Table(
     "memory_peak",
-    "Who held a device's memory at its peak: blocks put together by category, module, operator and source line."
-    " Largest first.",
+    "The owners of a device's memory at its peak: blocks grouped by category, module, operator and source line. Largest "
+    "first.",
     (
-        Column("bytes", "int64", "bytes", "Their size together.", 0),
-        Column("peak_percent", "float64", "%", "Their share of the peak of all that is attributed."),
+        Column("bytes", "int64", "bytes", "Their total size.", 0),
+        Column("peak_percent", "float64", "%", "Their share of the attributed peak."),
         Column("blocks", "int64", "", "How many blocks.", 0),
-        Column("category", "category", "", f"What they are for: {', '.join(CATEGORY_NAMES)}."),
+        Column("category", "category", "", f"Their category: {', '.join(CATEGORY_NAMES)}."),
         Column("module", "category", "", "The path of the module they belong to."),
         Column(
             "operator",
             "category",
             "",
-            "The operator that allocated them, or that had an empty tensor made for itself; null for what was there"
-            " before.",
+            "The operator that allocated them, or that called an operator such as `aten::empty` to do so; null for "
+            "blocks from before the recording.",
         ),
         Column(
             "line",
             "category",
             "",
-            "The innermost line of the user's code that allocated them, as `file(line): function`; in backward that of"
-            " the forward.",
+            "The innermost line of the user's code that allocated them, as `file(line): function`; in backward the line "
+            "of the forward operator.",
         ),
-        Column("stack", "category", "", "The whole Python stack of the first of them, root first, joined by `;`."),
-        Column("device", "category", "", "The device, as torch writes it."),
+        Column("stack", "category", "", "The full Python stack of the first of them, root first, joined by `;`."),
+        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
     ),
 )  # fmt: skip
 
@@ -266,27 +266,31 @@ def through(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
 
 MEMORY_SCHEMA = Table(
     "memory",
-    "Blocks that were live when memory was at its peak, put together by category, operator, module and stack. Largest"
-    " first.",
+    "Blocks that were live at the memory peak, grouped by category, operator, module and stack. Largest first.",
     (
-        Column("bytes", "int64", "bytes", "Their size together.", 0),
-        Column("peak_percent", "float64", "%", "Their share of the peak of all that is attributed."),
+        Column("bytes", "int64", "bytes", "Their total size.", 0),
+        Column("peak_percent", "float64", "%", "Their share of the attributed peak."),
         Column("blocks", "int64", "", "How many blocks.", 0),
-        Column("category", "category", "", f"What they are for: {', '.join(CATEGORY_NAMES)}."),
+        Column("category", "category", "", f"Their category: {', '.join(CATEGORY_NAMES)}."),
         Column(
-            "operator", "category", "", "The operator that allocated them; null for what was there before."
+            "operator",
+            "category",
+            "",
+            "The operator that allocated them; null for blocks from before the recording.",
         ),
         Column("module", "category", "", "The path of the module they belong to."),
         Column(
             "stack",
             "category",
             "",
-            "The Python stack, root first, joined by `;`; in backward that of the forward.",
+            "The Python stack, root first, joined by `;`; in backward that of the forward operator.",
         ),
         Column("step", "int64", "", "The number of the step in which the first of them was allocated."),
-        Column("first_ns", "int64", "ns", "When the first of them was allocated; null for before."),
-        Column("device", "category", "", "The device, as torch writes it."),
-        Column("never_freed", "int64", "", "How many of them were not seen to be freed in the trace.", 0),
+        Column(
+            "first_ns", "int64", "ns", "When the first of them was allocated; null for before the recording."
+        ),
+        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
+        Column("never_freed", "int64", "", "How many of them were not freed within the trace.", 0),
     ),
 )
 

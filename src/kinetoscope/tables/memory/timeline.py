@@ -29,15 +29,17 @@ _ACTIONS = ("", "preexisting", "create", "increment version", "destroy")
 
 MEMORY_TIMELINE_SCHEMA = Table(
     "memory_timeline",
-    "A block of memory that was there before the recording, was allocated, or was freed. In order of time.",
+    "A block of memory that existed before the recording, was allocated, or was freed. In order of time.",
     (
-        Column("time_ns", "int64", "ns", "When; null for what was there before the recording."),
-        Column("device", "category", "", "The device, as torch writes it."),
+        Column("time_ns", "int64", "ns", "When; null for blocks from before the recording."),
+        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
         Column("action", "category", "", "`preexisting`, `create` or `destroy`."),
-        Column("category", "category", "", f"What the block is for: {', '.join(CATEGORY_NAMES)}."),
+        Column("category", "category", "", f"The category of the block: {', '.join(CATEGORY_NAMES)}."),
         Column("change_bytes", "int64", "bytes", "The size of the block; negative when it is freed.", 0),
-        Column("bytes", "int64", "bytes", "What the category holds of that device after this.", 0),
-        Column("total_bytes", "int64", "bytes", "What all categories hold of that device after this.", 0),
+        Column("bytes", "int64", "bytes", "Live bytes of the category on that device after this row.", 0),
+        Column(
+            "total_bytes", "int64", "bytes", "Live bytes of all categories on that device after this row.", 0
+        ),
     ),
 )
 
