@@ -260,7 +260,7 @@ def test_a_text_that_breaks_off_is_kept_up_to_there():
     trace = recording_of(WrittenResults(lambda: text)).trace()
     assert names_of(trace) == {"aten::add": 100}
     (loss,) = trace.losses
-    assert loss["code"] == "collection_paused"
+    assert loss["code"] == "truncated_file"
     assert (loss["where"], loss["count"]) == ("file", 1)
 
 

@@ -86,7 +86,7 @@ def test_names_are_dictionary_encoded_without_unused_entries():
 def test_the_meaning_of_a_column_travels_with_the_table():
     field = full().table("spans").schema.field("self_ns")
     assert field.metadata[b"unit"] == b"ns"
-    assert b"without that of the spans inside" in field.metadata[b"meaning"]
+    assert b"minus that of the spans directly inside" in field.metadata[b"meaning"]
 
 
 def test_allocations_show_sizes_lives_and_places():
