@@ -1,6 +1,6 @@
-"""The bars of the project, each measured by one script. `python -m benchmarks` runs them all and prints a table."""
+"""Benchmarks against torch.profiler. `python -m benchmarks` runs all scripts and prints a table with their targets."""
 
 import os
 
-# torch.profiler's collector reports each start and stop on standard error otherwise; read when torch is loaded.
+# Read when torch is loaded; otherwise torch.profiler reports each start and stop on standard error.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")

@@ -1,4 +1,4 @@
-"""Runs every benchmark, each in a process of its own, and prints one table: what, the bar, what it measured, the verdict."""
+"""Run benchmarks in separate processes, and print a table of their results and targets."""
 
 import argparse
 import json
@@ -37,37 +37,42 @@ SCRIPTS = (
 
 
 def results_of(script: str, folder: Path, arguments: list[str]) -> list[Result]:
-    """Runs one script, its own output passing through, and reads the results it leaves."""
+    """Run one script without capturing its output, and return the results that it writes."""
     target = folder / f"{script}.json"
     subprocess.run([sys.executable, "-m", f"benchmarks.{script}", "--json", target, *arguments], check=True)
     return [Result(**row) for row in json.loads(target.read_text(encoding="utf-8"))]
 
 
 def main() -> None:
-    """Runs the scripts named on the command line, or all of them."""
+    """Run the scripts named on the command line, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "scripts", nargs="*", metavar="SCRIPT", help=f"any of: {', '.join(SCRIPTS)} (default: all)"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="tiny sizes: does it run? (the numbers mean nothing)"
+        "--quick", action="store_true", help="use tiny sizes as a smoke test; the results are meaningless"
     )
     options = parser.parse_args()
     if unknown := set(options.scripts) - set(SCRIPTS):
-        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(SCRIPTS)}")
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}: choose from {', '.join(SCRIPTS)}")
     table = Table(
-        "what", "bar", "measured", "verdict", title="Kinetoscope beside torch.profiler", caption=machine()
+        "benchmark",
+        "target",
+        "measured",
+        "verdict",
+        title="Kinetoscope and torch.profiler",
+        caption=machine(),
     )
     with tempfile.TemporaryDirectory() as folder:
         for number, script in enumerate(options.scripts or SCRIPTS, 1):
             print(f"\n[{number}/{len(options.scripts or SCRIPTS)}] {script}", flush=True)
             for result in results_of(script, Path(folder), ["--quick"] if options.quick else []):
-                table.add_row(result.what, result.bar, result.measured, result.verdict)
+                table.add_row(result.what, result.target, result.measured, result.verdict)
     console = Console()
     console.print()
     console.print(table)
     if options.quick:
-        console.print("These sizes are for trying the scripts only: the numbers mean nothing.")
+        console.print("These sizes are only a smoke test; the results are meaningless.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Kineto traces of any length: the events of a real one again and again, each time later and with ids of their own.
+"""Kineto traces of any length, made by repeating the events of a real one with later times and new ids.
 
-What is repeated is one of the real traces of accelerators, where they lie beside the repository or in
-KINETOSCOPE_SHARED_TRACES; else training steps that torch records here, which have no kernels. Operators, shapes, Python
-calls, launches, kernels and marks of memory are there in the proportions of the original, laid out as Kineto does it.
+The repeated trace is one of the real accelerator traces, if they are next to the repository or in
+KINETOSCOPE_SHARED_TRACES, else training steps recorded here with torch, without kernels. Operators, shapes, Python calls,
+launches, kernels and memory events have the proportions and the JSON formatting of the original.
 """
 
 import gzip
@@ -22,10 +22,10 @@ from benchmarks.workloads import tiny_training_step
 FOLDER = Path(
     os.environ.get("KINETOSCOPE_SHARED_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces")
 )
-# Shapes, stacks, memory, launches, kernels: everything at once.
+# Has shapes, stacks, memory, launches and kernels.
 PREFERRED = "h100_owlv2_stack_mem.json.gz"
 
-# Numbers that are an event's own, so that each repetition needs others.
+# Arguments with ids, which differ in each repetition.
 _IDS = frozenset(
     (
         "id",
@@ -38,21 +38,21 @@ _IDS = frozenset(
         "Python parent id",
     )
 )
-# Where the clock stood, about.
+# A plausible Unix time.
 _FIRST_NS = 1_419_124_704_850_743_000
 _MARKS = ("Iteration Start: ", "Record Window End")
 
 
-# No repetition takes as long as another: each is stretched as a whole, so that what encloses another still does.
+# Repetitions have different durations: each is stretched as a whole, so that nesting is preserved.
 _LEAST_STRETCH, _MOST_STRETCH = 0.9, 1.1
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What is repeated: `text % numbers`.
+    """The repeated events as a format, `text % numbers`.
 
-    Ids among the numbers grow by `steps` with each repetition. Times are two numbers, microseconds and thousandths, of
-    which the first is at a place in `starts` or `durations`; events without a duration have -1 there.
+    Ids in `numbers` grow by `steps` with each repetition. A time is two numbers, microseconds and nanoseconds; `starts` and
+    `durations` have the index of the first one, -1 for events without a duration.
     """
 
     before: bytes
@@ -68,11 +68,11 @@ class Pattern:
 
     @property
     def events(self) -> int:
-        """How many events a repetition has."""
+        """The number of events in a repetition."""
         return len(self.starts)
 
     def repetition(self, number: int, begin_ns: int, stretch: float) -> bytes:
-        """The text of one repetition, which begins at `begin_ns`."""
+        """Return the text of one repetition, which begins at `begin_ns`."""
         numbers = self.numbers + number * self.steps
         start_ns = (self.start_ns * stretch).astype(np.int64)
         duration_ns = (self.end_ns * stretch).astype(np.int64) - start_ns
@@ -86,7 +86,7 @@ class Pattern:
 
 
 def pattern() -> Pattern:
-    """Read what is repeated."""
+    """Read or record the trace to repeat."""
     real = FOLDER / PREFERRED
     if real.is_file():
         return pattern_of(gzip.decompress(real.read_bytes()), f"as in {PREFERRED}")
@@ -94,12 +94,12 @@ def pattern() -> Pattern:
         path = Path(folder) / "recorded.json"
         record(path)
         return pattern_of(
-            path.read_bytes(), "as torch records it here, without kernels: no real trace of a GPU is there"
+            path.read_bytes(), "recorded here by torch, without kernels, because no real GPU trace was found"
         )
 
 
 def record(path: Path) -> None:
-    """Have torch's own profiler record a few training steps on the CPU, with everything on."""
+    """Record a few training steps on the CPU with torch.profiler, with all options on."""
     step = tiny_training_step()
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU],
@@ -113,7 +113,7 @@ def record(path: Path) -> None:
 
 
 def pattern_of(content: bytes, source: str) -> Pattern:
-    """Take a trace apart: what comes before its events, those that are repeated, and what comes after."""
+    """Split a trace into the part before the events, the repeated events, and the part after them."""
     trace = json.loads(content, parse_float=Decimal)
     events = trace.pop("traceEvents")
     once = [event for event in events if event["ph"] == "M"]
@@ -156,7 +156,7 @@ def pattern_of(content: bytes, source: str) -> Pattern:
 
 
 class _Layout:
-    """Writes events as Kineto does, with `%d` in place of the numbers that differ, and these aside."""
+    """Formats events as Kineto does, with `%d` for the numbers that differ between repetitions, which it collects."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -165,7 +165,7 @@ class _Layout:
         self.durations: list[int] = []
 
     def event(self, event: dict[str, object]) -> str:
-        """One event over several lines."""
+        """Format one event, on several lines."""
         self.durations.append(-1)
         first = [self.pair(key, value) for key, value in event.items() if key not in ("ts", "dur", "args")]
         times = [f'"{key}": {self.time(key)}' for key in ("ts", "dur") if key in event]
@@ -177,7 +177,7 @@ class _Layout:
         return "\n  {\n    " + ",\n    ".join(line for line in lines if line) + "\n  }"
 
     def time(self, key: str) -> str:
-        """A time in microseconds with three decimals, whose numbers are filled in later."""
+        """Format a time in microseconds with three decimals, to be filled in later."""
         if key == "ts":
             self.starts.append(len(self.numbers))
         else:
@@ -187,7 +187,7 @@ class _Layout:
         return "%d.%03d"
 
     def pair(self, key: str, value: object) -> str:
-        """A key and its value, which is put aside where it differs."""
+        """Format a key and its value; collect the value if it differs between repetitions."""
         begin = f"{json.dumps(key)}: ".replace("%", "%%")
         if key in _IDS and isinstance(value, int):
             self.numbers.append(value)
@@ -196,7 +196,7 @@ class _Layout:
         return begin + self.value(value).replace("%", "%%")
 
     def value(self, value: object) -> str:
-        """Any other value; decimals as they were."""
+        """Format any other value, with unchanged decimals."""
         if isinstance(value, Decimal):
             return str(value)
         if isinstance(value, dict):
@@ -209,7 +209,7 @@ class _Layout:
 
 
 def write_trace(repeated: Pattern, events: int, path: Path) -> int:
-    """Write a trace of about so many events; return how many they are."""
+    """Write a trace of about `events` events; return the exact number."""
     repetitions = max(1, round(events / repeated.events))
     length_ns = int(repeated.end_ns.max() * _MOST_STRETCH) + 100_000
     with path.open("wb") as file:

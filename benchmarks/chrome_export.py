@@ -1,4 +1,4 @@
-"""`export_chrome_trace` of 1,000,000 operators, plain JSON, to a file on disk."""
+"""`export_chrome_trace` of 1,000,000 operators, as uncompressed JSON."""
 
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -11,7 +11,7 @@ FACTOR = 3
 
 
 def export_seconds(theirs: bool, operators: int, folder: Path) -> tuple[float, int]:
-    """Records so many operators, stops, and returns the time of the export in seconds and the file's size in bytes."""
+    """Record operators, and return the time of the export in seconds and the size of the file in bytes."""
     session = recorder(theirs)()
     record_operators(session, operators)
     session.stop()
@@ -23,12 +23,12 @@ def export_seconds(theirs: bool, operators: int, folder: Path) -> tuple[float, i
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """The size, for machines with little memory: both profilers record the same number."""
-    parser.add_argument("--ops", type=int, default=1_000_000, help="how many operators both record")
+    """Add the option for the size, for machines with little memory."""
+    parser.add_argument("--ops", type=int, default=1_000_000, help="number of operators that both record")
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures each once; ours includes reading the recording and computing the nesting, torch did that in stop()."""
+    """Measure each once; ours includes reading the recording and nesting, which torch does in stop()."""
     operators = 20_000 if options.quick else options.ops
     with tempfile.TemporaryDirectory() as folder:
         ours, ours_bytes = export_seconds(theirs=False, operators=operators, folder=Path(folder))

@@ -1,6 +1,6 @@
-"""What collecting adds to a training step of tiny operators: default flags against torch's default and with_stack=True.
+"""The overhead of recording a training step of tiny operators, against torch.profiler's defaults and with_stack=True.
 
-Ours records stacks and modules in both comparisons; torch.profiler only in the second.
+Kinetoscope records stacks and modules in both comparisons, torch.profiler only in the second.
 """
 
 from argparse import Namespace
@@ -10,7 +10,7 @@ from benchmarks.workloads import collecting, operators_of, tiny_training_step
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures both bars in one run."""
+    """Measure both comparisons in one run."""
     step = tiny_training_step()
     contenders = {
         "kinetoscope": lambda: collecting(theirs=False),
@@ -20,11 +20,11 @@ def measure(options: Namespace) -> list[Result]:
     for _ in range(20):
         step()
     times = interleave(step, contenders, *((2, 3) if options.quick else (30, 15)))
-    plain = ratio_result("collecting, default flags", 0.5, times, "kinetoscope", "torch.profiler")
+    plain = ratio_result("recording a step, default flags", 0.5, times, "kinetoscope", "torch.profiler")
     stacks = ratio_result(
-        "collecting, against with_stack=True", 0.3, times, "kinetoscope", "torch.profiler with_stack"
+        "recording a step, against with_stack=True", 0.3, times, "kinetoscope", "torch.profiler with_stack"
     )
-    plain.notes += [f"{operators_of(step)} records a step", *report_added(times)]
+    plain.notes += [f"{operators_of(step)} records per step", *report_added(times)]
     return [plain, stacks]
 
 

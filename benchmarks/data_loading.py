@@ -1,8 +1,8 @@
-"""What it adds to a loop over tiny batches to record how they are made, without workers and with two.
+"""The overhead of recording data loading, in a loop over tiny batches, without workers and with two.
 
-A batch here is four numbers, so nearly all of the time is the loader's own: no real loop has less to do between batches.
-With workers the time by the wall is mostly waiting for each other, so what counts is processor time: that of the loop's
-thread, and that of the workers, which their parent learns when they have ended.
+A batch is four numbers, so nearly all of the time is the loader's own; real loops do more per batch. With workers, wall
+time is mostly waiting, so processor time is measured: that of the loop's thread, and that of the workers, which is
+available when they have exited.
 """
 
 import random
@@ -28,28 +28,28 @@ OURS, BARE, IDLE = (
     "kinetoscope with DataLoading, not recording",
 )
 THEIRS = "torch.profiler"
-# A step of a fast loop takes a millisecond; a hundredth of that is not worth thinking about.
+# 1 % of the step of a fast loop, which takes a millisecond.
 LIMIT_US = 10.0
 WORKER_PERCENT = 10.0
 
 
 class Numbers(Dataset[int]):
-    """Samples that cost next to nothing."""
+    """Samples that take almost no time."""
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of samples."""
         return self.length
 
     def __getitem__(self, index: int) -> int:
-        """One of them."""
+        """Return one sample."""
         return index
 
 
 def epoch(batches: int, workers: int) -> Callable[[], None]:
-    """Returns a loop over so many batches."""
+    """Return a function that runs one loop over the batches."""
     context = "fork" if workers else None
     loader = DataLoader(Numbers(BATCH * batches), BATCH, num_workers=workers, multiprocessing_context=context)
 
@@ -62,7 +62,7 @@ def epoch(batches: int, workers: int) -> Callable[[], None]:
 
 @contextmanager
 def not_recording() -> Iterator[None]:
-    """A session that is open but never records, as between cycles."""
+    """Open a session that does not record, as between cycles."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "nothing was recorded")
         with kinetoscope.profile(
@@ -74,7 +74,7 @@ def not_recording() -> Iterator[None]:
 
 
 def contenders() -> dict[str, Callable[[], AbstractContextManager[object]]]:
-    """Who takes part."""
+    """Return the contenders."""
     return {
         OURS: lambda: collecting(theirs=False, sources=[kinetoscope.DataLoading()]),
         BARE: lambda: collecting(theirs=False),
@@ -84,13 +84,13 @@ def contenders() -> dict[str, Callable[[], AbstractContextManager[object]]]:
 
 
 def without_workers(batches: int, rounds: int) -> Result:
-    """Judges what it adds to each batch that is made in the loop's own process."""
+    """Measure the overhead per batch without workers."""
     times = interleave(epoch(batches, 0), contenders(), rounds, 2)
     each_us = {name: added(times, name, "cpu", "median") / batches / 1e3 for name in times}
-    notes = [f"{name}: {each_us[name]:+.2f} us a batch" for name in times if name != BASELINE]
+    notes = [f"{name}: {each_us[name]:+.2f} us per batch" for name in times if name != BASELINE]
     return Result(
-        "recording how batches are made, no workers",
-        f"<= {LIMIT_US:g} us a batch",
+        "recording data loading, no workers",
+        f"<= {LIMIT_US:g} us per batch",
         f"{each_us[OURS]:.1f} us; torch.profiler {each_us[THEIRS]:.1f} us",
         each_us[OURS] <= LIMIT_US,
         [*notes, *report_added(times)],
@@ -98,13 +98,13 @@ def without_workers(batches: int, rounds: int) -> Result:
 
 
 def of_children_s() -> float:
-    """The processor time of all children that have ended."""
+    """Return the processor time of all exited children."""
     used = getrusage(RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def with_workers(batches: int, rounds: int) -> Result:
-    """Judges what it adds to the processor time of two workers, and notes that of the loop and the time by the wall."""
+    """Measure the overhead in processor time of two workers; note that of the loop, and wall time."""
     everyone = {BASELINE: nullcontext, NULL_CONTROL: nullcontext, **contenders()}
     loop, order = epoch(batches, 2), list(everyone)
     spent: dict[str, list[tuple[float, float, float]]] = {name: [] for name in order}
@@ -129,7 +129,7 @@ def with_workers(batches: int, rounds: int) -> Result:
     ]
     percent, null = (100 * (medians[name][0] - base[0]) / base[0] for name in (OURS, NULL_CONTROL))
     return Result(
-        "recording how two workers make batches",
+        "recording data loading, two workers",
         f"<= {WORKER_PERCENT:g} % of their processor time",
         f"{percent:+.1f} % (null control {null:+.1f} %)",
         percent <= WORKER_PERCENT,
@@ -138,7 +138,7 @@ def with_workers(batches: int, rounds: int) -> Result:
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures both."""
+    """Measure both."""
     if options.quick:
         return [without_workers(100, 2), with_workers(20, 1)]
     return [without_workers(10_000, 10), with_workers(2_000, 7)]

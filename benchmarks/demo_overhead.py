@@ -1,7 +1,7 @@
-"""A training step of the demo's GPT, 20 ms or more: how much slower under default flags, and whether anything stays after stop.
+"""The overhead of recording the demo's GPT (a step of 20 ms or more) with default flags, and any overhead after stop().
 
-While recording is measured in slices of one process. What is left after stop() cannot be: a process that has recorded is
-compared, slice by slice, with two others that never have (the second one is the null control), several times over.
+The overhead while recording is measured by interleaving in one process. The overhead after stop() is measured by
+interleaving a process that has recorded with two others that never have; the second one is the null control.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ LEAST_STEP_MS = 20.0
 
 
 def gpt_step() -> Callable[[], None]:
-    """Builds the demo's model with the demo's own defaults and returns its training step."""
+    """Build the demo's model with the demo's defaults, and return its training step."""
     options = train_gpt.arguments([])
     torch.manual_seed(options.seed)
     text = train_gpt.Text(train_gpt.TEXT_FILE)
@@ -40,11 +40,11 @@ def gpt_step() -> Callable[[], None]:
     return step
 
 
-class Neighbour:
-    """A process that runs slices of steps when told to, one that has recorded before or one that never has."""
+class Neighbor:
+    """A process that runs steps on request; it has recorded before, or never has."""
 
     def __init__(self, *, recorded: bool) -> None:
-        # Forks of a process that has run nothing yet, so none of them begins with more than the others.
+        # Forked from a process that has run nothing yet, so that all start in the same state.
         forks = multiprocessing.get_context("fork")
         self.pipe, theirs = forks.Pipe()
         self.process = forks.Process(target=serve, args=(theirs, recorded), daemon=True)
@@ -52,19 +52,19 @@ class Neighbour:
         self.ask(0)
 
     def ask(self, steps: int) -> list[int]:
-        """Lets it run so many steps; returns the CPU time of each in nanoseconds."""
+        """Run `steps` steps in the process; return the CPU time of each in nanoseconds."""
         self.pipe.send(steps)
         return self.pipe.recv()
 
     def close(self) -> None:
-        """Ends it."""
+        """End the process."""
         self.pipe.send(None)
         self.process.join()
         self.pipe.close()
 
 
 def serve(pipe: Connection, recorded: bool) -> None:
-    """The other end of `Neighbour`."""
+    """Run steps on request, in the process of a `Neighbor`."""
     step = gpt_step()
     step()
     if recorded:
@@ -81,48 +81,48 @@ def serve(pipe: Connection, recorded: bool) -> None:
 
 
 def one_trio(rounds: int, pieces: int) -> tuple[float, float]:
-    """Starts two processes that never record and one that has; returns by how many percent it and the control differ."""
-    neighbours = {
-        "never": Neighbour(recorded=False),
-        "control": Neighbour(recorded=False),
-        "after": Neighbour(recorded=True),
+    """Compare a process that has recorded, and a control, with one that never has; return the differences in percent."""
+    neighbors = {
+        "never": Neighbor(recorded=False),
+        "control": Neighbor(recorded=False),
+        "after": Neighbor(recorded=True),
     }
-    spent: dict[str, list[int]] = {name: [] for name in neighbours}
+    spent: dict[str, list[int]] = {name: [] for name in neighbors}
     for turn in range(rounds):
-        names = list(neighbours)
+        names = list(neighbors)
         for name in names[turn % 3 :] + names[: turn % 3]:
-            spent[name] += neighbours[name].ask(pieces + 1)[1:]
-    for neighbour in neighbours.values():
-        neighbour.close()
+            spent[name] += neighbors[name].ask(pieces + 1)[1:]
+    for neighbor in neighbors.values():
+        neighbor.close()
     base = statistics.median(spent["never"])
     after, control = (100 * (statistics.median(spent[name]) / base - 1) for name in ("after", "control"))
     return after, control
 
 
 def after_stop(trios: int, rounds: int, pieces: int) -> Result:
-    """Compares processes that have recorded with others that never have.
+    """Compare processes that have recorded with others that never have.
 
-    Two processes that run the same program differ by some percent all their lives, by where their memory happens to lie. So
-    there are several trios, and what counts is the median over them beside how far the controls are scattered.
+    Processes that run the same program differ by some percent because of their memory layout. So there are several trios,
+    and their median is compared with the scatter of the controls.
     """
     after, control = zip(*(one_trio(rounds, pieces) for _ in range(trios)), strict=True)
-    left = statistics.median(after)
+    remaining = statistics.median(after)
     scatter = statistics.median(abs(value) for value in control)
     return Result(
         "GPT step after stop()",
         "indistinguishable from unprofiled",
-        f"{left:+.2f} %",
-        left <= scatter,
+        f"{remaining:+.2f} %",
+        remaining <= scatter,
         [
             f"each of {trios} processes: {', '.join(f'{value:+.1f}' for value in after)} %",
-            f"null controls: {', '.join(f'{value:+.1f}' for value in control)} %; up to {scatter:.2f} % means nothing",
+            f"null controls: {', '.join(f'{value:+.1f}' for value in control)} %; differences up to {scatter:.2f} % are noise",
         ],
     )
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures both bars."""
-    # First: it forks this process, which must not have run anything.
+    """Measure the overhead while recording and after stop()."""
+    # First, because it forks this process, which must not have run anything before.
     afterwards = after_stop(*((1, 2, 1) if options.quick else (7, 6, 5)))
     rounds, pieces = (1, 2) if options.quick else (20, 10)
     step = gpt_step()
@@ -151,7 +151,9 @@ def measure(options: Namespace) -> list[Result]:
         report_added(times),
     )
     if step_ms < LEAST_STEP_MS:
-        recording.notes.append(f"the step is SHORTER than the {LEAST_STEP_MS:g} ms that the bar speaks of")
+        recording.notes.append(
+            f"the step is SHORTER than the {LEAST_STEP_MS:g} ms that the target is defined for"
+        )
     return [recording, afterwards]
 
 

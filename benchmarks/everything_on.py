@@ -1,4 +1,4 @@
-"""What collecting adds with shapes, memory, stacks and modules all on, in both profilers."""
+"""The overhead of recording with shapes, memory, stacks and modules on, in both profilers."""
 
 from argparse import Namespace
 
@@ -7,7 +7,7 @@ from benchmarks.workloads import EVERYTHING, collecting, tiny_training_step
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures the one bar."""
+    """Measure the overhead."""
     step = tiny_training_step()
     for _ in range(20):
         step()
@@ -16,7 +16,7 @@ def measure(options: Namespace) -> list[Result]:
         "torch.profiler": lambda: collecting(theirs=True, **EVERYTHING),
     }
     times = interleave(step, contenders, *((2, 3) if options.quick else (20, 10)))
-    result = ratio_result("collecting, everything on", 0.35, times, "kinetoscope", "torch.profiler")
+    result = ratio_result("recording a step, everything on", 0.35, times, "kinetoscope", "torch.profiler")
     result.notes += report_added(times)
     return [result]
 

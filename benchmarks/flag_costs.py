@@ -1,7 +1,4 @@
-"""What each keyword of a session costs on its own while it collects, in both profilers.
-
-A row compares the same keyword in both. The calls of Python and of modules have a script of their own, `python_calls`.
-"""
+"""The overhead of each option on its own, in both profilers. For Python and module calls see `python_calls`."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,7 +7,7 @@ from benchmarks.harness import Result, added, interleave, ratio_result, report_a
 from benchmarks.workloads import collecting, tiny_training_step
 
 _Flags = Mapping[str, bool | int]
-# What it is called in the table -> (our keywords, torch's keywords).
+# Name in the table -> (our keywords, torch's keywords).
 FLAGS: dict[str, tuple[_Flags, _Flags]] = {
     "record_shapes": ({"record_shapes": True}, {"record_shapes": True}),
     "profile_memory": ({"profile_memory": True}, {"profile_memory": True}),
@@ -18,11 +15,11 @@ FLAGS: dict[str, tuple[_Flags, _Flags]] = {
     "with_flops": ({"with_flops": True}, {"with_flops": True}),
     "with_modules": ({"with_modules": True}, {"with_modules": True}),
 }
-BAR = 0.5
+LIMIT = 0.5
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures every keyword; a note says what it adds to a session with default flags."""
+    """Measure each option; a note has the difference to a session with default flags."""
     step = tiny_training_step()
     for _ in range(20):
         step()
@@ -34,11 +31,11 @@ def measure(options: Namespace) -> list[Result]:
             "torch.profiler": lambda theirs=theirs: collecting(theirs=True, **theirs),
         }
         times = interleave(step, contenders, *((1, 2) if options.quick else (10, 10)))
-        result = ratio_result(name, BAR, times, "kinetoscope", "torch.profiler")
+        result = ratio_result(name, LIMIT, times, "kinetoscope", "torch.profiler")
         more = added(times, "kinetoscope", "cpu", "median") - added(
             times, "kinetoscope, default flags", "cpu", "median"
         )
-        result.notes += [f"it adds {more / 1e6:+.3f} ms to what default flags add", *report_added(times)]
+        result.notes += [f"{more / 1e6:+.3f} ms more than default flags", *report_added(times)]
         results.append(result)
     return results
 

@@ -1,9 +1,8 @@
-"""How every benchmark measures: contenders take turns in short slices of one process, in an order drawn anew each round.
+"""Measure overheads by interleaving contenders in short slices of one process, in a new random order each round.
 
-A slice enters the contender's context, lets one piece of work pass, and times each of the following ones by the wall
-clock and by the CPU time of the thread. What a contender adds is the difference to the work without any profiler, at
-the minimum and at the median over all slices; the null control is the same work once more under another name,
-so what it "adds" is how much of a difference means nothing here.
+A slice enters the contender's context, runs one piece of work as a warm-up, and measures the wall time and the thread's CPU
+time of each following piece. The overhead of a contender is the difference to the work without a profiler, of the minimum
+and of the median over all slices. The null control is the same work without a profiler again, so its "overhead" is noise.
 """
 
 import argparse
@@ -28,37 +27,37 @@ NULL_CONTROL = "null control"
 
 @dataclass
 class Times:
-    """The times of one contender's pieces of work, in nanoseconds."""
+    """The times of a contender's pieces of work, in nanoseconds."""
 
     wall_ns: list[int] = field(default_factory=list)
     cpu_ns: list[int] = field(default_factory=list)
 
     def minimum_ns(self, clock: str = "cpu") -> int:
-        """The shortest, by `wall` or `cpu`."""
+        """Return the minimum `wall` or `cpu` time."""
         return min(self.of(clock))
 
     def median_ns(self, clock: str = "cpu") -> float:
-        """The median, by `wall` or `cpu`."""
+        """Return the median `wall` or `cpu` time."""
         return statistics.median(self.of(clock))
 
     def of(self, clock: str) -> list[int]:
-        """The times by one clock."""
+        """Return the `wall` or `cpu` times."""
         return self.cpu_ns if clock == "cpu" else self.wall_ns
 
 
 @dataclass
 class Result:
-    """One row of the table of bars: what was asked, what came out, and whether that meets it."""
+    """One row of the result table: a benchmark, its target and the measured value."""
 
     what: str
-    bar: str
+    target: str
     measured: str
     meets: bool | None
     notes: list[str] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
-        """`meets`, `misses` or `-` where there is nothing to judge."""
+        """`meets`, `MISSES`, or `-` without a target."""
         return {True: "meets", False: "MISSES", None: "-"}[self.meets]
 
 
@@ -68,7 +67,7 @@ def interleave(
     rounds: int,
     pieces: int,
 ) -> dict[str, Times]:
-    """Lets the contenders, the baseline and the null control take turns, `rounds` times, `pieces` of work each."""
+    """Run the contenders, the baseline and the null control in turns, `rounds` times with `pieces` of work each."""
     everyone = {BASELINE: contextlib.nullcontext, NULL_CONTROL: contextlib.nullcontext, **contenders}
     times = {name: Times() for name in everyone}
     order = list(everyone)
@@ -90,20 +89,20 @@ def interleave(
 
 
 def added(times: dict[str, Times], name: str, clock: str, statistic: str) -> float:
-    """What a contender adds to one piece of work, in nanoseconds, by `cpu` or `wall`, at the `minimum` or `median`."""
+    """Return the overhead of a contender per piece of work, in nanoseconds, for a clock and a statistic."""
     if statistic == "minimum":
         return times[name].minimum_ns(clock) - times[BASELINE].minimum_ns(clock)
     return times[name].median_ns(clock) - times[BASELINE].median_ns(clock)
 
 
 def report_added(times: dict[str, Times]) -> list[str]:
-    """One line a contender: what it adds by both clocks and both statistics, also as a share of the work itself."""
+    """Return one line per contender with its overheads for both clocks and both statistics."""
     lines = []
     for name, base in times.items():
         if name == BASELINE:
             lines.append(
-                f"{name}: {base.minimum_ns() / 1e6:.3f} ms CPU at the minimum, {base.median_ns() / 1e6:.3f} ms at the "
-                f"median, {base.minimum_ns('wall') / 1e6:.3f} / {base.median_ns('wall') / 1e6:.3f} ms wall"
+                f"{name}: {base.minimum_ns() / 1e6:.3f} ms CPU minimum, {base.median_ns() / 1e6:.3f} ms median, "
+                f"{base.minimum_ns('wall') / 1e6:.3f} / {base.median_ns('wall') / 1e6:.3f} ms wall"
             )
             continue
         cells = [
@@ -117,27 +116,27 @@ def report_added(times: dict[str, Times]) -> list[str]:
 
 
 def reference(times: dict[str, Times], clock: str, statistic: str) -> float:
-    """What the work takes without a profiler."""
+    """Return the time of the work without a profiler."""
     return times[BASELINE].minimum_ns(clock) if statistic == "minimum" else times[BASELINE].median_ns(clock)
 
 
 def ratio_result(what: str, limit: float, times: dict[str, Times], ours: str, theirs: str) -> Result:
-    """Judges what ours adds against what theirs adds, by thread CPU time at the median, all other ratios noted."""
+    """Compare two overheads by the median of thread CPU time, with the other ratios in a note."""
     ratios = {
         (clock, statistic): added(times, ours, clock, statistic) / added(times, theirs, clock, statistic)
         for clock in ("cpu", "wall")
         for statistic in ("minimum", "median")
     }
-    judged = ratios["cpu", "median"]
+    ratio = ratios["cpu", "median"]
     notes = [
         "ratios: "
         + ", ".join(f"{clock} {statistic} {value:.2f}" for (clock, statistic), value in ratios.items())
     ]
-    return Result(what, f"<= {limit} x torch.profiler", f"{judged:.2f} x", judged <= limit, notes)
+    return Result(what, f"<= {limit} x torch.profiler", f"{ratio:.2f} x", ratio <= limit, notes)
 
 
 def timed(action: Callable[[], object]) -> tuple[float, object]:
-    """Runs an action once with the garbage collector held back; returns its wall time in seconds and its value."""
+    """Run an action with the garbage collector off; return its wall time in seconds and its result."""
     gc.collect()
     gc.disable()
     began = time.perf_counter()
@@ -148,7 +147,7 @@ def timed(action: Callable[[], object]) -> tuple[float, object]:
 
 
 def machine() -> str:
-    """Says in one line what the numbers were measured on."""
+    """Describe the machine in one line."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -162,12 +161,12 @@ def run(
     measure: Callable[[argparse.Namespace], Sequence[Result]],
     add_options: Callable[[argparse.ArgumentParser], object] | None = None,
 ) -> None:
-    """The command line that all scripts share: `--quick` for a smoke test, `--json FILE` for `python -m benchmarks`."""
+    """Run a script: parse its command line, measure, and print and write the results."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="tiny sizes: does it run? (the numbers mean nothing)"
+        "--quick", action="store_true", help="use tiny sizes as a smoke test; the results are meaningless"
     )
-    parser.add_argument("--json", type=Path, help="also write the results here")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args()
@@ -177,6 +176,6 @@ def run(
         options.json.write_text(json.dumps([asdict(result) for result in results]), encoding="utf-8")
     print(machine())
     for result in results:
-        print(f"{result.verdict:6}  {result.what}: {result.measured} (bar: {result.bar})")
+        print(f"{result.verdict:6}  {result.what}: {result.measured} (target: {result.target})")
         for note in result.notes:
             print(f"        {note}")

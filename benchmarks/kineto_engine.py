@@ -1,8 +1,7 @@
-"""From the end of a run to the printed table where torch's own collector recorded for both: `engine="kineto"` and torch.profiler.
+"""The time from the end of a run to the printed table with torch's collector, for `engine="kineto"` and torch.profiler.
 
-Both pay what torch's stop takes, which no reader can save: it is measured on its own and noted, with what the ratio would
-be if nothing came after it. Python's garbage collector runs as it does in a program; what the ratio is with it held back,
-as the other benchmarks hold it, is noted too.
+Both include torch's own stop, which nothing can shorten; a note has its time, and the ratio if nothing came after it.
+Python's garbage collector runs as in a normal program; a note has the ratio with it off, as in the other benchmarks.
 """
 
 import gc
@@ -23,7 +22,7 @@ CPU = [ProfilerActivity.CPU]
 
 @dataclass(frozen=True)
 class Times:
-    """What one run took, in seconds, and how many events it had."""
+    """The times of one run in seconds, and its number of events."""
 
     stop_s: float
     table_s: float
@@ -31,12 +30,12 @@ class Times:
 
     @property
     def us_per_event(self) -> float:
-        """All of it for one event."""
+        """The total time per event in microseconds."""
         return (self.stop_s + self.table_s) / self.events * 1e6
 
 
 def stop_to_table(theirs: bool, operators: int, collecting_garbage: bool) -> Times:
-    """Records about so many operators and times `stop()` and `key_averages().table()`."""
+    """Record operators, and measure `stop()` and `key_averages().table()`."""
     session = (
         torch_profile(activities=CPU) if theirs else kinetoscope.profile(activities=CPU, engine="kineto")
     )
@@ -57,18 +56,18 @@ def stop_to_table(theirs: bool, operators: int, collecting_garbage: bool) -> Tim
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """torch.profiler needs a minute and 5 GB for a million."""
+    """Add the options for sizes; torch.profiler needs a minute and 5 GB for a million operators."""
     parser.add_argument(
         "--operators",
         type=int,
         default=100_000,
-        help="how many to record (default: 100000; the bar: 1000000)",
+        help="number of operators (default: 100000; the target is for 1000000)",
     )
-    parser.add_argument("--rounds", type=int, default=2, help="how often both take turns (default: 2)")
+    parser.add_argument("--rounds", type=int, default=2, help="number of turns of both (default: 2)")
 
 
 def best_of_both(operators: int, rounds: int, collecting_garbage: bool) -> tuple[Times, Times]:
-    """Lets the two take turns, each first in every other round; returns our best run and torch's."""
+    """Run both in turns, each first in every other round; return our best run and torch's."""
     runs: dict[bool, list[Times]] = {False: [], True: []}
     for number in range(rounds):
         for theirs in (False, True) if number % 2 else (True, False):
@@ -78,9 +77,9 @@ def best_of_both(operators: int, rounds: int, collecting_garbage: bool) -> tuple
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures both ways of treating the garbage collector, and judges the one that programs have."""
+    """Measure with the garbage collector on, compared with the target, and off."""
     operators = 5_000 if options.quick else options.operators
-    # The first run of either loads what it needs.
+    # Warm-up: the first run of either imports and loads libraries.
     for theirs in (False, True):
         stop_to_table(theirs, 2_000, collecting_garbage=True)
     ours, torchs = best_of_both(operators, options.rounds, collecting_garbage=True)
@@ -88,11 +87,11 @@ def measure(options: Namespace) -> list[Result]:
     factor = torchs.us_per_event / ours.us_per_event
     notes = [
         (
-            f"us an event: kinetoscope {ours.us_per_event:.2f} (stop {ours.stop_s / ours.events * 1e6:.2f}), torch.profiler "
+            f"us per event: kinetoscope {ours.us_per_event:.2f} (stop {ours.stop_s / ours.events * 1e6:.2f}), torch.profiler "
             f"{torchs.us_per_event:.2f} (stop {torchs.stop_s / torchs.events * 1e6:.2f}); best of {options.rounds} each"
         ),
-        f"torch's own stop alone would leave 1/{torchs.us_per_event / (ours.stop_s / ours.events * 1e6):.1f}",
-        f"with the garbage collector held back: 1/{held_torchs.us_per_event / held_ours.us_per_event:.1f}",
+        f"with torch's own stop alone it would be 1/{torchs.us_per_event / (ours.stop_s / ours.events * 1e6):.1f}",
+        f"with the garbage collector off: 1/{held_torchs.us_per_event / held_ours.us_per_event:.1f}",
     ]
     return [
         Result(

@@ -1,4 +1,4 @@
-"""Our own file: bytes an event with everything in it, and how long opening it takes."""
+"""The size of `.ktrace` files per event, with everything recorded, and the time to open them."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from benchmarks.harness import Result, run, timed
 
 BYTES_AN_EVENT = 20
 OPEN_MS = 100
-# The first is a small one, whose opening loads what is needed for any.
+# The first file is a small one; opening it loads libraries.
 OPENING = """
 import sys, time, kinetoscope
 for path in sys.argv[1:]:
@@ -24,13 +24,13 @@ for path in sys.argv[1:]:
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """The size, and where the files go."""
-    parser.add_argument("--events", type=int, default=10_000_000, help="how long the trace is")
-    parser.add_argument("--folder", type=Path, help="where to put it (default: a temporary folder)")
+    """Add the options for the size and the folder."""
+    parser.add_argument("--events", type=int, default=10_000_000, help="number of events in the trace")
+    parser.add_argument("--folder", type=Path, help="folder for the files (default: a temporary one)")
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Makes a Kineto file, reads it, saves it as ours, and opens that in a fresh process."""
+    """Make a Kineto file, save it as `.ktrace`, and open that in a new process."""
     repeated = pattern()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         text, saved = Path(folder) / "trace.json", Path(folder) / "trace.ktrace"
@@ -50,8 +50,8 @@ def measure(options: Namespace) -> list[Result]:
     spans = int(done.stdout.split()[-1])
     return [
         Result(
-            f"our file of {events:,} events of Kineto's",
-            f"<= {BYTES_AN_EVENT} bytes an event",
+            f".ktrace file of {events:,} Kineto events",
+            f"<= {BYTES_AN_EVENT} bytes per event",
             f"{size / events:.1f} bytes",
             size <= BYTES_AN_EVENT * events,
             [
@@ -60,12 +60,12 @@ def measure(options: Namespace) -> list[Result]:
             ],
         ),
         Result(
-            f"opening it, {events:,} events",
+            f"opening a .ktrace file of {events:,} events",
             f"< {OPEN_MS} ms",
             f"{open_ms:.1f} ms",
             open_ms < OPEN_MS,
             [
-                f"the first file that a process opens, an empty one, takes {first_ms:.0f} ms, for loading numpy and us"
+                f"the first file in a process, an empty one, takes {first_ms:.0f} ms to load numpy and kinetoscope"
             ],
         ),
     ]

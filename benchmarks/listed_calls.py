@@ -1,4 +1,4 @@
-"""What `with_stack=True` costs after a recording: the table with its Python calls, and the Chrome trace with their slices."""
+"""The cost of `with_stack=True` after recording: the table and the Chrome trace with Python calls."""
 
 import os
 import tempfile
@@ -11,12 +11,12 @@ from typing import Any
 from benchmarks.harness import Result, run, timed
 from benchmarks.workloads import record_operators, recorder
 
-# Of torch.profiler's time; its own record of calls has every call, ours those that ran operators.
+# Fractions of torch.profiler's time. torch.profiler records every call; ours are those that ran operators.
 LIMITS = {"key_averages().table()": 1 / 10, "export_chrome_trace()": 1 / 3}
 
 
 def seconds(theirs: bool, operators: int, finish: Callable[[Any], object]) -> float:
-    """Records so many operators with stacks, and returns the time from stop() to what is to be had, in seconds."""
+    """Record operators with stacks, and return the time from stop() to the result in seconds."""
     session = recorder(theirs, with_stack=True)()
     record_operators(session, operators)
 
@@ -28,12 +28,12 @@ def seconds(theirs: bool, operators: int, finish: Callable[[Any], object]) -> fl
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """The size, for machines with little memory: both profilers record the same number."""
-    parser.add_argument("--ops", type=int, default=20_000, help="how many operators both record")
+    """Add the option for the size, for machines with little memory."""
+    parser.add_argument("--ops", type=int, default=20_000, help="number of operators that both record")
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures both in turn, and compares the medians."""
+    """Measure both in turns, and compare the medians."""
     operators, rounds = (1_000, 1) if options.quick else (options.ops, 3)
     results = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Resident memory while recording: bytes an operator without shapes, and whether a ring of fixed size stays flat.
+"""Resident memory while recording: bytes per operator without shapes, and whether memory stays constant with a ring.
 
-Each number comes from a process of its own: resident memory is read half way and at the end of the run, so what a session
-needs once, whatever it records, is not counted as part of an operator.
+Each number is from a separate process. Resident memory is read in the middle and at the end of the run, so that the fixed
+cost of a session does not count as part of an operator.
 """
 
 import multiprocessing
@@ -17,20 +17,20 @@ FLAT_BYTES = 2 << 20
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process, file-backed pages included."""
+    """Return the resident memory of this process, including file-backed pages."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise SystemExit("this system does not say how much memory a process holds: the benchmark needs Linux")
+    raise SystemExit("this benchmark needs Linux, to read the memory of a process from /proc")
 
 
 def ring_bytes(operators: int) -> int:
-    """The size of a ring that so many operators go round at least twice before half way."""
+    """Return the size of a ring that wraps around at least twice in the first half of the run."""
     return max(1 << 20, 12 * operators)
 
 
 def growth(kind: str, operators: int) -> tuple[int, int, int]:
-    """Records so many operators; returns them and the resident growth until half way and until the end, in bytes."""
+    """Record operators; return their number and the growth of memory until the middle and the end, in bytes."""
     step = tiny_training_step()
     for _ in range(20):
         step()
@@ -51,18 +51,18 @@ def growth(kind: str, operators: int) -> tuple[int, int, int]:
 
 
 def in_a_process_of_its_own(kind: str, operators: int) -> tuple[int, int, int]:
-    """Runs `growth` in a fork of this process, which itself runs nothing: there nothing was recorded before."""
+    """Run `growth` in a fork of this process, in which nothing was recorded before."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         return pool.submit(growth, kind, operators).result()
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """How much is recorded."""
-    parser.add_argument("--ops", type=int, default=1_000_000, help="how many operators are recorded")
+    """Add the option for the size."""
+    parser.add_argument("--ops", type=int, default=1_000_000, help="number of operators")
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures ours without and with shapes, the ring, and torch.profiler."""
+    """Measure ours without and with shapes, the ring, and torch.profiler."""
     operators = 10_000 if options.quick else options.ops
     each, fixed = {}, {}
     for kind, count in (("ours", operators), ("shapes", operators), ("torch", min(operators, 400_000))):
@@ -73,12 +73,12 @@ def measure(options: Namespace) -> list[Result]:
     return [
         Result(
             f"memory while recording, {operators:,} operators",
-            f"<= {LIMIT_BYTES} bytes an operator",
+            f"<= {LIMIT_BYTES} bytes per operator",
             f"{each['ours']:.1f} bytes",
             each["ours"] <= LIMIT_BYTES,
             [
-                f"with shapes {each['shapes']:.1f} bytes, torch.profiler {each['torch']:.0f} bytes an operator",
-                f"and once a session: ours {fixed['ours'] / 1e6:.1f} MB, torch.profiler {fixed['torch'] / 1e6:.1f} MB",
+                f"with shapes {each['shapes']:.1f} bytes, torch.profiler {each['torch']:.0f} bytes per operator",
+                f"fixed cost of a session: kinetoscope {fixed['ours'] / 1e6:.1f} MB, torch.profiler {fixed['torch'] / 1e6:.1f} MB",
             ],
         ),
         Result(
@@ -86,7 +86,7 @@ def measure(options: Namespace) -> list[Result]:
             "flat",
             f"{(ring_after - ring_middle) / 1e6:+.2f} MB",
             ring_after - ring_middle <= FLAT_BYTES,
-            [f"{ring_after / 1e6:.1f} MB in all; up to {FLAT_BYTES >> 20} MiB counts as flat"],
+            [f"{ring_after / 1e6:.1f} MB in total; up to {FLAT_BYTES >> 20} MiB counts as constant"],
         ),
     ]
 

@@ -1,7 +1,7 @@
-"""What `start()` with `profile_memory=True` costs in a process with many Python objects: the first cycle of a session, and the later ones.
+"""The time of `start()` with `profile_memory=True` in a process with many Python objects, in the first and later cycles.
 
-The first one goes through all objects that Python's garbage collector knows, to find the tensors among them. The later ones look at
-the model, the optimizer and what has come since. Two sessions take turns: one that lives through all cycles, and a new one for each.
+The first cycle searches all objects that Python's garbage collector tracks for tensors. Later cycles search the model, the optimizer
+and new objects. Two sessions take turns: one with many cycles, and a new one for each cycle.
 """
 
 import gc
@@ -22,7 +22,7 @@ OBJECTS, LAYERS, CYCLES = 100_000, 25, 12
 
 
 def program(layers: int, objects: int) -> tuple[Callable[[], None], object]:
-    """Builds a transformer and its training step, and as many dictionaries as a program with much data has."""
+    """Build a transformer, its training step, and as many dictionaries as a large program has."""
     model = nn.Sequential(*(TinyLayer(8, 2) for _ in range(layers)))
     optimizer = torch.optim.AdamW(model.parameters())
     batch = torch.ones(2, 4, 8)
@@ -36,14 +36,14 @@ def program(layers: int, objects: int) -> tuple[Callable[[], None], object]:
 
 
 def session() -> kinetoscope.profile:
-    """A session of the CPU with memory."""
+    """Return a CPU session with memory."""
     return kinetoscope.profile(
         activities=[kinetoscope.ProfilerActivity.CPU], profile_memory=True, engine="native"
     )
 
 
 def start_ms(prof: kinetoscope.profile, step: Callable[[], None]) -> float:
-    """Records a step and reads the recording; returns the processor time of `start()` in ms."""
+    """Record a step and read the recording; return the processor time of `start()` in ms."""
     began = time.thread_time_ns()
     prof.start()
     spent = time.thread_time_ns() - began
@@ -54,7 +54,7 @@ def start_ms(prof: kinetoscope.profile, step: Callable[[], None]) -> float:
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Compares a session's later cycles with its first one."""
+    """Compare later cycles with the first one."""
     step, kept = program(2, 1000) if options.quick else program(LAYERS, OBJECTS)
     step()
     gc.collect()
@@ -74,9 +74,9 @@ def measure(options: Namespace) -> list[Result]:
         f"{statistics.median(later):.1f} ms",
         statistics.median(later) <= LIMIT_MS,
         [
-            f"first cycle of a session: {statistics.median(first):.1f} ms at the median, {min(first):.1f} at the least",
-            f"later cycles: {statistics.median(later):.1f} ms at the median, {min(later):.1f} at the least",
-            f"{len(kept):,} dictionaries of the program's own",
+            f"first cycle of a session: {statistics.median(first):.1f} ms median, {min(first):.1f} ms minimum",
+            f"later cycles: {statistics.median(later):.1f} ms median, {min(later):.1f} ms minimum",
+            f"{len(kept):,} dictionaries in the program",
         ],
     )
     return [result]

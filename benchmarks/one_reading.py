@@ -1,6 +1,6 @@
-"""Reads one trace once with one reader, in a process that does nothing else, and prints what that took.
+"""Read a trace once with one reader, and print time and memory.
 
-Not a benchmark: `benchmarks.reading` runs it, on one core. It imports little, since memory is measured from where it begins.
+This is not a benchmark; `benchmarks.reading` runs it on one core. It imports little, because memory is measured from its start.
 """
 
 import gc
@@ -14,15 +14,15 @@ from pathlib import Path
 
 
 def status_bytes(key: str) -> int:
-    """`VmRSS` or `VmHWM` of this process, the most it ever held."""
+    """Return `VmRSS` or `VmHWM` (the peak) of this process."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
-    raise SystemExit("this system does not say how much memory a process holds: the benchmark needs Linux")
+    raise SystemExit("this benchmark needs Linux, to read the memory of a process from /proc")
 
 
 def ours(path: str) -> Callable[[], object]:
-    """`kinetoscope.open`."""
+    """Read with `kinetoscope.open`."""
     import kinetoscope
     import kinetoscope.formats.chrome.read
 
@@ -30,7 +30,7 @@ def ours(path: str) -> Callable[[], object]:
 
 
 def with_orjson(path: str) -> Callable[[], object]:
-    """`orjson.loads` alone, of text that is in memory already; the collector of cycles would only slow it down."""
+    """Parse text in memory with `orjson.loads`, with the garbage collector off, which only slows it down."""
     import orjson
 
     content = Path(path).read_bytes()
@@ -39,7 +39,7 @@ def with_orjson(path: str) -> Callable[[], object]:
 
 
 def with_hta(path: str) -> Callable[[], object]:
-    """The parser of HolisticTraceAnalysis, as its `TraceAnalysis` calls it."""
+    """Read with the parser of HolisticTraceAnalysis, as its `TraceAnalysis` does."""
     from hta.common.trace_parser import parse_trace_dataframe
     from hta.configs.parser_config import ParserConfig
 
@@ -51,7 +51,7 @@ READERS = {"ours": ours, "orjson": with_orjson, "HolisticTraceAnalysis": with_ht
 
 
 def main(name: str, path: str) -> None:
-    """Read, and print seconds by the processor's clock and by the wall's, and the growth of memory at its largest."""
+    """Read, and print processor and wall time in seconds, and the peak growth of memory."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     read = READERS[name](path)
@@ -63,7 +63,7 @@ def main(name: str, path: str) -> None:
     print(json.dumps({"cpu_seconds": cpu_seconds, "wall_seconds": wall_seconds, "peak_bytes": peak_bytes}))
     sys.stdout.flush()
     del kept
-    # Letting go of millions of dictionaries one by one is no part of it.
+    # Freeing millions of dictionaries is not part of reading.
     os._exit(0)
 
 

@@ -1,8 +1,7 @@
-"""The overhead that the summary of a run prints, against steps of the same program that are not recorded, in turns with those that are.
+"""The overhead that the summary of a run estimates, against the overhead measured by interleaving recorded and unrecorded steps.
 
-The summary multiplies the records of the steps by what a record costs, which it finds between two small steps of its own by how far
-apart the records lie. Here the truth is known: of the program's steps every other slice is recorded, and what that adds is a share of
-the recorded steps.
+The summary multiplies the number of records in the steps by the cost of a record, which it calibrates with two small steps of its own.
+The measured overhead is the difference between recorded and unrecorded steps, as a share of recorded steps.
 """
 
 from argparse import Namespace
@@ -37,7 +36,7 @@ LAUNCH_OPTIONS = {
 def estimated(
     launch_options: LaunchOptions, step: Callable[[], None], whole_ns: float
 ) -> tuple[tuple[float, float, float], int]:
-    """The share of a recorded step that recording has by the summary's measure, with its bounds, and the records of a step."""
+    """Return the summary's overhead as a share of a step, its bounds, and the number of records per step."""
     session, steps = launch_options.session(None), 4
     with session:
         for _ in range(steps):
@@ -51,7 +50,7 @@ def estimated(
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Compares each program and set of options."""
+    """Compare estimate and measurement for each program and set of options."""
     results = []
     for program, make in list(PROGRAMS.items())[: 1 if options.quick else None]:
         for flags, launch_options in LAUNCH_OPTIONS.items():
@@ -71,12 +70,12 @@ def measure(options: Namespace) -> list[Result]:
             off = guess / truth if cost_ns > 0 else float("nan")
             results.append(
                 Result(
-                    f"overhead printed for the {program}, {flags}",
-                    f"within {MOST_OFF:.0%} of the truth",
-                    f"{100 * guess:.1f} % printed, {100 * truth:.1f} % measured ({off:.2f} x)",
+                    f"estimated overhead of the {program}, {flags}",
+                    f"within {MOST_OFF:.0%} of the measured overhead",
+                    f"{100 * guess:.1f} % estimated, {100 * truth:.1f} % measured ({off:.2f} x)",
                     abs(off - 1) <= MOST_OFF,
                     [
-                        f"{records} records a step, {cost_ns / max(records, 1):.0f} ns each",
+                        f"{records} records per step, {cost_ns / max(records, 1):.0f} ns each",
                         f"printed bounds {100 * low:.1f} and {100 * high:.1f} %, {'with' if low <= truth <= high else 'WITHOUT'} the truth",
                         *report_added(times),
                     ],

@@ -1,4 +1,4 @@
-"""A recording of 1,000,000 operators as a Perfetto file and as Chrome JSON: bytes and time of one span."""
+"""Exporting 1,000,000 operators as a Perfetto file and as Chrome JSON: bytes and time per span."""
 
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -12,7 +12,7 @@ SMALLER, SUFFIXES, ROUNDS = 3, (".pftrace", ".json"), 3
 
 
 def recorded(operators: int, everything: bool) -> Trace:
-    """Records so many operators, with shapes, stacks and memory or without."""
+    """Record operators, with or without shapes, stacks and memory."""
     session = recorder(theirs=False, **(EVERYTHING if everything else {}))()
     record_operators(session, operators)
     session.stop()
@@ -21,7 +21,7 @@ def recorded(operators: int, everything: bool) -> Trace:
 
 
 def measured(trace: Trace, folder: Path) -> dict[str, tuple[float, int]]:
-    """The shortest time in seconds, and the size in bytes, of either format; what a trace derives once is derived first."""
+    """Return the minimum time in seconds and the size in bytes of each format; derived columns are computed before."""
     found: dict[str, tuple[float, int]] = {}
     for _ in range(ROUNDS):
         for suffix in SUFFIXES:
@@ -33,7 +33,7 @@ def measured(trace: Trace, folder: Path) -> dict[str, tuple[float, int]]:
 
 
 def result_of(operators: int, everything: bool) -> Result:
-    """One row: with everything on, or operators alone."""
+    """Return one result: with everything on, or operators only."""
     trace = recorded(operators, everything)
     spans, blocks = len(trace.columns("spans")), len(trace.columns("allocations"))
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def result_of(operators: int, everything: bool) -> Result:
         f"a million spans, JSON {json_bytes / spans:.0f} bytes and {json / spans * 1e9:.0f} ms; {json / ours:.1f} x the speed"
     )
     return Result(
-        f"a Perfetto file of {'shapes, stacks and memory' if everything else 'operators alone'}",
+        f"a Perfetto file of {'shapes, stacks and memory' if everything else 'operators only'}",
         f"<= 1/{SMALLER} of the bytes of the JSON, no slower",
         f"1/{json_bytes / ours_bytes:.1f} of the bytes, {ours / json:.2f} x the time",
         json_bytes >= SMALLER * ours_bytes and ours <= json,
@@ -53,12 +53,12 @@ def result_of(operators: int, everything: bool) -> Result:
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """The size, for machines with little memory."""
-    parser.add_argument("--ops", type=int, default=1_000_000, help="how many operators are recorded")
+    """Add the option for the size, for machines with little memory."""
+    parser.add_argument("--ops", type=int, default=1_000_000, help="number of operators")
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures a recording of operators alone, and one with everything on."""
+    """Measure a recording of operators only, and one with everything on."""
     operators = 20_000 if options.quick else options.ops
     return [result_of(operators, everything) for everything in (False, True)]
 

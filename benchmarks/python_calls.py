@@ -1,7 +1,7 @@
-"""What recording every Python call adds: to calls of empty functions, C functions and generators, and to a training step.
+"""The overhead of recording every Python call, for calls of empty functions, C functions and generators, and a training step.
 
-Both sides record all calls, torch.profiler by with_stack=True. Ours without calls, and with the exact spans of module
-calls only, stand beside them: the first installs nothing, so what it adds to a call is the null control's.
+Both profilers record all calls, torch.profiler with with_stack=True. For comparison, Kinetoscope also runs without recording
+calls, and with module calls only; the former installs no hook, so its overhead per call is that of the null control.
 """
 
 from argparse import Namespace
@@ -10,34 +10,34 @@ from collections.abc import Callable, Iterator
 from benchmarks.harness import BASELINE, Result, added, interleave, ratio_result, report_added, run
 from benchmarks.workloads import collecting, tiny_training_step
 
-# Half of theirs is what this project asks of all that collects. Most of the cost here is the interpreter's, which tells
-# of each call, and both sides pay that.
+# The usual target, half of torch.profiler's overhead. Most of the cost here is the interpreter's, which calls a hook for each
+# call in both profilers.
 LIMIT = 0.5
 
 
 def empty() -> None:
-    """What is called."""
+    """Do nothing; the function to call."""
 
 
 def numbers(count: int) -> Iterator[int]:
-    """A generator that runs `count` times."""
+    """Yield `count` numbers."""
     yield from range(count)
 
 
 def python_calls(count: int) -> None:
-    """Calls a function in Python."""
+    """Call a Python function repeatedly."""
     for _ in range(count):
         empty()
 
 
 def c_calls(count: int) -> None:
-    """Calls a quick function in C."""
+    """Call a fast C function repeatedly."""
     for _ in range(count):
         isinstance(count, int)
 
 
 def generator_runs(count: int) -> None:
-    """Runs a generator from value to value."""
+    """Resume a generator repeatedly."""
     for _ in numbers(count):
         pass
 
@@ -45,12 +45,12 @@ def generator_runs(count: int) -> None:
 CALLS: dict[str, Callable[[int], None]] = {
     "a call of a Python function": python_calls,
     "a call of a C function": c_calls,
-    "a run of a generator": generator_runs,
+    "resuming a generator": generator_runs,
 }
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures the three kinds of calls, then the training step."""
+    """Measure the three kinds of calls, then the training step."""
     contenders = {
         "kinetoscope": lambda: collecting(theirs=False),
         "module_spans": lambda: collecting(theirs=False, module_spans=True),
@@ -71,7 +71,7 @@ def measure(options: Namespace) -> list[Result]:
         step()
     times = interleave(step, contenders, *((2, 3) if options.quick else (30, 15)))
     result = ratio_result(
-        "collecting a step with all Python calls", LIMIT, times, "python_calls", "torch.profiler with_stack"
+        "recording a step with all Python calls", LIMIT, times, "python_calls", "torch.profiler with_stack"
     )
     result.notes += report_added(times)
     return [*results, result]

@@ -1,7 +1,7 @@
-"""Reading a Kineto JSON file: beside HolisticTraceAnalysis and beside `orjson.loads` alone, and the memory it takes.
+"""Time and memory of reading a Kineto JSON file, against HolisticTraceAnalysis and `orjson.loads` alone.
 
-Each reader has a fresh process and one core. Times are those of the processor, so that other work on the machine counts
-for less; where the machine is idle, the wall says the same.
+Each reader runs in a new process on one core. Processor times are compared, because they depend less on other load; on an
+idle machine they are equal to wall times.
 """
 
 import importlib.util
@@ -20,13 +20,13 @@ EVENTS_PER_SECOND = 1_000_000
 TIMES_HTA, TIMES_ORJSON = 20, 3
 MEMORY_SHARE = 0.15
 TURNS = 3
-# Others make dictionaries of everything, about so many bytes for each byte of text.
+# Bytes of memory per byte of text that other readers need, about, because they create dictionaries.
 OTHERS_BYTES_A_BYTE = 8
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one reader took for one file."""
+    """The time and memory of one reader for one file."""
 
     cpu_seconds: float
     wall_seconds: float
@@ -34,16 +34,16 @@ class Reading:
 
 
 def read(reader: str, path: Path) -> Reading:
-    """Has one reader read the file in a process of its own."""
+    """Read the file with one reader in a new process."""
     command = [sys.executable, "-m", "benchmarks.one_reading", reader, str(path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{reader} did not read {path}:\n{done.stderr}")
+        raise SystemExit(f"{reader} failed to read {path}:\n{done.stderr}")
     return Reading(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def available_bytes() -> int:
-    """The memory that the machine can give now."""
+    """Return the available memory of the machine."""
     for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -51,24 +51,28 @@ def available_bytes() -> int:
 
 
 def why_not(reader: str, module: str, path: Path) -> str | None:
-    """Why a reader cannot be asked."""
+    """Return the reason for not running a reader, if there is one."""
     if importlib.util.find_spec(module) is None:
         return f"{reader} is not installed: not compared"
     if available_bytes() < OTHERS_BYTES_A_BYTE * path.stat().st_size:
-        return f"{reader} would need more memory than there is: not compared"
+        return f"{reader} needs more memory than is available: not compared"
     return None
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """Sizes, and where the files go."""
+    """Add the options for sizes and the folder."""
     parser.add_argument(
-        "--events", type=int, nargs="+", default=[1_000_000, 10_000_000], help="how long the files are"
+        "--events",
+        type=int,
+        nargs="+",
+        default=[1_000_000, 10_000_000],
+        help="numbers of events in the files",
     )
-    parser.add_argument("--folder", type=Path, help="where to put them (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the files (default: a temporary one)")
 
 
 def results_of(repeated: Pattern, wanted: int, folder: Path) -> list[Result]:
-    """Writes one file and has all read it."""
+    """Write one file and read it with all readers."""
     path = folder / f"{wanted}.json"
     events = write_trace(repeated, wanted, path)
     size = path.stat().st_size
@@ -85,15 +89,15 @@ def results_of(repeated: Pattern, wanted: int, folder: Path) -> list[Result]:
             speed >= EVENTS_PER_SECOND,
             [
                 f"{size / 1e6:.0f} MB of text, {repeated.source}",
-                f"{best.cpu_seconds:.2f} s of the processor, {best.wall_seconds:.2f} s by the wall",
+                f"{best.cpu_seconds:.2f} s processor time, {best.wall_seconds:.2f} s wall time",
             ],
         ),
         Result(
             f"{what}: peak memory",
-            f"<= {MEMORY_SHARE:.0%} of the text",
+            f"<= {MEMORY_SHARE:.0%} of the size of the text",
             f"{peak_bytes / size:.1%}",
             peak_bytes <= MEMORY_SHARE * size,
-            [f"{peak_bytes / 1e6:.0f} MB, of which the trace stays"],
+            [f"{peak_bytes / 1e6:.0f} MB, including the trace"],
         ),
     ]
     for reader, module, times in (
@@ -107,7 +111,7 @@ def results_of(repeated: Pattern, wanted: int, folder: Path) -> list[Result]:
         ratio = other.cpu_seconds / best.cpu_seconds
         results.append(
             Result(
-                f"{what}: beside {reader}",
+                f"{what}: against {reader}",
                 f">= {times} x faster",
                 f"{ratio:.1f} x",
                 ratio >= times,
@@ -119,7 +123,7 @@ def results_of(repeated: Pattern, wanted: int, folder: Path) -> list[Result]:
 
 
 def measure(options: Namespace) -> list[Result]:
-    """One file after the other, of which none stays."""
+    """Measure one file after the other; each is deleted afterwards."""
     repeated = pattern()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         return [

@@ -1,4 +1,4 @@
-"""How long `stop()` takes after 200,000 operators, with nothing and with everything on."""
+"""The time of `stop()` after 200,000 operators, with default flags and with everything on."""
 
 import statistics
 from argparse import Namespace
@@ -10,14 +10,14 @@ LIMIT_MS = 1.0
 
 
 def stop_ms(theirs: bool, operators: int, **flags: bool) -> float:
-    """Records so many operators and returns how long stopping took, in milliseconds."""
+    """Record operators, and return the time of `stop()` in milliseconds."""
     session = recorder(theirs, **flags)()
     record_operators(session, operators)
     return timed(session.stop)[0] * 1e3
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures both settings; torch.profiler once each, for comparison."""
+    """Measure both settings, and torch.profiler once each for comparison."""
     operators, repeats = (5_000, 2) if options.quick else (200_000, 15)
     results = []
     for label, flags in (("default flags", {}), ("everything on", EVERYTHING)):
@@ -27,7 +27,7 @@ def measure(options: Namespace) -> list[Result]:
         notes = [
             (
                 f"min {min(ours):.3f} ms, max {max(ours):.3f} ms of {repeats}; torch.profiler {theirs:.0f} ms "
-                f"({theirs / median:.0f} x as long)"
+                f"({theirs / median:.0f} times as long)"
             )
         ]
         results.append(

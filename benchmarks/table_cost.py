@@ -1,4 +1,4 @@
-"""From the end of a run of 1,000,000 operators to the printed table: `stop()` and `key_averages().table()`."""
+"""The time from the end of a run of 1,000,000 operators to the table: `stop()` and `key_averages().table()`."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -9,7 +9,7 @@ FACTOR = 300
 
 
 def table_seconds(theirs: bool, operators: int) -> float:
-    """Records so many operators and returns the time until the table is a string, in seconds."""
+    """Record operators, and return the time until the table is a string, in seconds."""
     session = recorder(theirs)()
     record_operators(session, operators)
 
@@ -21,27 +21,25 @@ def table_seconds(theirs: bool, operators: int) -> float:
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """torch.profiler needs minutes and gigabytes for a million; a smaller run may be scaled up, which is then said."""
-    parser.add_argument("--torch-ops", type=int, help="record only so many operators with torch.profiler")
+    """Add options to record fewer operators with torch.profiler, which needs minutes and gigabytes for a million."""
+    parser.add_argument("--torch-ops", type=int, help="number of operators for torch.profiler")
     parser.add_argument(
-        "--scaled", action="store_true", help="allow --torch-ops and scale its time in proportion"
+        "--scaled", action="store_true", help="scale the time of torch.profiler in proportion to --torch-ops"
     )
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures ours three times and torch.profiler once."""
+    """Measure ours three times and torch.profiler once."""
     operators = 20_000 if options.quick else 1_000_000
     theirs_operators = options.torch_ops or operators
     if theirs_operators != operators and not options.scaled:
-        raise SystemExit(
-            "--torch-ops compares different sizes: say --scaled as well to accept a scaled number"
-        )
+        raise SystemExit("--torch-ops compares different sizes: also pass --scaled to accept a scaled result")
     ours = min(table_seconds(theirs=False, operators=operators) for _ in range(2 if options.quick else 3))
     theirs = table_seconds(theirs=True, operators=theirs_operators) * operators / theirs_operators
-    notes = [f"kinetoscope {ours * 1e3:.0f} ms (best of its runs), torch.profiler {theirs:.1f} s"]
+    notes = [f"kinetoscope {ours * 1e3:.0f} ms (best run), torch.profiler {theirs:.1f} s"]
     if theirs_operators != operators:
         notes.append(
-            f"torch.profiler was measured at {theirs_operators:,} operators and SCALED in proportion"
+            f"torch.profiler was measured with {theirs_operators:,} operators and SCALED in proportion"
         )
     factor = theirs / ours
     return [

@@ -1,11 +1,11 @@
-"""What profiling adds to a training run of Lightning, Transformers and Accelerate: our integration against theirs of torch.profiler.
+"""The overhead of profiling a training run with Lightning, Transformers and Accelerate: our integration against torch.profiler's.
 
-Every run is the same: a tiny transformer, the same seed, the same schedule, all steps but the first two recorded. The two
-take turns with the trainer alone, in an order drawn anew each round. Two costs are judged. What a recorded step takes more: the
-time from one forward to the next. And what the whole call takes more: also to stop, to write the trace, and to print the
-table of operators, each in the way its integration does that. And of Lightning, what one hook takes more: while recording, and,
-beside it, between two recordings, when ours only listens. Transformers has no integration of its own: against ours stands the
-callback of its documentation, which calls `step()`.
+All runs are the same: a tiny transformer, the same seed, the same schedule, with all steps but the first two recorded. Both
+integrations and the trainer alone take turns, in a new random order each round. Two overheads are measured: of a recorded
+step, from one forward to the next, and of the whole training call, which includes stopping, writing the trace, and printing
+the table of operators, as each integration does it. For Lightning also that of one hook, while recording and between
+recordings. Transformers has no integration for torch.profiler, so the callback in its documentation, which calls `step()`, is
+used.
 """
 
 import contextlib
@@ -57,15 +57,15 @@ OURS, THEIRS = "kinetoscope", "torch.profiler"
 CPU = [ProfilerActivity.CPU]
 UNRECORDED = 2
 
-# A call trains once, in a folder, profiled by nobody (None), by ours or by theirs.
+# Trains once, in a folder, with no profiler (None), ours or theirs.
 Train = Callable[[str | None, Path, int], object]
 
-# When each forward of the present run began: wall and thread time in nanoseconds.
+# The starts of each forward of the current run: wall and thread time in nanoseconds.
 _forwards: list[tuple[int, int]] = []
 
 
 class Model(nn.Module):
-    """Predicts the next of 64 tokens, and notes when it is asked to."""
+    """A model that predicts the next of 64 tokens, and stores the times of its forwards."""
 
     def __init__(self, width: int = 32, layers: int = 2) -> None:
         super().__init__()
@@ -75,20 +75,20 @@ class Model(nn.Module):
         )
 
     def forward(self, tokens: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Returns the loss."""
+        """Return the loss."""
         _forwards.append((time.perf_counter_ns(), time.thread_time_ns()))
         return {"loss": nn.functional.cross_entropy(self.layers(tokens).flatten(0, 1), labels.flatten())}
 
 
 def batches(steps: int) -> list[dict[str, Tensor]]:
-    """Makes the data of a run, one sequence for each step."""
+    """Return the data of a run, one sequence per step."""
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(64, (steps, 9), generator=generator)
     return [{"tokens": row[:-1], "labels": row[1:]} for row in rows]
 
 
 def recorded(steps: int) -> dict[str, int]:
-    """The schedule of every run, as the arguments of either package."""
+    """Return the schedule of every run, for either profiler."""
     return {"wait": 1, "warmup": 1, "active": steps - UNRECORDED, "repeat": 1}
 
 
@@ -103,16 +103,16 @@ class LightningModel(lightning.LightningModule):
         self.model = Model()
 
     def training_step(self, batch: dict[str, Tensor], _: int) -> Tensor:
-        """Returns the loss."""
+        """Return the loss."""
         return self.model(**batch)["loss"]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """As the others."""
+        """Return the same optimizer as the other trainers."""
         return torch.optim.AdamW(self.parameters())
 
 
 def with_lightning(who: str | None, folder: Path, steps: int) -> None:
-    """`Trainer(profiler=...)`: Lightning's own PyTorchProfiler writes a Chrome trace and prints a table; ours as well."""
+    """Train with Lightning: its PyTorchProfiler and ours both write a Chrome trace and print a table."""
     profiler: Any = None
     if who == OURS:
         profiler = KinetoscopeProfiler(
@@ -129,18 +129,18 @@ def with_lightning(who: str | None, folder: Path, steps: int) -> None:
 
 
 class StepCallback(transformers.TrainerCallback):
-    """What people write for `torch.profiler`: it only says that a step is over."""
+    """The usual callback for `torch.profiler`, which marks steps."""
 
     def __init__(self, profiler: torch.profiler.profile) -> None:
         self.profiler = profiler
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Says so."""
+        """Mark the end of a step."""
         self.profiler.step()
 
 
 def with_transformers(who: str | None, folder: Path, steps: int) -> None:
-    """`Trainer(callbacks=[...])`: each writes its trace when it is ready, and prints the table at the end."""
+    """Train with Transformers: both write a trace when it is ready, and print the table at the end."""
     callbacks: list[Any] = []
     around: AbstractContextManager[Any] = contextlib.nullcontext()
     if who == OURS:
@@ -169,7 +169,7 @@ def with_transformers(who: str | None, folder: Path, steps: int) -> None:
 
 
 def with_accelerate(who: str | None, folder: Path, steps: int) -> None:
-    """`Accelerator.profile(handler)`: both write a Chrome trace, for it is Accelerate that asks for it."""
+    """Train with Accelerate: `Accelerator.profile(handler)` writes a Chrome trace with both."""
     accelerator = accelerate.Accelerator(cpu=True)
     model = Model()
     model, optimizer, loader = accelerator.prepare(
@@ -202,7 +202,7 @@ TRAINERS: dict[str, Train] = {
 
 @dataclass
 class Costs:
-    """The times of all runs of one trainer, by who profiled them."""
+    """The times of all runs of one trainer, by profiler."""
 
     step: dict[str, Times] = field(default_factory=dict)
     whole: dict[str, Times] = field(default_factory=dict)
@@ -210,14 +210,14 @@ class Costs:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the trainers from talking, and their warnings from anybody."""
+    """Suppress the output and warnings of the trainers."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
 
 def one_run(train: Train, who: str | None, steps: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """Trains once; returns the times from each recorded forward to the next, and that of the whole call."""
+    """Train once; return the times between recorded forwards, and the time of the whole call."""
     folder = Path(tempfile.mkdtemp())
     _forwards.clear()
     gc.collect()
@@ -235,7 +235,7 @@ def one_run(train: Train, who: str | None, steps: int) -> tuple[list[tuple[int, 
 
 
 def take_turns(train: Train, rounds: int, steps: int) -> Costs:
-    """Lets the trainer alone, the same once more, ours and theirs take turns."""
+    """Run the trainer alone, the same again as null control, ours and theirs in turns."""
     everyone = {BASELINE: None, NULL_CONTROL: None, OURS: OURS, THEIRS: THEIRS}
     costs = Costs({name: Times() for name in everyone}, {name: Times() for name in everyone})
     for who in (None, OURS, THEIRS) if rounds > 1 else ():
@@ -254,7 +254,7 @@ def take_turns(train: Train, rounds: int, steps: int) -> Costs:
 
 
 def hook_result(options: Namespace) -> Result:
-    """Measures 100 calls of a hook, empty, that both show as a span."""
+    """Measure 100 calls of an empty hook, which both record as a span."""
     idle = lightning.pytorch.profilers.PassThroughProfiler()
     told: list[Any] = [idle]
 
@@ -264,7 +264,7 @@ def hook_result(options: Namespace) -> Result:
         with quiet():
             profiler.setup("fit", None, folder)
             told[0] = profiler
-            for _ in range(UNRECORDED + 1):  # theirs starts with these
+            for _ in range(UNRECORDED + 1):  # as in their integration
                 with profiler.profile("[Strategy]SingleDeviceStrategy.training_step"):
                     pass
             try:
@@ -298,11 +298,11 @@ def hook_result(options: Namespace) -> Result:
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures all three, step and whole run."""
+    """Measure steps and whole runs of all three trainers."""
     for name in ("lightning.pytorch", "transformers", "accelerate"):
         logging.getLogger(name).setLevel(logging.ERROR)
     gc.collect()
-    gc.freeze()  # the packages alone make a collection before each run dearer than the run
+    gc.freeze()  # With these packages loaded, a collection before each run takes longer than the run.
     results = []
     for trainer, train in TRAINERS.items():
         costs = take_turns(train, *((1, 4) if options.quick else (12, 40)))

@@ -1,4 +1,4 @@
-"""What somebody waits for who looks at 1,000,000 spans in a browser: pages of the server, and a report opened as a file."""
+"""Loading times in a browser with 1,000,000 spans: the pages of the server, and a report opened as a file."""
 
 import re
 import statistics
@@ -20,33 +20,33 @@ from tests.support.browser import Chromium, what_is_missing
 REPORT_MB, BUNDLE_KB = 12.0, 200.0
 OVERVIEW_S, TIMELINE_S, REPORT_S, MOVE_MS = 1.5, 2.0, 3.0, 150.0
 ROUNDS = 48
-# The canvas of the timeline has been drawn on.
+# Whether the canvas of the timeline has been drawn.
 DRAWN = """() => [...document.querySelectorAll('main canvas')].some((canvas) => {
     const { width, height } = canvas;
     if (width * height === 0) return false;
     const pixels = canvas.getContext('2d').getImageData(0, 0, width, Math.min(height, 400)).data;
-    const colours = new Set();
-    for (let at = 0; at < pixels.length; at += 4 * 997) colours.add(`${pixels[at]},${pixels[at + 1]},${pixels[at + 2]}`);
-    return colours.size > 4;
+    const colors = new Set();
+    for (let at = 0; at < pixels.length; at += 4 * 997) colors.add(`${pixels[at]},${pixels[at + 1]},${pixels[at + 2]}`);
+    return colors.size > 4;
 })"""
 
-# Counts the answers for the timeline that are on their way.
+# Counts pending requests of the timeline.
 COUNT_OPEN = """{
-    const ask = window.fetch;
-    window.answersOpen = 0;
-    window.fetch = async (...asked) => {
-        if (!['/window?', '/counter?'].some((path) => String(asked[0]).includes(path))) return ask(...asked);
-        window.answersOpen += 1;
+    const fetch = window.fetch;
+    window.pendingRequests = 0;
+    window.fetch = async (...request) => {
+        if (!['/window?', '/counter?'].some((path) => String(request[0]).includes(path))) return fetch(...request);
+        window.pendingRequests += 1;
         try {
-            const answer = await ask(...asked);
-            const content = await answer.arrayBuffer();
-            return new Response(content, { status: answer.status, headers: answer.headers });
+            const response = await fetch(...request);
+            const content = await response.arrayBuffer();
+            return new Response(content, { status: response.status, headers: response.headers });
         } finally {
-            window.answersOpen -= 1;
+            window.pendingRequests -= 1;
         }
     };
 }"""
-# Zooms in and pans by turns of the wheel, out again when deep, at places that a fixed sequence chooses.
+# Zooms and pans with wheel events at pseudorandom positions, and measures each until drawn.
 MOVE = """async (rounds) => {
     const area = document.querySelector('.tl-area');
     const box = area.getBoundingClientRect();
@@ -56,11 +56,11 @@ MOVE = """async (rounds) => {
     const settle = async () => {
         const began = performance.now();
         let last = began;
-        // Counters are asked for after boxes: three frames without a question are the end.
+        // Counters are requested after boxes, so wait for three frames without pending requests.
         for (let quiet = 0; quiet < 3; ) {
             await frame();
-            if (quiet === 0 || window.answersOpen) last = performance.now();
-            quiet = window.answersOpen ? 0 : quiet + 1;
+            if (quiet === 0 || window.pendingRequests) last = performance.now();
+            quiet = window.pendingRequests ? 0 : quiet + 1;
         }
         return last - began;
     };
@@ -78,7 +78,7 @@ MOVE = """async (rounds) => {
 
 
 def seconds_until(address: str, shown: str, rounds: int) -> float:
-    """How long it takes from opening an address until something holds on its page, in the middle of some tries."""
+    """Return the median time from opening an address until a condition is true on the page, in seconds."""
     browser, times = Chromium(), []
     try:
         for _ in range(rounds):
@@ -94,7 +94,7 @@ def seconds_until(address: str, shown: str, rounds: int) -> float:
 
 
 def move_ms(address: str, rounds: int) -> list[float]:
-    """How long it takes from a turn of the wheel until all that is then in view has come and been drawn."""
+    """Return the times from a wheel event until everything visible has been loaded and drawn."""
     browser = Chromium()
     try:
         visit = browser.visit()
@@ -107,9 +107,9 @@ def move_ms(address: str, rounds: int) -> list[float]:
 
 
 def served(path: Path, rounds: int) -> list[Result]:
-    """Pages of the server; the trace is opened anew, so that nothing was worked out before."""
+    """Measure pages of the server; the trace is opened anew, so that nothing is cached."""
     results = []
-    for page, shown, bar in (
+    for page, shown, target in (
         (
             "overview",
             "() => document.querySelector('main h1') && !document.querySelector('.waiting')",
@@ -127,10 +127,10 @@ def served(path: Path, rounds: int) -> list[Result]:
                 took = opening + seconds_until(f"{server.address}#/{page}", shown, 1)
                 results.append(
                     Result(
-                        f"{page} of a trace opened for the first time",
-                        f"< {bar} s",
+                        f"{page} of a newly opened trace",
+                        f"< {target} s",
                         f"{took:.2f} s",
-                        took < bar,
+                        took < target,
                     )
                 )
                 if page == "timeline":
@@ -138,7 +138,7 @@ def served(path: Path, rounds: int) -> list[Result]:
                     worst = times[int(0.95 * (len(times) - 1))]
                     results.append(
                         Result(
-                            "answers to zooms and pans, 95 % of them",
+                            "zooming and panning, 95th percentile",
                             f"< {MOVE_MS:.0f} ms",
                             f"{worst:.0f} ms (median {statistics.median(times):.0f})",
                             worst < MOVE_MS,
@@ -151,7 +151,7 @@ def served(path: Path, rounds: int) -> list[Result]:
 
 
 def reported(trace: Trace, folder: Path, rounds: int) -> list[Result]:
-    """The file of a report, and how long it takes to be drawn."""
+    """Measure the size of a report, and the time to draw it."""
     spans = len(trace.columns("spans"))
     began = time.perf_counter()
     path = report(trace, folder / "report.html")
@@ -167,30 +167,30 @@ def reported(trace: Trace, folder: Path, rounds: int) -> list[Result]:
         ),
         Result(
             "the app's script, minified", f"<= {BUNDLE_KB:.0f} kB", f"{bundle:.0f} kB", bundle <= BUNDLE_KB,
-            [f"{len(page.encode()) / 1e3:.0f} kB with styles and frame: the page without data"],
+            [f"{len(page.encode()) / 1e3:.0f} kB with styles and HTML, without data"],
         ),
     ]  # fmt: skip
     if what_is_missing() is None:
         took = seconds_until(f"{path.as_uri()}#/timeline", DRAWN, rounds)
         results.append(
-            Result("that report, opened and drawn", f"< {REPORT_S} s", f"{took:.2f} s", took < REPORT_S)
+            Result("opening and drawing that report", f"< {REPORT_S} s", f"{took:.2f} s", took < REPORT_S)
         )
     return results
 
 
 def options_of(parser: ArgumentParser) -> None:
-    """The size can be chosen."""
+    """Add the option for the size."""
     parser.add_argument("--spans", type=int, default=1_000_000)
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measures the report, then the pages of the server."""
+    """Measure the report, then the pages of the server."""
     spans, rounds = (20_000, 1) if options.quick else (options.spans, 3)
     with tempfile.TemporaryDirectory() as folder:
         trace = big_trace(spans, with_stacks=True)
         results = reported(trace, Path(folder), rounds)
         if missing := what_is_missing():
-            print(f"The pages are not measured: {missing}")
+            print(f"Pages not measured: {missing}")
             return results
         path = Path(folder) / "big.ktrace"
         trace.save(path)

@@ -1,4 +1,4 @@
-"""What is run under the profilers: a training step of many tiny operators, near the worst case for any of them."""
+"""The profiled program: a training step of many tiny operators, close to the worst case for profilers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class TinyLayer(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Adds both halves to the stream."""
+        """Add the outputs of both parts to the residual stream."""
         normal = self.first_norm(x)
         query, key, value = (
             project(normal).unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -36,7 +36,7 @@ class TinyLayer(nn.Module):
 
 
 def tiny_training_step(width: int = 32, layers: int = 4) -> Callable[[], None]:
-    """Builds a small transformer and returns its training step: forward, backward and AdamW."""
+    """Build a small transformer, and return its training step: forward, backward and AdamW."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Embedding(64, width), *(TinyLayer(width, 4) for _ in range(layers)), nn.Linear(width, 64)
@@ -54,27 +54,27 @@ def tiny_training_step(width: int = 32, layers: int = 4) -> Callable[[], None]:
 
 
 def recorder(theirs: bool, **flags: bool | int) -> Callable[[], "kinetoscope.profile | torch_profile"]:
-    """Returns a function that makes a session of the CPU, torch's or ours, with the same flags."""
+    """Return a function that creates a CPU session of either profiler with the same flags."""
     kind = torch_profile if theirs else kinetoscope.profile
     return lambda: kind(activities=[ProfilerActivity.CPU], **flags)
 
 
 @contextmanager
 def collecting(theirs: bool, **flags: bool | int) -> Iterator[object]:
-    """Records what runs inside and throws it away, for benchmarks of collection alone."""
+    """Record and discard the result, for benchmarks of recording only."""
     with recorder(theirs, **flags)() as session:
         yield session
 
 
 def operators_of(step: Callable[[], None]) -> int:
-    """Counts the records one step leaves behind."""
+    """Return the number of records per step."""
     with recorder(theirs=False)() as session:
         step()
     return len(session.events())
 
 
 def record_operators(session: "kinetoscope.profile | torch_profile", operators: int) -> None:
-    """Starts a session and runs tiny training steps under it until about so many operators were recorded."""
+    """Start a session, and run tiny training steps until about `operators` operators were recorded."""
     step = tiny_training_step()
     step()
     steps = max(1, round(operators / operators_of(step)))
