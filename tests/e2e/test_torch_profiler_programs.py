@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="the programs record PyTorch")
+
+from torch.autograd.profiler_util import EventList
 
 PROGRAMS = sorted((Path(__file__).parent / "torch_programs").glob("*.py"))
 THEIR_IMPORT, OUR_IMPORT = "import torch.profiler as P\n", "import kinetoscope as P\n"
@@ -37,6 +40,8 @@ def without_times(text: str) -> str:
     """Replaces times and percentages, and evens out the spaces and lines that their widths move."""
     text = re.sub(r"-?\d+\.\d+(us|ms|s|%)", "#", text)
     text = re.sub(r"-{4,}", "----", text)
+    # Tables of torch before 2.8 have Kb and Mb.
+    text = re.sub(r"(?<=\d )([KMG])b\b", r"\1B", text)
     return re.sub(r"[ ]+", " ", text)
 
 
@@ -44,6 +49,8 @@ def without_times(text: str) -> str:
 def test_the_program_prints_the_same(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(THEIR_IMPORT) == 1
+    if "time_unit" in text and "time_unit" not in inspect.signature(EventList.table).parameters:
+        pytest.skip("the table of this torch has no time_unit yet")
     theirs = printed(text, tmp_path / "theirs", monkeypatch)
     ours = printed(text.replace(THEIR_IMPORT, OUR_IMPORT), tmp_path / "ours", monkeypatch)
     assert ours == theirs

@@ -24,6 +24,7 @@ class Difference:
         seen_in: A program that shows it; empty for one that needs several processes.
         explains: Whether something that only one of them tells is due to it; it is given the program and the thing.
         ways: Whether it shows when the two record one after the other, or at the same time.
+        since: The first release of torch in which it is seen.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Difference:
     seen_in: str
     explains: Callable[[str, Any], bool]
     ways: frozenset[str] = BOTH_WAYS
+    since: tuple[int, int] = (2, 7)
 
     def explains_here(self, program: str, way: str, aspect: str, thing: Any) -> bool:
         """Whether something that only one of them tells of a program is due to it."""
@@ -70,6 +72,8 @@ KNOWN = (
         frozenset({"shapes", "flops"}),
         "tensor_subclass",
         _in_program("tensor_subclass", "meta_and_fake_tensors", "sharded"),
+        # Seen in 2.11, not in 2.8; the releases between were not tried.
+        since=(2, 9),
     ),
     Difference(
         "Types of nested tensors",

@@ -67,7 +67,8 @@ def rarer_optimizers() -> Program:
 @program
 def muon() -> Program:
     weight = nn.Parameter(torch.randn(6, 4))
-    optimizer = torch.optim.Muon([weight], lr=0.01)
+    # torch has Muon from 2.9 on.
+    optimizer = getattr(torch.optim, "Muon", torch.optim.SGD)([weight], lr=0.01)
 
     def run() -> None:
         optimizer.zero_grad()
