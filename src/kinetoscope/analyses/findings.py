@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,10 +83,19 @@ def examine(trace: TraceData) -> Report:
 
     def make() -> Report:
         loop = Loop(trace)
-        said = [rule(loop) for rule in RULES] if loop.whole_ns > 0 else []
-        found = [one for one in said if isinstance(one, Finding)]
+        results = []
+        for rule in RULES if loop.whole_ns > 0 else ():
+            try:
+                results.append(rule(loop))
+            except Exception as error:  # noqa: BLE001  (the other rules, and what is printed besides, do not suffer)
+                warnings.warn(
+                    f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+        found = [one for one in results if isinstance(one, Finding)]
         found.sort(key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code))
-        return Report(tuple(found), tuple(one for one in said if isinstance(one, CannotTell)))
+        return Report(tuple(found), tuple(one for one in results if isinstance(one, CannotTell)))
 
     return trace.cached("findings", make)
 
@@ -174,11 +184,9 @@ def lines(
     shown = report.findings[: most or None]
     found: list[tuple[str, str]] = []
     for number, one in enumerate(shown, 1):
-        gain = gain_percent(one, whole_ns)
-        ceiling = f", at most {units.percent(gain)} to gain" if gain is not None else ""
-        head = f"{number}. {plain(one.finding)} [{one.code}{ceiling}]"
+        head = f"{number}. {headline(one, whole_ns)}"
         style = "bold yellow" if severity(one) == "warning" else "bold"
-        found += [(text, style) for text in textwrap.wrap(printable(head), width, subsequent_indent="   ")]
+        found += [(text, style) for text in textwrap.wrap(head, width, subsequent_indent="   ")]
         found += [
             (text, "")
             for text in textwrap.wrap(one.advice, width, initial_indent="   ", subsequent_indent="   ")
@@ -190,6 +198,13 @@ def lines(
     for unknown in report.cannot_tell:
         found.append((f"Cannot tell about {unknown.code}: record with {unknown.record}.", "dim"))
     return found
+
+
+def headline(one: Finding, whole_ns: int) -> str:
+    """A finding in one sentence, with its code and the ceiling of the gain; `whole_ns` is the step time."""
+    gain = gain_percent(one, whole_ns)
+    ceiling = f", at most {units.percent(gain)} to gain" if gain is not None else ""
+    return printable(f"{plain(one.finding)} [{one.code}{ceiling}]")
 
 
 def severity(one: Finding) -> str:

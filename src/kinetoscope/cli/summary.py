@@ -14,6 +14,8 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
+from kinetoscope.analyses.findings import examine, headline
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
@@ -309,6 +311,7 @@ MOST_LINES = 40
 WIDEST = 100
 NARROWEST = 40
 _MOST_DEVICES = 4
+_MOST_FINDINGS = 3
 
 
 def print_summary(finished: Finished, printer: Console | None = None, rows: int = 9) -> None:
@@ -347,7 +350,7 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
     """Make the lines of the summary, none wider than `width` cells."""
     facts = gather(finished.trace, rows)
     head = [Text(), _title(finished, width), *_totals(finished, facts, width), *_steps(facts, width)]
-    head += _divided(facts, width)
+    head += [*_divided(facts, width), *_findings(finished, width)]
     foot = [
         *_devices(facts, width),
         *_memory(finished, facts, width),
@@ -716,6 +719,25 @@ def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
     if one == high:
         return f"{one} of {of}"
     return f"about {one} of {of} (between {low.removesuffix(' %')} and {high})"
+
+
+def _findings(finished: Finished, width: int) -> list[Text]:
+    """What makes the run slow, in a sentence each; nothing of a healthy run."""
+    report = examine(finished.trace)
+    if not report.findings:
+        return []
+    whole_ns = Loop(finished.trace).whole_ns
+    out = [Text()]
+    for number, one in enumerate(report.findings[:_MOST_FINDINGS], 1):
+        out += fold(
+            "findings" if number == 1 else "", headline(one, whole_ns), width, style="yellow", indent=LABEL
+        )
+    traces = [path for path in finished.files if path.suffix == ".ktrace"]
+    where = finished.options.shown(traces[0]) if traces else "TRACE"
+    return [
+        *out,
+        *fold("", f"what to change: kinetoscope findings {where}", width, style="dim", indent=LABEL),
+    ]
 
 
 def _files(finished: Finished, width: int) -> list[Text]:

@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
+from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.host.data_loading import loading_spans
 
 LEAST_PERCENT = 5.0
@@ -22,6 +23,9 @@ def input_wait(loop: Loop) -> Finding | None:
     waits = loading.waits[loop.in_steps(loading.waits)]
     waits = waits[spans["thread"][waits] == loop.thread]
     wait_ns = loop.typical_ns(waits)
+    if loop.on_device and loop.time is not None:
+        # While the device still works, a wait of the loop costs nothing: the same time that `breakdown` calls input wait.
+        wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")]
     share = loop.share(wait_ns)
     if share < LEAST_PERCENT:
         return None
