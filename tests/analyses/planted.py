@@ -187,12 +187,15 @@ def an_optimizer_for_each_parameter(fault: bool) -> tuple[Step, int]:
 
 @planted("zero-grad-fill")
 def gradients_are_filled_with_zeros(fault: bool) -> tuple[Step, int]:
-    model = Net(2048)
-    optimizer = sgd(model)
-    x = torch.randn(2, 64)
+    model, seldom = Net(64), nn.Linear(2000, 2000)
+    optimizer = torch.optim.SGD([*model.parameters(), *seldom.parameters()], lr=0.01)
+    x = torch.randn(4, 64)
 
     def step(number: int) -> None:
-        model(x).square().mean().backward()
+        loss = model(x).square().mean()
+        if number == 0:
+            loss = loss + seldom(torch.ones(1, 2000)).square().mean()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=not fault)
 
