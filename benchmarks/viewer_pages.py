@@ -17,7 +17,7 @@ from kinetoscope.viewer.server.routes import page_text
 from kinetoscope.viewer.server.serve import Server
 from tests.support.browser import Chromium, what_is_missing
 
-REPORT_MB, BUNDLE_KB = 12.0, 200.0
+REPORT_MB, BUNDLE_KB = 12.0, 400.0
 OVERVIEW_S, TIMELINE_S, REPORT_S, MOVE_MS = 1.5, 2.0, 3.0, 150.0
 ROUNDS = 48
 # Whether the canvas of the timeline has been drawn.

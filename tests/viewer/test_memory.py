@@ -156,7 +156,7 @@ def test_modules_are_opened_as_long_as_there_is_room(monkeypatch):
     def held(trace):
         return curve(trace, by="module")[-1]["parts"]
 
-    # The smallest layer is not worth a colour, and stays with the model.
+    # The smallest layer is not worth a color, and stays with the model.
     assert held(trace) == {"a": 300, "b": 200, "GPT (rest)": 15, "no module": 40}
     assert sum(held(trace).values()) == curve(trace)[-1]["total"]
     monkeypatch.setattr("kinetoscope.viewer.pages.memory.MOST_MODULES", 2)
@@ -315,9 +315,9 @@ def test_a_trace_without_memory_says_so():
     ("path", "query", "words"),
     [
         ("memory/curve", {"device": "cuda:7"}, r"device='cuda:7'.*cpu, cuda:0"),
-        ("memory/curve", {"by": "colour"}, "by category or by module"),
+        ("memory/curve", {"by": "color"}, "by category or by module"),
         ("memory/curve", {"start": "5", "end": "5"}, "empty"),
-        ("memory/live", {"by": "colour"}, "all, category, module, operator, line"),
+        ("memory/live", {"by": "color"}, "all, category, module, operator, line"),
         ("memory/live", {"time": "noon"}, "must be a number"),
         ("memory/blocks", {"order": "smallest"}, "biggest, longest, never freed"),
     ],

@@ -91,7 +91,7 @@ def test_calls_of_python_stand_apart():
     assert rows(rich_trace(), of="calls") == []
 
 
-@pytest.mark.parametrize("query", [{"by": "colour"}, {"of": "all"}])
+@pytest.mark.parametrize("query", [{"by": "color"}, {"of": "all"}])
 def test_a_choice_that_there_is_not_is_refused_with_those_there_are(query):
     with pytest.raises(ArgumentError, match="use one of"):
         rows(trained(), **query)

@@ -7,7 +7,7 @@ import pytest
 
 from kinetoscope.viewer.server import routes as respond_module
 from kinetoscope.viewer.server.open_traces import Offer
-from kinetoscope.viewer.server.routes import content_policy, disposition, respond
+from kinetoscope.viewer.server.routes import content_policy, disposition, page_text, respond
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -145,3 +145,7 @@ def test_a_hostile_name_stays_within_its_header(name):
     assert re.fullmatch(
         r"attachment; filename=\"[A-Za-z0-9_-][A-Za-z0-9._-]*\"; filename\*=UTF-8''[A-Za-z0-9._~%-]*", header
     )
+
+
+def test_the_page_is_small_enough_to_be_part_of_every_report():
+    assert len(page_text().encode()) < 400_000

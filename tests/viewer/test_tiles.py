@@ -107,7 +107,7 @@ def test_the_peak_is_told_with_the_size_of_the_device_where_that_is_known(size, 
     assert text(memory_tile([peak])["more"]) == told
 
 
-def test_near_the_peak_of_the_device_utilisation_is_the_number():
+def test_near_the_peak_of_the_device_utilization_is_the_number():
     found = work_tile({"flops": 10, "flops_per_s": 5.0, "mfu_percent": 40.0, "covered_percent": 99.0})
     assert (found["title"], found["value"], text(found["more"])) == ("MFU", [40.0, "%"], "5FLOP/s")
     assert found["hint"]["text"].count("{}") == len(found["hint"]["values"]) == 2

@@ -28,7 +28,8 @@ export function App(props: {
   offered: readonly Offered[];
   chosen: number;
   source: Source;
-  told: string;
+  /** What is shown where there is no page. */
+  empty: string;
   /** True while the server does not answer. */
   gone?: boolean;
 }) {
@@ -88,7 +89,7 @@ export function App(props: {
           ) : page ? (
             <page.show />
           ) : (
-            <Problem>{props.told}</Problem>
+            <Problem>{props.empty}</Problem>
           )}
         </main>
       </div>

@@ -14,7 +14,7 @@ async function start(): Promise<void> {
   const report = reportInPage();
   if (report) {
     const offered = [{ name: report.name, live: false }];
-    render(<App offered={offered} chosen={0} source={report.source} told="The report is empty." />, root);
+    render(<App offered={offered} chosen={0} source={report.source} empty="The report is empty." />, root);
     return;
   }
   const [first, options] = await Promise.all([asked<Offered[]>("api/traces"), asked<Options>("api/options")]);
@@ -28,10 +28,10 @@ async function start(): Promise<void> {
   };
   effect(() => {
     const source = sources[chosen()];
-    const told = "The server has no trace.";
+    const empty = "The server has no trace.";
     if (source)
       render(
-        <App offered={offered.value} chosen={chosen()} source={source} told={told} gone={gone.value} />,
+        <App offered={offered.value} chosen={chosen()} source={source} empty={empty} gone={gone.value} />,
         root,
       );
   });

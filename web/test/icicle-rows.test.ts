@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { beyond, boxAt, forkRow, isWithin, laidOut, neighbour, pathTo } from "../src/parts/icicle-rows";
+import { beyond, boxAt, forkRow, isWithin, laidOut, neighbor, pathTo } from "../src/parts/icicle-rows";
 
 // 0 holds 1 and 3, 1 holds 2; 4 stands beside 0.
 const PARENT = [-1, 0, 1, 0, -1];
@@ -29,15 +29,15 @@ test("what is within a box follows it", () => {
 });
 
 test("arrow keys lead to what is seen there", () => {
-  expect(neighbour(boxes, -1, "ArrowDown")).toBe(0);
-  expect(neighbour(boxes, 0, "ArrowDown")).toBe(1);
-  expect(neighbour(boxes, 2, "ArrowDown")).toBe(2);
-  expect(neighbour(boxes, 2, "ArrowUp")).toBe(1);
-  expect(neighbour(boxes, 0, "ArrowUp")).toBe(0);
-  expect(neighbour(boxes, 1, "ArrowRight")).toBe(3);
-  expect(neighbour(boxes, 3, "ArrowLeft")).toBe(1);
-  expect(neighbour(boxes, 4, "ArrowRight")).toBe(4);
-  expect(neighbour(laidOut([], []), -1, "ArrowDown")).toBe(-1);
+  expect(neighbor(boxes, -1, "ArrowDown")).toBe(0);
+  expect(neighbor(boxes, 0, "ArrowDown")).toBe(1);
+  expect(neighbor(boxes, 2, "ArrowDown")).toBe(2);
+  expect(neighbor(boxes, 2, "ArrowUp")).toBe(1);
+  expect(neighbor(boxes, 0, "ArrowUp")).toBe(0);
+  expect(neighbor(boxes, 1, "ArrowRight")).toBe(3);
+  expect(neighbor(boxes, 3, "ArrowLeft")).toBe(1);
+  expect(neighbor(boxes, 4, "ArrowRight")).toBe(4);
+  expect(neighbor(laidOut([], []), -1, "ArrowDown")).toBe(-1);
 });
 
 test("the row where a trunk forks", () => {

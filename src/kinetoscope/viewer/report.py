@@ -64,7 +64,7 @@ PAGES = {
     "memory": (memory,),
     "health": (health,),
 }
-"""The pages that a report can have, and the modules that say what each requests."""
+"""The pages that a report can have, and the modules that list what each requests."""
 
 # A million spans, and the calls of Python and of modules around them.
 MOST_ITEMS = 1_500_000

@@ -68,7 +68,7 @@ def test_the_keyboard_chooses_among_many_steps(visit, served):
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
     assert chart.get_attribute("aria-valuetext").startswith("Step 38: 20 ms.")
-    assert page.locator(".ov-told").inner_text().startswith("Step 38")
+    assert page.locator(".ov-tip").inner_text().startswith("Step 38")
     page.keyboard.press("Enter")
     led_to(page, f"start={38 * 20 * MS}&end={39 * 20 * MS}")
 

@@ -111,7 +111,7 @@ def test_a_report_says_what_needs_the_trace(visit, training, tmp_path):
     path = report(training, tmp_path / "report.html")
     page = visit.open(f"{path.as_uri()}#/timeline?find=addmm&range=1000-2000")
     page.locator(
-        ".tl-range", has_text="for the sums of a range, open the trace with kinetoscope view"
+        ".tl-range", has_text="For the sums of a range, open the trace with kinetoscope view"
     ).wait_for()
     page.get_by_role("status").get_by_text("matches are highlighted").wait_for()
     assert page.get_by_text("All arrows").count() == 0

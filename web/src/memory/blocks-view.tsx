@@ -40,7 +40,7 @@ export function BlocksView(props: {
       heading={
         <>
           <h2>Blocks</h2>
-          <span class="told">{units.count(device.blocks)} in all</span>
+          <span class="about">{units.count(device.blocks)} total</span>
           <span class="tools">
             <Choice
               label="Which blocks"

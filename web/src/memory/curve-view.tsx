@@ -98,7 +98,7 @@ const NONE: readonly Layer[] = [];
 function Reading(props: { layer: Layer | undefined; value: number | undefined; line?: boolean }) {
   const { layer, value, line } = props;
   if (!layer) return null;
-  const painted = `var(--${layer.colour})`;
+  const painted = `var(--${layer.color})`;
   return (
     <tr class={value === 0 ? "none" : ""}>
       <th title={layer.label.slice(0, 2000)}>

@@ -1,4 +1,4 @@
-/** What the server says of the memories of a trace, and how the page colours them. */
+/** What the server says of the memories of a trace, and how the page colors them. */
 
 import type { Layer } from "../parts/chart";
 import type { Columns } from "../source/source";
@@ -32,7 +32,7 @@ export interface Memory {
   devices: readonly Device[];
 }
 
-const CATEGORY_COLOURS: Readonly<Record<string, string>> = {
+const CATEGORY_COLORS: Readonly<Record<string, string>> = {
   parameter: "compute",
   "optimizer state": "communication",
   input: "input",
@@ -43,7 +43,7 @@ const CATEGORY_COLOURS: Readonly<Record<string, string>> = {
   temporary: "step",
 };
 
-const MODULE_COLOURS = [
+const MODULE_COLORS = [
   "compute",
   "copy",
   "input",
@@ -73,12 +73,12 @@ function partFacts(curve: Columns) {
 export function partsOf(curve: Columns, by: string): Layer[] {
   return partFacts(curve).map((column, index) => ({
     label: column.meaning,
-    colour:
+    color:
       by === "category"
-        ? (CATEGORY_COLOURS[column.meaning] ?? NO_MODULE)
+        ? (CATEGORY_COLORS[column.meaning] ?? NO_MODULE)
         : isNoModule(column.meaning)
           ? NO_MODULE
-          : (MODULE_COLOURS[index % MODULE_COLOURS.length] ?? NO_MODULE),
+          : (MODULE_COLORS[index % MODULE_COLORS.length] ?? NO_MODULE),
     values: curve.numbers(column.name),
   }));
 }
@@ -95,9 +95,9 @@ export function countsOf(curve: Columns): Layer[] {
       ["reserved", "bad"],
     ] as const
   )
-    .map(([name, colour]) => ({
+    .map(([name, color]) => ({
       label: name,
-      colour,
+      color,
       values: curve.values(name) as ArrayLike<number | null>,
     }))
     .filter((line) => Array.prototype.some.call(line.values, (value: number | null) => value !== null));

@@ -50,7 +50,7 @@ export function LiveView(props: {
             {moment(shownTime, props.shown / 500)}
           </h2>
           {!can && (
-            <span class="told">
+            <span class="about">
               A report includes the live blocks at the peak only. For other times, open the trace with
               `kinetoscope view`.
             </span>

@@ -19,7 +19,7 @@ export function StackView(props: { device: Device; stack: number }) {
     <aside class="stack" aria-label="Stack">
       <header class="title">
         <h2>Allocated from</h2>
-        <span class="told">innermost frame first</span>
+        <span class="about">innermost frame first</span>
         <span class="tools">
           <Button title="Close (Esc)" onClick={end}>
             Close

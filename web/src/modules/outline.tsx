@@ -50,7 +50,7 @@ export function Outline(props: {
           <Button
             class="plain"
             tabIndex={-1}
-            aria-label={open ? "Close" : "Open"}
+            aria-label={open ? "Collapse" : "Expand"}
             onClick={(event) => {
               event.stopPropagation();
               turn(row);
@@ -89,8 +89,8 @@ export function Outline(props: {
       }}
       tools={
         <>
-          <Button onClick={() => setOpened(new Set(tree.held.keys()))}>Open all</Button>
-          <Button onClick={() => setOpened(new Set())}>Close all</Button>
+          <Button onClick={() => setOpened(new Set(tree.held.keys()))}>Expand all</Button>
+          <Button onClick={() => setOpened(new Set())}>Collapse all</Button>
         </>
       }
     />

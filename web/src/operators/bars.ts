@@ -90,7 +90,7 @@ export function nameOf(bar: Bar): string {
 }
 
 /** `12 calls from 1.00 µs to 1.20 µs`. */
-export function told(bar: Bar): string {
+export function described(bar: Bar): string {
   const calls = `${units.count(bar.count)} ${bar.count === 1 ? "call" : "calls"}`;
   return bar.high - bar.low <= 1
     ? `${calls} of ${units.time(bar.low)}`

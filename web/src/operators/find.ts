@@ -1,4 +1,4 @@
-/** Rows of a table by what they are, and what is told of one. */
+/** Rows of a table by name and kind, and the facts of one. */
 
 import type { ComponentChildren } from "preact";
 import { chosenColumns, type ShownColumn, says } from "../parts/table-columns";
@@ -12,7 +12,7 @@ export interface Fact {
   title: string;
 }
 
-/** The row of a name and kind, and of a place where rows are told apart by one; -1 without. */
+/** The row of a name and kind, and of a place where rows are grouped by one; -1 without. */
 export function rowOf(table: Columns, name: string, kind?: string, place?: string | null): number {
   const is = (column: string, wanted: string | null | undefined, row: number) =>
     wanted === undefined || !table.has(column) || (table.values(column)[row] ?? null) === wanted;

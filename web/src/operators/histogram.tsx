@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { Button } from "../parts/button";
 import { useWidth } from "../parts/lengths";
 import * as units from "../units";
-import { type Bar, bars, type Durations, marks, nameOf, place, told } from "./bars";
+import { type Bar, bars, type Durations, described, marks, nameOf, place } from "./bars";
 
 const HEIGHT = 92;
 const AXIS = 18;
@@ -53,7 +53,7 @@ export function Histogram(props: {
     <div class="op-histogram" ref={frame}>
       <p class="muted small" aria-live="polite">
         {shown
-          ? `${told(shown)} · ${units.percent((100 * shown.count) / Math.max(1, durations.calls))} of them`
+          ? `${described(shown)} · ${units.percent((100 * shown.count) / Math.max(1, durations.calls))} of them`
           : "Select a bar to list its calls"}
         {current && (
           <Button class="plain" onClick={() => onBar(undefined)}>
@@ -67,7 +67,7 @@ export function Histogram(props: {
         aria-valuenow={current ? filled.indexOf(current) + 1 : 0}
         aria-valuemin={0}
         aria-valuemax={filled.length}
-        aria-valuetext={current ? told(current) : "no bar selected"}
+        aria-valuetext={current ? described(current) : "no bar selected"}
         tabIndex={0}
         onKeyDown={onKey}
         onPointerMove={(event) => setPointed(under(event))}
@@ -95,7 +95,7 @@ export function Histogram(props: {
           })}
           {lines(durations, width).map((line) => (
             <g key={line.text}>
-              <title>{line.told}</title>
+              <title>{line.title}</title>
               <path class="op-line" d={`M${line.x} 2V${ground}`} />
               {line.side !== 0 && (
                 <text x={line.x + 3 * line.side} y={10} text-anchor={line.side < 0 ? "end" : "start"}>
@@ -132,12 +132,12 @@ function lines(durations: Durations, width: number) {
   const side = before ? -1 : between > WORD_ROOM ? 1 : 0;
   const free = between > WORD_ROOM * (side > 0 ? 2 : 1);
   return [
-    { text: "median", x: median, side, told: `median: ${units.time(median_ns)}` },
+    { text: "median", x: median, side, title: `median: ${units.time(median_ns)}` },
     {
       text: "p95",
       x: most,
       side: after ? 1 : free ? -1 : 0,
-      told: `95th percentile: ${units.time(p95_ns)}`,
+      title: `95th percentile: ${units.time(p95_ns)}`,
     },
   ];
 }

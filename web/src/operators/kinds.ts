@@ -39,8 +39,8 @@ export function kindWord(kind: string): string {
   return WORDS[kind] ?? kind.replaceAll("_", " ");
 }
 
-/** The colour of a kind, by its variable in the theme. */
-export function kindColour(kind: string): string {
+/** The color of a kind, by its variable in the theme. */
+export function kindColor(kind: string): string {
   const name = kind === "user_annotation" ? "annotation" : kind === "driver" ? "runtime" : kind;
   return `var(--${name})`;
 }

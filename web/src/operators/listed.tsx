@@ -36,6 +36,7 @@ export function Head(props: {
             onChoice={(key) => change({ [what]: key || undefined, by: undefined, ...nothingChosen })}
           />
         )}
+        {ways.length > 1 && <span class="muted small">Group by</span>}
         {ways.length > 1 && (
           <Choice
             label="Group by"

@@ -19,7 +19,7 @@ export function Panel(props: {
   kind: string;
   /** What it is called beside the name. */
   what: string;
-  /** The place in common, where rows are told apart by one. */
+  /** The place in common, where rows are grouped by one. */
   place?: { by: string; value: string | null } | undefined;
   facts: readonly Fact[];
 }) {

@@ -29,7 +29,7 @@ export interface Part {
 /** In the order in which they are offered, with what stands where there is none; parts that are not there are left out. */
 const TITLES: readonly (readonly [key: string, title: string, none: string])[] = [
   ["operator", "Launched by", "not known"],
-  ["inside", "Inside", ""],
+  ["inside", "Children", ""],
   ["kernel", "Device work", ""],
   ["module", "By module", "outside modules"],
   ["step", "By step", "outside steps"],
@@ -56,7 +56,7 @@ export function Parts(props: { of: Chosen; to: (part: Part) => string | undefine
   if (!chosen) return null;
   const [key, , none] = chosen;
   const rows = [...(of.parts[key] ?? [])];
-  if (key === "inside" && of.self_ns > 0) rows.unshift({ label: "itself", count: 0, total_ns: of.self_ns });
+  if (key === "inside" && of.self_ns > 0) rows.unshift({ label: "self", count: 0, total_ns: of.self_ns });
   rows.sort((a, b) => Number(Boolean(a.others)) - Number(Boolean(b.others)) || b.total_ns - a.total_ns);
   const [whole, measure] = key === "kernel" ? [of.device_ns ?? 0, "device time"] : [of.total_ns, "its time"];
   return (

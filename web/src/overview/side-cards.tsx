@@ -70,7 +70,7 @@ function meter(title: string, share: number | null, more: string, hint: string) 
   );
 }
 
-/** The colours of the categories of memory. */
+/** The colors of the categories of memory. */
 const CATEGORIES: Readonly<Record<string, string>> = {
   parameter: "compute",
   "optimizer state": "communication",
@@ -96,8 +96,8 @@ export function MemoryCard() {
           <ul class="ov-meters">
             {peaks.map((peak) => {
               const held = peak.categories.map(({ category, bytes }) => ({
-                colour: `var(--${CATEGORIES[category ?? ""] ?? "runtime"})`,
-                told: `${category ?? "unknown"} ${units.bytes(bytes)}`,
+                color: `var(--${CATEGORIES[category ?? ""] ?? "runtime"})`,
+                label: `${category ?? "unknown"} ${units.bytes(bytes)}`,
                 width: `${(100 * bytes) / Math.max(peak.bytes, 1)}%`,
               }));
               return (
@@ -110,15 +110,15 @@ export function MemoryCard() {
                     <span class="muted tiny">{units.bytes(peak.attributed_bytes)} of it attributed</span>
                   )}
                   <span class="ov-stacked">
-                    {held.map(({ colour, told, width }) => (
-                      <span key={told} style={{ background: colour, width }} title={told} />
+                    {held.map(({ color, label, width }) => (
+                      <span key={label} style={{ background: color, width }} title={label} />
                     ))}
                   </span>
                   <span class="legend tiny">
-                    {held.slice(0, 4).map(({ colour, told }) => (
-                      <span key={told}>
-                        <span class="swatch" style={{ background: colour }} />
-                        {told}
+                    {held.slice(0, 4).map(({ color, label }) => (
+                      <span key={label}>
+                        <span class="swatch" style={{ background: color }} />
+                        {label}
                       </span>
                     ))}
                   </span>

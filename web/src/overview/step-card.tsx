@@ -9,6 +9,7 @@ import { Table } from "../parts/table";
 import { change, go, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
+import { BarTip } from "./bar-tip";
 import type { Overview } from "./facts";
 import { StepChart } from "./step-chart";
 import { StepRows } from "./step-rows";
@@ -25,7 +26,6 @@ import {
   stepsOf,
   summed,
 } from "./steps";
-import { Told } from "./told";
 
 /** Up to so many steps each has a row, with words in it; more are drawn side by side. */
 const MOST_ROWS = 12;
@@ -100,7 +100,7 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
           (part, index) =>
             Boolean(sum.parts[index]) && (
               <li key={part.column}>
-                <span class="swatch" style={{ background: part.colour }} />
+                <span class="swatch" style={{ background: part.color }} />
                 {partTitle(part, onHost(judged))}
                 <strong>{units.percent((100 * (sum.parts[index] ?? 0)) / sum.duration)}</strong>
               </li>
@@ -124,14 +124,14 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
   );
 }
 
-/** A row or a bar for each step, and what is told of the one under the pointer. */
+/** A row or a bar for each step, and the tooltip of the one under the pointer. */
 function Plot(props: { steps: readonly Step[]; times: readonly number[] }) {
-  const [told, setTold] = useState<{ bar: Bar; x: number; y: number } | null>(null);
+  const [tip, setTip] = useState<{ bar: Bar; x: number; y: number } | null>(null);
   const frame = useRef<HTMLDivElement>(null);
   const point = (bar: Bar | null, event?: MouseEvent) => {
     const box = frame.current?.getBoundingClientRect();
     const { clientX, clientY } = event ?? { clientX: (box?.left ?? 0) + 200, clientY: (box?.top ?? 0) + 40 };
-    setTold(bar && box ? { bar, x: clientX - box.left, y: clientY - box.top } : null);
+    setTip(bar && box ? { bar, x: clientX - box.left, y: clientY - box.top } : null);
   };
   return (
     <div class="ov-plot" ref={frame}>
@@ -140,9 +140,9 @@ function Plot(props: { steps: readonly Step[]; times: readonly number[] }) {
       ) : (
         <StepChart steps={props.steps} times={props.times} onPoint={point} />
       )}
-      {told && (
-        <div class="tip ov-told" style={beside(told.x, told.y, frame.current?.clientWidth ?? 0)}>
-          <Told bar={told.bar} />
+      {tip && (
+        <div class="tip ov-tip" style={beside(tip.x, tip.y, frame.current?.clientWidth ?? 0)}>
+          <BarTip bar={tip.bar} />
         </div>
       )}
     </div>

@@ -4,6 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import { rem, useWidth } from "../parts/lengths";
 import { go } from "../router";
 import * as units from "../units";
+import { sentence } from "./bar-tip";
 import {
   axisTop,
   type Bar,
@@ -16,7 +17,6 @@ import {
   roundUp,
   type Step,
 } from "./steps";
-import { sentence } from "./told";
 
 /** Lengths in the chart, in the pixels of a page of 14 pixels to the letter. */
 const HEIGHT = 236;
@@ -107,7 +107,7 @@ export function StepChart(props: {
           })}
           <g transform={`translate(${LEFT} ${TOP})`}>
             {PARTS.map((part, index) => (
-              <path key={part.column} fill={part.colour} d={paths[index]} />
+              <path key={part.column} fill={part.color} d={paths[index]} />
             ))}
             <Ranges bars={bars} top={top} pitch={pitch} />
             <Cut bars={bars} top={top} pitch={pitch} thick={thick} />

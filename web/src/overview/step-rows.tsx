@@ -3,8 +3,8 @@
 import { useWidth } from "../parts/lengths";
 import { address } from "../router";
 import * as units from "../units";
+import { partsOf, sentence } from "./bar-tip";
 import { type Bar, barOf, barTitle, placeTitle, rowsTop, type Step } from "./steps";
-import { partsOf, sentence } from "./told";
 
 export function StepRows(props: {
   steps: readonly Step[];
@@ -60,7 +60,7 @@ function Stacked(props: { bar: Bar; top: number; track: number }) {
           <span
             key={title}
             class={part.column}
-            style={{ width: `${(100 * seen) / end}%`, background: part.colour }}
+            style={{ width: `${(100 * seen) / end}%`, background: part.color }}
           >
             {fitting([`${title} ${units.time(time)}`, units.time(time)], (track * seen) / top)}
           </span>

@@ -6,15 +6,15 @@ import type { Columns } from "../source/source";
 export interface Part {
   /** Its column in the table. */
   column: string;
-  /** Its colour in the theme. */
-  colour: string;
+  /** Its color in the theme. */
+  color: string;
   /** What it is called on a device. */
   title: string;
   /** What it is called where the host computed, if not the same: the host has no CPU to wait for. */
   hosted?: string | undefined;
 }
 
-const NAMED: readonly (readonly [column: string, colour: string, title: string, hosted?: string])[] = [
+const NAMED: readonly (readonly [column: string, color: string, title: string, hosted?: string])[] = [
   ["compute_ns", "compute", "Compute", "Operators"],
   ["communication_ns", "communication", "Communication"],
   ["copy_ns", "copy", "Copies"],
@@ -23,9 +23,9 @@ const NAMED: readonly (readonly [column: string, colour: string, title: string, 
   ["idle_ns", "idle", "Idle"],
 ];
 
-export const PARTS: readonly Part[] = NAMED.map(([column, colour, title, hosted]) => ({
+export const PARTS: readonly Part[] = NAMED.map(([column, color, title, hosted]) => ({
   column,
-  colour: `var(--${colour})`,
+  color: `var(--${color})`,
   title,
   hosted,
 }));

@@ -69,7 +69,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
     <>
       <header class="title">
         <h1>Memory</h1>
-        <span class="told">{headline(device)}</span>
+        <span class="about">{headline(device)}</span>
         <span class="tools">
           {part && <Button onClick={() => change({ start: undefined, end: undefined })}>Whole run</Button>}
           {counted && (
@@ -100,7 +100,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
       </header>
       <div class="card">
         <CurveView answer={curve} device={device} by={by} counts={counts} time={time} zooms={closer} />
-        <p class="muted">{told(device, closer)}</p>
+        <p class="muted">{hints(device, closer)}</p>
       </div>
       <LiveView
         device={device}
@@ -124,7 +124,7 @@ function headline(device: Device): string {
 }
 
 /** How to use the curve, and what the recording did not see. */
-function told(device: Device, closer: boolean): string {
+function hints(device: Device, closer: boolean): string {
   const words = [
     closer
       ? "Click to see what was live at that time; drag to zoom in."

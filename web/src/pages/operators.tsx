@@ -2,7 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { facts, rowOf, rowsWhere } from "../operators/find";
-import { CATEGORIES, frames, isCall, kindColour, kindWord, lineName } from "../operators/kinds";
+import { CATEGORIES, frames, isCall, kindColor, kindWord, lineName } from "../operators/kinds";
 import { Asked, Head, type Option, Split } from "../operators/listed";
 import { close, Panel } from "../operators/panel";
 import { Nothing, useSource } from "../parts/answer";
@@ -160,7 +160,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
       width: 7,
       cell: (row) => (
         <>
-          <span class="swatch" style={{ background: kindColour(text("kind", row)) }} />
+          <span class="swatch" style={{ background: kindColor(text("kind", row)) }} />
           {kindWord(text("kind", row))}
         </>
       ),

@@ -27,7 +27,7 @@ function Whole(props: { overview: Overview }) {
         <h1 class="name" title={overview.program?.slice(0, 2000)}>
           {titled(overview)}
         </h1>
-        <span class="told">
+        <span class="about">
           {[moment(overview.start_realtime_ns), overview.ended].filter(Boolean).join(" · ")}
         </span>
         {health && (

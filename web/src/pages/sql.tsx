@@ -53,7 +53,7 @@ function Asking(props: { about: About }) {
     <>
       <header class="title">
         <h1>SQL</h1>
-        <span class="told">
+        <span class="about">
           DuckDB over the tables of this trace. It reads and changes nothing; a query gets {about.time_s} s
           and {units.bytes(about.memory_bytes)}.
         </span>
@@ -112,8 +112,8 @@ function Asking(props: { about: About }) {
                   </option>
                 ))}
               </select>
-              <span class="told muted" role="status">
-                <Told waiting={answer.waiting && Boolean(asked)} table={table} />
+              <span class="about muted" role="status">
+                <ResultStatus waiting={answer.waiting && Boolean(asked)} table={table} />
               </span>
               {whole && table.rows < table.total && (
                 <a class="button" href={source.download("sql/csv", { query: asked }) ?? ""} download>
@@ -170,7 +170,7 @@ function Result(props: { table: Columns }) {
   );
 }
 
-function Told(props: { waiting: boolean; table: Columns | undefined }) {
+function ResultStatus(props: { waiting: boolean; table: Columns | undefined }) {
   const { waiting, table } = props;
   if (waiting) return <>Running…</>;
   if (!table) return null;

@@ -138,7 +138,7 @@ function Graph(props: { choices: Choices }) {
               onChange={() => change({ library: hide ? undefined : "hide", at: undefined, zoom: undefined })}
             />
             <span>
-              hide{" "}
+              Hide{" "}
               <span class="swatch" style={{ background: "var(--runtime)", margin: "0 0.35em 0 0.15em" }} />
               torch frames
             </span>
@@ -155,7 +155,7 @@ function Graph(props: { choices: Choices }) {
             onChoice={(row) => change({ process: row || undefined })}
           />
         )}
-        <div class="tools told" title="The rest ran where no stack was recorded">
+        <div class="tools about" title="The rest ran where no stack was recorded">
           {shown(known)}
           {known >= 0.9995 * total
             ? `, all of ${words?.of ?? ""}`

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
-import { colour } from "../parts/theme";
+import { color } from "../parts/theme";
 import { Help } from "../timeline/help";
 import { onKeys } from "../timeline/keyboard";
 import type { Tracks } from "../timeline/layout";
@@ -44,7 +44,7 @@ function Moving(props: { tracks: Tracks }) {
       new Timeline(
         source,
         props.tracks,
-        colour,
+        color,
         still,
         last.current?.source === source ? last.current : undefined,
       ),

@@ -14,12 +14,12 @@ import { moment, ticks } from "../timeline/ticks";
 import { bytes } from "../units";
 import { byteMarks, highestNear, rowAt, stacked } from "./chart-scale";
 import { useSized } from "./lengths";
-import { colour, theme } from "./theme";
+import { color, theme } from "./theme";
 
 export interface Layer {
   label: string;
-  /** A colour of the theme, without the dashes. */
-  colour: string;
+  /** A color of the theme, without the dashes. */
+  color: string;
   values: ArrayLike<number | null>;
 }
 
@@ -137,8 +137,8 @@ function options(
   const step = { points: { show: false }, ...(STEPPED && { paths: STEPPED }) };
   const axis = {
     font: FONT,
-    stroke: colour("muted"),
-    grid: { stroke: colour("line"), width: 1 },
+    stroke: color("muted"),
+    grid: { stroke: color("line"), width: 1 },
     ticks: { show: false },
   };
   const along = (plot: uPlot) => ticks({ start, end }, plot.bbox.width / devicePixelRatio, APART.x);
@@ -159,8 +159,8 @@ function options(
       // The outline keeps in sight what is thinner than a pixel.
       ...[...layers]
         .reverse()
-        .map((layer) => ({ ...step, width: 1, stroke: colour(layer.colour), fill: colour(layer.colour) })),
-      ...lines.map((line) => ({ ...step, width: 1, dash: [5, 3], stroke: colour(line.colour) })),
+        .map((layer) => ({ ...step, width: 1, stroke: color(layer.color), fill: color(layer.color) })),
+      ...lines.map((line) => ({ ...step, width: 1, dash: [5, 3], stroke: color(line.color) })),
     ],
     axes: [
       {
@@ -222,7 +222,7 @@ function paintOver(
     const x = Math.round(plot.valToPos(time, "x", true));
     if (x < bbox.left - 1 || x > bbox.left + bbox.width + 1) return;
     ctx.beginPath();
-    ctx.strokeStyle = colour(stroke);
+    ctx.strokeStyle = color(stroke);
     ctx.lineWidth = width * ratio;
     ctx.setLineDash(dash.map((length) => length * ratio));
     ctx.moveTo(x, top);
@@ -235,7 +235,7 @@ function paintOver(
   ctx.textBaseline = "top";
   if (base !== null) {
     ctx.textAlign = "left";
-    ctx.fillStyle = colour("muted");
+    ctx.fillStyle = color("muted");
     ctx.fillText(moment(base, step), 0, bottom + 8 * ratio);
   }
   for (const mark of marks) {
@@ -246,10 +246,10 @@ function paintOver(
     ctx.textAlign = leftward ? "right" : "left";
     const at = x + (leftward ? -5 : 5) * ratio;
     // A rim in the color of the ground keeps the word readable over the layers.
-    ctx.strokeStyle = colour("surface");
+    ctx.strokeStyle = color("surface");
     ctx.lineWidth = 3 * ratio;
     ctx.strokeText(mark.label, at, top + ratio);
-    ctx.fillStyle = colour("text");
+    ctx.fillStyle = color("text");
     ctx.fillText(mark.label, at, top + ratio);
   }
   upright(cursor, "text", 2, []);

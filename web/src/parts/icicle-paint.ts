@@ -1,14 +1,14 @@
-/** Draws boxes in rows. It knows where boxes are, what stands in them and which colour they have, not what they mean. */
+/** Draws boxes in rows. It knows where boxes are, what stands in them and which color they have, not what they mean. */
 
 import { Fitting } from "../timeline/names";
-import { hashed, luminance, parsedColour, shaded } from "../timeline/palette";
+import { hashed, luminance, parsedColor, shaded } from "../timeline/palette";
 import type { Boxes } from "./icicle-rows";
-import { colour } from "./theme";
+import { color } from "./theme";
 
 export const FONT =
   'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", "DejaVu Sans", sans-serif';
 
-/** What stands in a box, and its colour: a colour of the theme by name, and a text that chooses a shade of it. */
+/** What stands in a box, and its color: a color of the theme by name, and a text that chooses a shade of it. */
 export interface Look {
   text: string;
   role: string;
@@ -39,19 +39,19 @@ export interface Picture {
   found: Uint8Array | null;
 }
 
-interface Colours {
+interface Colors {
   fill: string;
   ink: string;
 }
 
 export class IciclePainter {
-  private readonly known = new Map<string, Colours>();
+  private readonly known = new Map<string, Colors>();
   private fitting = new Fitting(() => 0);
   private font = "";
 
   constructor(private readonly context: CanvasRenderingContext2D) {}
 
-  /** Take all colours from the theme anew. */
+  /** Take all colors from the theme anew. */
   renew(): void {
     this.known.clear();
   }
@@ -83,7 +83,7 @@ export class IciclePainter {
     drawn[row] = Math.max(right, from + 1);
     const look = looks[index];
     if (!look) return;
-    const { fill, ink } = this.colours(look);
+    const { fill, ink } = this.colors(look);
     const [top, height] = rowEdges(picture, row);
     const wanted = found === null || found[index] === 1;
     // What is around the part that is looked at only says where one is.
@@ -96,7 +96,7 @@ export class IciclePainter {
     const text = this.fitting.fit(look.text, Math.min(right, picture.width * ratio) - begin - 4 * ratio);
     if (!text) return;
     context.globalAlpha = wanted ? 1 : 0.6;
-    context.fillStyle = wanted && !around ? ink : colour("text");
+    context.fillStyle = wanted && !around ? ink : color("text");
     context.fillText(text, begin, top + height / 2 + 0.5 * ratio);
     context.globalAlpha = 1;
   }
@@ -110,19 +110,19 @@ export class IciclePainter {
     const to = Math.min(Math.max(right - picture.ratio, from + 3 * line), picture.width * picture.ratio);
     if (right < 0 || left > picture.width * picture.ratio) return;
     context.globalAlpha = 1;
-    context.strokeStyle = colour("text");
+    context.strokeStyle = color("text");
     context.lineWidth = line;
     context.strokeRect(from + line / 2, top + line / 2, to - from - line, height - line);
   }
 
-  private colours(look: Look): Colours {
+  private colors(look: Look): Colors {
     const key = `${look.role} ${look.shade}`;
     let found = this.known.get(key);
     if (!found) {
-      const rgb = shaded(parsedColour(colour(look.role)), hashed(look.shade));
+      const rgb = shaded(parsedColor(color(look.role)), hashed(look.shade));
       found = {
         fill: `rgb(${rgb.join()})`,
-        ink: luminance(rgb) > 0.2 ? colour("on-span") : "#ffffff",
+        ink: luminance(rgb) > 0.2 ? color("on-span") : "#ffffff",
       };
       this.known.set(key, found);
     }

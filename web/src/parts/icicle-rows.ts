@@ -15,7 +15,7 @@ export interface Boxes {
 /**
  * Lay out boxes side by side.
  *
- * @param parent The box around each, before it and its neighbours; -1 for none.
+ * @param parent The box around each, before it and its neighbors; -1 for none.
  * @param weight How wide each is: those within one are together no wider than it.
  */
 export function laidOut(parent: ArrayLike<number>, weight: ArrayLike<number>): Boxes {
@@ -83,7 +83,7 @@ export function forkRow(boxes: Boxes): number {
 }
 
 /** The box that an arrow key leads to: around, the widest within, or the nearest in the same row. */
-export function neighbour(boxes: Boxes, index: number, key: string): number {
+export function neighbor(boxes: Boxes, index: number, key: string): number {
   const size = boxes.row.length;
   if (index < 0 || index >= size) return size > 0 ? 0 : -1;
   const row = boxes.row[index];

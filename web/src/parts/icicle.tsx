@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { IciclePainter, type Look, type Picture, type Sight } from "./icicle-paint";
-import { type Boxes, boxAt, forkRow, neighbour } from "./icicle-rows";
+import { type Boxes, boxAt, forkRow, neighbor } from "./icicle-rows";
 import { beside, rem, reveal, useSized } from "./lengths";
 import { theme } from "./theme";
 import "./icicle.css";
@@ -81,7 +81,7 @@ export function Icicle(props: IcicleProps) {
   };
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key.startsWith("Arrow")) props.onChoose(neighbour(boxes, chosen, event.key), true);
+    if (event.key.startsWith("Arrow")) props.onChoose(neighbor(boxes, chosen, event.key), true);
     else if (event.key === "Enter" && chosen >= 0) props.onZoom(chosen);
     else if (event.key === "Backspace" && zoom >= 0) props.onZoom(boxes.parent[zoom] ?? -1);
     else if (event.key === "Escape" && zoom >= 0) props.onZoom(-1);

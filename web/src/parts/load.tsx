@@ -36,11 +36,11 @@ function Small(props: { load: Columns; name: string; label: string; unit: string
   const known = Array.from(values).filter((value) => value !== null && !Number.isNaN(value)) as number[];
   const most = known.reduce((a, b) => Math.max(a, b), 0);
   const mean = known.reduce((sum, value) => sum + value, 0) / Math.max(known.length, 1);
-  const told = known.length
+  const description = known.length
     ? `${label}: on average ${reading(mean, unit)}, at most ${reading(most, unit)}`
     : `${label}: no value`;
   return (
-    <li title={told.slice(0, 2000)}>
+    <li title={description.slice(0, 2000)}>
       <a class="name" href={address("timeline")}>
         {label.replaceAll("_", " ").replace(/ (percent|bytes|bytes per s|watts|celsius)$/, "")}
       </a>
@@ -48,7 +48,7 @@ function Small(props: { load: Columns; name: string; label: string; unit: string
         viewBox={`0 0 ${values.length} ${HIGH}`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={told.slice(0, 2000)}
+        aria-label={description.slice(0, 2000)}
       >
         <path d={area(values, unit === "%" ? Math.max(most, 100) : most || 1)} />
       </svg>

@@ -88,7 +88,7 @@ function Files(props: { source: Source }) {
   const parts = partsOf(route.value.query);
   const [key, setKey] = useState(parts[0]?.key ?? "all");
   const [steps, setSteps] = useState("");
-  const [told, setTold] = useState("");
+  const [status, setStatus] = useState("");
   const [working, setWorking] = useState(false);
   const part = parts.find((one) => one.key === key);
   const query: Query | null = part ? part.query : steps.trim() ? { steps: steps.trim() } : null;
@@ -103,22 +103,22 @@ function Files(props: { source: Source }) {
     // Only a window that opens in the very moment of a click is let through.
     const beside = open(address, "_blank");
     if (!beside) {
-      setTold("The browser blocked the new window: allow pop-ups for this page, then try again.");
+      setStatus("The browser blocked the new window: allow pop-ups for this page, then try again.");
       return;
     }
     setWorking(true);
-    setTold("Creating the file…");
+    setStatus("Creating the file…");
     try {
       const response = await fetch(from);
       if (!response.ok) throw new Error(((await response.json()) as { error: string }).error);
       const buffer = await response.arrayBuffer();
-      setTold("Sending it to Perfetto…");
+      setStatus("Sending it to Perfetto…");
       const title = document.title;
       await handOver(beside, address, { buffer, title, fileName: "kinetoscope.pftrace" });
-      setTold("Opened in Perfetto.");
+      setStatus("Opened in Perfetto.");
     } catch (error) {
       beside.close();
-      setTold(error instanceof Error ? error.message : words(error));
+      setStatus(error instanceof Error ? error.message : words(error));
     } finally {
       setWorking(false);
     }
@@ -155,7 +155,7 @@ function Files(props: { source: Source }) {
         </p>
       </fieldset>
       <ul>
-        {FORMATS.map(([form, title, told]) => {
+        {FORMATS.map(([form, title, hint]) => {
           const href = query && !about.error && source.download(`export/${form}`, query);
           return (
             <li key={form}>
@@ -166,7 +166,7 @@ function Files(props: { source: Source }) {
               ) : (
                 <Button disabled>{title}</Button>
               )}
-              <span class="muted">{told}</span>
+              <span class="muted">{hint}</span>
             </li>
           );
         })}
@@ -178,7 +178,7 @@ function Files(props: { source: Source }) {
               Open in Perfetto
             </Button>
             <span class="muted" role="status">
-              {told}
+              {status}
             </span>
           </div>
           <p class="muted">

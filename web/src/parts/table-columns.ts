@@ -96,7 +96,7 @@ export function leastWidth(tracks: readonly string[]): string {
   return `calc(${each.map((one) => (/^[\d.]+fr$/.test(one) || one === "auto" ? "4rem" : one)).join(" + ")})`;
 }
 
-/** Neighbours of one group: its word, and from which to which column it stretches, counted from 1 as a grid does. */
+/** Neighbors of one group: its word, and from which to which column it stretches, counted from 1 as a grid does. */
 export function groupSpans(
   columns: readonly ShownColumn[],
 ): { group: string; first: number; beyond: number }[] {

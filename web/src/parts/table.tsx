@@ -99,7 +99,7 @@ export function Table(props: TableProps) {
   const { place: copyPlace, ...pointed } = useCopyPlace();
   const [view, setView] = useState({ first: 0, last: 60 });
   const [active, setActive] = useState<CellPlace | null>(null);
-  const told = useSignal("");
+  const status = useSignal("");
   // Whole pixels, so that lines between rows are all alike.
   const rowHeight = Math.round(ROW_REM * rem());
   const look = (element: HTMLElement) => {
@@ -132,9 +132,9 @@ export function Table(props: TableProps) {
 
   const copyText = (text: string) => {
     copy(text);
-    told.value = "Copied";
+    status.value = "Copied";
     setTimeout(() => {
-      told.value = "";
+      status.value = "";
     }, TOLD_MS);
   };
   const copyCell = (place: CellPlace) => {
@@ -214,8 +214,9 @@ export function Table(props: TableProps) {
         />
         <span class="count">
           {kept.length < table.rows && `${units.count(kept.length)} of `}
-          {units.count(table.rows)} {table.rows === 1 ? "row" : "rows"}
-          {table.total > table.rows && `, the first of ${units.count(table.total)}`}
+          {table.total > table.rows
+            ? `the first ${units.count(table.rows)} of ${units.count(table.total)} rows`
+            : `${units.count(table.rows)} ${table.rows === 1 ? "row" : "rows"}`}
           {sums.map(({ column, sum }) => (
             <span
               key={column.name}
@@ -228,8 +229,8 @@ export function Table(props: TableProps) {
         </span>
         {props.tools}
         <div class="tools">
-          <span class={told.value ? "copied" : undefined} role="status">
-            {told}
+          <span class={status.value ? "copied" : undefined} role="status">
+            {status}
           </span>
           <ColumnChooser
             id={id}

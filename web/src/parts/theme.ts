@@ -22,8 +22,8 @@ export function turnTheme(): void {
   keep(theme.value);
 }
 
-/** A colour of the theme, for what is drawn on a canvas. */
-export function colour(name: string): string {
+/** A color of the theme, for what is drawn on a canvas. */
+export function color(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 

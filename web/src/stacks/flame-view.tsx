@@ -94,7 +94,7 @@ const MOST_STEPS = 6;
 function Way(props: { flame: Flame; zoom: number }) {
   const { flame, zoom } = props;
   const path = pathTo(flame.boxes, zoom);
-  // A long way is told by the program's own frames, a longer one by its ends.
+  // Of a long path the program's own frames are shown, of a longer one its ends.
   const telling =
     path.length > MOST_STEPS ? path.filter((index) => index === zoom || flame.frames[index]?.user) : path;
   const kept =

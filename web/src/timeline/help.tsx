@@ -26,7 +26,7 @@ const KEYS: readonly (readonly [readonly string[], string])[] = [
   [["?"], "this help"],
 ];
 
-const COLOURS: readonly (readonly [string, string])[] = [
+const COLORS: readonly (readonly [string, string])[] = [
   ["operator", "operators"],
   ["backward", "backward functions"],
   ["annotation", "record_function ranges"],
@@ -87,8 +87,8 @@ export function Help(props: { onClose: () => void }) {
         </button>
       </form>
       <Keys />
-      <p class="legend tl-colours">
-        {COLOURS.map(([role, what]) => (
+      <p class="legend tl-colors">
+        {COLORS.map(([role, what]) => (
           <span key={role}>
             <span class="swatch" style={{ background: `var(--${role})` }} />
             {what}

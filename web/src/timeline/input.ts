@@ -65,7 +65,7 @@ export function point(timeline: Timeline): void {
   const { hovered, reading, loader } = timeline;
   const at = timeline.pointer.peek();
   const found = at && hit(timeline, at);
-  // A signal tells of every new object, so the same is not told again.
+  // A signal announces every new object, so an equal one is not set again.
   if (JSON.stringify(found) !== JSON.stringify(hovered.peek())) hovered.value = found;
   const time = timeline.view.peek().start + (at?.x ?? 0) * pixelOf(timeline);
   const track = at && laneAt(timeline.layout.peek(), at.y + timeline.scroll.peek())?.track;

@@ -2,7 +2,7 @@
 
 import { change } from "../router";
 import { listening, MOVES } from "./input";
-import type { Side } from "./neighbours";
+import type { Side } from "./neighbors";
 import type { Timeline } from "./timeline";
 import { isTyping } from "./toolbar";
 import { panned } from "./view";

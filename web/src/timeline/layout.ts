@@ -11,7 +11,7 @@ export interface Track {
   spans: number;
   device: string | null;
   detail: string;
-  /** True where its boxes are no spans but runs, made from what stacks or modules neighbours share. */
+  /** True where its boxes are no spans but runs, made from what stacks or modules neighbors share. */
   runs?: boolean;
   /** The track of the thread whose calls or modules these are. */
   of?: number | null;

@@ -28,15 +28,15 @@ export function paintAxis(sheet: Sheet, view: View): number | null {
   clear(sheet);
   context.font = fontOf(sheet, 11);
   context.textBaseline = "alphabetic";
-  const mark = (time: number, colour: string, length: number) => {
+  const mark = (time: number, color: string, length: number) => {
     const x = Math.round(pixelOf(view, sheet, time));
-    fill(sheet, colour, x, height - length * ratio, ratio, length * ratio);
+    fill(sheet, color, x, height - length * ratio, ratio, length * ratio);
     return x;
   };
   for (const time of minor) mark(time, "line", 4);
   for (const { time, label } of major) {
     const x = mark(time, "faint", 9);
-    context.fillStyle = sheet.colours("muted");
+    context.fillStyle = sheet.colors("muted");
     context.fillText(label, x + 4 * ratio, height - 8 * ratio);
   }
   return base;
@@ -48,7 +48,7 @@ export function paintGrid(sheet: Sheet, view: View): void {
     upright(sheet, "line", pixelOf(view, sheet, time), 0.6);
 }
 
-/** The whole trace in a few lines: one for each track, coloured by what ran. */
+/** The whole trace in a few lines: one for each track, colored by what ran. */
 export function paintWhole(sheet: Sheet, tracks: readonly Boxes[], whole: View, palette: Palette): void {
   const { context, height, ratio } = sheet;
   const line = Math.max(Math.floor((height - 2 * ratio) / Math.max(tracks.length, 1)), ratio);
@@ -74,7 +74,7 @@ export function paintBrush(sheet: Sheet, view: View, whole: View): void {
   const right = Math.max(Math.round(pixelOf(whole, sheet, view.end)), left + 2 * ratio);
   fill(sheet, "page", 0, 0, left, height, 0.62);
   fill(sheet, "page", right, 0, width - right, height, 0.62);
-  context.strokeStyle = sheet.colours("accent");
+  context.strokeStyle = sheet.colors("accent");
   context.lineWidth = ratio;
   context.strokeRect(left + ratio / 2, ratio / 2, Math.max(right - left - ratio, ratio), height - ratio);
 }
@@ -84,7 +84,7 @@ export function paintMarks(
   sheet: Sheet,
   whole: View,
   times: ArrayLike<number>,
-  colour: string,
+  color: string,
   tall: boolean,
 ): void {
   const { height, ratio } = sheet;
@@ -94,7 +94,7 @@ export function paintMarks(
     const x = Math.round(pixelOf(whole, sheet, times[index] as number));
     if (x - last < ratio) continue;
     last = x;
-    fill(sheet, colour, x - ratio / 2, height - size, (tall ? 2 : 1) * ratio, size);
+    fill(sheet, color, x - ratio / 2, height - size, (tall ? 2 : 1) * ratio, size);
   }
 }
 
@@ -114,11 +114,11 @@ export function paintSign(sheet: Sheet, text: string, x: number): void {
   context.textBaseline = "middle";
   const room = context.measureText(text).width + 10 * ratio;
   const left = Math.min(Math.max(x - room / 2, 0), Math.max(width - room, 0));
-  context.fillStyle = sheet.colours("accent");
+  context.fillStyle = sheet.colors("accent");
   context.beginPath();
   context.roundRect(left, ratio, room, 16 * ratio, 3 * ratio);
   context.fill();
-  context.fillStyle = sheet.colours("on-accent");
+  context.fillStyle = sheet.colors("on-accent");
   context.fillText(text, left + 5 * ratio, 9.5 * ratio);
 }
 
@@ -147,12 +147,12 @@ export function paintOutline(
   const [top, bottom] = [0, 1].map((more) =>
     Math.round((rowTop(lane, place.row + more) - scroll) * ratio),
   ) as [number, number];
-  const outline = (colour: string, line: number) => {
-    context.strokeStyle = sheet.colours(colour);
+  const outline = (color: string, line: number) => {
+    context.strokeStyle = sheet.colors(color);
     context.lineWidth = line * ratio;
     context.strokeRect(left - ratio, top - ratio, right - left + ratio, bottom - top + ratio);
   };
-  // A rim of the background keeps the outline apart from boxes of any colour.
+  // A rim of the background keeps the outline apart from boxes of any color.
   if (strong) outline("surface", 4);
   outline("text", strong ? 2 : 1);
 }
@@ -166,7 +166,7 @@ export function paintArrows(
   strong: boolean,
 ): void {
   const { context, width, ratio } = sheet;
-  context.strokeStyle = context.fillStyle = sheet.colours("text");
+  context.strokeStyle = context.fillStyle = sheet.colors("text");
   context.lineWidth = (strong ? 1.5 : 1) * ratio;
   // The more there are, the fainter each: a bundle must not hide what it ties.
   context.globalAlpha = strong ? 0.85 : Math.min(Math.max(14 / arrows.length, 0.09), 0.4);

@@ -104,7 +104,7 @@ export class LanePainter {
   }
 
   #row(lane: Lane, row: number, boxes: Boxes, view: View, scroll: number, find: string, part: View): void {
-    const { context, width, ratio, colours } = this.#sheet;
+    const { context, width, ratio, colors } = this.#sheet;
     const palette = this.#palette;
     const scale = width / (view.end - view.start);
     const [first, last] = within(boxes, row, part);
@@ -130,7 +130,7 @@ export class LanePainter {
       const begin = Math.max(left, 0) + 4 * ratio;
       const text = this.#fitting.fit(palette.text(label), Math.min(right, width) - begin - 3 * ratio);
       if (!text) continue;
-      context.fillStyle = strength < 1 ? colours("faint") : (palette.ink[label] as string);
+      context.fillStyle = strength < 1 ? colors("faint") : (palette.ink[label] as string);
       context.globalAlpha = 1;
       context.fillText(text, begin, top + (height + ratio) / 2);
     }
@@ -144,7 +144,7 @@ export class LanePainter {
     // One scale for the whole trace, so that heights can be compared wherever one looks.
     const least = Math.min(lane.track.low ?? 0, 0);
     const most = Math.max(lane.track.high ?? 0, least) || 1;
-    const { context, width, ratio, colours } = this.#sheet;
+    const { context, width, ratio, colors } = this.#sheet;
     const top = Math.round((lane.top + LANE_PADDING_PX - scroll) * ratio);
     const bottom = Math.round((lane.top + lane.height - LANE_PADDING_PX - scroll) * ratio);
     const height = (values: ArrayLike<number>, index: number) =>
@@ -168,7 +168,7 @@ export class LanePainter {
     context.beginPath();
     context.rect(0, top, width, bottom - top);
     context.clip();
-    context.fillStyle = context.strokeStyle = colours("accent");
+    context.fillStyle = context.strokeStyle = colors("accent");
     context.lineWidth = ratio;
     draw(false);
     context.lineTo(width, bottom);

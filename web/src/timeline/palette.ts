@@ -1,8 +1,8 @@
-/** Colours of boxes: the kind says the hue, the name a shade of it, so that equal things look equal everywhere. */
+/** Colors of boxes: the kind says the hue, the name a shade of it, so that equal things look equal everywhere. */
 
 import { boxName } from "./names";
 
-/** Kinds of spans that have a colour of the theme; what is unknown looks like calls of the runtime. */
+/** Kinds of spans that have a color of the theme; what is unknown looks like calls of the runtime. */
 const ROLES = /^(?:operator|backward|annotation|step|python|module|kernel|memcpy|sync|overhead|collective)$/;
 const LIKE: Readonly<Record<string, string>> = { user_annotation: "annotation", memset: "memcpy" };
 
@@ -26,7 +26,7 @@ interface Shade {
 }
 
 export class Palette {
-  /** By label: the colour as CSS and as numbers, and that of the text on it. */
+  /** By label: the color as CSS and as numbers, and that of the text on it. */
   fill: string[] = [];
   rgb: Rgb[] = [];
   ink: string[] = [];
@@ -37,19 +37,19 @@ export class Palette {
   #find = "";
   #found: Uint8Array = new Uint8Array(0);
 
-  #colour: (name: string) => string;
-  /** `colour` gives a colour of the theme by its name, as `#rrggbb`. */
-  constructor(colour: (name: string) => string) {
-    this.#colour = colour;
+  #color: (name: string) => string;
+  /** `color` gives a color of the theme by its name, as `#rrggbb`. */
+  constructor(color: (name: string) => string) {
+    this.#color = color;
 
-    this.renew(colour);
+    this.renew(color);
   }
 
-  /** Take all colours from the theme anew. */
-  renew(colour: (name: string) => string): void {
-    this.#colour = colour;
+  /** Take all colors from the theme anew. */
+  renew(color: (name: string) => string): void {
+    this.#color = color;
     this.#roles.clear();
-    this.#inks = [colour("on-span"), "#ffffff"];
+    this.#inks = [color("on-span"), "#ffffff"];
     this.#shades.forEach((_, label) => {
       this.#tint(label);
     });
@@ -100,22 +100,22 @@ export class Palette {
   }
 
   #role(name: string): Rgb {
-    const rgb = this.#roles.get(name) ?? parsedColour(this.#colour(name));
+    const rgb = this.#roles.get(name) ?? parsedColor(this.#color(name));
     this.#roles.set(name, rgb);
     return rgb;
   }
 }
 
-export function parsedColour(text: string): Rgb {
+export function parsedColor(text: string): Rgb {
   const found = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(text.trim());
   if (!found) return [128, 128, 128];
   return [1, 2, 3].map((part) => Number.parseInt(found[part] ?? "80", 16)) as unknown as Rgb;
 }
 
-/** A colour near another one: `at` from 0 to 1 chooses which of them. */
+/** A color near another one: `at` from 0 to 1 chooses which of them. */
 export function shaded(rgb: Rgb, at: number): Rgb {
   const [light, a, b] = toLab(rgb);
-  // Two walks of different lengths through lightness and hue, so that neighbouring numbers look apart.
+  // Two walks of different lengths through lightness and hue, so that neighboring numbers look apart.
   const turn = (((at * 7) % 1) - 0.5) * 0.5;
   const lighter = (at - 0.5) * 0.14;
   const cos = Math.cos(turn);
@@ -134,7 +134,7 @@ export function hashed(text: string): number {
   return (hash >>> 0) / 2 ** 32;
 }
 
-/** Steps take turns, so that each can be told from the next. */
+/** Steps take turns, so that each differs from the next. */
 function parity(name: string): number {
   const number = Number(/(\d+)\D*$/.exec(name)?.[1] ?? 0);
   return number % 2 ? 0.28 : 0.71;

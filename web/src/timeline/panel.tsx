@@ -144,7 +144,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
             ))}
           </dl>
         </Column>
-        <Column title="Called from" of={span.stack}>
+        <Column title="Python stack" of={span.stack}>
           <ol class="tl-stack">
             {span.stack.map((frame, index) => (
               <li key={`${index}${frame}`} title={frame.slice(0, 2000)}>

@@ -62,13 +62,13 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
           {/* While another range is summed, what is shown is still of the one before. */}
           {answer.value && !answer.waiting ? summed(answer.value, end - start) : ""}
         </span>
-        {range && !served && (
-          <span class="muted">
-            {units.time(range.end - range.start)} selected · for the sums of a range, open the trace with{" "}
-            <code>kinetoscope view</code>
-          </span>
-        )}
       </header>
+      {range && !served && (
+        <p class="muted small">
+          {units.time(range.end - range.start)} selected. For the sums of a range, open the trace with{" "}
+          <code>kinetoscope view</code>.
+        </p>
+      )}
       <Shown answer={answer}>
         {(table) => (
           <Table

@@ -5,8 +5,8 @@ import type { View } from "./view";
 export const FONT =
   'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", "DejaVu Sans", sans-serif';
 
-/** Gives a colour of the theme by its name. */
-export type Colours = (name: string) => string;
+/** Gives a color of the theme by its name. */
+export type Colors = (name: string) => string;
 
 export interface Sheet {
   readonly context: CanvasRenderingContext2D;
@@ -14,13 +14,13 @@ export interface Sheet {
   height: number;
   /** So many of its pixels make a CSS pixel. */
   ratio: number;
-  colours: Colours;
+  colors: Colors;
 }
 
-export function sheetOf(canvas: HTMLCanvasElement, colours: Colours): Sheet {
+export function sheetOf(canvas: HTMLCanvasElement, colors: Colors): Sheet {
   const context = canvas.getContext("2d");
   if (!context) throw new Error("this browser cannot draw on a canvas");
-  return { context, width: 1, height: 1, ratio: 1, colours };
+  return { context, width: 1, height: 1, ratio: 1, colors };
 }
 
 /** Take the size from the page. */
@@ -46,25 +46,25 @@ export function clear({ context, width, height }: Sheet): void {
   context.clearRect(0, 0, width, height);
 }
 
-/** Fill a rectangle with a colour of the theme. */
+/** Fill a rectangle with a color of the theme. */
 export function fill(
-  { context, colours }: Sheet,
-  colour: string,
+  { context, colors }: Sheet,
+  color: string,
   x: number,
   y: number,
   width: number,
   height: number,
   alpha = 1,
 ): void {
-  context.fillStyle = colours(colour);
+  context.fillStyle = colors(color);
   context.globalAlpha = alpha;
   context.fillRect(x, y, width, height);
   context.globalAlpha = 1;
 }
 
 /** A line from the top to the bottom. */
-export function upright(sheet: Sheet, colour: string, x: number, alpha = 1): void {
-  fill(sheet, colour, Math.round(x), 0, sheet.ratio, sheet.height, alpha);
+export function upright(sheet: Sheet, color: string, x: number, alpha = 1): void {
+  fill(sheet, color, Math.round(x), 0, sheet.ratio, sheet.height, alpha);
 }
 
 /** The font for a size in CSS pixels. Text on a canvas grows with that of the page. */

@@ -1,7 +1,7 @@
 /** Draws the timeline on its canvases whenever something of it has changed. */
 
 import { effect } from "@preact/signals";
-import { colour, theme } from "../parts/theme";
+import { color, theme } from "../parts/theme";
 import { time } from "../units";
 import { arrowsOf } from "./details";
 import { point } from "./input";
@@ -20,7 +20,7 @@ import {
   paintWhole,
 } from "./paint-frame";
 import { LanePainter } from "./paint-lanes";
-import { type Colours, clear, fill, fit, pixelOf, resize, type Sheet, sheetOf, upright } from "./sheet";
+import { type Colors, clear, fill, fit, pixelOf, resize, type Sheet, sheetOf, upright } from "./sheet";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
 import { Whole } from "./whole";
@@ -47,18 +47,18 @@ export class Stage {
   readonly #endings: readonly (() => void)[];
   readonly #timeline: Timeline;
 
-  /** `told` is called with where the labels of the axis count from. */
+  /** `onBase` is called with where the labels of the axis count from. */
   constructor(
     timeline: Timeline,
     canvases: Canvases,
-    readonly told: (base: number | null) => void,
+    readonly onBase: (base: number | null) => void,
   ) {
     this.#timeline = timeline;
-    this.#lanes = sheetOf(canvases.lanes, colour);
-    this.#over = sheetOf(canvases.over, colour);
-    this.#axis = sheetOf(canvases.axis, colour);
-    this.#brush = sheetOf(canvases.whole, colour);
-    this.#picture = sheetOf(document.createElement("canvas"), colour);
+    this.#lanes = sheetOf(canvases.lanes, color);
+    this.#over = sheetOf(canvases.over, color);
+    this.#axis = sheetOf(canvases.axis, color);
+    this.#brush = sheetOf(canvases.whole, color);
+    this.#picture = sheetOf(document.createElement("canvas"), color);
     this.#sheets = [this.#lanes, this.#over, this.#axis, this.#brush];
     this.#painter = new LanePainter(this.#lanes, timeline.palette);
     this.#whole = new Whole(timeline, () => {
@@ -69,9 +69,9 @@ export class Stage {
     this.#endings = [
       effect(() => {
         theme.value;
-        const colours = remembered();
-        for (const sheet of this.#sheets) sheet.colours = colours;
-        timeline.palette.renew(colours);
+        const colors = remembered();
+        for (const sheet of this.#sheets) sheet.colors = colors;
+        timeline.palette.renew(colors);
         this.#anew();
       }),
       effect(() => {
@@ -205,7 +205,7 @@ export class Stage {
     const timeline = this.#timeline;
     const view = timeline.view.peek();
     const axis = this.#axis;
-    this.told(paintAxis(axis, view));
+    this.onBase(paintAxis(axis, view));
     const sign = (text: string, at: number) => paintSign(axis, text, pixelOf(view, axis, at));
     const range = timeline.range.peek();
     if (range && range.end > view.start && range.start < view.end) {
@@ -215,7 +215,7 @@ export class Stage {
     const resolution = (view.end - view.start) / (axis.width / axis.ratio);
     for (const at of [timeline.pinned.peek(), timeline.cursor.peek()])
       if (at !== null && at >= view.start && at <= view.end) sign(moment(at, resolution), at);
-    if (!this.#whole.told) return;
+    if (!this.#whole.loaded) return;
     const { whole, palette } = timeline;
     const sheet = this.#brush;
     const picture = this.#picture;
@@ -236,11 +236,11 @@ export class Stage {
   }
 }
 
-/** The colours of the theme as it is now; reading them from the page each time would be slow. */
-function remembered(): Colours {
+/** The colors of the theme as it is now; reading them from the page each time would be slow. */
+function remembered(): Colors {
   const known = new Map<string, string>();
   return (name) => {
-    const value = known.get(name) ?? colour(name);
+    const value = known.get(name) ?? color(name);
     known.set(name, value);
     return value;
   };

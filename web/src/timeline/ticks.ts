@@ -43,7 +43,7 @@ export function ticks(view: View, pixels: number, least = 92): Ticks {
   return { step, base, major, minor };
 }
 
-/** A moment, exact to what can be told apart at `resolution` nanoseconds. */
+/** A moment, exact to `resolution` nanoseconds. */
 export function moment(ns: number, resolution = 1): string {
   const unit = unitFor(Math.max(Math.abs(ns), resolution));
   const digits = Math.min(decimals(10 ** Math.floor(Math.log10(Math.max(resolution, 1))), unit[0]), 9);

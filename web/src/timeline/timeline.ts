@@ -8,7 +8,7 @@ import { type Details, placeOf } from "./details";
 import { groupKey, type Layout, laneOf, layout, type Tracks } from "./layout";
 import { Loader } from "./loader";
 import { Motion } from "./motion";
-import { type Known, neighbour, type Side } from "./neighbours";
+import { type Known, neighbor, type Side } from "./neighbors";
 import type { Arrow, Place } from "./paint-frame";
 import { Palette } from "./palette";
 import { Search } from "./search";
@@ -68,14 +68,14 @@ export class Timeline {
   constructor(
     readonly source: Source,
     readonly tracks: Tracks,
-    colour: (name: string) => string,
+    color: (name: string) => string,
     still: () => boolean,
     /** The one shown so far, where a live trace has grown: what was chosen and looked at stays. */
     before?: Timeline,
   ) {
     const first = tracks.start_ns ?? 0;
     this.whole = { start: first, end: Math.max(tracks.duration_ns, first + 1) };
-    this.palette = new Palette(colour);
+    this.palette = new Palette(color);
     this.motion = new Motion(this.whole, still);
     this.layout = computed(() => layout(tracks.groups, this.turned.value));
     const query = route.peek().query;
@@ -162,7 +162,7 @@ export class Timeline {
     const chosen = this.chosen.peek();
     if (!chosen) return;
     try {
-      const found = await neighbour(this.source, chosen, side, this.whole);
+      const found = await neighbor(this.source, chosen, side, this.whole);
       if (found !== null && this.chosen.peek()?.span === chosen.span) this.choose(found, false);
     } catch (error) {
       this.fail(error);

@@ -113,7 +113,7 @@ function SearchBox(props: { timeline: Timeline }) {
         </span>
       )}
       <span class="muted tl-found" role="status">
-        <Told timeline={timeline} />
+        <SearchStatus timeline={timeline} />
       </span>
     </search>
   );
@@ -134,12 +134,12 @@ export function FitOrClose(props: { timeline: Timeline; onClose: () => void }) {
 }
 
 /** How many were found, and which of them is chosen. */
-function Told(props: { timeline: Timeline }) {
+function SearchStatus(props: { timeline: Timeline }) {
   const { timeline } = props;
   const { search, chosen } = timeline;
   if (search.problem.value) return <span class="warn">{search.problem.value}</span>;
   if (!search.text.value.trim())
-    return <span class="faint">Ctrl+wheel: zoom · Shift+drag: select a range · ?: help</span>;
+    return <span class="faint">Ctrl+wheel: zoom · Shift+drag: range · ?: help</span>;
   if (!timeline.source.has("search"))
     return (
       <span title="To step through them, open the trace with `kinetoscope view`">

@@ -36,7 +36,7 @@ export function fitted(start: number, end: number, whole: View): View {
 }
 
 /**
- * A view in which a span can be seen and told from its neighbours: the present one if it can there, the same width
+ * A view in which a span can be distinguished from its neighbors: the present one if it can there, the same width
  * moved there if that is enough, a closer one for what would be thinner than a few pixels.
  */
 export function revealed(view: View, start: number, end: number, whole: View, pixels: number): View {

@@ -8,9 +8,9 @@ const PIXELS = 900;
 
 export class Whole {
   boxes: readonly Boxes[] = [];
-  /** Whether it is known what there is to be drawn. */
-  told = false;
-  #asked = false;
+  /** Whether its boxes have arrived. */
+  loaded = false;
+  #requested = false;
   readonly #timeline: Timeline;
   readonly #arrived: () => void;
 
@@ -19,10 +19,10 @@ export class Whole {
     this.#arrived = arrived;
   }
 
-  /** Ask for it, once. */
+  /** Request it, once. */
   async look(): Promise<void> {
-    if (this.#asked) return;
-    this.#asked = true;
+    if (this.#requested) return;
+    this.#requested = true;
     const { source, tracks, whole, palette, fail } = this.#timeline;
     const all = tracks.groups.flatMap((group) => group.tracks);
     const streams = all.filter((track) => track.sort === "stream");
@@ -32,7 +32,7 @@ export class Whole {
     try {
       if (chosen.length)
         this.boxes = [...(await windowOf(source, whole, PIXELS, chosen, palette.label)).values()];
-      this.told = true;
+      this.loaded = true;
       this.#arrived();
     } catch (error) {
       fail(error);

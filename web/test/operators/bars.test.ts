@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { barOf, bars, type Durations, marks, nameOf, place, told } from "../../src/operators/bars";
+import { barOf, bars, type Durations, described, marks, nameOf, place } from "../../src/operators/bars";
 
 function durations(edges: number[], counts: number[]): Durations {
   const calls = counts.reduce((sum, count) => sum + count, 0);
@@ -59,7 +59,7 @@ test("a bar is found by its name in the address", () => {
   expect(barOf(found, undefined)).toBeUndefined();
 });
 
-test("a bar is told in words", () => {
+test("a bar is described in words", () => {
   const [bar] = bars(durations([1000, 2000], [1]));
-  expect(bar && told(bar)).toBe("1 call from 1 µs to 2 µs");
+  expect(bar && described(bar)).toBe("1 call from 1 µs to 2 µs");
 });

@@ -51,7 +51,7 @@ test("the least width is that of all tracks", () => {
   );
 });
 
-test("a group stretches over its neighbours only", () => {
+test("a group stretches over its neighbors only", () => {
   const all = [{ name: "a" }, { name: "b", group: "x" }, { name: "c", group: "x" }, { name: "d" }];
   expect(groupSpans([...all, { name: "e", group: "x" }])).toEqual([
     { group: "x", first: 2, beyond: 4 },

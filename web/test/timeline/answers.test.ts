@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { type Columns, type Source, made as tableOf, type WindowQuery } from "../../src/source/source";
 import { Loader } from "../../src/timeline/loader";
-import { neighbour } from "../../src/timeline/neighbours";
+import { neighbor } from "../../src/timeline/neighbors";
 import { Palette } from "../../src/timeline/palette";
 
 const WHOLE = { start: 0, end: 1_000_000 };
@@ -67,18 +67,18 @@ for (let index = 0; index < 5000; index++) SPANS.push({ row: 1, start: 10 + inde
 SPANS.push({ row: 1, start: 800_000, duration: 5 });
 const known = (span: number) => ({ span, track: 3, ...(SPANS[span] ?? { row: 0, start: 0, duration: 0 }) });
 
-test("neighbours are found however dense or far they are", async () => {
+test("neighbors are found however dense or far they are", async () => {
   const from = source(SPANS);
-  expect(await neighbour(from, known(1), "after", WHOLE)).toBe(2);
-  expect(await neighbour(from, known(2), "before", WHOLE)).toBe(1);
-  expect(await neighbour(from, known(5000), "after", WHOLE)).toBe(5001);
-  expect(await neighbour(from, known(5001), "before", WHOLE)).toBe(5000);
-  expect(await neighbour(from, known(1), "before", WHOLE)).toBeNull();
-  expect(await neighbour(from, known(5001), "after", WHOLE)).toBeNull();
-  expect(await neighbour(from, known(777), "outer", WHOLE)).toBe(0);
-  expect(await neighbour(from, known(0), "outer", WHOLE)).toBeNull();
-  expect(await neighbour(from, known(0), "inner", WHOLE)).toBe(1);
-  expect(await neighbour(from, known(3), "inner", WHOLE)).toBeNull();
+  expect(await neighbor(from, known(1), "after", WHOLE)).toBe(2);
+  expect(await neighbor(from, known(2), "before", WHOLE)).toBe(1);
+  expect(await neighbor(from, known(5000), "after", WHOLE)).toBe(5001);
+  expect(await neighbor(from, known(5001), "before", WHOLE)).toBe(5000);
+  expect(await neighbor(from, known(1), "before", WHOLE)).toBeNull();
+  expect(await neighbor(from, known(5001), "after", WHOLE)).toBeNull();
+  expect(await neighbor(from, known(777), "outer", WHOLE)).toBe(0);
+  expect(await neighbor(from, known(0), "outer", WHOLE)).toBeNull();
+  expect(await neighbor(from, known(0), "inner", WHOLE)).toBe(1);
+  expect(await neighbor(from, known(3), "inner", WHOLE)).toBeNull();
 });
 
 /** Lets everything that waits only for promises happen. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { boxName, Fitting, kernelName, plain } from "../../src/timeline/names";
-import { Palette, parsedColour, shaded } from "../../src/timeline/palette";
+import { Palette, parsedColor, shaded } from "../../src/timeline/palette";
 
 test("kernels are called by what tells them apart", () => {
   expect(
@@ -43,7 +43,7 @@ test("texts are cut to the room they have", () => {
   expect(fitting.width("abc")).toBe(30);
 });
 
-test("one name has one colour, and a new theme turns all", () => {
+test("one name has one color, and a new theme turns all", () => {
   const palette = new Palette(() => "#3d8fc6");
   const add = palette.label("operator", "aten::add");
   const mul = palette.label("operator", "aten::mul");
@@ -58,12 +58,12 @@ test("one name has one colour, and a new theme turns all", () => {
   expect(palette.matches(mul, "")).toBe(true);
 });
 
-test("shades stay near their colour and within what can be shown", () => {
-  const base = parsedColour("#3d8fc6");
+test("shades stay near their color and within what can be shown", () => {
+  const base = parsedColor("#3d8fc6");
   for (let at = 0; at < 1; at += 0.05) {
     const shade = shaded(base, at);
     expect(shade.every((part) => part >= 0 && part <= 255)).toBe(true);
     expect(Math.max(...shade.map((part, index) => Math.abs(part - (base[index] ?? 0))))).toBeLessThan(80);
   }
-  expect(parsedColour("none")).toEqual([128, 128, 128]);
+  expect(parsedColor("none")).toEqual([128, 128, 128]);
 });

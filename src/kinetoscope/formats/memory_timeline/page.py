@@ -82,7 +82,7 @@ STACKED = (
     MemoryCategory.TEMPORARY,
     MemoryCategory.UNKNOWN,
 )
-COLOURS = {
+COLORS = {
     MemoryCategory.PARAMETER: "#3f76d6",
     MemoryCategory.OPTIMIZER_STATE: "#8a63d2",
     MemoryCategory.GRADIENT: "#e08a2c",
@@ -178,7 +178,7 @@ def chart(curve: Curve, peak_ns: int | None) -> str:
         above = below + curve.held[:, category]
         if len(x) and curve.held[:, category].any():
             parts.append(
-                f'<path fill="{COLOURS[category]}" data-name="{CATEGORY_NAMES[category]}" d="{_area(x, below, above, top)}">'
+                f'<path fill="{COLORS[category]}" data-name="{CATEGORY_NAMES[category]}" d="{_area(x, below, above, top)}">'
                 f"<title>{CATEGORY_NAMES[category]}</title></path>"
             )
         below = above
@@ -335,9 +335,9 @@ def _fact(value: str, meaning: str) -> str:
 
 
 def _legend() -> str:
-    """The categories with their colours, in the order in which they are stacked, uppermost first."""
+    """The categories with their colors, in the order in which they are stacked, uppermost first."""
     items = "".join(
-        f'<span><i style="background:{COLOURS[category]}"></i>{CATEGORY_NAMES[category]}</span>'
+        f'<span><i style="background:{COLORS[category]}"></i>{CATEGORY_NAMES[category]}</span>'
         for category in reversed(STACKED)
     )
     return f'<figcaption class="legend">{items}</figcaption>'
@@ -411,8 +411,8 @@ def _number(text: str) -> str:
 
 
 def _category_cell(name: str, category: MemoryCategory) -> str:
-    """A cell with a category and its colour."""
-    return f'<td class="category"><i style="background:{COLOURS[category]}"></i>{escape(name)}</td>'
+    """A cell with a category and its color."""
+    return f'<td class="category"><i style="background:{COLORS[category]}"></i>{escape(name)}</td>'
 
 
 def _bar(part: int, whole: int, category: MemoryCategory) -> str:
@@ -420,7 +420,7 @@ def _bar(part: int, whole: int, category: MemoryCategory) -> str:
     share = 100 * part / whole if whole else 0.0
     return (
         f'<td class="share"><span>{percent(part, whole)}</span>'
-        f'<i style="width:{share:.2f}%;background:{COLOURS[category]}"></i></td>'
+        f'<i style="width:{share:.2f}%;background:{COLORS[category]}"></i></td>'
     )
 
 

@@ -35,7 +35,7 @@ _LONGEST_TEXT = 1_000
 
 
 def export(trace: Trace, query: Query, form: str) -> MadeFile:
-    """Answer `export/<format>`: the trace, its steps `steps`, or what is from `start` to `end`, as a file.
+    """Respond to `export/<format>`: the trace, its steps `steps`, or what is from `start` to `end`, as a file.
 
     With `most` there may be only so many slices, for a reader that cannot hold more.
 
@@ -63,7 +63,7 @@ def export(trace: Trace, query: Query, form: str) -> MadeFile:
 
 
 def about(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `export/about`: how many slices a part has, the most for Perfetto, and which steps there are."""
+    """Respond to `export/about`: how many slices a part has, the most for Perfetto, and which steps there are."""
     steps = trace.column("steps", "number")
     return {
         "slices": _count(trace, query),
@@ -73,7 +73,7 @@ def about(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def part(trace: Trace, query: Query) -> tuple[Trace, str]:
-    """The part of a trace that a question is about, and what to call it in the name of a file.
+    """The part of a trace that a request is about, and its name in file names.
 
     Raises:
         ArgumentError: There is no such part.

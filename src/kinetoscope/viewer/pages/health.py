@@ -17,9 +17,9 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     ("table/processes", {}),
     ("table/info", {}),
 )
-"""The requests that a report must be able to answer."""
+"""What a report includes."""
 
 
 def health(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `health`. Whether the recording goes on is looked up each time: a process can end at any moment."""
+    """Respond to `health`. Whether the recording goes on is looked up each time: a process can end at any moment."""
     return judgement.health(trace, running=is_running(trace))

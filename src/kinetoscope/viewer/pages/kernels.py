@@ -46,7 +46,7 @@ _USES_NOT = re.compile(
 
 
 def kernels(trace: Trace, query: Query) -> Limited:
-    """Answer `kernels`: the table of kernels `by` name or launch, and what their names say of tensor cores.
+    """Respond to `kernels`: the table of kernels `by` name or launch, and whether their names imply tensor cores.
 
     Raises:
         ArgumentError: Another value of `by`.
@@ -57,7 +57,7 @@ def kernels(trace: Trace, query: Query) -> Limited:
 
 
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether the name of a kernel says that it uses tensor cores; None where it does not tell."""
+    """Whether the name of a kernel implies tensor cores; None where it implies neither."""
     if _USES_NOT.search(name):
         return False
     return True if _USES.search(name) else None
@@ -99,7 +99,7 @@ _KEYS = ("direction", "kind", "source", "target")
 
 
 def copies(trace: Trace, query: Query) -> Limited:
-    """Answer `copies`: copies and fillings `by` direction, or by direction and operator.
+    """Respond to `copies`: copies and fillings `by` direction, or by direction and operator.
 
     Raises:
         ArgumentError: Another value of `by`.
@@ -110,7 +110,7 @@ def copies(trace: Trace, query: Query) -> Limited:
 
 
 def _copies(trace: Trace, way: str) -> pyarrow.Table:
-    """Copies put together."""
+    """Copies by direction."""
     import pyarrow as pa
 
     one = copies_table(trace)
@@ -157,7 +157,7 @@ _MOST_REPORTED = 80
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
-    """The questions that a report must answer: all tables, and all about the kernels with the most time."""
+    """What a report includes: all tables, and the details of the kernels with the most time."""
     asked: list[tuple[str, dict[str, str]]] = [
         ("kernels", {}),
         ("kernels", {"by": "launch"}),

@@ -96,7 +96,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What an allocator said of itself after each of its events.
+    """The counters of an allocator after each of its events.
 
     Attributes:
         rank: The places of the events.
@@ -132,7 +132,7 @@ def places(trace: Trace) -> list[Place]:
 
 
 def chosen(trace: Trace, query: Query) -> Place:
-    """The memory that a question asks about: that with the highest peak, where it names none.
+    """The memory that a request is about: the one with the highest peak, where it names none.
 
     Raises:
         ArgumentError: There is none of that name, or none at all.
@@ -195,7 +195,7 @@ def _place(
 
 
 def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Counts:
-    """What the allocator of a device said of itself."""
+    """The counters of the allocator of a device."""
     events = trace.columns("allocations")
     kind, index = device
     told = (events["device_type"] == kind) & (
@@ -215,7 +215,7 @@ def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Count
 
 
 def _owners(trace: Trace, blocks: Blocks) -> NDArray[np.int32]:
-    """The process of each block: of the thread that allocated it, else of what was seen to use it."""
+    """The process of each block: of the thread that allocated it, else of what used it."""
     recorded = blocks.allocation >= 0
     owner = np.zeros(len(blocks), np.int32)
     owner[recorded] = processes_of(trace, "allocations", blocks.allocation[recorded])
@@ -228,10 +228,10 @@ def _owners(trace: Trace, blocks: Blocks) -> NDArray[np.int32]:
     return owner
 
 
-# Which modules the memory curve tells apart: as many as colours can, where most of the memory is.
+# Which modules the memory curve tells apart: as many as colors can, where most of the memory is.
 
 MOST_MODULES = 9
-# A submodule with less than this share of its module is not worth a colour.
+# A submodule with less than this share of its module is not worth a color.
 _WORTH = 0.04
 
 
@@ -326,7 +326,7 @@ _STACKED = (
 
 
 def curve(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `memory/curve?device=&by=category|module[&start=&end=]`.
+    """Respond to `memory/curve?device=&by=category|module[&start=&end=]`.
 
     Every row is a moment at which exactly this much was live. The columns `part0`, `part1` and so on add up to
     `total`; the meaning of each in the metadata is what it is of.
@@ -345,7 +345,7 @@ def curve(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def at(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `memory/at?device=&by=[&time=]`: the one row of a curve at a time, at the peak without one.
+    """Respond to `memory/at?device=&by=[&time=]`: the one row of a curve at a time, at the peak without one.
 
     Raises:
         ArgumentError: No such device, way to divide it, or time.
@@ -442,7 +442,7 @@ def held_after(place: Place, part: NDArray[np.int8], parts: int, changes: Rows) 
 
 
 def _divided(trace: Trace, query: Query) -> tuple[Place, list[str], NDArray[np.int8]]:
-    """The memory that is asked about, what its parts are called, and the part of each change."""
+    """The requested memory, the labels of its parts, and the part of each change."""
     place, by = chosen(trace, query), query.get("by", BY[0])
     if by not in BY:
         raise ArgumentError(f"by={by[:50]!r}: memory is grouped by category or by module")
@@ -511,7 +511,7 @@ def _highest(value: Rows, first: Rows) -> Rows:
 
 
 def _told(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:
-    """What the allocator had said last by each of some events; no number before it said anything."""
+    """The latest counters of the allocator at each of some events; none before its first event."""
     if len(events) == 0 or not (values >= 0).any():
         return np.full(len(rank), np.nan)
     row = np.searchsorted(events, rank, side="right") - 1
@@ -541,7 +541,7 @@ MOST_STACK_ROWS = 100_000
 
 _HOLDERS = ("category", "module", "operator", "line")
 GROUPINGS: dict[str, tuple[str, ...]] = {"all": _HOLDERS} | {name: (name,) for name in _HOLDERS}
-"""What a table of holders can be put together by."""
+"""What live blocks can be grouped by."""
 
 ORDERS = ("biggest", "longest", "never freed")
 
@@ -588,7 +588,7 @@ _STACKS = Table(
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
-    """What a report must answer of this page: everything but windows and moments other than the peak."""
+    """What a report includes: everything but windows and times other than the peak."""
     asked: list[tuple[str, dict[str, str]]] = [("memory", {})]
     for place in places(trace):
         of = {"device": place.key}
@@ -601,7 +601,7 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
 
 
 def memory(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `memory`: the memories of the trace, and what is known of each."""
+    """Respond to `memory`: the memories of the trace, with their metadata."""
     known = places(trace)
     return {
         "recorded": memory_recorded(trace),
@@ -613,7 +613,7 @@ def memory(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def live(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `memory/live?device=&by=[&time=]`: who held the memory at a moment, at its peak without one.
+    """Respond to `memory/live?device=&by=[&time=]`: who held the memory at a moment, at its peak without one.
 
     Raises:
         ArgumentError: No such device, grouping or time.
@@ -639,7 +639,7 @@ def live(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def blocks(trace: Trace, query: Query) -> Limited:
-    """Answer `memory/blocks?device=&order=`: the biggest blocks, the longest-lived, or those never freed.
+    """Respond to `memory/blocks?device=&order=`: the biggest blocks, the longest-lived, or those never freed.
 
     Raises:
         ArgumentError: No such device or order.
@@ -666,7 +666,7 @@ def blocks(trace: Trace, query: Query) -> Limited:
 
 
 def stacks(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `memory/stacks?device=`: the Python stacks to which the rows of the other answers refer.
+    """Respond to `memory/stacks?device=`: the Python stacks to which the rows of the other responses refer.
 
     Raises:
         ArgumentError: No such device.
@@ -696,7 +696,7 @@ def stacks(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def _described(trace: Trace, place: Place) -> dict[str, Any]:
-    """What the page says of a memory in words and numbers."""
+    """The metadata of a memory."""
     judged = judged_blocks(trace)
     peak = int(place.total_bytes[place.peak_row])
     held = place.live(place.rank_at(None))
@@ -721,7 +721,7 @@ def _described(trace: Trace, place: Place) -> dict[str, Any]:
 
 
 def _most(values: NDArray[np.int64]) -> int | None:
-    """The highest of what an allocator counted, None where it said nothing."""
+    """The highest of what an allocator counted, None where it recorded nothing."""
     most = int(values.max(initial=-1))
     return most if most >= 0 else None
 

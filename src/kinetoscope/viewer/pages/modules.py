@@ -57,7 +57,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("modules", {}), ("module_op
 
 
 def modules(trace: Trace, query: Query) -> Limited:
-    """Answer `modules`: the table of modules and, for each, its FLOPs and a span to show on the timeline."""
+    """Respond to `modules`: the table of modules and, for each, its FLOPs and a span to show on the timeline."""
     found = trace.table("modules")
     order = found.column("id").to_numpy()
     flops: NDArray[np.int64] = trace.column("spans", "flops")
@@ -84,7 +84,7 @@ def modules(trace: Trace, query: Query) -> Limited:
 
 
 def module_operators(trace: Trace, query: Query) -> Limited:
-    """Answer `module_operators`: what ran in each module, by name and kind."""
+    """Respond to `module_operators`: what ran in each module, by name and kind."""
     spans = trace.columns("spans")
     on_host = host_work(trace).mask
     counted = (on_host | (spans["device_self_ns"] > 0)) & ~recorded_calls(trace).mask
@@ -112,7 +112,7 @@ def module_operators(trace: Trace, query: Query) -> Limited:
 
 
 def _first_spans(trace: Trace) -> NDArray[np.int32]:
-    """For each module its first recorded call or, where there is none, the first span in it or what it holds; else -1."""
+    """For each module its first recorded call or, where there is none, the first span in it or its submodules; else -1."""
     spans, own = trace.columns("spans"), trace.columns("modules")
     calls = _first_of(trace, module_calls(trace).mask)
     first = _first_of(trace, host_work(trace).mask)
@@ -130,7 +130,7 @@ def _first_spans(trace: Trace) -> NDArray[np.int32]:
 
 
 def _first_of(trace: Trace, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """For each module the first of the chosen spans in it, -1 for none."""
+    """For each module the first of some spans in it, -1 for none."""
     spans = trace.columns("spans")
     rows = np.flatnonzero(chosen & (spans["module"] >= 0))
     module, start = spans["module"][rows], spans["start_ns"][rows]

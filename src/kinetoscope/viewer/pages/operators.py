@@ -53,7 +53,7 @@ OPERATORS_SCHEMA = Table(
 
 
 def operators(trace: Trace, query: Query) -> Limited:
-    """Answer `operators`: what ran on the host, added up `by` one of `WAYS`.
+    """Respond to `operators`: what ran on the host, added up `by` one of `WAYS`.
 
     With `of=calls` it is the recorded calls of Python functions and modules, which `ops` leaves out: they enclose work
     and do none that is not counted for the operators in them.
@@ -68,12 +68,12 @@ def operators(trace: Trace, query: Query) -> Limited:
 
 
 def place_labels(trace: Trace, way: str) -> Labels:
-    """For every span the place that a way of adding up tells apart, as a text; below 0 where it has none."""
+    """For every span the key that it is grouped by, as a text; below 0 where it has none."""
     return trace.cached(f"viewer: places by {way}", lambda: _labels(trace, way))
 
 
 def in_place(trace: Trace, query: Query) -> NDArray[np.bool_]:
-    """Which spans have the `place` that an option names, of those that `by` tells apart; without one, which have none."""
+    """Which spans have the `place` that a request names, when grouped `by` something; without `place`, which have none."""
     labels = place_labels(trace, choice(query, "by", WAYS[1:]))
     place = query.get("place")
     if place is None:
@@ -146,7 +146,7 @@ MOST_REPORTED_CALLS = 50
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
-    """The questions that a report must answer: all tables, and all about the rows that a reader is likely to choose."""
+    """What a report includes: all tables, and the details of the rows that a reader is likely to select."""
     asked: list[tuple[str, dict[str, str]]] = [("operators", {})]
     asked += [("operators", {"by": way}) for way in WAYS[1:]]
     names: dict[tuple[str, str], None] = {}
@@ -191,7 +191,7 @@ INSTANCES_SCHEMA = Table(
 
 
 def instances(trace: Trace, query: Query) -> Limited:
-    """Answer `instances`: the longest `limit` spans of a `name` and `kind`, of those from `from_ns` to below `below_ns`.
+    """Respond to `instances`: the longest `limit` spans of a `name` and `kind`, of those from `from_ns` to below `below_ns`.
 
     Raises:
         ArgumentError: An option that cannot be used.
@@ -220,7 +220,7 @@ def instances(trace: Trace, query: Query) -> Limited:
 
 
 def histogram(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `histogram`: how many spans of a `name` and `kind` took how long.
+    """Respond to `histogram`: how many spans of a `name` and `kind` took how long.
 
     Raises:
         ArgumentError: An option that cannot be used.
@@ -241,7 +241,7 @@ def histogram(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def named(trace: Trace, query: Query) -> NDArray[np.int64]:
-    """The spans of the name and kind that a question is about, and of its place; all kinds without `kind`.
+    """The spans of the name, kind and place that a request is about; all kinds without `kind`.
 
     Raises:
         ArgumentError: There is no name, or no such kind.
@@ -313,7 +313,7 @@ _MOST_LAUNCHES_UP = 10_000
 
 
 def chosen(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `chosen`: the spans of a `name` and `kind`, and of a `place` where `by` is given, in parts that add up.
+    """Respond to `chosen`: the spans of a `name` and `kind`, and of a `place` where `by` is given, in parts that add up.
 
     `total_ns` of a part is time of the outermost of these spans, so that the parts of each list add up to their total;
     that of work on devices is its own time, and adds up to `device_ns`.

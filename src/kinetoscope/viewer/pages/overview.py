@@ -48,7 +48,7 @@ MOST_SERIES = 24
 
 
 def load(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `load`: the trace in equal stretches of time, and for each of them what devices and the machine did.
+    """Respond to `load`: the trace in equal stretches of time, and for each of them what devices and the machine did.
 
     The column `time_ns` is where each stretch begins. The others, `series0` and so on, have what they show as their
     meaning: of each device the percentage of the time in which it worked, then each sampled counter, of bytes the most
@@ -138,7 +138,7 @@ _TEXTS, _NUMBERS = ("name", "detail", "kind"), ("key", "depth", "count")
 
 
 def top(trace: Trace, query: Query, name: str) -> Limited:
-    """Answer `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most time.
+    """Respond to `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most time.
 
     The option `time` says whose: `host` or `device`. On the host these are times in the steps, start-up left out, and shares of step
     time; ranges are no operators. On devices they are shares of all such time. Modules stay in the order of their tree; those of several processes that
@@ -221,7 +221,7 @@ def _largest(table: pa.Table, name: str, whole: int, total: int) -> Limited:
 
 
 def _alike_together(table: pa.Table) -> pa.Table:
-    """Add up the modules of one path and class, each where the first of them stands."""
+    """Add up the modules of one path and class, each in the place of the first."""
     keys = ["name", "detail", "depth"]
     sums = table.append_column("place", pa.array(range(len(table)), pa.int64())).group_by(keys)
     added = sums.aggregate([("key", "min"), ("count", "sum"), ("time_ns", "sum"), ("place", "min")])
@@ -253,7 +253,7 @@ def counted(count: int, noun: str, nouns: str = "") -> Sentence:
 
 
 def tiles(trace: Trace, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all that are known.
+    """Return all that can be computed.
 
     Args:
         trace: The trace.
@@ -360,7 +360,7 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def work_tile(work: dict[str, Any]) -> dict[str, Any]:
-    """How fast operations were done, and how near to the peak that is where it is known."""
+    """How fast operations were done, and the share of the peak where that is known."""
     speed, share, flops = work["flops_per_s"], work["mfu_percent"], work["flops"]
     if flops is None:
         more = sentence("covers {} of operator time", (work["covered_percent"], "%"))
@@ -386,11 +386,11 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     *((f"top/{name}", {"time": time}) for name in ("ops", "modules", "lines") for time in ("host", "device")),
     ("top/kernels", {}),
 )
-"""What a report must answer of this."""
+"""What a report includes."""
 
 
 def overview(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `overview`: what ran where, how much of what there is, and how long the steps took."""
+    """Respond to `overview`: what ran where, how much of what there is, and how long the steps took."""
     kind, began = trace.column("spans", "kind"), trace.run_info.start_realtime_ns
     of_kind = np.bincount(kind, minlength=len(SpanKind))
     rows = {
@@ -418,7 +418,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def steps(trace: Trace) -> dict[str, Any] | None:
-    """How long the steps took, those left out that hold start-up; None without any."""
+    """How long the steps took, those with start-up excluded; None without any."""
     own = trace.columns("steps")
     if len(own) == 0:
         return None
@@ -479,7 +479,7 @@ def place_title(trace: Trace, place: StepTime) -> str:
 
 
 def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
-    """Answer `overview/work` and `overview/memory`, which take longer to find.
+    """Respond to `overview/work` and `overview/memory`, which take longer to find.
 
     Raises:
         LookupError: It is none of them.

@@ -61,7 +61,7 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Flame:
-    """A tree: a node is followed by those inside it, the heaviest first, what was put together last.
+    """A tree: a node is followed by those inside it, the heaviest first, merged ones last.
 
     Attributes:
         parent: For each node the one around it, -1 for none.
@@ -207,7 +207,7 @@ def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
 
 
 def _least(weights: NDArray[np.int64]) -> int:
-    """What a node must weigh to stand by itself."""
+    """The least weight of a node of its own."""
     return max(-(-int(weights.sum()) // LEAST_SHARE), 1)
 
 
@@ -291,7 +291,7 @@ class _Weights:
 
 
 def flame_choices(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `flame_choices`: what flame graphs there are, and how much of the trace they show."""
+    """Respond to `flame_choices`: what flame graphs there are, and how much of the trace they show."""
     rows = processes(trace).to_pylist()
     several = list(range(len(rows))) if len(rows) > 1 else []
     measures = []
@@ -312,7 +312,7 @@ def flame_choices(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def flame(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `flame`: the tree of one flame graph.
+    """Respond to `flame`: the tree of one flame graph.
 
     The options: `by` is cpu, device or bytes; `order` is callees or callers; `library=hide` leaves out the frames of
     torch itself; `process` is the place of a process among those of `flame_choices`.
@@ -344,7 +344,7 @@ def flame(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `flame_operators`: what weighs in each node of a flame graph, by name; the options are those of `flame`.
+    """Respond to `flame_operators`: what weighs in each node of a flame graph, by name; the options are those of `flame`.
 
     Raises:
         ArgumentError: An option that cannot be used.
@@ -371,7 +371,7 @@ def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def reported(trace: Trace) -> tuple[tuple[str, dict[str, str]], ...]:
-    """The questions that a report answers: all flame graphs of all processes together."""
+    """What a report includes: all flame graphs of all processes together."""
     found: list[tuple[str, dict[str, str]]] = [("flame_choices", {})]
     choices = flame_choices(trace, {})
     for measure in choices["measures"]:

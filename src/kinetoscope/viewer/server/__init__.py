@@ -1,1 +1,1 @@
-"""The local server of the viewer, and what it answers."""
+"""The local server of the viewer."""

@@ -1,4 +1,4 @@
-"""The traces that a server was given: opened once, and read again when what is in their file has changed."""
+"""The traces that a server has open: read once, and again when their files have changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Source = Trace | str | os.PathLike[str]
 
 LOOK_EVERY_S = 2.0
-"""A file is looked at no more often than this."""
+"""A file is checked no more often than this."""
 REST_FOR_READING = 4.0
 """A file whose reading takes long is left alone this many times as long before it is read again."""
 
@@ -34,7 +34,7 @@ _MAGIC = b"KSCOPE\r\n"
 
 
 class Offer(NamedTuple):
-    """One of the traces that can be looked at.
+    """One of the open traces.
 
     Attributes:
         name: What people know it by.
@@ -88,7 +88,7 @@ class Given:
         self._rest(began)
 
     def look_again(self) -> None:
-        """Read the file anew if it has changed since, and is not looked at by somebody else at this moment."""
+        """Read the file again if it has changed, unless another thread is reading it."""
         if self._path is None or "://" in self._path or self._clock() < self._next:
             return
         if not self._one_at_a_time.acquire(blocking=False):
@@ -167,7 +167,7 @@ def given(sources: Sequence[Source], open_trace: Callable[[str], Trace] = open_a
 
 
 def names_of(sources: Sequence[Source]) -> list[str]:
-    """Short names: the last part of each path, and as many before it as tell it from the others."""
+    """Short names: the last part of each path, and as many before it as distinguish it from the others."""
     parts = [_parts(source) for source in sources]
     names = []
     for place, one in enumerate(parts):
@@ -182,7 +182,7 @@ def names_of(sources: Sequence[Source]) -> list[str]:
 
 
 def stamp(path: str) -> Hashable:
-    """What changes when a file does; None where there is none to look at.
+    """What changes when a file does; None where there is no file.
 
     A recording grows in pages that its process shares with the file, of which the file system knows nothing: how far
     each part of it is filled stands at its beginning.
@@ -201,7 +201,7 @@ def finished(path: str) -> str | None:
 
 
 def is_running(trace: Trace) -> bool:
-    """Whether the process that writes the file is still at it, as far as this machine can tell."""
+    """Whether the process that writes the file is still running, as far as this machine can see."""
     run = trace.run_info
     if run.complete or not run.process:
         return False
@@ -221,7 +221,7 @@ def words(error: Exception) -> str:
 
 
 def _plain(source: Any) -> Source:
-    """A path or a trace; a session stands for its trace."""
+    """A path or a trace; of a session its trace."""
     if isinstance(source, str | os.PathLike | Trace):
         return source
     trace = getattr(source, "trace", None)

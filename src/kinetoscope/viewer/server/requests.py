@@ -59,7 +59,7 @@ def number(query: Query, name: str, default: float | None = None) -> float:
 
 
 def whole_number(query: Query, name: str, default: int) -> int:
-    """Return an option that says how many rows are wanted.
+    """Return an option that is a number of rows.
 
     Raises:
         ArgumentError: It is no whole number from 1 to a million.

@@ -1,4 +1,4 @@
-"""What the local server says to a request, as a pure function: tested without a socket."""
+"""The response of the local server to a request, as a pure function: tested without a socket."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def respond(
     query: Mapping[str, str],
     options: Mapping[str, str] | None = None,
 ) -> Response:
-    """Answer a request of the viewer.
+    """Respond to a request of the viewer.
 
     Args:
         traces: The traces that may be looked at, each with its name. Nothing else can be reached.
@@ -108,7 +108,7 @@ def respond(
 
 
 def answer(trace: Trace, path: str, query: Query) -> Answer:
-    """Answer one request.
+    """Respond to one request.
 
     Args:
         trace: The trace it is about.
@@ -198,7 +198,7 @@ def encoded(found: Answer) -> Response:
 
 
 def disposition(name: str) -> str:
-    """The header that has a browser save an answer under a name, whatever stands in that."""
+    """The header that makes a browser save a response under a name, whatever its characters."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".") or "trace"
     whole = quote(name.encode("utf-8", "replace"), safe="")
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{whole}"
@@ -248,7 +248,7 @@ def _checksum(text: str) -> str:
 
 
 def _page() -> Response:
-    """The app, allowed to ask its own server and nobody else."""
+    """The page, which may send requests to its own server only."""
     page = page_text()
     policy = content_policy(page, "connect-src 'self'; ") + "; frame-ancestors 'none'"
     headers = {

@@ -95,7 +95,7 @@ class Viewer:
             self.close()
 
     def close(self) -> None:
-        """End the server and let go of the files; traces that were given stay open. A second call does nothing."""
+        """End the server and let go of the files; traces that were passed in stay open. A second call does nothing."""
         for one in self._given:
             if one.offer.trace is not None:
                 end_queries(one.offer.trace)
@@ -134,7 +134,7 @@ class Viewer:
 
 
 def _make_ready() -> None:
-    """Load what the first answer needs, while traces are read and the browser starts."""
+    """Load what the first response needs, while traces are read and the browser starts."""
     import pyarrow as pa
 
     # With the first array pyarrow loads pandas, where that is installed.
@@ -317,7 +317,7 @@ class Server:
 
 
 def answering(traces: Offering, options: Mapping[str, str], look_again: Callable[[], object]) -> Answering:
-    """Return what answers a path and a query; see `Server`."""
+    """Return the function that responds to a path and a query; see `Server`."""
 
     def answer(path: str, query: Mapping[str, str]) -> Response:
         if path == "api/traces":
@@ -362,7 +362,7 @@ class Ticket:
 
 
 def _user_of(client: tuple[str, int], port: int) -> int | None:
-    """The number of the user whose socket is connected to our port; None where the system does not tell."""
+    """The number of the user whose socket is connected to our port; None where the system does not provide it."""
     try:
         lines = _TCP_SOCKETS.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
@@ -411,7 +411,7 @@ def application(answer: Answering, token: str, port: int, ticket: Ticket) -> ASG
 
 
 def _with_headers(application: ASGIApp) -> ASGIApp:
-    """The application, with the headers of every answer also on those that the framework makes itself."""
+    """The application, with the headers of every response also on those that the framework makes itself."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -429,7 +429,7 @@ def _with_headers(application: ASGIApp) -> ASGIApp:
 
 
 def _raw_headers() -> list[tuple[bytes, bytes]]:
-    """What every answer says, as the protocol has it."""
+    """The headers of every response, as the protocol has them."""
     return [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
@@ -486,7 +486,7 @@ def _protocol() -> type[asyncio.Protocol]:
 
 
 def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> str | None:
-    """Why a request gets no answer, or None where it may have one."""
+    """Why a request is rejected, or None where it is not."""
     hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
     if headers.get("host") not in hosts:
         return (

@@ -276,7 +276,7 @@ class Queries:
         return process
 
     def _written(self, trace: Trace, name: str) -> str:
-        """The file of a table, written when it is first asked for."""
+        """The file of a table, written when it is first needed."""
         import pyarrow as pa
 
         assert self._folder is not None  # noqa: S101  (made before the process is started)
@@ -311,7 +311,7 @@ def is_installed() -> bool:
 
 
 def queries(trace: Trace) -> Queries:
-    """What answers queries about a trace; it ends with the trace."""
+    """What runs queries about a trace; it ends with the trace."""
     return trace.cached("viewer: sql", lambda: Queries(trace))
 
 
@@ -321,7 +321,7 @@ def end_queries(trace: Trace) -> None:
 
 
 def about(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `sql/about`: whether queries can be asked, about which tables and columns, and within which limits."""
+    """Respond to `sql/about`: whether queries can run, on which tables and columns, and within which limits."""
     asked = queries(trace)
     tables = []
     for name in trace.table_names:
@@ -343,7 +343,7 @@ def about(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def rows(trace: Trace, query: Query) -> Limited:
-    """Answer `sql`: the first rows of the result of the option `query`, and how many there are.
+    """Respond to `sql`: the first rows of the result of the option `query`, and how many there are.
 
     Raises:
         ArgumentError: DuckDB refused the query, or it took more time or memory than it may.
@@ -359,7 +359,7 @@ def rows(trace: Trace, query: Query) -> Limited:
 
 
 def csv(trace: Trace, query: Query) -> MadeFile:
-    """Answer `sql/csv`: all rows of the result as comma-separated values.
+    """Respond to `sql/csv`: all rows of the result as comma-separated values.
 
     Raises:
         ArgumentError: As for `rows`, or there are too many rows.
@@ -374,7 +374,7 @@ def csv(trace: Trace, query: Query) -> MadeFile:
 
 
 def stop(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `sql/stop`: the query that runs, if one does, is ended."""
+    """Respond to `sql/stop`: the query that runs, if one does, is ended."""
     queries(trace).stop()
     return {}
 
@@ -388,7 +388,7 @@ def _text(query: Query) -> str:
 
 
 def _exchange(process: subprocess.Popen[bytes], asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Ask the process and wait for what it says."""
+    """Send a query to the process and wait for the response."""
     assert process.stdin is not None  # noqa: S101  (a pipe was asked for)
     process.stdin.write(json.dumps(asked).encode() + b"\n")
     process.stdin.flush()

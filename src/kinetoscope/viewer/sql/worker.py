@@ -1,4 +1,4 @@
-"""The process that runs queries for a page: takes limits upon itself, then answers one query after the other.
+"""The process that runs queries for a page: sets its own limits, then runs one query after the other.
 
 It is started by `_sql` and talks to it through its standard input and output: a line of JSON for each query, and a
 line of JSON with the result behind it. Of this package it imports only how numbers are written.
@@ -54,7 +54,7 @@ _SETTINGS = (
 
 
 def main(memory_bytes: int) -> None:
-    """Answer queries until standard input ends.
+    """Respond to queries until standard input ends.
 
     Args:
         memory_bytes: How much memory queries may take.
@@ -88,7 +88,7 @@ def main(memory_bytes: int) -> None:
 
 
 def _answered(asked: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any], bytes]:
-    """What there is to say of a result, and the result; or what is wrong with the query."""
+    """The metadata of a result, and the result; or the error of the query."""
     import duckdb
 
     began = time.monotonic()
@@ -231,7 +231,7 @@ def _plain(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
 
 
 def as_csv(table: pyarrow.Table) -> bytes:
-    """Rows as comma-separated values; a text that a spreadsheet would take for a formula is told from one by a quote."""
+    """Rows as comma-separated values; a text that a spreadsheet would take for a formula begins with a quote."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv
@@ -275,6 +275,6 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _write(answers: IO[bytes], told: dict[str, Any], body: bytes = b"") -> None:
-    """Say something to whoever asked."""
+    """Write a response."""
     answers.write(json.dumps({**told, "bytes": len(body)}).encode() + b"\n" + body)
     answers.flush()

@@ -1,1 +1,1 @@
-"""The timeline: tracks, rows, windows and what is known of each span."""
+"""The timeline: tracks, rows, windows and the details of spans."""

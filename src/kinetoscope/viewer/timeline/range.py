@@ -53,7 +53,7 @@ REPORTED = tuple(("range", {"of": of}) for of in SORTS if of != "all")
 
 
 def within(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `range`: the spans that run between `start` and `end`, by name and kind; without both, in the whole trace.
+    """Respond to `range`: the spans that run between `start` and `end`, by name and kind; without both, in the whole trace.
 
     Raises:
         ArgumentError: An option that cannot be used.

@@ -233,7 +233,7 @@ def _numbers(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 def _in_order(
     group: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """The order by group, start, and the longer one first; None where that is how the spans stand."""
+    """The order by group, start, and the longer one first; None where the spans are in this order."""
     order = None
     if len(group) and (group[1:] < group[:-1]).any():
         few = int(group.max()) < _FEW
@@ -253,7 +253,7 @@ def _in_order(
 
 # Python functions and modules over time, where their calls were not recorded: made from what the operators know.
 #
-# The operators of a thread, one after the other, each say in which functions (or modules) they ran. What neighbours agree
+# The operators of a thread, one after the other, each say in which functions (or modules) they ran. What neighbors agree
 # on is one run, from the first of them to the end of the last. Two calls right after each other, with no operator between
 # them, are one run; what runs no operator has none.
 
@@ -319,7 +319,7 @@ def joined(
     node: NDArray[np.int32],
     parent: NDArray[np.int32],
 ) -> Runs:
-    """Join what neighbours agree on.
+    """Join what neighbors agree on.
 
     Args:
         thread: The thread of each span, ascending. Spans of one thread nest, and come in order of start, what is around

@@ -47,7 +47,7 @@ SEARCH_SCHEMA = Table(
 
 
 def search(trace: Trace, query: Query) -> Limited:
-    """Answer `search`: what has `text` in its name, in capitals or not, from the moment `from` on; `limit` of them.
+    """Respond to `search`: what has `text` in its name, in capitals or not, from the moment `from` on; `limit` of them.
 
     The total counts what is before that moment too.
 

@@ -414,7 +414,7 @@ def _direction_text(direction: Direction) -> str:
 
 
 def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
-    """Answer `span/<id>`: where a span is, its facts, its Python stack, its arguments and its links.
+    """Respond to `span/<id>`: where a span is, its facts, its Python stack, its arguments and its links.
 
     Raises:
         ArgumentError: There is no such span.
@@ -540,7 +540,7 @@ def all_arrows(trace: Trace) -> Arrows:
 
 
 def arrows(trace: Trace, query: Query) -> Limited:
-    """Answer `arrows`: those that touch a window and have both ends on the chosen tracks, evenly thinned to `limit`.
+    """Respond to `arrows`: those that touch a window and have both ends on the chosen tracks, evenly thinned to `limit`.
 
     Raises:
         ArgumentError: No such tracks, or a window that is none.

@@ -43,7 +43,7 @@ _OF_THREADS = (THREAD, PYTHON, MODULES)
 SORT_NAMES = {THREAD: "thread", PYTHON: "python", MODULES: "modules", STREAM: "stream", STEPS: "steps"}
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("tracks", {}),)
-"""What a report must answer of this."""
+"""What a report includes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def timeline(trace: Trace) -> Timeline:
 
 
 def tracks(trace: Trace, query: Query) -> dict[str, Any]:
-    """Answer `tracks`: the tracks of the timeline by process, and when the trace begins and ends."""
+    """Respond to `tracks`: the tracks of the timeline by process, and when the trace begins and ends."""
     threads, told = trace.columns("threads"), processes(trace).to_pylist()
     groups: list[dict[str, Any]] = [
         {"label": process_label(row), "process": row["process"], "rank": row["rank"], "tracks": []}
@@ -123,7 +123,7 @@ def whole_of(trace: Trace) -> tuple[int, int]:
 
 
 def chosen(trace: Trace, query: Query) -> list[Track]:
-    """The tracks that a question names in its option `tracks`; all without one.
+    """The tracks that a request names in its option `tracks`; all without it.
 
     Raises:
         ArgumentError: One is no number of a track.
@@ -167,7 +167,7 @@ def _step_tracks(trace: Trace) -> list[Track]:
 
 
 def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str | None]:
-    """What a track is called, what else there is to say of it, and its device."""
+    """The label of a track, its details, and its device."""
     if track.sort == STEPS:
         found = "" if track.rows.spans is not None else "derived from optimizer calls"
         return "Steps", found, None
@@ -267,7 +267,7 @@ def counters_of(trace: Trace) -> list[Counter]:
 
 
 def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
-    """The tracks of counters as `tracks` tells them, each with the row of its process."""
+    """The tracks of counters as `tracks` lists them, each with the row of its process."""
     return [
         (
             counter.process,
@@ -289,7 +289,7 @@ def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
 
 
 def counter(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `counter`: for each pixel in which values were taken the lowest, the highest and the last.
+    """Respond to `counter`: for each pixel in which values were taken the lowest, the highest and the last.
 
     The value that holds when the window begins comes first, at the time when it was taken.
 
@@ -320,7 +320,7 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def _memory(trace: Trace) -> list[Counter]:
-    """The live bytes of each device after each allocation and free, and what its allocator said."""
+    """The live bytes of each device after each allocation and free, and the counters of its allocator."""
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
         return []

@@ -31,7 +31,7 @@ MOST_LETTERS = 2_000
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What is seen of some rows.
+    """What is visible of some rows.
 
     Attributes:
         row: The row of each.
@@ -45,7 +45,7 @@ class Seen:
 
 
 def window(trace: Trace, query: Query) -> pyarrow.Table:
-    """Answer `window`: what is seen of some tracks from `start` to `end` on `width` pixels.
+    """Respond to `window`: what is visible of some tracks from `start` to `end` on `width` pixels.
 
     Raises:
         ArgumentError: No such tracks, or a window that is none.
@@ -96,7 +96,7 @@ _TYPES = {
 
 
 def look(rows: Rows, first: int, count: int, start: float, end: float, width: int) -> Seen:
-    """Return what is seen of some rows through a window.
+    """Return what is visible of some rows in a window.
 
     Items that begin in the same pixel of a row are seen as one, but the last of them by itself where it is wider than a
     pixel. What begins before the window and reaches into it is seen too.

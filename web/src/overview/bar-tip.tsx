@@ -1,19 +1,19 @@
-/** What is told of a bar of the steps: its time, its parts, and what of it nothing was recorded in. */
+/** The tooltip of a bar of the steps: its time, its parts, and the part outside of all spans. */
 
 import * as units from "../units";
 import { type Bar, barTitle, onHost, PARTS, partTitle, placeTitle } from "./steps";
 
-export function Told(props: { bar: Bar }) {
+export function BarTip(props: { bar: Bar }) {
   const { bar } = props;
   const { steps, duration } = bar;
   const places = [...new Set(steps.map(placeTitle))];
   return (
     <>
-      <div class="ov-told-head">
+      <div class="ov-tip-head">
         <strong>{barTitle(bar)}</strong>
         <strong>{units.time(duration)}</strong>
       </div>
-      <div class="ov-told-head muted">
+      <div class="ov-tip-head muted">
         <span>{places.length === 1 ? places[0] : `${places.length} devices`}</span>
         {steps.length > 1 && (
           <span>
@@ -25,7 +25,7 @@ export function Told(props: { bar: Bar }) {
         {partsOf(bar).map(({ part, title, time }) => (
           <div key={title}>
             <dt>
-              <span class="swatch" style={{ background: part.colour }} />
+              <span class="swatch" style={{ background: part.color }} />
               {title}
             </dt>
             <dd>{units.time(time)}</dd>
