@@ -146,7 +146,7 @@ def test_on_a_terminal_it_says_what_it_writes(call, path, tmp_path, monkeypatch)
         (["--steps", "8-12"], "the trace has no step 10-12; it has 0-9"),
         (["--ranks", "0,x"], "--ranks 0,x: 'x' is neither a number"),
         (["--ranks", "7"], "the trace has no rank 7; it has 0-1"),
-        (["--device", "time"], "--device says what of devices belongs to a part: give --window or --steps too."),
+        (["--device", "time"], "--device selects device work for --window or --steps: add one of them."),
         (["--table", "ops"], ".ktrace holds more than one table, so table='ops' cannot be chosen"),
     ],
 )  # fmt: skip

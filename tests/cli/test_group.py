@@ -162,7 +162,7 @@ def test_a_command_that_is_nearly_one_is_a_question(call):
     ended = call("inof", "x")
     assert (ended.exit_code, ended.stderr.strip()) == (
         2,
-        "kinetoscope: error: there is no command 'inof'; did you mean 'info'?",
+        "kinetoscope: error: unknown command 'inof'; did you mean 'info'?",
     )
     assert "No such command 'xyzzy'" in call("xyzzy").stderr
 

@@ -21,7 +21,7 @@ def test_text_is_the_summary_of_the_trace(call, trace_path, tmp_path):
     assert "  fc  Linear" in said.output
     assert "█" in said.output
     # What is known of this process is not of the run.
-    assert "the process held" not in said.output
+    assert "peak RSS" not in said.output
     assert "overhead" not in said.output
     assert "\x1b" not in said.output
     assert [path.name for path in tmp_path.iterdir()] == ["run.ktrace"]

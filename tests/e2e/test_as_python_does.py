@@ -216,10 +216,10 @@ def test_a_module_that_fails_shows_its_own_frames_only(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["nowhere.py"], 2, "there is no script 'nowhere.py'."),
-        (["folder"], 1, "there is no __main__.py in the folder 'folder'."),
-        (["-m", "nowhere.inside"], 1, "there is no module named 'nowhere.inside'."),
-        (["-m", "plain"], 1, "there is no module named 'plain.__main__'."),
+        (["nowhere.py"], 2, "script not found: 'nowhere.py'."),
+        (["folder"], 1, "no __main__.py in the folder 'folder'."),
+        (["-m", "nowhere.inside"], 1, "module not found: 'nowhere.inside'."),
+        (["-m", "plain"], 1, "module not found: 'plain.__main__'."),
     ],
 )
 def test_a_program_that_is_not_there_is_one_line(tmp_path, words, code, message):

@@ -129,7 +129,7 @@ def test_the_summary_is_on_standard_error(summarised):
     ):
         assert part in text
     assert "lost      nothing" in text
-    assert "an estimate from" in text
+    assert ", estimated from" in text
     assert "peak" in text
     assert "\x1b" not in text
 

@@ -84,7 +84,7 @@ def test_a_device_that_fails_the_check_is_recorded_by_torchs_collector(
         )
         told = " ".join(doctor.stdout.split())
         assert "100 launches recorded by both engines agree" in told
-        assert "engine hybrid: the host natively" in told
+        assert "Engine hybrid: the native engine for the host" in told
         assert json.loads(next(cache.glob("hybrid-*.json")).read_text())["holds"]
 
 

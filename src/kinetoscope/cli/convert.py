@@ -21,17 +21,23 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="TRACE")
 @click.argument("outputs", metavar="OUTPUT...", nargs=-1, required=True)
 @click.option(
-    "--window", metavar="START:END", help="Only this time, such as 1.5s:2s, 100ms: or :250us, from the start."
+    "--window",
+    metavar="START:END",
+    help="Keep only this time range, counted from the start, such as 1.5s:2s, 100ms: or :250us.",
 )
-@click.option("--steps", metavar="N,A-B", help="Only these steps, such as 2-4,7 (as in the table `steps`).")
-@click.option("--ranks", metavar="N,A-B", help="Only these ranks of a distributed run.")
+@click.option(
+    "--steps", metavar="N,A-B", help="Keep only these steps, such as 2-4,7 (numbers of the table `steps`)."
+)
+@click.option("--ranks", metavar="N,A-B", help="Keep only these ranks of a distributed job.")
 @click.option(
     "--device",
     type=click.Choice(["time", "launch"]),
-    help="Which device work is in it: what ran then, cut at the edges (time; so for --window), or what was launched"
-    " then, whole (launch; so for --steps).",
+    help="Select device work by when it ran, clipped at the edges (time), or by when it was launched, as a whole (launch)."
+    "  [default: time for --window, launch for --steps]",
 )
-@click.option("--table", metavar="NAME", help="For formats of one table (.parquet, .arrow): which; spans.")
+@click.option(
+    "--table", metavar="NAME", help="Table to write to .parquet, .arrow or .feather.  [default: spans]"
+)
 def command(
     source: str,
     outputs: tuple[str, ...],
@@ -42,20 +48,21 @@ def command(
     device: str | None,
     table: str | None,
 ) -> None:
-    """Write a trace, or a part of it, to each OUTPUT, in the format its suffix names.
+    """Convert a trace, or a part of it. The suffix of each OUTPUT selects its format.
 
-    TRACE is a .ktrace file, a recording, or a trace of Kineto and others as .json, .json.gz or .json.zst.
+    TRACE is a .ktrace file, a recording, a trace of Kineto or another tool (.json, .json.gz, .json.zst), a URL, or - for
+    standard input.
 
     \b
-    .ktrace                          our own: small, and everything is in it
-    .json .json.gz .json.zst         Perfetto, chrome://tracing, what reads Kineto's traces
-    .perfetto-trace .pftrace (.gz)   Perfetto, smaller and quicker to load
+    .ktrace                          Kinetoscope's own format: small and complete
+    .json .json.gz .json.zst         Perfetto, chrome://tracing, and tools that read Kineto traces
+    .perfetto-trace .pftrace (.gz)   Perfetto; smaller and faster to load
     .speedscope.json (.gz)           speedscope
     .collapsed .folded               flame graphs of Python stacks
-    .parquet .arrow .feather         one table: pandas, polars, DuckDB and others
-    .tables                          a folder with every table as Parquet
+    .parquet .arrow .feather         one table, for pandas, polars, DuckDB and others
+    .tables                          a folder with all tables as Parquet
 
-    Parts are chosen in this order: ranks, steps, then the window, whose times count from the start of what is left.
+    Filters apply in this order: ranks, steps, window. Window times count from the start of what the others kept.
     """  # noqa: D301  (click takes the character itself)
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.formats.suffixes import suffix_of
@@ -64,29 +71,29 @@ def command(
     for target in targets:
         suffix_of(target)
         if target.exists() and Path(source).exists() and target.samefile(source):
-            raise ArgumentError(f"{target} is the trace itself: name another file to write to.")
+            raise ArgumentError(f"{target} is the trace itself: choose another output file.")
     span_ns = None if window is None else units.parse_window(window)
-    wanted_steps = None if steps is None else units.parse_numbers("--steps", steps)
-    wanted_ranks = None if ranks is None else units.parse_numbers("--ranks", ranks)
-    if device is not None and span_ns is None and wanted_steps is None:
-        raise ArgumentError("--device says what of devices belongs to a part: give --window or --steps too.")
+    chosen_steps = None if steps is None else units.parse_numbers("--steps", steps)
+    chosen_ranks = None if ranks is None else units.parse_numbers("--ranks", ranks)
+    if device is not None and span_ns is None and chosen_steps is None:
+        raise ArgumentError("--device selects device work for --window or --steps: add one of them.")
     with open_trace(source) as trace:
         part = trace
-        if wanted_ranks is not None:
-            part = part.select_ranks(wanted_ranks)
-        if wanted_steps is not None:
-            part = part.select_steps(wanted_steps, device=device or "launch")
+        if chosen_ranks is not None:
+            part = part.select_ranks(chosen_ranks)
+        if chosen_steps is not None:
+            part = part.select_steps(chosen_steps, device=device or "launch")
         if span_ns is not None:
             part = part.window(*span_ns, device=device or "time")
         for target in targets:
-            with _told(f"writing {target}"):
+            with _status(f"writing {target}"):
                 part.save(target, table=table)
             click.echo(f"{target}: {units.size(_size_bytes(target))}{_selected(part, trace)}")
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Say on a terminal what goes on, for as long as it does."""
+def _status(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done, until it is done."""
     from rich.markup import escape
 
     from kinetoscope.display.terminal import console
@@ -100,14 +107,14 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _size_bytes(path: Path) -> int:
-    """How large a file is, or all files of a folder."""
+    """The size of a file, or of all files in a folder."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size
 
 
 def _selected(part: Trace, whole: Trace) -> str:
-    """Say how much of a trace a part of it is."""
+    """How much of the trace a part contains."""
     if part is whole:
         return ""
     kept, of = len(part.columns("spans")), len(whole.columns("spans"))

@@ -63,13 +63,14 @@ EXAMPLES = (
     "--output",
     metavar="FOLDER",
     default="kinetoscope-demo",
-    help="Where the traces go (kinetoscope-demo).",
+    show_default=True,
+    help="Write the traces to this folder.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Make this many steps of each run (100).")
+@click.option("--steps", metavar="N", type=click.IntRange(min=1), help="Train for N steps.  [default: 100]")
 def command(output: str, steps: int | None) -> None:
-    """Profile two real training runs that ship with the package: a small GPT and a small convolutional net.
+    """Profile two training runs that come with the package: a small GPT and a small convolutional net.
 
-    Their traces are left in a folder, and a summary says where the time went.
+    Prints a summary of each, and writes their traces to a folder.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError(
@@ -86,7 +87,7 @@ def command(output: str, steps: int | None) -> None:
     all_finished = []
     for number, example in enumerate(EXAMPLES, 1):
         chosen = example if steps is None else replace(example, steps=steps)
-        printer.print(f"[bold]{number}/{len(EXAMPLES)}  Training {chosen.what}, recorded as it is")
+        printer.print(f"[bold]{number}/{len(EXAMPLES)}  Training {chosen.what}")
         finished = _record(chosen, folder, printer)
         overhead = overhead or measure_overhead(finished.options)
         all_finished.append(replace(finished, overhead=overhead))
@@ -134,19 +135,19 @@ def _put_back() -> Iterator[None]:
 
 
 def _say_what_next(printer: Console, all_finished: list[Finished]) -> None:
-    """Say how to look at what was written."""
+    """Print the next commands to try."""
     first = all_finished[0]
     trace, chrome = (
         first.options.shown(path) for path in (first.options.trace_path, first.options.chrome_path)
     )
     printer.print("[bold]What next")
     for command_line, meaning in (
-        (f"kinetoscope view {trace}", "all of it in your browser: timeline, flame graphs, memory"),
-        (f"kinetoscope report {trace}", "the same as one file that opens by double click"),
-        (f"kinetoscope table {trace} modules", "every module: forward, backward, memory"),
-        (f"kinetoscope info {trace}", "what was recorded, where, and how complete it is"),
-        ("https://ui.perfetto.dev", f"the timeline: open {chrome} there"),
-        ("kinetoscope run your_script.py", "your own program, as it is"),
+        (f"kinetoscope view {trace}", "the trace in the browser: timeline, flame graphs, memory"),
+        (f"kinetoscope report {trace}", "the same as one HTML file"),
+        (f"kinetoscope table {trace} modules", "all modules: forward, backward, memory"),
+        (f"kinetoscope info {trace}", "what was recorded, where, and whether it is complete"),
+        ("https://ui.perfetto.dev", f"open {chrome} there for its timeline"),
+        ("kinetoscope run your_script.py", "your own program, without changes to it"),
     ):
         printer.print(f"  {command_line}", style="cyan", markup=False, soft_wrap=True)
         printer.print(f"      {meaning}", markup=False)
@@ -196,7 +197,7 @@ class LossDisplay(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Take what is printed, line by line; what tells no loss is passed on."""
+        """Read printed lines; those without a loss are passed on."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
             found = _STEP.match(line)

@@ -1,4 +1,4 @@
-"""`kinetoscope doctor`: which engine records on this machine, and why."""
+"""`kinetoscope doctor`: check which engine can record on this machine, and why."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
     from kinetoscope.collect import EngineStatus
 
 OK, POOR, BAD = "green", "yellow", "red"
-_LABEL_WIDTH = 12
+_LABEL_WIDTH = 16
 
 
 @click.command("doctor")
-@click.option("--build", is_flag=True, help="Compile the recorder now, also if one is there.")
+@click.option("--build", is_flag=True, help="Compile the recorder now, even if there is one.")
 def command(*, build: bool) -> None:
-    """Say which engine records on this machine and why, and test the recorder feature by feature.
+    """Check which engine can record on this machine, and test each feature of the recorder.
 
-    The exit code is 0 when something can record here, also if it is only torch's own collector.
+    The exit code is 0 if any engine can record, even if it is only torch's own collector.
     """
     from kinetoscope.display.terminal import console
 
     printer = console()
-    _line(printer, "kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
+    _line(printer, "Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
     _line(printer, "Python", f"{platform.python_version()}, {sys.executable}")
     _line(
         printer,
-        "machine",
+        "Machine",
         f"{platform.system()} {platform.machine()}, {units.count(os.cpu_count() or 1, 'processor')}",
     )
     torch_version = _torch_version()
     if torch_version is None:
-        _line(printer, "torch", "not installed: traces can be read here, but nothing can be recorded", BAD)
-        _line(printer, "engine", "none", BAD)
+        _line(printer, "PyTorch", "not installed: traces can be read, but nothing can be recorded", BAD)
+        _line(printer, "Engine", "none", BAD)
         sys.exit(1)
     if problem := _too_old():
-        _line(printer, "torch", f"{torch_version}: {problem}", BAD)
-        _line(printer, "engine", "none", BAD)
+        _line(printer, "PyTorch", f"{torch_version}: {problem}", BAD)
+        _line(printer, "Engine", "none", BAD)
         sys.exit(1)
-    _line(printer, "torch", torch_version)
-    _line(printer, "compiler", *_compiler())
+    _line(printer, "PyTorch", torch_version)
+    _line(printer, "Compiler", *_compiler())
     if build:
         _compile_anew(printer)
 
@@ -72,8 +72,8 @@ def command(*, build: bool) -> None:
 
 
 def _native_lines(printer: Console, status: EngineStatus) -> None:
-    """Tell what is known of the native engine: its file, and each feature of its self-test."""
-    _line(printer, "recorder", status.reason, OK if status.available else BAD)
+    """Print the status of the native engine: its file, and each feature of its self-test."""
+    _line(printer, "Recorder", status.reason, OK if status.available else BAD)
     for name, value in status.details.items():
         test, _, feature = name.partition("self-test: ")
         if feature and not test:
@@ -91,15 +91,15 @@ def _native_lines(printer: Console, status: EngineStatus) -> None:
 def _engine_line(
     printer: Console, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
 ) -> None:
-    """Conclude."""
+    """Print which engine `engine="auto"` chooses."""
     if kineto_problem and not status.available:
-        _line(printer, "engine", "none (see recorder above and kineto below)", BAD)
+        _line(printer, "Engine", "none (see Recorder and Kineto)", BAD)
         return
     if not status.available:
         _line(
             printer,
-            "engine",
-            "kineto, torch's own collector: slower, and without modules (see recorder above)",
+            "Engine",
+            "kineto (torch's own collector): slower, and without modules (see Recorder)",
             POOR,
         )
         return
@@ -110,24 +110,29 @@ def _engine_line(
         for device in sorted(devices, key=lambda device: device.name)
     }
     for name, check in checks.items():
-        _line(printer, "hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
+        _line(printer, "Hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
     if not checks:
-        _line(printer, "engine", "native", OK)
+        _line(printer, "Engine", "native", OK)
     elif all(check.available for check in checks.values()):
         names = ", ".join(checks)
-        _line(printer, "engine", f"hybrid: the host natively, {names} by torch's own collector", OK)
+        _line(
+            printer,
+            "Engine",
+            f"hybrid: the native engine for the host, torch's own collector for {names}",
+            OK,
+        )
     else:
         _line(
             printer,
-            "engine",
-            "kineto, torch's own collector: slower, and without modules (see hybrid above); engine='native' records the "
-            "host natively all the same",
+            "Engine",
+            "kineto (torch's own collector): slower, and without modules (see Hybrid); engine='native' still records the host "
+            "natively",
             POOR,
         )
 
 
 def _kineto_problem() -> str:
-    """Why torch's own collector cannot record here, found out by recording an operator with it; empty if it can."""
+    """Why torch's own collector cannot record here, tested by recording an operator; empty if it can."""
     import torch
 
     from kinetoscope.collect import ProfilerActivity, kineto_available, profile
@@ -138,48 +143,44 @@ def _kineto_problem() -> str:
         with profile(activities=[ProfilerActivity.CPU], engine="kineto") as session:
             torch.zeros(1).add(1)
         names = session.trace.table("ops").column("name").to_pylist()
-    except Exception as error:  # noqa: BLE001  (whatever fails in torch is what is to be reported)
+    except Exception as error:  # noqa: BLE001  (whatever fails in torch is the report)
         return f"cannot record here: {type(error).__name__}: {error}"
-    return (
-        "" if "aten::add" in names else "cannot record here: an operator that ran was not in what it recorded"
-    )
+    return "" if "aten::add" in names else "cannot record here: its recording lacks an operator that ran"
 
 
 def _kineto_line(printer: Console, problem: str) -> None:
-    """Tell how what torch's own collector records would reach us, and whether it is spared its event objects."""
+    """Print how the data of torch's own collector is read, and whether it makes its event objects."""
     from kinetoscope.collect.engines.kineto import kineto_status
 
     if problem:
-        _line(printer, "kineto", problem, BAD)
+        _line(printer, "Kineto", problem, BAD)
         return
     try:
-        _line(printer, "kineto", kineto_status(), OK)
+        _line(printer, "Kineto", kineto_status(), OK)
     except RecorderError as error:
-        _line(printer, "kineto", str(error), BAD)
+        _line(printer, "Kineto", str(error), BAD)
 
 
 def _switch_line(printer: Console) -> None:
-    """Tell where the names of `torch.profiler` lead in a fresh process such as this one."""
+    """Print whether `torch.profiler` is torch's own in a fresh process such as this one."""
     from kinetoscope.collect import is_installed
 
     if is_installed():
-        text = "Kinetoscope: something has called kinetoscope.install() (sitecustomize, a .pth file)"
+        text = "replaced by Kinetoscope: something called kinetoscope.install() at start-up (sitecustomize, a .pth file)"
     else:
-        text = (
-            "torch's own; kinetoscope.install() or `kinetoscope run --install` puts Kinetoscope in its place"
-        )
-    _line(printer, "profiler", text)
+        text = "torch's own (kinetoscope.install() or `kinetoscope run --install` replaces it)"
+    _line(printer, "torch.profiler", text)
 
 
 def _line(printer: Console, label: str, value: str, style: str = "") -> None:
-    """Print a fact."""
+    """Print a labeled line."""
     from kinetoscope.display.terminal import print_fact
 
     print_fact(printer, label, value, _LABEL_WIDTH, style)
 
 
 def _torch_version() -> str | None:
-    """The version and place of torch, or None when it is not there."""
+    """The version and folder of torch, or None if it is not installed."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -190,7 +191,7 @@ def _torch_version() -> str | None:
 
 
 def _too_old() -> str:
-    """Why nothing can be recorded with the installed torch; empty for one that is new enough."""
+    """Why the installed torch is too old to record; empty if it is not."""
     import torch
 
     from kinetoscope.collect.engines import build as build_module
@@ -199,21 +200,21 @@ def _too_old() -> str:
 
 
 def _compiler() -> tuple[str, str]:
-    """The C++ compiler that would build the recorder, and how good that is."""
+    """The C++ compiler that would build the recorder, and the style of that line."""
     from kinetoscope.collect.engines import build as build_module
 
     try:
         command, _ = build_module.compilers()
-        told = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+        version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
     except build_module.BuildError:
         return "none found (install g++ or clang++, or set CXX)", POOR
     except OSError as error:
         return f"{command[0]} does not run: {error.strerror}", POOR
-    return f"{told.stdout.partition(chr(10))[0]}, {' '.join(command)}", ""
+    return f"{version.stdout.partition(chr(10))[0]}, {' '.join(command)}", ""
 
 
 def _compile_anew(printer: Console) -> None:
-    """Compile the recorder for this torch into the cache; the one that is there stays until the new one is whole."""
+    """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete."""
     import torch
 
     from kinetoscope.collect.engines import build as build_module
@@ -227,9 +228,9 @@ def _compile_anew(printer: Console) -> None:
             made.replace(cache / made.name)
     except build_module.BuildError as error:
         raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
-    _line(printer, "built", f"{cache / made.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
+    _line(printer, "Built", f"{cache / made.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
 
 
 def _say(line: str) -> None:
-    """Tell what is going on."""
+    """Print progress."""
     click.echo(f"kinetoscope: {line}", err=True)

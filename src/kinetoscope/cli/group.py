@@ -1,4 +1,4 @@
-"""The command itself: finds its subcommands lazily, and turns what goes wrong into one line and an exit code."""
+"""The command `kinetoscope`: imports subcommands when they are called, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS = {
-    "run": "Profile a program as it is.",
-    "demo": "Profile a real training run that ships with the package.",
-    "info": "Say what a trace is and whether it is complete.",
-    "findings": "Say what makes a run slow, and what to change.",
+    "run": "Profile a script or module.",
+    "demo": "Profile two small training runs.",
+    "info": "Show what a trace contains and whether it is complete.",
+    "findings": "Show what makes a run slow, and what to change.",
     "table": "Print a table of a trace.",
-    "view": "Look at traces in a browser.",
-    "report": "Write a page that opens without a server, or print a summary.",
-    "convert": "Write a trace, or a part of it, in other formats.",
-    "merge": "Put the traces of the ranks of a job into one.",
-    "sql": "Ask a trace a question in SQL.",
-    "doctor": "Say which engine records on this machine, and why.",
+    "view": "Show traces in the browser.",
+    "report": "Write a trace as an HTML file, or print its summary.",
+    "convert": "Convert a trace, or a part of it, to other formats.",
+    "merge": "Merge the traces of the ranks of a job.",
+    "sql": "Query a trace with SQL.",
+    "doctor": "Check which engine can record on this machine.",
 }
 
-# The output of these is also that of a program, to which nothing may be done.
+# These share standard output with a program, whose encoding must not be changed.
 _RUNNING = ("run", "demo")
 
 ERROR, USAGE_ERROR = 1, 2
 
 
 class Commands(click.Group):
-    """The group of subcommands, each in the file of its name."""
+    """The subcommands, each in a module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return their names in the order of a first visit."""
+        """Return their names in the order of the help text."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -56,10 +56,10 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a subcommand; a name that nearly is one is a question."""
+        """Find a subcommand; for a misspelled one, suggest the right name."""
         name = args[0]
         if name not in COMMANDS and (near := difflib.get_close_matches(name, COMMANDS, 1)):
-            raise click.UsageError(f"there is no command {name!r}; did you mean {near[0]!r}?", ctx)
+            raise click.UsageError(f"unknown command {name!r}; did you mean {near[0]!r}?", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -75,16 +75,16 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the subcommand; a mistake becomes one line on standard error.
+        """Run the subcommand; an error becomes one line on standard error.
 
-        A subcommand that returns a function has a program to run, and it is run here, with nearly nothing of ours
-        below it on the stack: what lies there is part of every Python stack that is recorded.
+        A subcommand that returns a function runs a program. It is called here, with few of our frames below it: they are
+        part of every Python stack that is recorded.
         """
         try:
             result = super().main(
                 args, prog_name or "kinetoscope", complete_var, standalone_mode=False, **extra
             )
-            sys.stdout.flush()  # a reader that has enough is noticed here, not when Python ends
+            sys.stdout.flush()  # a closed pipe is noticed here, not when Python ends
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(USAGE_ERROR)
@@ -95,7 +95,7 @@ class Commands(click.Group):
             terminal.complain(str(error))
             sys.exit(ERROR)
         except BrokenPipeError:
-            # Whoever read our output has enough. Python would complain again when it flushes at exit.
+            # The reader closed the pipe. Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(ERROR)
         except OSError as error:
@@ -118,4 +118,4 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, message="kinetoscope %(version)s")
 def main() -> None:
-    """A profiler for PyTorch: records a training run cheaply and says where the time went."""
+    """Kinetoscope, a profiler for PyTorch: where the time and memory of a training run went."""

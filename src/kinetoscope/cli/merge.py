@@ -1,4 +1,4 @@
-"""`kinetoscope merge`: the traces of the ranks of a job as one."""
+"""`kinetoscope merge`: merge the traces of the ranks of a job."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from kinetoscope.model import units
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
-# The words for how a clock was found.
-_CLOCKS = {"own": "its own clock", "monotonic": "the machine's clock", "wall": "the clock on the wall"}
+# By what the clock of a process was placed on the common axis.
+_CLOCKS = {"own": "its own clock", "monotonic": "the machine's clock", "wall": "the wall clock"}
 
 
 @click.command("merge")
 @click.argument("sources", metavar="TRACE...", nargs=-1, required=True)
 @click.option(
-    "-o", "--output", metavar="OUT", required=True, help="Where to write, in the format its suffix names."
+    "-o", "--output", metavar="OUT", required=True, help="Write to OUT; its suffix selects the format."
 )
 def command(sources: tuple[str, ...], output: str) -> None:
-    """Put the traces of the ranks of one job into one, on one axis of time.
+    """Merge the traces of the ranks of one job, on one time axis.
 
-    Each TRACE is that of one rank: a .ktrace file, a recording, or a trace of Kineto as .json, .json.gz or .json.zst. The
-    formats of OUT are those of `kinetoscope convert`; .ktrace keeps everything.
+    Each TRACE is the trace of one rank: a .ktrace file, a recording, or a Kineto trace (.json, .json.gz, .json.zst). OUT can
+    have any format of `kinetoscope convert`; .ktrace keeps everything.
 
-    Ranks of one machine have one clock. Those of several are compared by what they noted when they aligned their clocks
-    (`profile(align_ranks=True)`), and by the collectives that they carried out together; what is printed as the error
-    is a bound then. Where there is neither, the clocks on the wall are believed, and it is said.
+    Ranks on one machine share a clock. Clocks of several machines are aligned by the barriers of
+    `profile(align_ranks=True)` and by collectives, and the printed error is a bound. Without either, wall clocks are
+    used, and a warning says so.
     """
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.combine.ranks import merge_named
@@ -41,7 +41,7 @@ def command(sources: tuple[str, ...], output: str) -> None:
     suffix_of(target)
     for source in sources:
         if target.exists() and Path(source).exists() and target.samefile(source):
-            raise ArgumentError(f"{target} is one of the traces: name another file to write to.")
+            raise ArgumentError(f"{target} is one of the traces to merge: choose another output file.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         merged = merge_named([open_trace(source) for source in sources], sources)
@@ -56,15 +56,15 @@ def command(sources: tuple[str, ...], output: str) -> None:
 
 
 def _lines(merged: Trace) -> list[str]:
-    """What is to be said of each process: when it began, by which clock, and how surely."""
+    """One line for each process: its spans, when it started, and how exactly its clock is aligned."""
     lines = []
     for row in merged.table("processes").to_pylist():
         who = f"process {row['process']}" if row["rank"] is None else f"rank {row['rank']}"
         clock = _CLOCKS.get(row["clock"], row["clock"])
         error = row["error_ns"]
-        sure = "by an unknown error" if error is None else f"to within {units.duration(error)}"
+        exactness = "error unknown" if error is None else f"exact to {units.duration(error)}"
         where = f" on {row['host']}" if row["host"] else ""
         lines.append(
-            f"{who}{where}: {units.count(row['spans'], 'span')} from {units.duration(row['start_ns'])} on, by {clock}, {sure}"
+            f"{who}{where}: {units.count(row['spans'], 'span')}, starts at {units.duration(row['start_ns'])}, by {clock} ({exactness})"
         )
     return lines

@@ -1,4 +1,4 @@
-"""Opening a trace with a bar that says how far the reading is, where there is a terminal to show it on."""
+"""Opening a trace with a progress bar on terminals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
-# Files that are read sooner than this need no bar.
+# Files that are read faster than this need no bar.
 QUIET_S = 0.4
 
 
 def open_trace(path: str) -> Trace:
-    """Open a trace; a file of JSON that takes its time shows a bar on the terminal, which disappears afterwards.
+    """Open a trace; while a large JSON file is read, a terminal shows a progress bar.
 
     `-` is standard input.
 
@@ -42,7 +42,7 @@ def open_trace(path: str) -> Trace:
 
 
 class ReadingBar:
-    """A bar for the bytes of a file, beside the number of events that were found."""
+    """A progress bar for the bytes of a file, with the number of events found so far."""
 
     def __init__(self, printer: Console, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Show nothing yet; `clock` counts seconds."""
@@ -54,25 +54,25 @@ class ReadingBar:
         self._task: TaskID | None = None
 
     def __call__(self, read_bytes: int, total_bytes: int | None, events: int) -> None:
-        """Bring the bar up to date."""
+        """Update the bar."""
         if self._shown is None:
             if self._clock() - self._began_s < QUIET_S:
                 return
             self._begin()
         if self._shown is not None and self._task is not None:
-            # What is read ahead waits to be parsed.
+            # Bytes that were read ahead are not parsed yet.
             self._shown.update(
                 self._task, completed=read_bytes, total=total_bytes, events=f"{events:,} events"
             )
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._shown is not None:
             self._shown.stop()
             self._shown = None
 
     def _begin(self) -> None:
-        """Show the bar from now on."""
+        """Show the bar."""
         from pathlib import PurePath
 
         from rich.markup import escape

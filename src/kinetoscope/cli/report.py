@@ -1,4 +1,4 @@
-"""`kinetoscope report`: a trace as one page that opens without a server, or as text on the terminal."""
+"""`kinetoscope report`: a trace as one HTML file, or as text on the terminal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import click
     "-o",
     "--output",
     metavar="FILE",
-    help="The file to write; named after the trace, in this folder, if not given.",
+    help="Write to FILE.  [default: the name of the trace, in the current folder]",
 )
 @click.option(
-    "--page", "pages", multiple=True, metavar="PAGE", help="Only this page, such as memory (repeatable)."
+    "--page", "pages", multiple=True, metavar="PAGE", help="Include only this page, such as memory (repeatable)."
 )
-@click.option("--text", "as_text", is_flag=True, help="Print a summary on the terminal instead.")
+@click.option("--text", "as_text", is_flag=True, help="Print a summary instead of writing a file.")
 def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: bool) -> None:
-    """Write the viewer with a trace as one file, which opens by double click, without a server or the internet.
+    """Write a trace as one HTML file, with the pages of `kinetoscope view`. It opens without a server or the internet.
 
-    TRACE is a path or a URL of whatever `kinetoscope info` reads. With --text nothing is written: where the time went
-    is printed, as at the end of `kinetoscope run`.
+    TRACE is a path or URL of a trace, or - for standard input. With --text, the summary that `kinetoscope run` prints at its
+    end is printed for any trace.
     """
     from pathlib import Path, PurePath
 

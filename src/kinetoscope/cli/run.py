@@ -39,40 +39,39 @@ _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
     "-o",
     "--output",
     metavar="PREFIX",
-    help="Write PREFIX.ktrace (and PREFIX.json.gz).  [default: the program's name]",
+    help="Write PREFIX.ktrace.  [default: the program's name]",
 )
 @click.option("--memory", is_flag=True, help="Record every allocation and free.")
 @click.option("--shapes", is_flag=True, help="Record the shapes, dtypes and scalars of operator inputs.")
-@click.option("--stack/--no-stack", default=True, show_default="on", help="Record Python stacks.")
+@click.option("--stack/--no-stack", default=True, help="Record Python stacks (on by default).")
 @click.option(
     "--modules/--no-modules",
     default=True,
-    show_default="on",
-    help="Record the nn.Module that each operator belongs to.",
+    help="Record the nn.Module of each operator (on by default).",
 )
 @click.option("--children", is_flag=True, help="Also record the processes that the program starts.")
 @click.option(
     "--steps",
     metavar="A:B",
-    help="Record only optimizer steps A up to but not including B, counted from 0. Either end may be left out.",
+    help="Record only optimizer steps A to B, counted from 0, without B. A or B may be left out.",
 )
 @click.option(
     "--ring",
     metavar="SIZE",
-    help="Limit the recording to SIZE, such as 64M, and overwrite the oldest records.",
+    help="Limit the recording to SIZE, such as 64M. The oldest records are overwritten.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["auto", "native", "kineto"]),
     default="auto",
     show_default=True,
-    help="What records: Kinetoscope's own recorder (native), torch's collector (kineto), or the best one that works here (auto).",
+    help="Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).",
 )
 @click.option("--chrome", is_flag=True, help="Also write PREFIX.json.gz, for Perfetto and chrome://tracing.")
 @click.option(
     "--install",
     is_flag=True,
-    help="Record only what the program itself profiles: its torch.profiler becomes Kinetoscope.",
+    help="Replace torch.profiler in the program, and record only what the program profiles with it.",
 )
 @click.option("--no-summary", is_flag=True, help="Do not print a summary at the end.")
 @click.argument("program", metavar="PROGRAM")

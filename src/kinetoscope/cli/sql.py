@@ -1,4 +1,4 @@
-"""`kinetoscope sql`: ask a trace a question."""
+"""`kinetoscope sql`: query a trace."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import click
 @click.command("sql")
 @click.argument("path", metavar="TRACE")
 @click.argument("query")
-@click.option("--limit", metavar="N", type=click.IntRange(min=0), help="Print N rows (50), 0 for all.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Print at most N rows; 0 prints all.  [default: 50]",
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV.")
 def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
-    """Ask a trace a question in DuckDB's SQL; every table of `kinetoscope table` can be named.
-
-    The query runs with the rights of whoever types it: it may read and write files, as in
-    `copy (select ...) to 'file.parquet'`. Queries on the page of `kinetoscope view` may not.
+    """Query a trace with SQL (DuckDB). All tables of `kinetoscope table` are available.
 
     For example: kinetoscope sql run.ktrace "select name, sum(self_ns) as self_ns from spans group by name"
+
+    A query can read and write files, as in `copy (select ...) to 'file.parquet'`. Queries in `kinetoscope view` cannot.
     """
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.display import grid

@@ -1,4 +1,4 @@
-"""The summary at the end of a run, and of any trace: where the time went, in at most 40 lines."""
+"""The summary of a run or of any trace: where the time went, in at most 40 lines."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# The facts of a summary, taken from a trace's tables.
+# The facts of a summary, from the tables of a trace.
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What ran in the busiest process of those that have no steps while others do, such as a worker of a `DataLoader`.
+    """The busiest process without steps in a trace where others have some, such as a worker of a `DataLoader`.
 
     Attributes:
-        name: What it is called.
-        whole_ns: How long it was recorded: what shares are of.
+        name: Its name.
+        whole_ns: How long it was recorded; shares are of this.
         by_operator: Its first rows of operators.
         by_line: Its first rows of source lines.
     """
@@ -73,14 +73,14 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Records:
-    """How much was recorded of one process in its steps or, without any, in all.
+    """How much was recorded of one process in its steps or, without steps, in total.
 
     Attributes:
-        process: What it is called, empty in a trace of one process.
-        count: How many spans were recorded in them, start-up left out.
-        whole_ns: How long they took.
-        in_steps: Whether they are steps.
-        spacing_ns: How far apart the spans lie, as `spacing_of` says.
+        process: Its name, empty in a trace of one process.
+        count: The number of spans, without start-up.
+        whole_ns: The time of the steps, or of the recording.
+        in_steps: Whether it has steps.
+        spacing_ns: The mean time from one span to the next, as `spacing_of` returns it.
     """
 
     process: str
@@ -92,31 +92,31 @@ class Records:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a summary tells. Times are those in the steps, start-up left out; without steps, of the whole recording.
+    """What a summary shows. Times are those in steps, without start-up; without steps, those of the whole recording.
 
     Attributes:
-        operators: How many operators and backward functions ran in the whole trace.
-        threads: How many threads ran anything.
-        whole_ns: The step time of all processes that have steps: the whole of shares.
+        operators: The number of operators and backward functions in the whole trace.
+        threads: The number of threads that ran anything.
+        whole_ns: The step time of all processes that have steps; shares are of this.
         in_steps: Whether there are steps.
         places: Where the step time of each process and device went.
-        phases_ns: Self time by phase, on all threads: forward and other, backward, optimizer; waits for data left out.
+        phases_ns: Self time by phase, on all threads: forward and other, backward, optimizer; without waits for data.
         steps_ns: The time of each step.
-        start_up: Whether the first step holds what came before the training loop, because its start is not marked.
-        by_operator: The operators with most time.
-        by_range: The ranges with most time, loading of data left out.
-        by_module: The modules with most time.
-        outside_ns: The part of `phases_ns` in no module.
-        by_line: The source lines with most time.
-        work: The operations counted; None where no inputs were recorded to count them from.
-        by_process: The processes of a trace of several, as `process_tree` has them, with `operators` and the `place` in which each
-            worked most, if it did in any.
-        steps_of: Whose steps they are, where the trace is of several processes.
-        elsewhere: What ran in the busiest process without steps, where others have steps.
-        records: How much was recorded of each process, by its share of the process's time; those with steps come first.
+        start_up: Whether the first step contains what came before the training loop, because its start is not marked.
+        by_operator: The operators with the most time.
+        by_range: The ranges with the most time, without data loading.
+        by_module: The modules with the most time.
+        outside_ns: The part of `phases_ns` outside all modules.
+        by_line: The source lines with the most time.
+        work: The floating-point operations; None if no shapes were recorded to count them from.
+        by_process: The processes of a merged trace, as `process_tree` returns them, with `operators` and the busiest `place` of each,
+            if any.
+        steps_of: The process whose steps they are, in a merged trace.
+        elsewhere: The busiest process without steps, if others have steps.
+        records: How much was recorded of each process, most records for its time first; those with steps come first.
         by_kernel: The first rows of the table `kernels`.
-        devices: The table `devices`, those that ran something.
-        peaks: The peaks of the memory of each device, the largest first; empty when that was not recorded.
+        devices: The rows of the table `devices` that ran something.
+        peaks: The memory peak of each device, largest first; empty if memory was not recorded.
     """
 
     operators: int
@@ -142,7 +142,7 @@ class Facts:
     records: tuple[Records, ...] = ()
 
     def largest_modules(self, most: int) -> list[Row]:
-        """The largest modules in the order of the tree; none is left out before what it holds."""
+        """The largest modules in the order of the tree; a module is left out only after its submodules."""
         largest = sorted(
             range(len(self.by_module)),
             key=lambda row: (-self.by_module[row]["total_ns"], self.by_module[row]["depth"]),
@@ -151,7 +151,7 @@ class Facts:
 
 
 def gather(trace: Trace, rows: int) -> Facts:
-    """Gather the facts of a trace, with at most `rows` operators and lines."""
+    """Gather the facts of a trace, with at most `rows` operators and source lines."""
     spans, shares = trace.columns("spans"), host_shares(trace)
     outside = spans["module"] < 0
     is_operator = operator_spans(trace).mask
@@ -183,7 +183,7 @@ def gather(trace: Trace, rows: int) -> Facts:
 
 
 def _process_rows(trace: Trace, is_operator: Any) -> tuple[Row, ...]:
-    """The processes as a tree, with what each did."""
+    """The rows of the process tree."""
     tree = process_tree(trace)
     if not tree:
         return ()
@@ -206,7 +206,7 @@ def _records(trace: Trace) -> tuple[Records, ...]:
 
 
 def _other_processes(trace: Trace, rows: int) -> Elsewhere | None:
-    """The process without steps that worked most."""
+    """The busiest process without steps."""
     idle = [
         place for place in step_time(trace) if place.process >= 0 and place.steps == 0 and place.working_ns
     ]
@@ -233,7 +233,7 @@ def _sums(keys: Any, values: Any, length: int) -> tuple[int, ...]:
     return tuple(np.bincount(keys, weights=values, minlength=length).astype(np.int64).tolist())
 
 
-# How the summary is laid out: tables with bars, labelled sentences, texts that fit.
+# Layout: tables with bars, labeled sentences, texts that fit.
 
 LABEL = 10
 _BAR = 10
@@ -242,7 +242,7 @@ _BAR = 10
 def table(
     header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, sizes: list[int], whole: int
 ) -> list[Text]:
-    """Lay out rows: a name as wide as there is room, numbers to the right, a bar for the share."""
+    """Lay out a table: names take the remaining width, numbers are right-aligned, a bar shows the share."""
     count = len(header)
     while True:
         widths = [
@@ -279,7 +279,7 @@ def _bar(share: float, width: int) -> str:
 
 
 def fold(label: str, text: str, width: int, style: str = "", indent: int | None = None) -> list[Text]:
-    """Fold a sentence under its label."""
+    """Wrap a sentence beside its label."""
     indent = (LABEL if label else 0) if indent is None else indent
     lines, line = [], ""
     for word in text.split():
@@ -298,7 +298,7 @@ def fold(label: str, text: str, width: int, style: str = "", indent: int | None 
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text to a width, and keep what would disturb a terminal out of it."""
+    """Shorten a text to a width, and replace characters that a terminal would interpret."""
     text = "".join(character if character.isprintable() else "·" for character in text)
     if cell_len(text) <= width:
         return text
@@ -315,7 +315,7 @@ _MOST_FINDINGS = 3
 
 
 def print_summary(finished: Finished, printer: Console | None = None, rows: int = 9) -> None:
-    """Print the summary on standard error, or on `printer`; `rows` of each table at most, and 40 lines in all."""
+    """Print the summary to standard error or to `printer`: at most `rows` rows of each table, and 40 lines in total."""
     printer = printer or console(stderr=True)
     width = WIDEST if printer.width >= UNLIMITED else max(NARROWEST, min(WIDEST, printer.width))
     for line in summary_lines(finished, width, rows):
@@ -324,14 +324,14 @@ def print_summary(finished: Finished, printer: Console | None = None, rows: int 
 
 
 def print_trace(trace: Trace, path: str) -> None:
-    """Print the summary of a trace that was recorded at another time, on standard output."""
+    """Print the summary of a trace from a file, to standard output."""
     from kinetoscope.launcher.options import LaunchOptions
     from kinetoscope.launcher.program import Program
     from kinetoscope.launcher.recording import Finished
 
     name, run = PurePath(path).name, trace.run_info
     missing = completeness(trace)
-    told = Finished(
+    finished = Finished(
         trace=trace,
         program=Program(name, is_module=True),
         ended=run.program_ended,
@@ -343,7 +343,7 @@ def print_trace(trace: Trace, path: str) -> None:
         messages=(missing,) if not run.complete else (),
         here=False,
     )
-    print_summary(told, console())
+    print_summary(finished, console())
 
 
 def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
@@ -390,22 +390,22 @@ def _title(finished: Finished, width: int) -> Text:
 
 
 def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
-    """How long, how much, how it ended."""
+    """How long was recorded, how much, and how the program ended."""
     recorded_ns = finished.trace.duration_ns
-    told = [
+    parts = [
         f"{units.duration(recorded_ns)} recorded",
         f"{units.count(facts.operators, 'operator')} on {units.count(facts.threads, 'thread')}"
         + (f" of {len(facts.by_process)} processes" if facts.by_process else ""),
         f"{finished.engine} engine",
         finished.ended,
     ]
-    lines = fold("", ", ".join(filter(None, told)), width)
+    lines = fold("", ", ".join(filter(None, parts)), width)
     work = facts.work
     if work is not None and work.covered_percent is not None:
         counted = work.why
         if work.flops is not None:
             rate = work.flops * 1e9 / recorded_ns if recorded_ns else 0.0
-            counted = f"{units.operations(work.flops)}, {units.operations(rate)}/s; known for "
+            counted = f"{units.operations(work.flops)}, {units.operations(rate)}/s, counted for "
             counted += f"{units.percent(work.covered_percent)} of the operators' time"
         lines += fold("", counted, width)
     for note in finished.messages:
@@ -414,19 +414,19 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
 
 
 def _steps(facts: Facts, width: int) -> list[Text]:
-    """How long the steps took, and how evenly."""
+    """How long the steps took, and how much they varied."""
     steps = facts.steps_ns
     if not steps:
-        return fold("steps", "none found: no optimizer stepped while recording", width)
-    # What comes before the loop would make all its steps look alike.
+        return fold("steps", "none: no optimizer step ran while recording", width)
+    # Next to the time before the loop all steps would look equal.
     compared = steps[1:] if facts.start_up else steps
-    told = (
+    text = (
         f"{units.count(len(steps), 'step')} · min {units.duration(min(compared))}"
         f" · median {units.duration(median(compared))} · max {units.duration(max(compared))}"
     )
-    first = f"first, with the start-up: {units.duration(steps[0])}" if facts.start_up else ""
-    told += f" · of {facts.steps_of}" if facts.steps_of else ""
-    lines = fold("", told, width, style="bold")
+    first = f"first step, with start-up: {units.duration(steps[0])}" if facts.start_up else ""
+    text += f" · {facts.steps_of}" if facts.steps_of else ""
+    lines = fold("", text, width, style="bold")
     line = lines[-1]
     if (room := width - line.cell_len - 3) >= 8:
         line.append("   ").append(units.sparkline(compared, min(room, 32)), style="green")
@@ -458,26 +458,26 @@ def _divided(facts: Facts, width: int) -> list[Text]:
         label = f"{'step' if place.steps else 'recorded'} time{whose}"
         lines += fold("", f"{label}: {', '.join(text for text, _ in parts)}", width) if parts else []
     if more := len(named) - _MOST_DEVICES:
-        lines += fold("", f"and {more:,} more: see the table `breakdown`", width) if more > 0 else []
+        lines += fold("", f"and {more:,} more (table `breakdown`)", width) if more > 0 else []
     phases = [
         f"{name} {units.percent(part_ns, facts.whole_ns)}"
         for name, part_ns in zip(("forward and other", "backward", "optimizer"), facts.phases_ns, strict=True)
         if part_ns
     ]
     if sum(facts.phases_ns[1:]):
-        lines += fold("", f"by phase, of {_whole(facts)}: {', '.join(phases)}", width)
+        lines += fold("", f"phases, as shares of {_whole(facts)}: {', '.join(phases)}", width)
     return lines
 
 
 def _place_name(facts: Facts, place: StepTime) -> str:
-    """Whose step time it is."""
+    """The process or rank, and the device, of a step time."""
     names = {row["row"]: row["name"] for row in facts.by_process}
     whose = f"rank {place.rank}" if place.rank >= 0 else names.get(place.process, "")
     return " ".join(filter(None, (whose, "" if place.device == "cpu" and whose else place.device)))
 
 
 def _whole(facts: Facts) -> str:
-    """What shares are of, in words."""
+    """What shares are of."""
     return "step time" if facts.in_steps else "the recorded time"
 
 
@@ -485,12 +485,12 @@ def _whole(facts: Facts) -> str:
 
 
 def _processes(facts: Facts, width: int, most: int) -> list[Text]:
-    """The processes as a tree, where there are many the first and those that worked most; each with the share of its own time."""
+    """The process tree; of many processes the program and the busiest. Shares are of the time of each process."""
 
     def worked_ns(row: Row) -> int:
         return row["place"].working_ns if row["place"] else 0
 
-    # The program itself, and then those that worked most.
+    # The program itself, and then the busiest.
     largest = sorted(
         range(len(facts.by_process)), key=lambda row: (row > 0, -worked_ns(facts.by_process[row]), row)
     )
@@ -502,7 +502,7 @@ def _processes(facts: Facts, width: int, most: int) -> list[Text]:
             f"{'  ' * row['depth']}{row['name']} ({row['pid']})",
             units.duration(worked_ns(row)),
             units.percent(worked_ns(row), place.duration_ns) if (place := row["place"]) else "–",
-            f"{units.duration(place.duration_ns)} {'of steps' if place.steps else 'recorded'}"
+            f"{units.duration(place.duration_ns)} {'in steps' if place.steps else 'recorded'}"
             if place
             else "",
             f"{row['operators']:,}",
@@ -510,15 +510,15 @@ def _processes(facts: Facts, width: int, most: int) -> list[Text]:
         for row in rows
     ]
     left_out = len(facts.by_process) - len(rows)
-    label = f"processes (the {len(rows)} largest of {len(facts.by_process)})" if left_out else "processes"
+    label = f"processes ({len(rows)} of {len(facts.by_process)})" if left_out else "processes"
     on_host = all(place.device == "cpu" for place in facts.places)
-    header = (label, "in operators" if on_host else "busy", "share", "of its", "operators")
+    header = (label, "in operators" if on_host else "busy", "share", "of", "operators")
     sizes = [round(1000 * worked_ns(row) / row["place"].duration_ns) if worked_ns(row) else 0 for row in rows]
     return table(header, cells, width, sizes, 1000)
 
 
 def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
-    """The kernels that took most, as shares of all time in kernels."""
+    """The kernels with the most time, as shares of all kernel time."""
     rows = facts.by_kernel[:most]
     cells = [
         (
@@ -537,7 +537,7 @@ def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
 
 
 def _operators(facts: Facts, width: int, most: int) -> list[Text]:
-    """The operators that took most themselves, as shares of step time."""
+    """The operators with the most self time, as shares of step time."""
     return _operator_rows("operators", facts.by_operator[:most], facts.whole_ns, width)
 
 
@@ -560,7 +560,7 @@ def _operator_rows(label: str, rows: Sequence[Row], whole_ns: int, width: int) -
 
 
 def _ranges(facts: Facts, width: int, most: int) -> list[Text]:
-    """The ranges that took most, with all that ran in them."""
+    """The ranges with the most total time."""
     rows = facts.by_range[:most]
     cells = [
         (
@@ -577,7 +577,7 @@ def _ranges(facts: Facts, width: int, most: int) -> list[Text]:
 
 
 def _elsewhere(finished: Finished, facts: Facts, width: int, most: int) -> list[Text]:
-    """What the busiest process without steps did: its source lines or, without any, its operators."""
+    """The busiest process without steps: its source lines or, without any, its operators."""
     other = facts.elsewhere
     if other is None:
         return []
@@ -589,12 +589,12 @@ def _elsewhere(finished: Finished, facts: Facts, width: int, most: int) -> list[
 
 
 def _modules(facts: Facts, width: int, most: int) -> list[Text]:
-    """The tree of the modules that took most, with all inside them, and what ran in none."""
+    """The tree of the modules with the most total time, and what ran outside all modules."""
     optimizer_ns = facts.outside_ns[Phase.OPTIMIZER]
     forward_ns, backward_ns = facts.outside_ns[Phase.FORWARD], facts.outside_ns[Phase.BACKWARD]
     outside = [
         ("(optimizer)", optimizer_ns, 0, 0),
-        ("(in no module)", forward_ns + backward_ns, forward_ns, backward_ns),
+        ("(outside modules)", forward_ns + backward_ns, forward_ns, backward_ns),
     ]
     outside = [row for row in outside if row[1]]
     inside = [
@@ -618,18 +618,18 @@ def _modules(facts: Facts, width: int, most: int) -> list[Text]:
 
 
 def _module_name(row: Row) -> str:
-    """A module's path and class, indented by its place in the tree."""
+    """A module's path and class, indented by its depth in the tree."""
     name = f"{'  ' * row['depth']}{row['path']}"
     return name if row["class"] in ("", row["path"]) else f"{name}  {row['class']}"
 
 
 def _lines(finished: Finished, facts: Facts, width: int, most: int) -> list[Text]:
-    """The lines of the program that took most."""
+    """The source lines with the most self time."""
     return _line_rows("source lines", facts.by_line[:most], facts.whole_ns, finished, width)
 
 
 def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finished, width: int) -> list[Text]:
-    """A table of lines, with their text where there is room for it."""
+    """A table of source lines, with their text where there is room for it."""
     rows = [row for row in rows if row["self_ns"] > 0]
     cells = [
         (
@@ -650,31 +650,31 @@ def _devices(facts: Facts, width: int) -> list[Text]:
     places = [place for place in facts.places if place.device != "cpu"]
     models = [row["model"] for row in facts.devices]
     models = models if len(models) == len(places) else [""] * len(places)
-    told = [
+    parts = [
         f"{_place_name(facts, place)} busy {units.percent(place.working_ns, place.duration_ns)} of"
         f" {'step time' if place.steps else 'the recorded time'}{f' ({model})' if model else ''}"
         for place, model in zip(places[:_MOST_DEVICES], models, strict=False)
     ]
-    if more := len(places) - len(told):
-        told.append(f"and {more:,} more: see the table `breakdown`")
-    return fold("devices", ", ".join(told), width) if told else []
+    if more := len(places) - len(parts):
+        parts.append(f"and {more:,} more (table `breakdown`)")
+    return fold("devices", ", ".join(parts), width) if parts else []
 
 
 def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
-    """The memory peak of each device or, where that was not recorded, of the process."""
+    """The memory peak of each device, and of the process."""
     process = _process_peak_bytes() if finished.here else 0
-    of_process = f"the process held {units.size(process)} at most" if process else ""
+    of_process = f"process {units.size(process)} (peak RSS)" if process else ""
     if facts.peaks:
-        told = [
+        parts = [
             f"peak {peak_text(peak)}, after {units.duration(peak.time_ns)}"
             for peak in facts.peaks[:_MOST_DEVICES]
         ]
-        if more := len(facts.peaks) - len(told):
-            told.append(f"and {more:,} more devices")
-        return fold("memory", "; ".join([*told, *filter(None, [of_process])]), width)
+        if more := len(facts.peaks) - len(parts):
+            parts.append(f"and {more:,} more devices")
+        return fold("memory", "; ".join([*parts, *filter(None, [of_process])]), width)
     if finished.options.recording.profile_memory:
-        return fold("memory", "no allocation was seen", width)
-    hint = "--memory records the tensors'" if finished.here else "that of tensors was not recorded"
+        return fold("memory", "no allocations were recorded", width)
+    hint = "tensors were not recorded" + (" (use --memory)" if finished.here else "")
     return fold("memory", "; ".join(filter(None, (of_process, hint))), width)
 
 
@@ -683,12 +683,12 @@ def _lost(finished: Finished, width: int) -> list[Text]:
     losses = lost(finished.trace)
     if not losses:
         return fold("lost", "nothing", width)
-    told = "; ".join(f"{count:,} {what} ({why.rstrip('.')})" for (what, why), count in losses.items())
-    return fold("lost", told, width, style="yellow")[:4]
+    text = "; ".join(f"{count:,} {what} ({why.rstrip('.')})" for (what, why), count in losses.items())
+    return fold("lost", text, width, style="yellow")[:4]
 
 
 def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
-    """What recording cost."""
+    """The estimated cost of recording."""
     overhead = finished.overhead
     if not finished.here:
         return []
@@ -697,28 +697,26 @@ def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
     records, *others = facts.records
     cost_ns = overhead.record_ns(records.spacing_ns)
     if cost_ns <= 0:
-        return fold(
-            "overhead", "too small to be measured here, on a machine that is busy with other things", width
-        )
-    told = (
-        f"{_cost_share(overhead, records, of=_whole(facts))}{f' of {records.process}' if records.process else ''}: an estimate "
-        f"from {units.count(records.count, 'record')} in it times {units.duration(cost_ns)}, measured just now on two small "
-        f"training steps{', while the machine was busy: rough' if overhead.is_rough else ''}"
+        return fold("overhead", "too small to measure (the machine is busy with other processes)", width)
+    text = (
+        f"{_cost_share(overhead, records, of=_whole(facts))}{f' of {records.process}' if records.process else ''}, estimated "
+        f"from {units.count(records.count, 'record')} at {units.duration(cost_ns)} each, as measured now on two small training "
+        f"steps{' (rough: the machine is busy)' if overhead.is_rough else ''}"
     )
     if others := [one for one in others if not one.in_steps and one.count]:
-        told += f"; {_cost_share(overhead, others[0], of='the recorded time')} of {others[0].process}"
-    return fold("overhead", told, width)
+        text += f"; {_cost_share(overhead, others[0], of='the recorded time')} of {others[0].process}"
+    return fold("overhead", text, width)
 
 
 def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
-    """The share that recording had in the time of a process, without which the rest would have been all, and its bounds."""
+    """The share of a process's time that recording took, and its bounds."""
     one, low, high = (
         units.percent(share, 1.0)
         for share in overhead.share(records.count, records.spacing_ns, records.whole_ns)
     )
     if one == high:
         return f"{one} of {of}"
-    return f"about {one} of {of} (between {low.removesuffix(' %')} and {high})"
+    return f"about {one} of {of} ({low.removesuffix(' %')} to {high})"
 
 
 def _findings(finished: Finished, width: int) -> list[Text]:
@@ -741,41 +739,41 @@ def _findings(finished: Finished, width: int) -> list[Text]:
 
 
 def _files(finished: Finished, width: int) -> list[Text]:
-    """What was written, and what to do with it."""
+    """The files written, and how to open them."""
     lines = []
     for place, path in enumerate(finished.files):
         shown = finished.options.shown(path)
         use = (
             f"kinetoscope info {shown}" if path.suffix == ".ktrace" else "open it in https://ui.perfetto.dev"
         )
-        told = f"{shown}  {units.size(path.stat().st_size)}"
-        if LABEL + cell_len(told) + cell_len(use) + 3 > width:
+        entry = f"{shown}  {units.size(path.stat().st_size)}"
+        if LABEL + cell_len(entry) + cell_len(use) + 3 > width:
             lines += [
-                *fold("files" if place == 0 else "", told, width, indent=LABEL),
+                *fold("files" if place == 0 else "", entry, width, indent=LABEL),
                 *fold("", use, width, style="dim", indent=LABEL),
             ]
         else:
             label = ("files" if place == 0 else "").ljust(LABEL)
-            lines.append(Text.assemble((label, "bold"), told, "   ", (use, "dim")))
+            lines.append(Text.assemble((label, "bold"), entry, "   ", (use, "dim")))
     return lines
 
 
 def _short_path(path: str, finished: Finished) -> str:
-    """A path as short as it can be told apart: from the folder of the command line, else its name."""
+    """A path relative to the working directory if that is short, else its file name."""
     inside = Path(finished.options.shown(Path(path)))
     return str(inside) if not inside.is_absolute() and len(str(inside)) <= 24 else inside.name
 
 
 def _source(row: Row, finished: Finished) -> str:
-    """The text of a line, where the file is that of the run and can be read."""
+    """The text of a source line, if this process ran the program and the file can be read."""
     try:
         return linecache.getline(row["file"], row["line"]).strip() if finished.here else ""
-    except ValueError:  # a name that no file can have
+    except ValueError:  # not a possible file name
         return ""
 
 
 def _process_peak_bytes() -> int:
-    """The most physical memory this process ever held."""
+    """The peak of the physical memory of this process."""
     try:
         import resource
     except ImportError:  # not on every platform

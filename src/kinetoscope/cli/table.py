@@ -8,16 +8,21 @@ import click
 @click.command("table")
 @click.argument("path", metavar="TRACE")
 @click.argument("name", metavar="[NAME]", default="ops")
-@click.option("--sort", metavar="COLUMN", help="Sort by this column: numbers from the largest down.")
-@click.option("--limit", metavar="N", type=click.IntRange(min=0), help="Print N rows (20), 0 for all.")
-@click.option("--columns", metavar="A,B,...", help="Print these columns only.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV, times in ns.")
+@click.option("--sort", metavar="COLUMN", help="Sort by COLUMN, numbers in descending order.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Print at most N rows; 0 prints all.  [default: 20]",
+)
+@click.option("--columns", metavar="A,B,...", help="Print only these columns.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV, with times in nanoseconds.")
 def command(
     path: str, name: str, *, sort: str | None, limit: int | None, columns: str | None, as_csv: bool
 ) -> None:
-    """Print a table of a trace, the operators if no NAME is given.
+    """Print a table of a trace. The default NAME is ops, the table of operators.
 
-    The most useful ones: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
+    Common tables: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.display import grid

@@ -1,4 +1,4 @@
-"""`kinetoscope view`: look at traces in a browser."""
+"""`kinetoscope view`: show traces in the browser."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ import click
 @click.argument("paths", metavar="TRACE...", nargs=-1, required=True)
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(0, 65535),
-    help="The port of the local server; the first free one from 8765 on if not given.",
+    help="Port of the local server.  [default: the first free one from 8765]",
 )
-@click.option("--browser/--no-browser", default=True, help="Open a browser, or only print the address.")
+@click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
 @click.option(
     "--perfetto-ui",
     metavar="URL",
     default="https://ui.perfetto.dev",
     show_default=True,
-    help="Where Perfetto's page is, to which a window can be handed over.",
+    help="Perfetto UI that parts of the timeline can be opened in.",
 )
 def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto_ui: str) -> None:
-    """Look at traces in a browser: a server on this machine that only this machine can reach. Ctrl-C ends it.
+    """Show traces in the browser, from a server that only this machine can reach. Press Ctrl-C to stop it.
 
-    TRACE is a path or a URL of whatever `kinetoscope info` reads. A file that changes, such as a recording that still
-    runs, is read again while it is looked at.
+    TRACE is a path or URL of a trace. A file that changes, such as the recording of a running program, is read again while
+    the page is open.
     """
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.viewer.server.serve import open_browser, opened
@@ -43,8 +44,8 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
         if (not browser or not open_browser(viewer)) and "SSH_CONNECTION" in os.environ:
             tunnel = viewer.address.split("/")[2].rpartition(":")[2]
             click.echo(
-                f"From the machine you sit at: ssh -L {tunnel}:127.0.0.1:{tunnel} and the name of this one, "
-                "then open the address there.",
+                f"On your own machine, run ssh -L {tunnel}:127.0.0.1:{tunnel} HOST with the name of this one as HOST, and then "
+                "open the address there.",
                 err=True,
             )
         sys.stdout.flush()
@@ -52,5 +53,5 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
 
 
 def _end(number: int, _frame: Any) -> None:
-    """Leave in order, so that nothing is left behind."""
+    """Exit in order, so that temporary files are removed."""
     sys.exit(128 + number)

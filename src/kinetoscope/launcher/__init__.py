@@ -1,1 +1,1 @@
-"""A program under the recorder, with the processes that it starts."""
+"""Run a program under a recording, with the processes that it starts."""

@@ -1,8 +1,8 @@
-"""What recording costs on this machine: two small training steps, timed with and without it, and what follows for a run.
+"""The cost of recording on this machine: two small training steps, timed with and without it, and the estimate for a run.
 
-What a record costs depends on what runs between it and the one before: in a loop of tiny operators the recorder's code and data stay
-in the processor's caches, after a large one they have to come back from memory, which is two to four times as expensive. So the
-cost is measured twice, where records lie close together and where they lie far apart, and a run is placed between the two.
+The cost of a record depends on what ran since the previous one: in a loop of tiny operators the recorder's code and data stay in
+the processor's caches, after a large operator they come from memory, which costs two to four times as much. So the cost is
+measured twice, with records close together and far apart, and a run is interpolated between the two.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from kinetoscope.launcher.options import LaunchOptions
     from kinetoscope.trace import Trace
 
-# Processor time, and time on the wall of a busy machine.
+# Processor time, and wall time on a busy machine.
 ENOUGH_S, PATIENCE_S = 0.4, 1.0
 FEWEST_ROUNDS, MOST_ROUNDS, GROUPS = 6, 24, 3
-# What else runs on a machine makes steps longer, never shorter.
+# Other processes make steps longer, never shorter.
 UNDISTURBED = 0.05
-# After so much other work everything of the recorder has left the caches: what comes after it changes nothing.
+# After this much other work the recorder has left the caches completely.
 _LONG_NS = 20_000
-# How far the estimate may be off for another program than the two that are measured; see benchmarks/overhead_estimate.py.
+# How far off the estimate can be for other programs than the two measured; see benchmarks/overhead_estimate.py.
 MODEL_ERROR = 0.2
 _ENOUGH_GAPS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a record of one program costs.
+    """The cost of a record in one program.
 
     Attributes:
-        spacing_ns: How far apart its records lie, as `spacing_of` has it.
-        record_ns: What recording adds to the program, for each record.
-        low_ns: The same, if the true value is as low as the scatter of the measurement allows.
-        high_ns: The same, if it is as high.
+        spacing_ns: The mean time from one record to the next, as `spacing_of` returns it.
+        record_ns: The time that recording adds to the program, per record.
+        low_ns: The lower bound of `record_ns`, from the scatter of the measurement.
+        high_ns: The upper bound.
     """
 
     spacing_ns: float
@@ -59,8 +59,8 @@ class Overhead:
     """The measured cost of a record.
 
     Attributes:
-        close: Where records lie close together.
-        apart: Where they lie far apart.
+        close: With records close together.
+        apart: With records far apart.
     """
 
     close: Cost
@@ -68,23 +68,23 @@ class Overhead:
 
     @property
     def is_rough(self) -> bool:
-        """Whether the machine was too busy for more than the order of magnitude."""
+        """Whether the machine was too busy for more than an order of magnitude."""
         return any(cost.high_ns - cost.low_ns > max(0.0, cost.record_ns) for cost in (self.close, self.apart))
 
     def record_ns(self, spacing_ns: float) -> float:
-        """What a record costs in a program whose records lie so far apart; never less than nothing."""
+        """The cost of a record in a program with this spacing; never negative."""
         return self._between(spacing_ns, lambda cost: cost.record_ns)
 
     def share(self, records: int, spacing_ns: float, whole_ns: int) -> tuple[float, float, float]:
-        """The share that recording has in a recorded time.
+        """The share of a recorded time that recording took.
 
         Args:
-            records: How many records there are in it.
-            spacing_ns: How far apart they lie, as `spacing_of` says.
-            whole_ns: The time, with what recording added to it.
+            records: The number of records in that time.
+            spacing_ns: The mean time from one to the next, as `spacing_of` returns it.
+            whole_ns: The recorded time, including the cost of recording.
 
         Returns:
-            The estimate, and the lowest and highest value that the measurement and the model allow; each from 0 to 1.
+            The estimate and its lower and upper bound, each from 0 to 1.
         """
         lowest = self._between(spacing_ns, lambda cost: cost.low_ns) * (1 - MODEL_ERROR)
         highest = self._between(spacing_ns, lambda cost: cost.high_ns) * (1 + MODEL_ERROR)
@@ -95,26 +95,26 @@ class Overhead:
         return one, min(low, one), max(high, one)
 
     def _between(self, spacing_ns: float, value: Callable[[Cost], float]) -> float:
-        """Interpolate; closer than the close one is half its cost at the least, and farther apart is no dearer."""
+        """Interpolate; closer records cost at least half of `close`, and records farther apart cost no more than `apart`."""
         close_ns, apart_ns = (max(0.0, value(cost)) for cost in (self.close, self.apart))
         if self.apart.spacing_ns <= self.close.spacing_ns:
             return (close_ns + apart_ns) / 2
         width = log(self.apart.spacing_ns / self.close.spacing_ns)
         place = min(1.0, log(max(1.0, spacing_ns) / self.close.spacing_ns) / width)
-        # A fall is noise: it is not followed to where nothing was measured.
+        # A lower cost far apart is noise, and is not extrapolated.
         rise_ns = apart_ns - close_ns if place > 0 else max(0.0, apart_ns - close_ns)
         return max(close_ns / 2, close_ns + place * rise_ns)
 
 
 def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
-    """How far apart the host's records lie in time.
+    """The mean time between the host's records.
 
     Args:
         trace: The trace.
-        counts: Which spans count; None for all of the host.
+        counts: The spans that count; None for all of the host.
 
     Returns:
-        The mean time in ns from the start of one record to the start of the next on its thread, long ones cut to 20 us.
+        The mean time in ns from the start of one record to the start of the next on its thread; longer gaps count as 20 us.
     """
     spans = trace.columns("spans")
     rows = host_work(trace).rows if counts is None else np.flatnonzero(counts)
@@ -130,24 +130,24 @@ def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
 def measure_overhead(options: LaunchOptions) -> Overhead | None:
     """Time two small training steps with and without a recording with these options, in turns.
 
-    The processor time of this thread is taken, and of many steps those that were disturbed least, so that other load on the
-    machine counts little. About 0.4 s are spent, up to a second where others use the processor.
+    Uses the processor time of this thread, and of many steps those that were disturbed least, so that other load on the
+    machine matters little. Takes about 0.4 s, and up to a second on a busy machine.
 
     Args:
         options: How the program was recorded.
 
     Returns:
-        The cost, or None when nothing was recorded of the steps.
+        The cost, or None if nothing was recorded of the steps.
     """
     import torch
 
     threads, collecting = torch.get_num_threads(), gc.isenabled()
-    # Tiny operators on several threads would measure how the threads wait for each other.
+    # With several threads, tiny operators would measure how the threads wait for each other.
     torch.set_num_threads(1)
     gc.disable()
     try:
         with warnings.catch_warnings():
-            # One session records all slices, and most of its recordings are not read.
+            # One session makes all recordings, and most of them are never read.
             warnings.simplefilter("ignore")
             close = Timed(_training_step(rows=8, width=32), 8, time.thread_time_ns)
             apart = Timed(_training_step(rows=64, width=128), 3, time.thread_time_ns)
@@ -159,7 +159,7 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
 
 
 class Timed:
-    """A program whose steps are timed in slices, in turns without and with a recording."""
+    """A program whose steps are timed in slices, alternately without and with a recording."""
 
     def __init__(self, step: Callable[[], None], per_slice: int, clock_ns: Callable[[], int]) -> None:
         self._step, self._per_slice, self._clock_ns = step, per_slice, clock_ns
@@ -179,17 +179,17 @@ class Timed:
             self._records = len(host_work(session.trace)) // (self._per_slice + 1)
 
     def cost(self) -> Cost | None:
-        """What a record of it costs; None when there is none."""
+        """The cost of a record; None if there are no records."""
         if not self._records:
             return None
         bare_ns, recorded_ns = self._per_record_ns(0, 1)
         parts = [self._per_record_ns(part, GROUPS) for part in range(GROUPS)]
         added_ns = [recorded_ns - bare_ns, *(recorded - bare for bare, recorded in parts)]
-        # Its records are never far apart: their distance is the time of a step, divided by how many there are.
+        # Its records are evenly spaced: their distance is the time of a step, divided by their number.
         return Cost(recorded_ns, added_ns[0], min(added_ns), max(added_ns))
 
     def _per_record_ns(self, first: int, every: int) -> tuple[float, float]:
-        """The time of the steps that were disturbed least, in some of the turns, for each record: without and with recording."""
+        """The time per record of the least disturbed steps in some of the turns, without and with recording."""
         bare_ns, recorded_ns = (
             float(np.quantile(np.concatenate(slices[first::every]), UNDISTURBED)) / self._records
             for slices in (self._bare_ns, self._recorded_ns)
@@ -197,7 +197,7 @@ class Timed:
         return bare_ns, recorded_ns
 
     def _slice_ns(self) -> list[int]:
-        """The times of a few steps, after one that meets everything for the first time."""
+        """The times of a few steps, after one to warm up."""
         self._step()
         times_ns = []
         for _ in range(self._per_slice):
@@ -208,7 +208,7 @@ class Timed:
 
 
 def measured(programs: list[Timed], session: Any) -> Overhead | None:
-    """Let two programs take turns for a while; the one whose records lie closer together comes first."""
+    """Alternate between two programs for a while; the first has its records closer together."""
     begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
     for done in range(MOST_ROUNDS):
         spent = time.thread_time() - begin_cpu_s >= ENOUGH_S or time.monotonic() - begin_s >= PATIENCE_S
@@ -221,19 +221,19 @@ def measured(programs: list[Timed], session: Any) -> Overhead | None:
 
 
 def _training_step(rows: int, width: int) -> Callable[[], None]:
-    """Make a training step of four layers with attention: forward, backward, and an update of each parameter with two moments.
+    """Make a training step of four layers with attention: forward, backward, and an Adam-like update of each parameter.
 
-    No optimizer of torch is used: the first one imports a large part of torch, which cannot be done at exit.
+    It uses no optimizer of torch: the first one imports a large part of torch, which is not possible at exit.
 
     Args:
-        rows: How long the sequences are.
-        width: How wide they are: what an operator has to do grows with it, and the time between two records.
+        rows: The length of the sequences.
+        width: Their width: the work of an operator grows with it, and so does the time between two records.
     """
     import torch
     from torch import nn
 
     def step() -> None:
-        # No `torch.device` here: it would send every call through a function in Python, and few programs have that.
+        # No `torch.device` here: it would send every call through a Python function, which few programs do.
         with torch.inference_mode(mode=False), torch.enable_grad():
             hidden = inputs
             for layer in layers:
@@ -249,7 +249,7 @@ def _training_step(rows: int, width: int) -> Callable[[], None]:
                     parameter.addcdiv_(mean, square.sqrt().add_(1e-8), value=-1e-4)
                     parameter.grad = None
 
-    # Whatever defaults the program has set must not reach this.
+    # Independent of the defaults that the program has set.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
         layers = nn.Sequential(
             nn.Linear(width, width), nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU()

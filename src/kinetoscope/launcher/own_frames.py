@@ -1,4 +1,4 @@
-"""The frames of this command at the bottom of every recorded stack: not the program's, and taken out."""
+"""Remove the frames of this command from the bottom of recorded stacks: they are not the program's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SCRIPT_NAMES = ("kinetoscope", "__main__.py")
 
 
 def without_launcher(trace: Trace) -> Trace:
-    """Return the trace with stacks that begin where the program begins, as if Python had been started on it.
+    """Return the trace with stacks that begin with the program, as if Python had been started with it.
 
-    The given trace stays as it is; it is returned itself where there is nothing to take out.
+    The given trace is not changed, and is returned itself if there is nothing to remove.
     """
     strings = trace.strings
     is_ours = np.array(
@@ -34,7 +34,7 @@ def without_launcher(trace: Trace) -> Trace:
     stacks = trace.columns("stacks")
     parents, frames = stacks["parent"].copy(), stacks["frame"]
     ours = np.append(is_ours[trace.column("frames", "file")], False)[frames]
-    # A frame is the launcher's only when all below it are: the program may well use click itself.
+    # A frame is the launcher's only if all below it are: the program may use click too.
     while True:
         below = (parents < 0) | np.append(ours, False)[parents]
         if not (ours & ~below).any():

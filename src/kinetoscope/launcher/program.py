@@ -1,4 +1,4 @@
-"""Another program, run in this process as if Python had been started on it."""
+"""Run another program in this process, as if Python had been started with it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from types import CodeType, ModuleType, TracebackType
 from kinetoscope._errors import ArgumentError
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
-# The frames below a program that is run.
+# Code below the program's frames on the stack.
 OUR_FOLDERS = tuple(os.path.join(_PACKAGE, room, "") for room in ("launcher", "cli"))
 
 
 class CannotRun(ArgumentError):
-    """There is no such program; `exit_code` is what Python itself exits with then."""
+    """There is no such program; `exit_code` is the exit code of Python in that case."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -48,35 +48,35 @@ class Program:
 
     @property
     def command_line(self) -> list[str]:
-        """What follows `python` on an ordinary command line."""
+        """What follows `python` on a command line."""
         return [*(["-m"] if self.is_module else []), self.target, *self.arguments]
 
     def run(self) -> None:
-        """Run it as `__main__`, to its end; whatever it raises comes out, `SystemExit` too.
+        """Run it as `__main__`. Its exceptions are raised, including `SystemExit`.
 
         Raises:
             CannotRun: There is no such program.
         """
         main = ModuleType("__main__")
         main.__dict__["__builtins__"] = builtins
-        # Stays there for good: what runs after the end (atexit, unpickling, spawned workers) looks it up.
+        # Stays after the end: exit handlers, unpickling and spawned workers look it up.
         sys.modules["__main__"] = main
         code = self._find_module(main) if self.is_module else self._find_script(main)
         exec(code, main.__dict__)  # noqa: S102
 
     def _find_script(self, main: ModuleType) -> CodeType:
-        """Compile a script, and set up the interpreter as Python does for it."""
+        """Compile a script, and set up the interpreter as Python does for a script."""
         sys.argv[:] = [self.target, *self.arguments]
-        # Python keeps a link in the name, and follows it for the folder that modules are imported from.
+        # Python does not resolve a link in the name, but does for the folder that modules are imported from.
         path = os.path.abspath(self.target)
         if not os.path.exists(path):
-            raise CannotRun(f"there is no script {self.target!r}.", 2)
+            raise CannotRun(f"script not found: {self.target!r}.", 2)
         spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
         if spec is not None and spec.loader is not None:
             _put_first(path, even_if_safe=True)
             return self._adopt(main, spec)
         if os.path.isdir(path):
-            raise CannotRun(f"there is no __main__.py in the folder {self.target!r}.", 1)
+            raise CannotRun(f"no __main__.py in the folder {self.target!r}.", 1)
         _put_first(os.path.dirname(os.path.realpath(path)))
         main.__file__ = path
         if path.endswith(".pyc"):
@@ -84,7 +84,7 @@ class Program:
             main.__loader__ = compiled
             code = compiled.get_code("__main__")
             if code is None:
-                raise CannotRun(f"{self.target!r} holds no code.", 1)
+                raise CannotRun(f"{self.target!r} contains no code.", 1)
             return code
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
         try:
@@ -109,7 +109,7 @@ class Program:
                 raise
             spec = None
         if spec is None or spec.loader is None:
-            raise CannotRun(f"there is no module named {name!r}.", 1)
+            raise CannotRun(f"module not found: {name!r}.", 1)
         code = self._adopt(main, spec)
         sys.argv[0] = spec.origin or sys.argv[0]
         return code
@@ -124,12 +124,12 @@ class Program:
         get_code = getattr(spec.loader, "get_code", None)
         code = get_code(spec.name) if get_code is not None else None
         if not isinstance(code, CodeType):
-            raise CannotRun(f"{spec.name!r} is not made of Python code that could be run.", 1)
+            raise CannotRun(f"{spec.name!r} has no Python code to run.", 1)
         return code
 
 
 def show_exception(error: BaseException) -> None:
-    """Report an exception that ended the program, as Python would: through the program's own hook, without our frames."""
+    """Print an exception that ended the program, as Python would: through `sys.excepthook`, without our frames."""
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
     while chain:
@@ -144,7 +144,7 @@ def show_exception(error: BaseException) -> None:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """Take the frames of this command, and of the import machinery right below them, out of a traceback."""
+    """Remove the frames of this command, and of the import machinery right below them, from a traceback."""
     while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     last = trace
@@ -158,12 +158,12 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_ours(trace: TracebackType) -> bool:
-    """Whether an outermost frame belongs to this command and not to the program."""
+    """Whether an outermost frame belongs to this command, not to the program."""
     return trace.tb_frame.f_code.co_filename.startswith((*OUR_FOLDERS, "<frozen importlib", "<frozen runpy"))
 
 
 def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
-    """Make a folder the first place of imports, where Python has put our own or none (`-P`, `PYTHONSAFEPATH`)."""
+    """Put a folder first in `sys.path`, in place of our own (with `-P` or `PYTHONSAFEPATH` there is none)."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
     elif even_if_safe:
@@ -171,10 +171,10 @@ def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
 
 
 def take_name_of_python() -> None:
-    """Have the system call this process as it would call Python.
+    """Name this process as the system names Python.
 
-    Linux names a process that a script starts after the script, which is `kinetoscope` here, and every thread after the one that
-    starts it: unnamed threads of the program would bear that name, in its trace and in `top`.
+    Linux names a process after its script, which is `kinetoscope` here, and each thread after the one that starts it: unnamed
+    threads of the program would have that name, in the trace and in `top`.
     """
     try:
         Path("/proc/self/comm").write_text(os.path.basename(sys.executable)[:15], encoding="utf-8")

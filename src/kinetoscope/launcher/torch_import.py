@@ -1,8 +1,8 @@
-"""Waiting for the moment at which a program imports torch.
+"""Wait for the program to import torch.
 
 A recording needs torch, and torch must not be imported before the program does it: programs set environment variables
-that torch reads at its import, and many never import it. This file is also run by path in Pythons that a recorded
-program starts (see `child_start`), so it imports nothing but what Python has loaded anyway.
+that torch reads at its import, and many never import it. `child_hook` also loads this file by its path, in Pythons that
+may be older: it imports only what Python has loaded anyway, and needs no more than Python 3.7.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 class TorchImport:
-    """A finder of modules that calls a function once, right after torch was imported for the first time."""
+    """A module finder that calls a function once, right after the first import of torch."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
         self._looking = False
 
     def wait(self) -> None:
-        """Begin to wait; where torch is there already, call the function now."""
+        """Begin to wait; if torch is imported already, call the function now."""
         if "torch" in sys.modules:
             self._then()
         else:
             sys.meta_path.insert(0, self)
 
     def give_up(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Let the other finders find torch, and stand before its loader."""
+        """Let the other finders find torch, and wrap its loader."""
         if fullname != "torch" or self._looking:
             return None
         import importlib.util
@@ -53,33 +53,33 @@ class TorchImport:
         return spec
 
     def announce(self) -> None:
-        """Torch is there."""
+        """Call the function: torch is imported."""
         self.give_up()
         self._then()
 
 
 class _Announcing:
-    """Loads torch with torch's own loader, and says so afterwards."""
+    """Loads torch with its own loader, and announces it afterwards."""
 
     def __init__(self, loader: Loader, waiting: TorchImport) -> None:
         self._loader = loader
         self._waiting = waiting
 
     def __getattr__(self, name: str) -> Any:
-        """Be the real loader for whoever looks at it meanwhile."""
+        """Return the attributes of the real loader."""
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the real loader does."""
+        """Create the module with the real loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module under its real loader, so that nobody finds this one in it later."""
+        """Execute the module, with its real loader in it and not this one."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        # The module is whole. Said now and not a moment later, because a thread that imports it too (the recorder tests
+        # The module is complete. Announced now and not a moment later, because a thread that imports it too (the recorder tests
         # itself in one) would otherwise wait for this one, which waits for it.
         module.__spec__._initializing = False  # type: ignore[union-attr]
         self._waiting.announce()
