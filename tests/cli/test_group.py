@@ -187,7 +187,7 @@ def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_given(call, tmp
 
 
 def test_sql_says_what_a_query_may_do(call):
-    assert "may read and write files" in " ".join(call("sql", "--help").stdout.split())
+    assert "can read and write files" in " ".join(call("sql", "--help").stdout.split())
 
 
 def test_info_leaves_the_command_line_out_where_it_is_not_wanted(call, tmp_path):

@@ -315,7 +315,7 @@ def test_the_ranks_of_torchrun_are_in_one_trace(tmp_path):
     assert ended.code == 0, ended.err
     assert os.listdir(tmp_path / "out") == ["ranks.ktrace"]
     assert "3 steps" in ended.err
-    assert "of ranks.py, rank 0" in ended.err
+    assert "· ranks.py, rank 0" in ended.err
     with kinetoscope.open(tmp_path / "out" / "ranks.ktrace") as trace:
         assert [name for name, _ in tree(trace)] == ["torch.distributed.run", "ranks.py", "ranks.py"]
         assert trace.column("processes", "rank").tolist() == [-1, 0, 1]
