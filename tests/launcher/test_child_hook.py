@@ -201,34 +201,36 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("package", "module", "problem"),
     [
+        ("raise ImportError('made for another Python')", "", "ImportError('made for another Python')"),
         (
-            "raise ImportError('made for another Python')",
-            "cannot be imported in its environment: made for another Python",
+            "",
+            "__version__ = '0.0.1'",
+            f"its environment has Kinetoscope 0.0.1, not {kinetoscope.__version__}",
         ),
-        ("__version__ = '0.0.1'", "No module named 'kinetoscope.launcher'"),
+        ("", f"__version__ = {kinetoscope.__version__!r}", "No module named 'kinetoscope.launcher'"),
     ],
-    ids=["import fails", "other package"],
+    ids=["cannot be imported", "other version", "damaged"],
 )
-def test_torch_that_cannot_be_recorded_leaves_a_note(followed, tmp_path, text, problem):
+def test_torch_that_cannot_be_recorded_leaves_a_note(followed, tmp_path, package, module, problem):
     other = tmp_path / "other"
-    for name, source in {"torch": "", "kinetoscope": text}.items():
+    for name, source in {"torch": "", "kinetoscope": package}.items():
         (other / name).mkdir(parents=True)
         (other / name / "__init__.py").write_text(source)
+    (other / "kinetoscope" / "_version.py").write_text(module)
     assert output(followed, "import torch; print('on')", other) == "on\n"
     (note,) = notes.read_all(str(followed)).values()
     assert problem in note["problem"]
 
 
-def test_another_version_leaves_a_note(followed, tmp_path):
-    other = tmp_path / "other"
-    (other / "torch").mkdir(parents=True)
-    (other / "torch" / "__init__.py").write_text("")
-    code = "import kinetoscope; kinetoscope.__version__ = '0.0.1'; import torch; print('on')"
-    assert output(followed, code, other) == "on\n"
+def test_options_that_cannot_be_read_leave_a_note_and_the_program_alone(followed, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (followed / child_hook.OPTIONS_FILE).write_text("{}")
+    assert output(followed, "import torch; print('on')", tmp_path) == "on\n"
     (note,) = notes.read_all(str(followed)).values()
-    assert note["problem"] == f"its environment has Kinetoscope 0.0.1, not {kinetoscope.__version__}"
+    assert "KeyError" in note["problem"]
 
 
 @pytest.mark.parametrize("name", ["child_hook", "notes", "torch_import"])

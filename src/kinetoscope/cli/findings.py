@@ -1,4 +1,4 @@
-"""`kinetoscope findings`: what makes a run slow, in words."""
+"""`kinetoscope findings`: what makes a run slow, and what to change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 @click.command("findings")
 @click.argument("path", metavar="TRACE")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, with stable keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 @click.option(
     "--max",
     "most",
@@ -17,12 +17,12 @@ import click
     type=click.IntRange(min=0),
     default=7,
     show_default=True,
-    help="Print N findings at most, 0 for all.",
+    help="Print at most N findings; 0 prints all.",
 )
 def command(path: str, *, as_json: bool, most: int) -> None:
-    """Say what makes a run slow: what was found, what could be gained at most, what to change, and where.
+    """Show what makes a run slow: each finding with its largest possible gain, what to change, and where.
 
-    Nothing is printed about a healthy run but that nothing was found. The command exits with 0 either way.
+    The exit code is 0 whether there are findings or not.
     """
     from rich.text import Text
 

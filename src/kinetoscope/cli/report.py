@@ -14,7 +14,11 @@ import click
     help="Write to FILE.  [default: the name of the trace, in the current folder]",
 )
 @click.option(
-    "--page", "pages", multiple=True, metavar="PAGE", help="Include only this page, such as memory (repeatable)."
+    "--page",
+    "pages",
+    multiple=True,
+    metavar="PAGE",
+    help="Include only this page, such as memory (repeatable).",
 )
 @click.option("--text", "as_text", is_flag=True, help="Print a summary instead of writing a file.")
 def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: bool) -> None:

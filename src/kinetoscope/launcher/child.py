@@ -25,7 +25,7 @@ from kinetoscope.launcher.recording import ProgramRecording
 if TYPE_CHECKING:
     from kinetoscope.collect.sources.optimizer_steps import OptimizerSteps
 
-FORK, EXEC = "fork", "exec"
+FORK = "fork"
 _STEPS = "kinetoscope.collect.sources.optimizer_steps"
 # An import in a fork can wait forever for a thread that was importing and exists only in the parent.
 _NEEDED_IN_FORKS = (
@@ -44,7 +44,7 @@ _NEEDED_IN_FORKS = (
 )
 
 
-def follow(folder: str, options: str, began: str = EXEC) -> None:
+def follow(folder: str, options: str, began: str) -> None:
     """Record this process, which has just imported torch, and its forks.
 
     Args:

@@ -40,7 +40,7 @@ def begin() -> None:
     folder = os.environ[VARIABLE]
     if not _goes_on(folder):
         return
-    waiting = load("torch_import").TorchImport(lambda: _without_garbage_collection(lambda: _record(folder)))
+    waiting = load("torch_import").TorchImport(lambda: record(folder, "exec"))
     _waiting.append(waiting)
     handle: Any = type(sys)(NAME)
     handle.give_up = give_up
@@ -77,15 +77,6 @@ def load(name: str, folder: str = _HERE) -> ModuleType:
     return sys.modules[alone]
 
 
-def read_options(folder: str) -> str:
-    """The options of the run as text; empty if the run is over."""
-    try:
-        with open(os.path.join(folder, OPTIONS_FILE), encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def _goes_on(folder: str) -> bool:
     """Whether the run has not ended yet."""
     return os.path.exists(os.path.join(folder, OPTIONS_FILE))
@@ -102,22 +93,36 @@ def _without_garbage_collection(call: Callable[[], None]) -> None:
             gc.enable()
 
 
-def _record(folder: str) -> None:
-    """Start recording now that torch is imported, or note why not; the process goes on either way."""
-    options = read_options(folder)
-    if not options:
-        return
-    version = load("_version", os.path.dirname(_HERE)).__version__
+def record(folder: str, began: str) -> None:
+    """Start recording now that torch is imported, or note why not; the process goes on either way.
+
+    Args:
+        folder: The run's folder.
+        began: How the process began, `fork` or `exec`.
+    """
     try:
-        from kinetoscope._version import __version__
-        from kinetoscope.launcher.child import follow
-    except Exception as error:  # noqa: BLE001  (packages of other environments can fail in any way)
-        _note_problem(folder, f"Kinetoscope cannot be imported in its environment: {error}")
+        with open(os.path.join(folder, OPTIONS_FILE), encoding="utf-8") as file:
+            options = file.read()
+    except OSError:
+        # The run is over.
         return
+    try:
+        _without_garbage_collection(lambda: _follow(folder, options, began))
+    except Exception as error:  # noqa: BLE001  (packages of other environments can fail in any way)
+        _note_problem(folder, f"Kinetoscope failed in its environment: {error!r}")
+
+
+def _follow(folder: str, options: str, began: str) -> None:
+    """Record with the Kinetoscope of this process's environment, if that has the version of ours."""
+    version = load("_version", os.path.dirname(_HERE)).__version__
+    from kinetoscope._version import __version__
+
     if __version__ != version:
         _note_problem(folder, f"its environment has Kinetoscope {__version__}, not {version}")
         return
-    follow(folder, options)
+    from kinetoscope.launcher.child import follow
+
+    follow(folder, options, began)
 
 
 def _note_problem(folder: str, problem: str) -> None:

@@ -89,14 +89,7 @@ class Children:
 
     def follow_this_fork(self) -> None:
         """Record this process once it imports torch: it is a fork of the program from before the program did."""
-
-        def follow() -> None:
-            from kinetoscope.launcher.child import FORK, follow
-
-            if options := child_hook.read_options(str(self._folder)):
-                follow(str(self._folder), options, FORK)
-
-        TorchImport(follow).wait()
+        TorchImport(lambda: child_hook.record(str(self._folder), "fork")).wait()
 
     def stop_following(self) -> None:
         """Follow nothing that starts from now on."""
