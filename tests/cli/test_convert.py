@@ -147,7 +147,7 @@ def test_on_a_terminal_it_says_what_it_writes(call, path, tmp_path, monkeypatch)
         (["--ranks", "0,x"], "--ranks 0,x: 'x' is neither a number"),
         (["--ranks", "7"], "the trace has no rank 7; it has 0-1"),
         (["--device", "time"], "--device selects device work for --window or --steps: add one of them."),
-        (["--table", "ops"], ".ktrace holds more than one table, so table='ops' cannot be chosen"),
+        (["--table", "ops"], ".ktrace files contain all tables, so table='ops' cannot be chosen"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_writes_nothing(call, path, tmp_path, words, message):

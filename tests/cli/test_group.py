@@ -72,7 +72,7 @@ def test_what_is_no_trace_is_refused_in_one_line(call, tmp_path):
     shown = call("info", tmp_path / "notes.txt")
     assert shown.exit_code == 1
     assert shown.stderr.count("\n") == 1
-    assert "holds no trace" in shown.stderr
+    assert "does not contain a trace" in shown.stderr
 
 
 def test_a_reader_that_has_enough_is_no_error_to_talk_about(trace_path):

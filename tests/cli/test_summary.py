@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kinetoscope.cli.summary import MOST_LINES, print_summary, summary_lines
 from kinetoscope.collect.session.options import RecordingOptions
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import Cost, Overhead
 from kinetoscope.launcher.program import Program
@@ -161,7 +161,7 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     assert said in text
     worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
     worker.span("aten::tanh", 0, 100).span("aten::tanh", 3_999_900, 100)
-    both = beside([builder.build(), worker.build()], [0, 0])
+    both = merge_processes([builder.build(), worker.build()], [0, 0])
     made = replace(finished(tmp_path, builder, overhead=costly), trace=both)
     text = " ".join(" ".join(shown(made)).split())
     assert "about 20.0 % of step time (16.0 to 24.0 %) of train.py, estimated from 4 records" in text

@@ -124,7 +124,7 @@ def test_sql_may_give_two_columns_one_name(call, trace_path):
 def test_a_query_that_makes_no_sense_is_one_line(call, trace_path):
     shown = call("sql", trace_path, "selec")
     assert shown.exit_code == 1
-    assert shown.stderr.startswith("kinetoscope: error: DuckDB refused the query: Parser Error")
+    assert shown.stderr.startswith("kinetoscope: error: DuckDB rejected the query: Parser Error")
     assert shown.stderr.count("\n") == 1
 
 

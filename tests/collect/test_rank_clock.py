@@ -10,7 +10,7 @@ import pytest
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.collect.sources.rank_clock import MeetingPlace
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.combine.ranks import aligned
 from tests.support.ranks import run_ranks_by_torchrun
 
@@ -85,7 +85,7 @@ def elsewhere(trace, ahead_ns):
 )
 def test_clocks_of_two_machines_are_brought_together(job, name, met):
     first, second = traces(job, name)
-    truth = beside([first, second])
+    truth = merge_processes([first, second])
     assert [row["clock"] for row in truth.table("processes").to_pylist()] == ["monotonic"] * 2
     true_ns = truth.info["processes"][1]["offset_ns"]
     place = aligned([first, elsewhere(second, 123_456_789)])[1]

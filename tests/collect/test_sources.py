@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kinetoscope import ArgumentError, RecorderError, SystemCounters, profile, schedule
-from kinetoscope.combine.extend import with_more
+from kinetoscope.combine.extend import extend
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 from tests.support.trace_builder import TraceBuilder
@@ -41,7 +41,7 @@ class NotingSource:
 
     def add_to(self, trace):
         self._note("add_to")
-        return with_more(trace, info={"noted": len(self.log)})
+        return extend(trace, info={"noted": len(self.log)})
 
     def discard(self):
         self._note("discard")
@@ -165,7 +165,7 @@ def test_what_is_no_source_is_refused_before_anything_runs():
     with pytest.raises(ArgumentError, match="it is a class"):
         profile(sources=[SystemCounters])
     twice = SystemCounters(gpu=False)
-    with pytest.raises(ArgumentError, match="given twice"):
+    with pytest.raises(ArgumentError, match="passed twice"):
         profile(sources=[twice, twice])
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import kinetoscope
 from kinetoscope import ArgumentError, merge
 from kinetoscope.cli import main
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.trace import Trace
 from tests.support.shared_traces import FOLDER, needs_shared_traces
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
@@ -207,7 +207,7 @@ def test_one_trace_alone_is_on_its_own_clock():
 
 def test_merged_traces_can_be_merged_and_saved(tmp_path):
     calls = [(1_000_000, 1_050_000), (9_000_000, 9_040_000)]
-    children = [beside([rank(number, calls), known_child(number)], [0, 10]) for number in range(2)]
+    children = [merge_processes([rank(number, calls), known_child(number)], [0, 10]) for number in range(2)]
     merged = merge(children)
     assert [row["rank"] for row in merged.table("processes").to_pylist()] == [0, None, 1, None]
     assert merged.table("processes").column("clock").to_pylist()[2:] == ["given, collectives"] * 2

@@ -1,6 +1,6 @@
 import pytest
 
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.display.description import LONGEST, command_line, environment
 from kinetoscope.model.run_info import RunInfo
 from tests.support.trace_builder import TraceBuilder
@@ -61,7 +61,7 @@ def ranks(numbers):
             "host_name", f"node{number // 4}"
         )
         made.append(builder.build())
-    return {fact.label: fact.text for fact in environment(beside(made, [0] * len(made)))}
+    return {fact.label: fact.text for fact in environment(merge_processes(made, [0] * len(made)))}
 
 
 def test_ranks_of_several_processes_are_told_together():

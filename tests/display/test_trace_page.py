@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.display import trace_page as page_module
 from kinetoscope.display.trace_page import trace_page
 from kinetoscope.model.schema import SpanKind
@@ -89,7 +89,7 @@ def test_several_processes_are_a_tree_whose_modules_and_steps_are_told_once(buil
     main, worker = builder.build(), builder.build()
     main.info |= {"process": 700, "rank": 0}
     worker.info |= {"process": 701, "rank": 1, "parent_process": 700}
-    shown = trace_page(beside([main, worker], [0, 100]), whole=True)
+    shown = trace_page(merge_processes([main, worker], [0, 100]), whole=True)
     assert "24 spans" in shown
     assert "2 processes" in shown
     # Of steps of 36.006 us operators run for 20.

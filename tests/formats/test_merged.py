@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kinetoscope
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from tests.support.perfetto_file import written
 from tests.support.trace_builder import TraceBuilder
 
@@ -26,7 +26,7 @@ def merged():
         trace = builder.build()
         trace.info.update(process=1, rank=rank, host=f"node{rank}")
         traces.append(trace)
-    return beside(traces, [0, 1_000])
+    return merge_processes(traces, [0, 1_000])
 
 
 def test_in_a_chrome_trace(merged, tmp_path):

@@ -153,7 +153,7 @@ def test_sums_grouped_by_stack_write_the_frames_that_keep_them_apart(tmp_path):
     trace = with_stacks()
     by_frame = trace.key_averages(group_by_stack_n=1)
     assert exported(by_frame, tmp_path / "x.txt") == {("c.py(2):_go",): 7, ("my_file.py(1):_a_b",): 1}
-    with pytest.raises(StateError, match="not kept apart by stack: use key_averages"):
+    with pytest.raises(StateError, match="not grouped by stack: use key_averages"):
         trace.key_averages().export_stacks(tmp_path / "y.txt", "self_cpu_time_total")
     assert not (tmp_path / "y.txt").exists()
 

@@ -9,8 +9,8 @@ import pytest
 import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope.combine.device import join_device
-from kinetoscope.combine.extend import with_more
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.extend import extend
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.formats.chrome.read import new_reader
 from kinetoscope.model.losses import (
     CODES,
@@ -79,7 +79,7 @@ def test_pauses_ranks_and_devices_give_codes():
     pause = {"activity": "CPU", "from_realtime_ns": 0, "to_realtime_ns": 5_000_000}
     paused = TraceBuilder().span("aten::add", 0, 5).know("pauses", [pause]).build()
     assert [(loss["code"], loss["where"]) for loss in paused.losses] == [("collection_paused", "CPU")]
-    ranks = beside([paused, TraceBuilder().span("aten::add", 0, 5).know("process", 2).build()])
+    ranks = merge_processes([paused, TraceBuilder().span("aten::add", 0, 5).know("process", 2).build()])
     assert [loss["code"] for loss in ranks.losses] == ["collection_paused", "uncompared_clocks"]
     device = TraceBuilder().build()
     del device.info["start_realtime_ns"]
@@ -95,7 +95,7 @@ def test_a_loss_without_a_code_of_the_catalogue_cannot_be_made():
 def test_losses_are_taken_away_by_their_code():
     trace = TraceBuilder().span("aten::add", 0, 5, unfinished=True).killed().build()
     other = Loss(CODES[NOT_STOPPED].what, 1, "elsewhere", "It has the sentence, and no code.", "")
-    made = with_more(with_more(trace, losses=[other]), without_losses=(NOT_STOPPED,))
+    made = extend(extend(trace, losses=[other]), without_losses=(NOT_STOPPED,))
     assert [(loss["code"], loss["where"]) for loss in made.losses] == [
         (UNFINISHED_SPANS, "spans"),
         ("", "elsewhere"),
@@ -118,7 +118,7 @@ def test_losses_without_codes_have_the_empty_one_wherever_they_go():
     old = Trace.from_columns({"losses": columns}, strings=[""])
     (expected,) = losses_of(columns | {"code": [""]})
     assert losses_of(old.columns("losses")) == [expected]
-    assert [loss["code"] for loss in with_more(old, losses=[Loss.of("source_failed")]).losses] == [
+    assert [loss["code"] for loss in extend(old, losses=[Loss.of("source_failed")]).losses] == [
         "",
         "source_failed",
     ]

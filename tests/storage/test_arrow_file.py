@@ -58,7 +58,7 @@ def test_pandas_polars_and_duckdb_read_it(tmp_path):
 
 def test_it_cannot_be_opened_as_a_trace_and_says_so(tmp_path):
     hostile_trace().save(tmp_path / "x.arrow")
-    with pytest.raises(FormatError, match="an Arrow file holds one table and not a whole trace"):
+    with pytest.raises(FormatError, match="an Arrow file contains one table and not a trace"):
         open_trace(tmp_path / "x.arrow")
 
 
@@ -66,8 +66,8 @@ def test_it_cannot_be_opened_as_a_trace_and_says_so(tmp_path):
     ("name", "table", "message"),
     [
         ("x.arrow", "nonsense", "there is no table 'nonsense'; choose one of: ops,"),
-        ("x.ktrace", "ops", r"\.ktrace holds more than one table, so table='ops' cannot be chosen; .*: \.parquet, \.arrow"),
-        ("x.json.gz", "spans", r"\.json\.gz holds more than one table"),
+        ("x.ktrace", "ops", r"\.ktrace files contain all tables, so table='ops' cannot be chosen; .*: \.parquet, \.arrow"),
+        ("x.json.gz", "spans", r"\.json\.gz files contain all tables"),
         ("x.xlsx", None, r"x\.xlsx: unknown suffix; use one of: \.ktrace, .*\.tables.*\.feather"),
         ("parquet", None, "unknown suffix"),
     ],

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kinetoscope.combine.extend import with_more
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.extend import extend
+from kinetoscope.combine.processes import merge_processes
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 WAIT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -17,7 +17,7 @@ def process(number, *ranges, stop_ns=1000, thread="main", info=None):
     builder.stop_ns = stop_ns
     for name, start_ns, duration_ns in ranges:
         builder.annotation(name, start_ns, duration_ns)
-    return with_more(builder.build(), info={"process": number, **(info or {})})
+    return extend(builder.build(), info={"process": number, **(info or {})})
 
 
 def workers_of(*workers):
@@ -74,7 +74,7 @@ def test_workers_are_processes_with_their_own_row():
     loop = process(
         1, (WAIT, 0, 300), info=workers_of((2, 0, 0, 0, None), (3, 0, 1, START_REALTIME_NS + 600, None))
     )
-    trace = beside(
+    trace = merge_processes(
         [
             loop,
             process(2, (FETCH, 100, 400), (COLLATE, 400, 100), thread="w0"),
@@ -105,7 +105,7 @@ def test_a_worker_that_had_nothing_to_do_has_a_row_and_one_that_ended_was_there_
     loop = process(
         1, (WAIT, 0, 10), info=workers_of((2, 0, 0, 0, START_REALTIME_NS + 250), (3, 0, 1, 0, None))
     )
-    trace = beside([loop, process(2, thread="w0"), process(3, thread="w1")], [0, 0, 0])
+    trace = merge_processes([loop, process(2, thread="w0"), process(3, thread="w1")], [0, 0, 0])
     assert rows(trace, "worker", "batches", "alive_ns", "busy_ns", "busy_percent", "longest_ns")[1:] == [
         (0, 0, 250, 0, 0.0, None),
         (1, 0, 1000, 0, 0.0, None),
@@ -129,7 +129,7 @@ def test_a_part_of_a_trace_counts_what_lies_in_it():
     loop = process(
         1, (WAIT, 0, 300), (WAIT, 600, 100), info=workers_of((2, 0, 0, START_REALTIME_NS + 400, None))
     )
-    trace = beside([loop, process(2, (FETCH, 500, 400), thread="w0")], [0, 0])
+    trace = merge_processes([loop, process(2, (FETCH, 500, 400), thread="w0")], [0, 0])
     names = ("batches", "alive_ns", "wait_ns", "busy_ns")
     assert rows(trace, *names) == [(2, 1000, 400, None), (0, 600, None, 400)]
     assert rows(trace.window(300, 700), *names) == [(1, 400, 100, None), (0, 300, None, 200)]
@@ -166,7 +166,7 @@ def test_what_a_file_tells_of_workers_may_be_nonsense(told):
 def test_what_workers_do_is_not_the_work_of_the_program():
     loop = process(1, ("ProfilerStep#0", 0, 100), (WAIT, 0, 50), stop_ns=1000)
     alone = loop.table("breakdown", by="trace").to_pylist()
-    trace = beside([loop, process(2, (FETCH, 200, 700), (COLLATE, 800, 50), thread="w0")], [0, 0])
+    trace = merge_processes([loop, process(2, (FETCH, 200, 700), (COLLATE, 800, 50), thread="w0")], [0, 0])
     both = trace.table("breakdown", by="trace").to_pylist()
     assert [{**row, "device": None} for row in both[:1]] == [{**row, "device": None} for row in alone]
     assert (both[1]["process"], both[1]["cpu_bound_ns"], both[1]["idle_ns"]) == (2, 700, 300)

@@ -1,6 +1,6 @@
 """What is told of several processes together."""
 
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.tables.breakdown import host_shares
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
@@ -23,7 +23,7 @@ def of(process, *, parent=None, rank=None, steps=0, root="Net"):
 
 
 def tree(*traces):
-    return [(row["pid"], row["depth"]) for row in process_tree(beside(traces, [0] * len(traces)))]
+    return [(row["pid"], row["depth"]) for row in process_tree(merge_processes(traces, [0] * len(traces)))]
 
 
 def test_each_process_stands_below_the_one_that_started_it():
@@ -49,13 +49,13 @@ def test_one_process_is_no_tree():
 
 
 def test_the_steps_that_are_told_are_those_of_the_first_process_that_made_any():
-    joined = beside([of(10), of(11, rank=1, steps=3), of(12, rank=2, steps=2)], [0, 0, 0])
+    joined = merge_processes([of(10), of(11, rank=1, steps=3), of(12, rank=2, steps=2)], [0, 0, 0])
     name, chosen = steps_of_one(joined)
     assert name.endswith(", rank 1")
     assert joined.column("steps", "duration_ns")[chosen].tolist() == [110, 110, 110]
 
 
 def test_modules_of_one_path_and_class_are_one_and_others_are_not():
-    joined = beside([of(10), of(11), of(12, root="Other")], [0, 0, 0])
+    joined = merge_processes([of(10), of(11), of(12, root="Other")], [0, 0, 0])
     found = {(row["path"], row["class"]): row["total_ns"] for row in modules_in(joined, host_shares(joined))}
     assert found == {("Net", "Net"): 200, ("Other", "Other"): 100, ("fc", "Linear"): 300}

@@ -112,7 +112,7 @@ def test_only_events_go_into_a_list():
         lambda: events.__setitem__(0, "x"),
         lambda: events.__add__(["x"]),
     ):
-        with pytest.raises(ArgumentError, match="is no event: need a FunctionEvent"):
+        with pytest.raises(ArgumentError, match="is not an event: need a FunctionEvent"):
             put()
     with pytest.raises(ArgumentError, match="events=7 is not valid: need an iterable"):
         EventList(7)
@@ -128,7 +128,7 @@ def test_a_list_of_nothing():
     assert len(empty.key_averages()) == 0
     assert empty.use_device is None
     assert not empty.profile_memory
-    with pytest.raises(StateError, match="belong to no trace"):
+    with pytest.raises(StateError, match="do not belong to a trace"):
         empty.trace.save("x")
 
 

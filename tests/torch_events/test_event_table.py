@@ -85,10 +85,13 @@ def test_what_is_as_good_as_a_number_or_a_truth_value_is_taken():
 def test_other_calls_name_what_is_wrong(tmp_path):
     events = trace().events()
     with pytest.raises(
-        ArgumentError, match="attribute='stack': events have no number 'stack'; use one of: cpu_time"
+        ArgumentError,
+        match="attribute='stack': events have no numeric attribute 'stack'; use one of: cpu_time",
     ):
         events.values("stack")
-    with pytest.raises(ArgumentError, match=r"x.ktrace'?: a Chrome trace is a \.json or \.json\.gz file"):
+    with pytest.raises(
+        ArgumentError, match=r"x.ktrace'?: a Chrome trace must be a \.json or \.json\.gz file"
+    ):
         events.export_chrome_trace(tmp_path / "x.ktrace")
     with pytest.raises(ArgumentError, match="choose one of"):
         events.sorted_by("")

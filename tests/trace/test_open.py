@@ -44,11 +44,11 @@ def test_the_recording_of_a_killed_process_opens_and_says_so(tmp_path):
         (b"", "the file is empty"),
         (b"PAR1....", "a Parquet file holds one table"),
         (b'{"a": 1}', "x: "),
-        (b"\x1f\x8b\x08", "holds no trace .nothing at all."),
+        (b"\x1f\x8b\x08", "is not a trace .it is empty."),
         (b"\xff\xfe{\0", "the text is in UTF-16"),
-        (b"KSCO", "breaks off after its first bytes"),
+        (b"KSCO", "ends after its first bytes"),
         (b"KSCOPE\r\n", "not a readable recording"),
-        (b"\x7fELF\x02\x01\x01", "the file holds no trace"),
+        (b"\x7fELF\x02\x01\x01", "the file does not contain a trace"),
         (b"PK\x03\x04 and no archive", "truncated or damaged"),
     ],
 )
@@ -76,7 +76,7 @@ def test_urls_are_opened_through_fsspec(tmp_path):
             assert trace.strings[trace.column("spans", "name")[0]] == "aten::add"
             assert trace.columns("threads")["name"]
     (tmp_path / "no").write_bytes(b"no")
-    with pytest.raises(FormatError, match=f"file://{tmp_path}/no: the file holds no trace"):
+    with pytest.raises(FormatError, match=f"file://{tmp_path}/no: the file does not contain a trace"):
         open(f"file://{tmp_path}/no")
 
 

@@ -226,11 +226,11 @@ def test_the_rank_of_the_whole_trace_counts_for_threads_that_tell_none():
         (lambda trace: trace.window(device="both"), r"device='both': choose one of: time, launch"),
         (lambda trace: trace.select_steps([0], device=""), "device=''"),
         (lambda trace: trace.select_steps([0, 5, 6, 9]), r"the trace has no step 5-6, 9; it has 0-1"),
-        (lambda trace: trace.select_steps([]), r"no step was named; it has 0-1"),
-        (lambda trace: trace.select_ranks([0]), "does not say of which rank"),
-        (lambda trace: ranked_trace().select_ranks([]), r"no rank was named; it has 0-2"),
+        (lambda trace: trace.select_steps([]), r"no step was passed; it has 0-1"),
+        (lambda trace: trace.select_ranks([0]), "has no ranks"),
+        (lambda trace: ranked_trace().select_ranks([]), r"no rank was passed; it has 0-2"),
         (lambda trace: TraceBuilder().span("a", 0, 1).build().select_steps([0]), "the trace has no steps"),
-        (lambda trace: TraceBuilder().step(1, 5, 0).build().select_steps([1]), "step 1 took no time"),
+        (lambda trace: TraceBuilder().step(1, 5, 0).build().select_steps([1]), "step 1 has a duration of 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_selected_is_said(select, message):

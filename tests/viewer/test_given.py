@@ -102,7 +102,7 @@ def test_what_was_read_stays_when_the_file_breaks_or_goes(tmp_path, clock):
     clock.after(3, one)
     assert spans(one) == 1
     assert one.offer.version == 2
-    assert "holds no trace" in one.offer.problem
+    assert "does not contain a trace" in one.offer.problem
     path.unlink()
     clock.after(3, one)
     assert spans(one) == 1
@@ -210,13 +210,13 @@ def test_where_one_can_be_read_the_others_only_say_why_not(tmp_path):
     bad.write_text("nothing")
     found = given([str(bad), str(good), str(tmp_path / "missing.json")])
     assert [one.offer.trace is not None for one in found] == [False, True, False]
-    assert "holds no trace" in found[0].offer.problem
+    assert "does not contain a trace" in found[0].offer.problem
     assert found[2].offer.problem == f"{tmp_path / 'missing.json'}: No such file or directory"
 
 
 def test_where_none_can_be_read_the_first_reason_is_raised(tmp_path):
     (tmp_path / "bad.json").write_text("nothing")
-    with pytest.raises(FormatError, match="holds no trace"):
+    with pytest.raises(FormatError, match="does not contain a trace"):
         given([str(tmp_path / "bad.json"), str(tmp_path / "missing.json")])
 
 

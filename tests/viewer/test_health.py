@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.analyses.health import UNTIL_STOPPED, losses, numbers
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.losses import UNFINISHED_SPANS
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
@@ -61,12 +61,14 @@ def test_a_killed_recording_was_never_stopped():
 
 def test_a_process_that_never_stopped_is_no_recording_that_stopped():
     loop, worker = TraceBuilder().span("aten::mm", 0, 10), TraceBuilder().span("aten::mm", 0, 10).killed()
-    trace = beside([loop.know("process", 1).build(), worker.know("process", 2).build()], [0, 0])
+    trace = merge_processes([loop.know("process", 1).build(), worker.know("process", 2).build()], [0, 0])
     found = answer(trace, "health", {})
     (recording,) = [check for check in found["checks"] if check["title"] == "Recording"]
     assert (recording["state"], recording["told"]["text"]) == ("warn", "{} of {} processes were not stopped")
     assert [value for value, _ in recording["told"]["values"]] == [1, 2]
-    trace = beside([loop.build(), TraceBuilder().span("aten::mm", 0, 10).know("process", 2).build()], [0, 0])
+    trace = merge_processes(
+        [loop.build(), TraceBuilder().span("aten::mm", 0, 10).know("process", 2).build()], [0, 0]
+    )
     assert answer(trace, "health", {})["not_stopped"] == 0
 
 
@@ -155,7 +157,7 @@ def test_overhead_on_two_threads_at_once_counts_once():
 
 
 def test_clocks_of_processes_are_those_of_the_table():
-    both = beside([TraceBuilder().span("aten::mm", 0, 10).build() for _ in range(2)], [0, 100])
+    both = merge_processes([TraceBuilder().span("aten::mm", 0, 10).build() for _ in range(2)], [0, 100])
     found = answer(both, "health", {})["processes"]
     assert found["count"] == len(both.table("processes")) == 2
     assert found["unknown_clocks"] == both.table("processes")["error_ns"].null_count

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES
 from kinetoscope.viewer.pages import memory as memory_module
 from kinetoscope.viewer.pages.memory import places
@@ -286,7 +286,7 @@ def one_process(number, size):
 
 
 def test_each_process_has_its_own_memory():
-    trace = beside([one_process(0, 100), one_process(1, 900)], [0, 5])
+    trace = merge_processes([one_process(0, 100), one_process(1, 900)], [0, 5])
     told = answer(trace, "memory", {})
     assert {one["key"]: (one["rank"], one["peak_bytes"]) for one in told["devices"]} == {
         "0/cpu": (0, 1003), "0/cuda:0": (0, 100), "1/cpu": (1, 9003), "1/cuda:0": (1, 900),

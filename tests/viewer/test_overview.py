@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 import kinetoscope
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.viewer.pages.overview import REPORTED
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
@@ -96,7 +96,7 @@ def test_a_recording_that_began_in_the_loop_has_no_start_up():
 
 def test_each_rank_leaves_out_its_own_first_step():
     ranks = [optimized().know("distributedInfo", {"rank": rank, "world_size": 2}).build() for rank in (0, 1)]
-    found = answer(beside(ranks, [0, 7]), "overview", {})["steps"]
+    found = answer(merge_processes(ranks, [0, 7]), "overview", {})["steps"]
     assert (found["count"], found["numbers"], found["processes"]) == (8, 4, 2)
     assert found["start_up"] == 2
 
@@ -107,7 +107,7 @@ def test_each_process_is_as_busy_as_its_own_operators_make_it():
     loop.span("aten::mm", 92, 5)
     worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
     worker.span("aten::tanh", 0, 80).span("aten::tanh", 90, 0)
-    trace = beside([loop.build(), worker.build()], [0, 0])
+    trace = merge_processes([loop.build(), worker.build()], [0, 0])
     found = answer(trace, "overview", {})
     assert [(one["title"], one["percent"], one["steps"]) for one in found["utilization"]] == [
         ("train.py · cpu", 5, 1),

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.processes import Placement
 from kinetoscope.viewer.pages.stacks import MEASURES, ORDERS, reported
 from kinetoscope.viewer.server.routes import answer, encoded
@@ -112,7 +112,7 @@ def test_built_in_methods_of_different_objects_are_one():
 
 
 def test_each_process_of_several():
-    both = beside([trained(), trained()], [Placement(0, error_ns=0), Placement(50, error_ns=0)])
+    both = merge_processes([trained(), trained()], [Placement(0, error_ns=0), Placement(50, error_ns=0)])
     assert nodes(both)[("<module>",)][0] == 2000
     assert nodes(both, process="1") == nodes(trained())
     choices = answer(both, "flame_choices", {})

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.viewer.pages.overview import memory_tile, step_tile, work_tile
 from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
@@ -40,7 +40,7 @@ def test_busy_is_the_working_part_of_the_breakdown():
 
 
 def test_busy_of_several_devices_tells_how_far_they_are_apart():
-    found = tiles(beside([working(0, share=0.2), working(1, share=0.8)], [0, 0]))["Device busy"]
+    found = tiles(merge_processes([working(0, share=0.2), working(1, share=0.8)], [0, 0]))["Device busy"]
     assert found["value"] == [pytest.approx(50), "%"]
     assert text(found["more"]) == "of step time, 2 devices: 20% to 80%"
 

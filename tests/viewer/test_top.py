@@ -4,7 +4,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.viewer.server.routes import answer
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
@@ -87,7 +87,7 @@ def test_modules_stay_in_the_order_of_their_tree():
 
 
 def test_modules_of_ranks_are_one_row_by_path():
-    both = beside([layered(0), layered(1)], [0, 50])
+    both = merge_processes([layered(0), layered(1)], [0, 50])
     alone = {row["name"]: row["time_ns"] for row in rows(layered(), "modules")}
     found = rows(both, "modules")
     assert {row["name"]: row["time_ns"] for row in found} == {name: 2 * time for name, time in alone.items()}

@@ -203,4 +203,4 @@ def test_the_command_says_in_one_line_why_there_is_nothing_to_look_at(tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "holds no trace" in done.stderr
+    assert "does not contain a trace" in done.stderr

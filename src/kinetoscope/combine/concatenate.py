@@ -161,33 +161,33 @@ REFERENCE = "row of "
 
 
 def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
-    """Put the traces of one process together, in the order in which they were recorded.
+    """Join the traces of one process, in the order in which they were recorded.
 
-    Each keeps its place in time, by the clock on the wall; where that clock was set back in between, a trace begins where
-    the one before ended. Threads, modules, stacks and so on that are the same in several are one. `spans.cycle` and the
-    table `cycles` tell the traces apart.
+    Each trace is placed in time by the wall clock; if that clock was set back in between, a trace starts where the one
+    before ended. Threads, modules, stacks and so on that occur in several traces are merged. `spans.cycle` and the
+    table `cycles` say which trace a row is from.
 
     Args:
-        traces: The traces, oldest first; of one process, for they share its threads.
+        traces: The traces of one process, oldest first.
 
     Returns:
-        A new trace; the given ones are as before and share no changeable state with it. With one trace, that one.
+        A new trace; the given traces are unchanged and share no mutable state with it. For one trace, that trace.
 
     Raises:
-        ArgumentError: There is no trace, or they are of several processes.
+        ArgumentError: There are no traces, or they are of several processes.
         StateError: One of them was closed.
     """
     if not traces:
-        raise ArgumentError("traces is empty: there is nothing to put together.")
+        raise ArgumentError("traces is empty: pass at least one trace.")
     if len(traces) == 1:
         return traces[0]
     processes = {trace.run_info.process for trace in traces}
     if len(processes) > 1:
         named = ", ".join(sorted(str(process) for process in processes))
-        raise ArgumentError(f"the traces are of several processes ({named}); pass those of one.")
+        raise ArgumentError(f"the traces are of several processes ({named}); pass the traces of one process.")
     if any(len(trace.columns("processes")) for trace in traces):
         raise ArgumentError(
-            "one of the traces is of several processes already; put those of each process together first."
+            "one of the traces already contains several processes; join the traces of each process first."
         )
     parts = [Part(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)]
     return cast("AnyTrace", Joining(parts).run())

@@ -1,4 +1,4 @@
-"""A trace with more in it than its recording had: samples of counters, facts, losses."""
+"""Extending a trace with counters, metadata and losses that its recording does not have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 
-def with_more(
+def extend(
     trace: AnyTrace,
     *,
     counters: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
@@ -27,20 +27,20 @@ def with_more(
     losses: Sequence[Loss] = (),
     without_losses: Sequence[str] = (),
 ) -> AnyTrace:
-    """Return a trace like the given one with more in it.
+    """Return a copy of a trace with more counters, metadata or losses.
 
     Args:
-        trace: The trace; it stays as it is, and shares its columns with the new one.
-        counters: For each name its points in time in nanoseconds from the start of the trace, and its values.
-        info: Facts that join those of the trace, and replace those of the same name.
-        losses: What is missing beside what the trace says itself.
-        without_losses: Of what the trace says to be missing, what is not, by their codes.
+        trace: The trace; it is unchanged and shares its columns with the copy.
+        counters: For each counter its times in nanoseconds from the start of the trace, and its values.
+        info: Metadata to add; replaces that of the same name.
+        losses: Losses to add.
+        without_losses: Codes of the losses to remove.
 
     Returns:
-        The new trace. Closing it closes the given one.
+        The copy. Closing it closes the given trace.
 
     Raises:
-        ArgumentError: The times and values of a counter are not equally many.
+        ArgumentError: A counter has a different number of times and values.
         StateError: The trace was closed.
     """
     tables: dict[str, dict[str, Any]] = {
@@ -65,7 +65,7 @@ def _add_counters(
     strings: list[str],
     counters: Mapping[str, tuple[ArrayLike, ArrayLike]],
 ) -> None:
-    """Put samples behind those that the trace has, all in order of time."""
+    """Add samples to those of the trace, in order of time."""
     table = StringTable(strings)
     own = trace.columns("counters")
     parts = [(own["time_ns"], own["name"], own["value"])]

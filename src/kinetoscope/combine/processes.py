@@ -32,32 +32,34 @@ if TYPE_CHECKING:
 
 # What belongs to a process and has columns that say so.
 _OWNED = ("threads", "streams", "modules", "storages", "counters", "cycles", "steps")
-# What is there once however many processes have it.
+# Shared by all processes that have it.
 _SHARED = ("frames", "stacks", "shapes", "arguments")
-# What is known of a process alone and would be taken for the whole's.
+# Metadata of one process that would be wrong for the whole trace.
 _OF_EACH = frozenset({"processes", "complete", "stop_ns", "cycle", "cycles", "pauses", "clock_checks"})
 
 
-def beside(traces: Sequence[AnyTrace], offsets_ns: Sequence[int | Placement] | None = None) -> AnyTrace:
-    """Put traces of different processes into one trace.
+def merge_processes(
+    traces: Sequence[AnyTrace], offsets_ns: Sequence[int | Placement] | None = None
+) -> AnyTrace:
+    """Merge traces of different processes into one trace.
 
-    Every row of every trace is in it, with the times of one axis that begins with the earliest trace. All that is counted
-    within a process (steps, cycles, live memory, modules, links between forward and backward) is what it was in the trace
-    of that process alone. The table `processes` has a row for each; `info` is that of the first trace, and
-    `info["processes"]` has for each, in the order of that table, what is known of it alone.
+    It contains every row of every trace, on one time axis that starts with the earliest trace. Everything that is counted
+    within a process (steps, cycles, live memory, modules, links between forward and backward) is the same as in the trace
+    of that process alone. The table `processes` has a row for each process; `info` is that of the first trace, and
+    `info["processes"]` has the metadata of each process, in the order of that table.
 
     Args:
-        traces: The traces, each of one process or itself made by this function. Recordings of one process belong
-            together first, with `concatenate`.
-        offsets_ns: Where the time 0 of each lies on a common axis, in nanoseconds or as a `Placement`. If None: where all
-            were recorded on one machine since it was started, by its monotonic clock, to within microseconds
-            (`processes.error_ns`); else by the clocks on the wall, whose error nobody knows, and a row of `losses` says so.
+        traces: The traces, each of one process or a result of this function. Join recordings of one process first, with
+            `concatenate`.
+        offsets_ns: Where the time 0 of each trace lies on a common axis, in nanoseconds or as a `Placement`. If None: for
+            traces of one machine since its boot, its monotonic clock is used, to within microseconds (`processes.error_ns`);
+            otherwise the wall clocks, with an unknown error and a row of `losses`.
 
     Returns:
-        A new trace; the given ones are as before and share no changeable state with it.
+        A new trace; the given traces are unchanged and share no mutable state with it.
 
     Raises:
-        ArgumentError: There is no trace, a trace is given twice, or there is not one offset for each.
+        ArgumentError: There are no traces, a trace is passed twice, or the number of offsets differs from that of traces.
         StateError: One of them was closed.
     """
     places = _placements(traces, offsets_ns)
@@ -66,15 +68,15 @@ def beside(traces: Sequence[AnyTrace], offsets_ns: Sequence[int | Placement] | N
     for trace, place in zip(traces, places, strict=True):
         moved = Placement(place.offset_ns - base_ns, place.drift, place.error_ns, place.clock, place.facts)
         parts.append(Part(trace, moved.offset_ns, placement=moved))
-    return cast("AnyTrace", _Beside(parts, places[0].offset_ns - base_ns).run())
+    return cast("AnyTrace", _MergedProcesses(parts, places[0].offset_ns - base_ns).run())
 
 
 def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placement] | None) -> list[Placement]:
     """A place for every trace."""
     if not traces:
-        raise ArgumentError("traces is empty: there is nothing to put together.")
+        raise ArgumentError("traces is empty: pass at least one trace.")
     if len({id(trace) for trace in traces}) < len(traces):
-        raise ArgumentError("a trace is given twice; pass each process once.")
+        raise ArgumentError("a trace was passed twice; pass each process once.")
     if offsets_ns is None:
         return one_machine(traces) or by_wall_clock(traces)
     if len(offsets_ns) != len(traces):
@@ -84,12 +86,12 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
     places = [one if isinstance(one, Placement) else Placement(int(one)) for one in offsets_ns]
     for place in places:
         if not checked_drift(place.drift):
-            raise ArgumentError(f"a drift of {place.drift} is none of a clock; pass one near 0.")
+            raise ArgumentError(f"drift={place.drift} is not a possible drift of a clock; pass one near 0.")
     return places
 
 
-class _Beside(Joining):
-    """One joining of processes."""
+class _MergedProcesses(Joining):
+    """One merge of processes."""
 
     def __init__(self, parts: list[Part], first_began_ns: int) -> None:
         super().__init__(parts)
@@ -195,34 +197,34 @@ class _Beside(Joining):
             return part.place.at(part.trace.column(name, column))
         return super()._moved(part, name, column)
 
-    # What is known
+    # Metadata
 
     def _losses(self) -> dict[str, list[Any]]:
-        """The losses of every process, which are named, and what is not known of the clocks."""
+        """The losses of every process with its name, and those of the clocks."""
         several = len(self._tables["processes"]["pid"]) > 1
         made: list[Loss] = []
         for part in self._parts:
-            whose = self._named(part) if several else ""
+            process = self._named(part) if several else ""
             losses = losses_of(part.trace.columns("losses"))
-            made += [replace(loss, where=f"{loss.where}{whose}") for loss in losses]
+            made += [replace(loss, where=f"{loss.where}{process}") for loss in losses]
         if unsure := sum(part.place.error_ns < 0 for part in self._parts):
             made.append(Loss.of("uncompared_clocks", unsure))
         for part in self._parts:
             if violated_ns := part.place.facts.get("violated_ns"):
                 why = (
-                    f"What is known of its clock contradicts itself by {violated_ns} ns, so its error may be larger than told: the clock "
-                    "was set or bent while it recorded, or calls of ranks were taken for each other."
+                    f"The readings of its clock contradict each other by {violated_ns} ns, so its error may be larger than reported: the "
+                    "clock was changed during the recording, or collectives of ranks were matched wrongly."
                 )
                 made.append(Loss.of("contradictory_clock", where=f"times{self._named(part)}", why=why))
         return loss_columns(made)
 
     def _named(self, part: Part) -> str:
-        """Whose a part is, in words."""
+        """The process of a part, in words."""
         row = int(part.rows["processes"][-1])
         return "" if row < 0 else f" (process {self._tables['processes']['pid'][row]})"
 
     def _info(self) -> dict[str, Any]:
-        """What is known of the first trace, and of each process what is its own."""
+        """The metadata of the first trace, and that of each process."""
         traces = [part.trace for part in self._parts]
         first = traces[0].info
         info = {key: value for key, value in first.items() if key not in _OF_EACH}

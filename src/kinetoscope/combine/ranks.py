@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model import units
 from kinetoscope.model.processes import Placement, by_wall_clock, one_machine, process_runs
 from kinetoscope.model.run_info import RunInfo
@@ -293,17 +293,17 @@ class Meeting:
 
 
 def meetings_of(traces: Sequence[TraceData]) -> list[Meeting]:
-    """All meetings that two or more of the traces tell of."""
+    """All meetings that two or more of the traces recorded."""
     return [
         *_together(BARRIERS, (_barriers(place, trace) for place, trace in enumerate(traces))),
         *_together(COLLECTIVES, _collectives(traces)),
     ]
 
 
-def _together(kind: str, told: Iterable[Mapping[Hashable, Visit]]) -> list[Meeting]:
-    """Bring what each trace tells of a meeting together."""
+def _together(kind: str, of_traces: Iterable[Mapping[Hashable, Visit]]) -> list[Meeting]:
+    """Collect the visits of each meeting from all traces."""
     found: defaultdict[Hashable, list[Visit]] = defaultdict(list)
-    for visits in told:
+    for visits in of_traces:
         for key, visit in visits.items():
             found[key].append(visit)
     return [Meeting(kind, tuple(visits)) for visits in found.values() if len(visits) > 1]
@@ -579,9 +579,9 @@ _MOST_APART_NS = 60 * 10**9
 
 
 def merge_named(traces: Sequence[AnyTrace], names: Sequence[str]) -> AnyTrace:
-    """Merge traces that are open, and call them by these names where they cannot be."""
+    """Merge open traces; error messages call them by these names."""
     if not traces:
-        raise ArgumentError("there are no traces to put together.")
+        raise ArgumentError("traces is empty: pass at least one trace.")
     _refuse(traces, names)
     ordered = sorted(traces, key=_first_rank)
     places = aligned(ordered)
@@ -591,7 +591,7 @@ def merge_named(traces: Sequence[AnyTrace], names: Sequence[str]) -> AnyTrace:
             f"{reason}. Check that these are traces of one job: times of unrelated runs cannot be compared",
             stacklevel=3,
         )
-    return beside(ordered, places)
+    return merge_processes(ordered, places)
 
 
 def _first_rank(trace: TraceData) -> float:
@@ -600,12 +600,12 @@ def _first_rank(trace: TraceData) -> float:
 
 
 def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequence[Placement]) -> list[str]:
-    """What speaks against traces being those of one job, in words.
+    """The reasons why traces do not seem to be of one job, as sentences.
 
     Args:
         traces: The traces.
         names: What to call them.
-        places: Where they lie on the common axis.
+        places: Their placements on the common axis.
     """
     reasons = []
     ran: dict[str, str] = {}
@@ -635,7 +635,7 @@ def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequen
 
 
 def _script(run: RunInfo) -> str:
-    """What a process ran, without its arguments; empty where the trace does not say."""
+    """The program of a process without its arguments; empty if the trace does not have it."""
     words = list(run.program or run.command_line)
     while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
         words = words[1:]
@@ -659,8 +659,8 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
         for rank in {run.rank for run in runs if run.rank is not None}:
             if rank in of_rank:
                 raise ArgumentError(
-                    f"{of_rank[rank]} and {name} are both of rank {rank}. Pass one trace for each rank; put the cycles of a "
-                    "process together first, with concatenate, and a process and its children with beside."
+                    f"{of_rank[rank]} and {name} are both of rank {rank}. Pass one trace for each rank; join the cycles of a "
+                    "process first, with concatenate, and a process and its children with merge_processes."
                 )
             of_rank[rank] = name
         for size in {run.world_size for run in runs if run.world_size is not None}:
@@ -675,8 +675,8 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
     if len(of_size) > 1:
         (size, name), (other_size, other) = list(of_size.items())[:2]
         raise ArgumentError(
-            f"{name} is of a job of {_ranks(size)} and {other} of one of {_ranks(other_size)}. Pass the traces of one job; "
-            "kinetoscope.trace.beside puts any traces side by side."
+            f"{name} is of a job of {_ranks(size)} and {other} of a job of {_ranks(other_size)}. Pass the traces of one job; "
+            "kinetoscope.trace.merge_processes merges any traces."
         )
     for recorded in of_process.values():
         recorded.sort()
@@ -684,8 +684,8 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
             # Containers may have equal numbers, and record at the same time then; one process records one thing at a time.
             if next_begin_ns in (begin_ns, 0) or next_begin_ns >= end_ns:
                 raise ArgumentError(
-                    f"{name} and {other} are of one process. Pass one trace for each rank; put the cycles of a process "
-                    "together with kinetoscope.trace.concatenate."
+                    f"{name} and {other} are of one process. Pass one trace for each rank; join the cycles of a process "
+                    "with kinetoscope.trace.concatenate."
                 )
 
 

@@ -106,8 +106,8 @@ class Children:
             The trace of all, on one clock, without children that ran no operator. Its `losses` have the processes that
             could not be recorded or followed.
         """
-        from kinetoscope.combine.extend import with_more
-        from kinetoscope.combine.processes import beside
+        from kinetoscope.combine.extend import extend
+        from kinetoscope.combine.processes import merge_processes
         from kinetoscope.model.losses import Loss
 
         all_notes = notes.read_all(str(self._folder)) if self._folder.is_dir() else {}
@@ -125,7 +125,7 @@ class Children:
         if own is not None and found:
             own.info["process_name"] = program
         every = [*([own] if own is not None else []), *found]
-        joined = beside(every) if len(every) > 1 else every[0] if every else None
+        joined = merge_processes(every) if len(every) > 1 else every[0] if every else None
         if joined is not None and own is None:
             # Of the first child, not of all; `processes` has them.
             for key in (*_NOTED, "recorded_parent", "ended") if len(every) > 1 else ():
@@ -133,7 +133,7 @@ class Children:
         losses = [Loss.of("processes_not_recorded", count, why=why) for why, count in problems.items()]
         losses += self._not_followed()
         if joined is not None and losses:
-            joined = with_more(joined, losses=losses)
+            joined = extend(joined, losses=losses)
         folder = self._options.shown(self._folder)
         return Joined(joined, len(found), tuple(_messages(losses, self._running, folder)))
 
@@ -168,7 +168,7 @@ class Children:
 
     def _open(self, name: str, note: dict[str, Any], problems: Counter[str]) -> Trace | None:
         """The trace of one child; None if it recorded nothing, and then `problems` may say why."""
-        from kinetoscope.combine.extend import with_more
+        from kinetoscope.combine.extend import extend
         from kinetoscope.launcher.own_frames import without_launcher
         from kinetoscope.model.losses import NOT_STOPPED
         from kinetoscope.trace import open as open_any
@@ -208,7 +208,7 @@ class Children:
         trace.info["ended"] = note.get("ended", ended)
         if terminated:
             # That is how `multiprocessing` ends its daemons: what they had recorded by then is all there is.
-            trace = with_more(trace, info={"complete": True}, without_losses=(NOT_STOPPED,))
+            trace = extend(trace, info={"complete": True}, without_losses=(NOT_STOPPED,))
         return without_launcher(trace)
 
     def _was_terminated(self, trace: Trace, note: dict[str, Any]) -> bool:

@@ -238,7 +238,7 @@ def checked_by(by: Any) -> str:
     """
     if by not in ("step", "trace"):
         raise ArgumentError(
-            f"by={by!r} is not valid: use 'step' for one row a step, or 'trace' for the whole trace"
+            f"by={by!r} is not valid: use 'step' for one row per step, or 'trace' for the whole trace"
         )
     return str(by)
 

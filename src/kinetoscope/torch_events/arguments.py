@@ -1,4 +1,4 @@
-"""Checks of what event lists and their tables are asked for."""
+"""Checks of the arguments of event lists and their tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sort_key(given: Any) -> str:
     if name not in SORT_KEYS and name not in TEXT_KEYS:
         known = ", ".join((*SORT_KEYS, *TEXT_KEYS))
         raise ArgumentError(
-            f"sort_by={given!r}: cannot sort by {given!r}; choose one of: {known} (with cuda or xpu for device, if you like)"
+            f"sort_by={given!r}: cannot sort by {given!r}; choose one of: {known} (cuda or xpu can replace device)"
         )
     return name
 

@@ -362,7 +362,7 @@ def _one_by_one(events: EventList, metric: str) -> Weights:
         _refuse_without_stacks(events)
         if any(isinstance(event, FunctionEventAvg) for event in events):
             raise StateError(
-                "these sums were not kept apart by stack: use key_averages(group_by_stack_n=...), or export the "
+                "these sums are not grouped by stack: use key_averages(group_by_stack_n=...), or export the "
                 "stacks of events()"
             )
     return weights
@@ -452,9 +452,7 @@ class EventList(MutableSequence[Event]):
             ArgumentError: No key: events have no order of their own.
         """
         if key is None:
-            raise ArgumentError(
-                "key=None is not valid: events have no order of their own, say by what to sort them"
-            )
+            raise ArgumentError("key=None is not valid: events have no natural order, pass a key function")
         self._listed().sort(key=key, reverse=reverse)
 
     def copy(self) -> EventList:
@@ -517,7 +515,7 @@ class EventList(MutableSequence[Event]):
             StateError: The list was put together from events of no trace, or of nothing.
         """
         if self._source.trace is None:
-            raise StateError("these events belong to no trace: take them from events() or key_averages()")
+            raise StateError("these events do not belong to a trace: use events() or key_averages()")
         return self._source.trace
 
     @property
@@ -556,7 +554,7 @@ class EventList(MutableSequence[Event]):
         if values is None:
             known = ", ".join(arguments.SORT_KEYS)
             raise ArgumentError(
-                f"attribute={attribute!r}: events have no number {attribute!r}; use one of: {known}"
+                f"attribute={attribute!r}: events have no numeric attribute {attribute!r}; use one of: {known}"
             )
         return values if self._places is None else values[self._places]
 
@@ -699,7 +697,7 @@ class EventList(MutableSequence[Event]):
         file, formats = file_path(path), WHOLE_TRACE | ONE_TABLE
         others = tuple(suffix for suffix, form in formats.items() if form != "chrome")
         if file.name.lower().endswith(others):
-            raise ArgumentError(f"path={str(path)!r}: a Chrome trace is a .json or .json.gz file")
+            raise ArgumentError(f"path={str(path)!r}: a Chrome trace must be a .json or .json.gz file")
         trace = self.trace.source if isinstance(self.trace, EventTrace) else self.trace
         write_chrome_trace(trace, file)
 

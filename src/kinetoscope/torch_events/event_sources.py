@@ -329,7 +329,7 @@ def checked_event(event: Any) -> Event:
     """An event, or an error that says what was put into the list."""
     if not isinstance(event, FunctionEvent | FunctionEventAvg):
         raise ArgumentError(
-            f"{event!r} is no event: need a FunctionEvent or a FunctionEventAvg of kinetoscope"
+            f"{event!r} is not an event: need a FunctionEvent or a FunctionEventAvg of kinetoscope"
         )
     return event
 

@@ -864,7 +864,7 @@ class FunctionEventAvg(TimesAsText):
             self.first = other if isinstance(other, FunctionEvent) else other.first
         elif other.key != self.key:
             raise ArgumentError(
-                f"cannot add {other.key!r} to the sum of {self.key!r}: only events with the same key add up"
+                f"cannot add {other.key!r} to the sum of {self.key!r}: the keys must be equal"
             )
         for name in (*TIMES, *SIZES, "count", "flops"):
             setattr(self, name, getattr(self, name) + getattr(other, name))

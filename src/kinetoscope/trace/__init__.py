@@ -1,7 +1,7 @@
 """The public trace: opening, reading, cutting, merging and saving it."""
 
 from kinetoscope.combine.concatenate import concatenate
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.processes import Placement
 from kinetoscope.model.schema import STORED, Column, Phase, SpanKind, Table
 from kinetoscope.trace.opening import open  # noqa: A004  (the verb is `kinetoscope.open`)
@@ -15,7 +15,7 @@ __all__ = [
     "SpanKind",
     "Table",
     "Trace",
-    "beside",
     "concatenate",
+    "merge_processes",
     "open",
 ]

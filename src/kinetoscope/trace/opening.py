@@ -1,4 +1,4 @@
-"""Opening whatever holds a trace: the first bytes of a file, not its name, say what it is."""
+"""Opening and merging traces: the first bytes of a file, not its name, decide how it is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RECORDING_MAGIC = b"KSCOPE\r\n"
 ZIP_MAGIC = b"PK\x03\x04"
-# Words that files of other tools begin with, and what these are.
+# Words at the start of files of other tools, and what these files are.
 _OTHER_FORMATS = (
     (
         (b"speedscope.app/file-format-schema",),
@@ -46,7 +46,7 @@ _OTHER_FORMATS = (
 )
 CAN_OPEN = (
     "recordings of this profiler (also of killed processes), .ktrace files, .tables folders, and traces of Kineto and "
-    "others in Chrome's JSON format, plain or packed by gzip or zstd"
+    "others in Chrome's JSON format, plain or compressed with gzip or zstd"
 )
 
 
@@ -57,29 +57,28 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     max_memory_bytes: int | None = None,
     max_uncompressed_bytes: int | None = None,
 ) -> Trace:
-    """Open a trace. What the file holds decides how it is read, not its name.
+    """Open a trace. The content of the file decides how it is read, not its name.
 
-    Recordings of this profiler, also of a process that was killed or still runs, and `.ktrace` files are mapped and not
-    read. Folders that `save` made of a name ending in `.tables` are read. JSON in Chrome's trace event format, as torch.profiler and many other tools write it, is read as a stream, plain
-    or packed by gzip or zstd. What cannot be used of it, or does not fit, is a row of `losses`.
+    Recordings of this profiler, also of a process that was killed or is still running, and `.ktrace` files are mapped, not
+    read. Folders that `save` wrote to a name that ends in `.tables` are read. JSON in Chrome's trace event format, as torch.profiler and many other tools write it, is read as a stream, plain
+    or compressed with gzip or zstd. What cannot be used, or does not fit, is a row of `losses`.
 
     Args:
-        source: A path; where `fsspec` is installed, any URL it knows (``s3://...``); or a file opened for reading bytes,
-            which is read from where it stands and stays open.
-        progress: Called again and again while JSON is read, with the bytes of the file that have been read, those it has
-            (None where nobody knows), and how many events were found so far. What it raises ends the reading.
-        max_memory_bytes: How much memory the events of a JSON file may take; what comes after is only counted. For a
-            `.ktrace` file, how much its columns may; more is a `FormatError` when it would be read. Without it half of the
-            memory that is available. 0: no limit.
-        max_uncompressed_bytes: How many bytes a packed JSON file or a `.ktrace` file is unpacked to at most. Without it 200
-            times its size or 1 GiB, whichever is more.
+        source: A path; where `fsspec` is installed, any URL that it supports (``s3://...``); or a file opened for reading
+            bytes, which is read from its current position and stays open.
+        progress: Called repeatedly while JSON is read, with the bytes read so far, the size of the file (None if unknown),
+            and the number of events found so far. An exception that it raises stops the reading.
+        max_memory_bytes: The memory limit for the events of a JSON file; events beyond it are only counted. For a `.ktrace`
+            file, the limit for its columns; more is a `FormatError`. The default is half of the available memory. 0: no limit.
+        max_uncompressed_bytes: The limit for decompressing a JSON file or a `.ktrace` file. The default is 200 times the
+            file's size, at least 1 GiB.
 
     Returns:
-        The trace. It is a context manager; leaving it lets go of the file.
+        The trace. It is a context manager that closes the file at its end.
 
     Raises:
-        ArgumentError: `source` is nothing that can be opened, or a limit is negative.
-        FormatError: The file holds no trace, is damaged, or is of a newer version.
+        ArgumentError: `source` cannot be opened, or a limit is negative.
+        FormatError: The file does not contain a trace, is damaged, or has a newer version.
         MissingDependencyError: A URL was given and `fsspec` is not installed, or zstd and `pyarrow` is not.
         OSError: The file cannot be read.
     """
@@ -88,7 +87,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         ("max_uncompressed_bytes", max_uncompressed_bytes),
     ):
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise ArgumentError(f"{name}={limit!r}: give a number of bytes that is not negative.")
+            raise ArgumentError(f"{name}={limit!r}: pass a number of bytes that is not negative.")
     if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
         from kinetoscope.storage.table_files import read_tables
 
@@ -107,7 +106,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
                     read = read_chrome_trace(text, max_memory_bytes=max_memory_bytes, progress=progress)
                 except FormatError as error:
                     if known := _other_format(text.beginning):
-                        raise FormatError(f"{found.name}: no trace: {known}") from error
+                        raise FormatError(f"{found.name}: not a trace: {known}") from error
                     raise
                 return Trace.of(read)
         finally:
@@ -152,7 +151,7 @@ def _open_path(
 
 
 def _other_format(beginning: bytes) -> str:
-    """What JSON is that holds no trace, by its first bytes, and what reads it; empty where it is nothing known."""
+    """What a JSON file that is not a trace is, by its first bytes, and what reads it; empty if unknown."""
     for words, what in _OTHER_FORMATS:
         if all(word in beginning for word in words):
             return what
@@ -160,56 +159,56 @@ def _other_format(beginning: bytes) -> str:
 
 
 def _what_it_is(head: bytes, begin: bytes) -> str:
-    """Say in words what a file is by its first bytes, as they are and unpacked."""
+    """Describe a file by its first bytes, as stored and decompressed."""
     if not head:
         return "the file is empty"
     if head.startswith(b"PAR1"):
-        return "a Parquet file holds one table and not a whole trace (read it with pandas, polars or DuckDB)"
+        return "a Parquet file contains one table and not a trace (read it with pandas, polars or DuckDB)"
     if head.startswith(b"ARROW1"):
-        return "an Arrow file holds one table and not a whole trace (read it with pyarrow, pandas or polars)"
+        return "an Arrow file contains one table and not a trace (read it with pyarrow, pandas or polars)"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "the text is in UTF-16, and JSON is read in UTF-8"
+        return "the text is UTF-16, but JSON must be UTF-8"
     if head != begin[: len(head)] and head.startswith((GZIP_MAGIC, b"\x28\xb5\x2f\xfd")):
-        return f"what it unpacks to holds no trace{'' if begin else ' (nothing at all)'}"
+        return f"its decompressed content is not a trace{'' if begin else ' (it is empty)'}"
     if RECORDING_MAGIC.startswith(head):
-        return "the file breaks off after its first bytes"
-    return "the file holds no trace"
+        return "the file ends after its first bytes"
+    return "the file does not contain a trace"
 
 
-# Putting the ranks of one job together on one clock.
+# Merging the ranks of one job on one clock.
 
 
 def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
-    """Put the traces of the ranks of one job into one trace, on one axis of time.
+    """Merge the traces of the ranks of one job into one trace, on one time axis.
 
-    What is counted within a process (steps, live memory, modules, links) is what it is in the trace of its rank alone. The
-    column `rank` tells the ranks apart, `select_ranks` takes some out again, and the table `processes` says of each by
-    what its clock was brought to that of the first (`clock`) and by how much its times may be off (`error_ns`):
+    Everything that is counted within a process (steps, live memory, modules, links) is the same as in the trace of its rank
+    alone. The column `rank` identifies the ranks, `select_ranks` extracts some again, and the table `processes` has for
+    each how its clock was aligned with that of the first (`clock`) and the error of its times (`error_ns`):
 
-    - `monotonic`: ranks of one machine have one clock, which their recordings say (Linux). To within microseconds.
+    - `monotonic`: ranks on one machine share a clock, which their recordings contain (Linux). To within microseconds.
     - `barriers`: ranks that aligned their clocks (`profile(align_ranks=True)` or `align_clocks()`).
-    - `collectives`: ranks that called each other while they recorded. Nobody has the result of an all_reduce, all_gather,
-      reduce_scatter or barrier before everybody has given his part; so each of these bounds the difference of two clocks
-      from both sides; within these bounds they are taken to have left them together. Calls are told apart by step,
-      group and order; of traces without steps only such with the same calls from beginning to end are compared.
-    - `wall` or `unknown`: nothing ties them together, and `losses` says so. Their clocks on the wall were believed.
+    - `collectives`: ranks that ran collectives while they recorded. No rank has the result of an all_reduce, all_gather,
+      reduce_scatter or barrier before every rank has contributed, so each of these bounds the difference of two clocks
+      from both sides; within the bounds, the ranks are assumed to have left it together. Calls are matched by step,
+      group and order; traces without steps are only compared if they have the same calls from start to end.
+    - `wall` or `unknown`: the clocks cannot be aligned, which is a row of `losses`. The wall clocks are used.
 
-    For barriers and collectives the error is a bound, not an estimate: whatever the clocks did, as long as their difference was a
-    straight line in time with a drift of at most 1 in 1000, and calls were told apart rightly, no moment is further off. If
-    there is no such line, `info["processes"]` says by how much the bounds contradict each other (`violated_ns`),
-    and `losses` has a row. It holds for the times of what carried the calls out: kernels of devices, or threads of the host.
+    For barriers and collectives the error is a bound, not an estimate: it holds if the difference of the clocks is a
+    straight line in time with a drift of at most 1 in 1000, and if calls were matched correctly. If there is no such line,
+    `info["processes"]` has by how much the bounds contradict each other (`violated_ns`), and `losses` has a row. The bound
+    is for the times of what ran the collectives: kernels of devices, or threads of the host.
 
     Args:
-        traces: The traces, or paths or URLs of them; one for each rank. A trace that was put together of several processes
-            counts as one. The cycles of one process belong together first, see `kinetoscope.trace.concatenate`.
+        traces: The traces, or their paths or URLs; one for each rank. A merged trace of several processes counts as one. Join
+            the cycles of one process first, with `kinetoscope.trace.concatenate`.
 
     Returns:
-        A new trace, the ranks in rising order; the given ones are as before. A warning says where they do not look like
-        those of one job: of different programs, recorded at different times, or some with a rank and some without.
+        A new trace with the ranks in ascending order; the given traces are unchanged. There is a warning if the traces do not
+        seem to be of one job: different programs, different times, or some with a rank and some without.
 
     Raises:
-        ArgumentError: There is none, or two are of one rank, of one process, or of jobs of different size.
-        FormatError: A file is no trace.
+        ArgumentError: There are no traces, or two are of one rank, of one process, or of jobs of different size.
+        FormatError: A file is not a trace.
         OSError: A file cannot be read.
     """
     if isinstance(traces, (str, os.PathLike, Trace)):

@@ -56,14 +56,14 @@ class Trace(TraceData):
 
     @classmethod
     def of(cls, data: TraceData) -> Self:
-        """Make a trace of what a reader found; the two share everything, and only the new one is used from then on."""
+        """Make a trace from the data of a reader, which must not be used afterwards: the two share everything."""
         made = cls(data._tables, data._strings, data.info, data.path)
         made._release, data._release = data._release, None
         return made
 
     @classmethod
     def from_recording(cls, path: str | os.PathLike[str]) -> Self:
-        """Read the file of a recording, also of one whose process was killed.
+        """Read a recording, also that of a process that was killed.
 
         Args:
             path: The file that the recorder wrote.
@@ -72,7 +72,7 @@ class Trace(TraceData):
             The trace; `info["complete"]` is False when the recording was never stopped.
 
         Raises:
-            FormatError: The file is no recording, or of a version this release does not read.
+            FormatError: The file is not a recording, or has a version that this release does not read.
             OSError: The file cannot be read.
         """
         from kinetoscope.storage.recording import read_recording
@@ -95,7 +95,7 @@ class Trace(TraceData):
         return cls.of(from_parts(recording, path=path))
 
     def saved_info(self) -> dict[str, Any]:
-        """The metadata that a file of this trace keeps: its own, and the totals of its costs."""
+        """The metadata that is saved with this trace: its own, and the costs from registered formulas."""
         from kinetoscope.tables.costs.columns import saved_info
 
         return {**self.info, **saved_info(self)}
@@ -109,15 +109,15 @@ class Trace(TraceData):
     # As tables
 
     def table(self, name: str, **options: Any) -> pyarrow.Table:
-        """Return a table for people: names, modules and stacks as strings, -1 as null.
+        """Return a table with names, modules and stacks as strings, and -1 as null.
 
         Args:
             name: One of `table_names`, such as `spans`, `ops`, `modules`, `steps`, `lines` or `memory`.
-            **options: Passed to the table's own function.
+            **options: Options of that table.
 
         Returns:
-            An Arrow table. It has `__arrow_c_stream__`, so pandas, polars and DuckDB take it without a copy; the
-            meaning of each column is in its field's metadata.
+            An Arrow table. It has `__arrow_c_stream__`, so pandas, polars and DuckDB use it without a copy; the
+            description of each column is in the metadata of its field.
 
         Raises:
             ArgumentError: No such table.
@@ -142,7 +142,7 @@ class Trace(TraceData):
 
     @property
     def table_names(self) -> tuple[str, ...]:
-        """The names that `table`, `to_pandas`, `to_polars` and `sql` know."""
+        """The names that `table`, `to_pandas`, `to_polars` and `sql` accept."""
         return tuple(TABLES)
 
     def to_pandas(self, name: str = "spans", **options: Any) -> pandas.DataFrame:
@@ -164,7 +164,7 @@ class Trace(TraceData):
         return _to_polars(self.table(name, **options))
 
     def sql(self, query: str) -> pyarrow.Table:
-        """Run a DuckDB query in which every table of the trace can be named.
+        """Run a DuckDB query over the tables of the trace.
 
         Args:
             query: One SQL statement, such as ``select name, sum(self_ns) from spans group by name``.
@@ -173,7 +173,7 @@ class Trace(TraceData):
             The result as an Arrow table.
 
         Raises:
-            ArgumentError: DuckDB refused the query; the message is DuckDB's.
+            ArgumentError: DuckDB rejected the query; the message is DuckDB's.
             MissingDependencyError: DuckDB is not installed (``pip install kinetoscope[sql]``).
         """
         return run_query(self, query)
@@ -183,19 +183,19 @@ class Trace(TraceData):
     def window(self, start_ns: int = 0, end_ns: int | None = None, *, device: str = "time") -> Trace:
         """Return a window of time as a trace.
 
-        Its times count from `start_ns`, so it looks like a recording that began there, and windows of windows are
-        windows. Spans that cross an edge are cut at it: `flags` (and `unfinished` in the table `spans`) say so, and
-        `info["selections"]` says how many. The times in disjoint windows add up to those of the whole. Memory is as in
-        the whole: blocks that were live at `start_ns` are allocations before the start, at -1 ns.
+        Its times count from `start_ns`, as in a recording that started there; windows can be taken of windows. Spans that
+        cross an edge are clipped: `flags` (and `unfinished` in the table `spans`) mark them, and `info["selections"]` has
+        their number. The times in disjoint windows add up to those of the whole trace. Memory is as in the whole trace:
+        blocks that were live at `start_ns` are allocations before the start, at -1 ns.
 
         Args:
             start_ns: Where it starts, in nanoseconds from the start of this trace.
-            end_ns: Where it ends, itself outside; None for the end of the trace.
-            device: `time`: of what devices did, what ran in the window, cut at its edges. `launch`: what was launched
-                in the window, whole, whenever it ran; device spans of unknown launch still by their time.
+            end_ns: Where it ends, exclusive; None for the end of the trace.
+            device: `time`: device work that ran in the window, clipped at its edges. `launch`: device work that was launched
+                in the window, unclipped, whenever it ran; device spans with an unknown launch by their time.
 
         Returns:
-            A new trace; this one is as before, and may be closed.
+            A new trace; this one is unchanged and can be closed.
 
         Raises:
             ArgumentError: The window is empty, lies outside the trace, or `device` is something else.
@@ -205,7 +205,7 @@ class Trace(TraceData):
         end = ENDLESS_NS if end_ns is None else _nanoseconds("end_ns", end_ns)
         if end <= start:
             raise ArgumentError(
-                f"the window starts at {start} ns and ends at {end} ns: the end must come after the start"
+                f"the window starts at {start} ns and ends at {end} ns: the end must be after the start"
             )
         lasted_ns = self.duration_ns
         if start > 0 and start >= lasted_ns:
@@ -222,19 +222,19 @@ class Trace(TraceData):
     def select_steps(self, numbers: Iterable[int], *, device: str = "launch") -> Trace:
         """Return some steps as a trace.
 
-        Steps that follow each other are taken with what lies between them; a gap stays a gap in time. What crosses an
-        edge is cut as in `window`, and what touches several stretches of steps is a piece in each of them.
+        Consecutive steps include what ran between them; other gaps stay gaps in time. Spans that cross an edge are clipped
+        as in `window`; a span that overlaps several groups of steps has a piece in each of them.
 
         Args:
-            numbers: Their numbers, as in the table `steps`. A number that several steps have means all of these.
-            device: `launch`: of what devices did, what these steps launched, whole, also where it ran later; device
-                spans of unknown launch by their time. `time`: what ran during these steps, cut at their edges.
+            numbers: Their numbers, as in the table `steps`. If several steps have a number, all of them are selected.
+            device: `launch`: device work that these steps launched, unclipped, also if it ran later; device spans with an
+                unknown launch by their time. `time`: device work that ran during these steps, clipped at their edges.
 
         Returns:
-            A new trace; this one is as before, and may be closed.
+            A new trace; this one is unchanged and can be closed.
 
         Raises:
-            ArgumentError: A step is not in the trace, there are none, or `device` is something else.
+            ArgumentError: A step is not in the trace, the trace has no steps, or `device` is not valid.
             StateError: The trace was closed.
         """
         wanted = sorted({operator.index(number) for number in numbers})
@@ -242,16 +242,18 @@ class Trace(TraceData):
         known = steps["number"]
         if len(known) == 0:
             raise ArgumentError(
-                "the trace has no steps; call step() in the training loop while recording, or choose a window"
+                "the trace has no steps; call step() in the training loop while recording, or use a window"
             )
         missing = sorted(set(wanted) - set(known.tolist()))
         if missing or not wanted:
-            problem = f"the trace has no step {ranges_text(missing)}" if missing else "no step was named"
+            problem = f"the trace has no step {ranges_text(missing)}" if missing else "no step was passed"
             raise ArgumentError(f"{problem}; it has {ranges_text(known.tolist())}")
         rows = np.flatnonzero(np.isin(known, wanted))
         start, end = _stretches(rows, known, steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
         if len(start) == 0:
-            raise ArgumentError(f"step {ranges_text(wanted)} took no time, so there is nothing to select")
+            raise ArgumentError(
+                f"step {ranges_text(wanted)} has a duration of 0, so there is nothing to select"
+            )
         said = {
             "steps": wanted,
             "windows_ns": np.column_stack((start, end)).tolist(),
@@ -261,18 +263,18 @@ class Trace(TraceData):
         return cut(self, part)
 
     def select_ranks(self, ranks: Iterable[int]) -> Trace:
-        """Return what some ranks of a distributed run did, as a trace on the same axis of time.
+        """Return some ranks of a distributed run as a trace, on the same time axis.
 
-        Counters and what is known of the run as a whole stay; everything on threads or devices of other ranks goes.
+        Counters and metadata of the whole run are included; threads and devices of other ranks are not.
 
         Args:
             ranks: Their numbers.
 
         Returns:
-            A new trace; this one is as before, and may be closed.
+            A new trace; this one is unchanged and can be closed.
 
         Raises:
-            ArgumentError: A rank is not in the trace, or the trace does not say of which rank it is.
+            ArgumentError: A rank is not in the trace, or the trace has no ranks.
             StateError: The trace was closed.
         """
         from kinetoscope.tables.stored import rank
@@ -283,10 +285,10 @@ class Trace(TraceData):
         of_thread = np.where(of_thread < 0, -1 if whole is None else whole, of_thread)
         known = sorted(set(of_thread.tolist()) - {-1} | ({whole} if whole is not None else set()))
         if not known:
-            raise ArgumentError("the trace does not say of which rank it is")
+            raise ArgumentError("the trace has no ranks")
         missing = sorted(set(wanted) - set(known))
         if missing or not wanted:
-            problem = f"the trace has no rank {ranges_text(missing)}" if missing else "no rank was named"
+            problem = f"the trace has no rank {ranges_text(missing)}" if missing else "no rank was passed"
             raise ArgumentError(f"{problem}; it has {ranges_text(known)}")
         threads = np.isin(of_thread, [*wanted, -1])
         part = Part(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
@@ -295,9 +297,9 @@ class Trace(TraceData):
     # As torch's events
 
     def events(self) -> EventList:
-        """Return the spans as an `EventList`, as `torch.profiler` gives them: a view that makes events on demand.
+        """Return the spans as an `EventList`, API-compatible with `torch.profiler`: a view that makes events on demand.
 
-        As in torch, calls of Python functions and modules are among them where the session asked for stacks.
+        As in torch, it includes calls of Python functions and modules if the session had `with_stack=True`.
         """
         from kinetoscope.torch_events.event_list import events_of
 
@@ -313,12 +315,12 @@ class Trace(TraceData):
         """Return the events added up by name, as an `EventList` with a `table()`.
 
         Args:
-            group_by_input_shape: Keep calls with different input shapes apart.
-            group_by_stack_n: Keep calls apart whose innermost this many Python frames differ.
-            group_by_overload_name: Keep overloads of an operator apart.
-            include_python_functions: Whether the calls of Python functions and modules that `events()` lists are
-                among the sums; None does as the release of torch that recorded the trace: up to 2.13 they are, from
-                2.14 on they are not.
+            group_by_input_shape: Group by input shapes.
+            group_by_stack_n: Group by this many innermost Python frames.
+            group_by_overload_name: Group by the overload of an operator.
+            include_python_functions: Whether to include the calls of Python functions and modules that `events()`
+                lists. None does what the release of torch that recorded the trace does: up to 2.13 they are included,
+                from 2.14 on they are not.
 
         Returns:
             An `EventList` of `FunctionEventAvg`.
@@ -332,7 +334,7 @@ class Trace(TraceData):
     # As files
 
     def save(self, path: str | os.PathLike[str], *, table: str | None = None) -> None:
-        """Write the trace to a file whose suffix names the format: `.ktrace` keeps everything and is small.
+        """Write the trace to a file; the suffix selects the format. `.ktrace` contains everything and is small.
 
         The page "Formats" of the documentation says what the others are for. The file appears under its name only when
         it is whole.
@@ -502,10 +504,10 @@ def run_query(trace: Trace, query: str) -> pyarrow.Table:
             result = connection.sql(query)
         except duckdb.Error as error:
             raise ArgumentError(
-                f"DuckDB refused the query: {error}. Tables of a trace: {', '.join(trace.table_names)}"
+                f"DuckDB rejected the query: {error}. Tables of a trace: {', '.join(trace.table_names)}"
             ) from error
         if result is None:
-            raise ArgumentError("the query returns no rows; ask with `select`")
+            raise ArgumentError("the query returns no rows; use `select`")
         try:
             found: pyarrow.Table = result.to_arrow_table()
         except duckdb.Error as error:
@@ -544,7 +546,7 @@ def save(trace: Trace, path: str | os.PathLike[str], table: str | None = None) -
         return
     if table is not None:
         raise ArgumentError(
-            f"{path}: {suffix} holds more than one table, so table={table!r} cannot be chosen; formats of one table: "
+            f"{path}: {suffix} files contain all tables, so table={table!r} cannot be chosen; formats for one table: "
             f"{', '.join(ONE_TABLE)}"
         )
     _writer(WHOLE_TRACE[suffix])(trace, Path(path))

@@ -13,7 +13,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.combine.extend import with_more
+from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp, merge_traces
 from kinetoscope.integrations.composer.json_trace_merger import main
 from tests.support.trace_builder import TraceBuilder
@@ -32,7 +32,7 @@ def cycle(rank, number, *, known=True):
     }
     builder = TraceBuilder()
     builder.span(f"op{rank}.{number}", 10, 20)
-    return with_more(builder.build(), info=facts | ({"rank": rank} if known else {}))
+    return extend(builder.build(), info=facts | ({"rank": rank} if known else {}))
 
 
 class Clock:
@@ -258,7 +258,7 @@ def test_a_merge_that_fails_is_a_warning_and_loses_nothing(handler_of):
 def recorded_now(rank, number):
     """A cycle that begins at this moment."""
     now = {"start_monotonic_ns": time.monotonic_ns(), "start_realtime_ns": time.time_ns()}
-    return with_more(cycle(rank, number), info=now)
+    return extend(cycle(rank, number), info=now)
 
 
 def fit_of(handler, numbers):
@@ -511,7 +511,7 @@ def test_ranks_of_several_machines_are_aligned_by_barriers_within_the_error_that
     traces, begun_ns = [], []
     for rank in range(2):
         with kinetoscope.open(job / f"all/ep0-ba2-rank{rank}.json") as trace:
-            traces.append(with_more(trace, info={"boot_id": f"machine {rank}"}))
+            traces.append(extend(trace, info={"boot_id": f"machine {rank}"}))
             begun_ns.append(trace.info["start_monotonic_ns"])
         assert traces[-1].info["clock_marks"]
     merged = kinetoscope.merge(traces)

@@ -171,7 +171,7 @@ class JoinedRecording:
 
 def _without_devices(host: Trace, why: str) -> Trace:
     """The host's trace alone, which says what is missing."""
-    from kinetoscope.combine.extend import with_more
+    from kinetoscope.combine.extend import extend
     from kinetoscope.model.losses import Loss
 
-    return with_more(host, losses=[Loss.of("devices_not_recorded", why=why)])
+    return extend(host, losses=[Loss.of("devices_not_recorded", why=why)])

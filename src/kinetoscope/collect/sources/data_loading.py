@@ -489,8 +489,8 @@ class GatheredLoading:
 
     def add_to(self, trace: Trace) -> Trace:
         """Return the trace with a process for each worker."""
-        from kinetoscope.combine.extend import with_more
-        from kinetoscope.combine.processes import beside
+        from kinetoscope.combine.extend import extend
+        from kinetoscope.combine.processes import merge_processes
         from kinetoscope.model.losses import Loss
         from kinetoscope.model.processes import MONOTONIC, Placement
 
@@ -505,7 +505,7 @@ class GatheredLoading:
         if not self._workers and _has_workers(trace):
             losses.append(Loss.of("workers_not_recorded"))
         if not self._workers:
-            return with_more(trace, losses=losses) if losses else trace
+            return extend(trace, losses=losses) if losses else trace
         known = [
             {
                 "process": worker.process,
@@ -517,12 +517,12 @@ class GatheredLoading:
             for worker in self._workers
         ]
         loaders = {str(number): described for number, described in sorted(self._loaders.items())}
-        own = with_more(trace, info={LOADING_INFO: {"loaders": loaders, "workers": known}}, losses=losses)
+        own = extend(trace, info={LOADING_INFO: {"loaders": loaders, "workers": known}}, losses=losses)
         others = [worker_trace(worker, begin_ns, own) for worker in self._workers]
         # All read the same clock of the machine, one after the other.
         places = [Placement(0, error_ns=0, clock="")]
         places += [Placement(0, error_ns=_READING_ERROR_NS, clock=MONOTONIC) for _ in others]
-        return beside([own, *others], places)
+        return merge_processes([own, *others], places)
 
     def and_later(self, later: GatheredLoading) -> GatheredLoading:
         """This and what was gathered for a later recording, a worker that is in both once."""

@@ -270,10 +270,10 @@ def _with_losses(trace: Trace, failed: list[tuple[Source, str]]) -> Trace:
     """The trace, which says what the sources failed to give it."""
     if not failed:
         return trace
-    from kinetoscope.combine.extend import with_more
+    from kinetoscope.combine.extend import extend
     from kinetoscope.model.losses import Loss
 
     losses = [
         Loss.of("source_failed", what=f"what {_named(source)} records", why=why) for source, why in failed
     ]
-    return with_more(trace, losses=losses)
+    return extend(trace, losses=losses)

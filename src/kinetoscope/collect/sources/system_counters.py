@@ -324,7 +324,7 @@ class GatheredSamples:
 
     def add_to(self, trace: Trace) -> Trace:
         """Return the trace with the samples as counters; what was read before it began holds when it begins."""
-        from kinetoscope.combine.extend import with_more
+        from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import Loss
 
         begin_ns = self._begun.begin_of(trace)
@@ -335,7 +335,7 @@ class GatheredSamples:
             kept = before + [sample for sample in in_trace if sample[0] >= 0]
             counters[name] = [time_ns for time_ns, _ in kept], [value for _, value in kept]
         losses = [Loss.of("counter_samples", why=self._failure)] if self._failure else []
-        return with_more(trace, counters=counters, losses=losses)
+        return extend(trace, counters=counters, losses=losses)
 
     def and_later(self, later: GatheredSamples) -> GatheredSamples:
         """These samples and those of a later recording."""

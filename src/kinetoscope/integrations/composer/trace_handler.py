@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.combine.extend import with_more
+from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import TraceFiles, Uploads, check_suffix, check_url, is_url
 from kinetoscope.integrations.composer.json_trace_merger import merged_by_rank, save_merged
 from kinetoscope.integrations.composer.loop import LoopState
@@ -470,7 +470,7 @@ class JSONTraceHandler(TraceHandler):
         """
         trace = self._counters.added_to(trace)
         if trace.run_info.rank is None:
-            trace = with_more(trace, info={"rank": Ranks.of_this_process().rank})
+            trace = extend(trace, info={"rank": Ranks.of_this_process().rank})
         self.files.save(trace, timestamp)
         if self._merged is not None:
             self._merged.add(trace)

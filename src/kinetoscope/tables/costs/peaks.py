@@ -77,14 +77,14 @@ _registered: dict[str, dict[str, float]] = {}
 
 
 def register_peak_flops(device: str, peaks: float | Mapping[str, float]) -> None:
-    """Tell what a device can do at most, for the columns that compare with it (`mfu`, `peak_percent`).
+    """Register the peak FLOP/s of a device, for the columns that compare with it (`mfu`, `peak_percent`).
 
-    It goes before the built-in table. Use it for processors, for devices that the table does not know, and for devices that
-    run below their maker's clock.
+    It overrides the built-in table. Use it for CPUs, for devices that the table does not contain, and for devices that run
+    below their nominal clock.
 
     Args:
-        device: The name of the device as `trace.info["devices"]` has it, or `cpu` for the host.
-        peaks: Operations a second: one number for all element types, or one for each by torch's name (`float32`, `bfloat16`).
+        device: The name of the device as in `trace.info["devices"]`, or `cpu` for the host.
+        peaks: FLOP/s: one number for all element types, or one for each by torch's name (`float32`, `bfloat16`).
 
     Raises:
         ArgumentError: The name is empty, or a number is not above 0.
@@ -92,7 +92,7 @@ def register_peak_flops(device: str, peaks: float | Mapping[str, float]) -> None
     known: object = device
     if not isinstance(known, str) or not known:
         raise ArgumentError(
-            f"register_peak_flops(device={device!r}): give the name of a device as trace.info['devices'] has it, or 'cpu'"
+            f"register_peak_flops(device={device!r}): pass the name of a device as in trace.info['devices'], or 'cpu'"
         )
     _registered[device] = checked_peaks(peaks)
 
@@ -101,14 +101,14 @@ def checked_peaks(peaks: object) -> dict[str, float]:
     """A user's peaks by element type; under `*` the one for all others.
 
     Raises:
-        ArgumentError: Something is no number above 0.
+        ArgumentError: A peak is not a number above 0.
     """
     named: dict[object, object] = dict(peaks) if isinstance(peaks, Mapping) else {"*": peaks}
     found: dict[str, float] = {}
     for dtype, value in named.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise ArgumentError(
-                f"a peak of {value!r} operations a second for {dtype!r} is no number above 0; give one such as 312e12, or a "
+                f"the peak {value!r} FLOP/s for {dtype!r} is not a number above 0; pass one such as 312e12, or a "
                 "mapping such as {'bfloat16': 312e12, 'float32': 19.5e12}"
             )
         found[str(dtype)] = float(value)

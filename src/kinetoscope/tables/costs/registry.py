@@ -57,33 +57,33 @@ def register_flops(name: str, *, prefix: bool = False) -> Callable[[Decorated], 
 
     The formula is called once for each distinct combination of inputs with an `OperatorCall`: its `shapes`, `dtypes`
     and `values` are lists with one entry an argument. It returns the floating-point operations of the call, or a pair of
-    operations and bytes moved, or None where it cannot tell. It replaces a built-in formula of the same operator,
-    and what runs inside the operator counts nothing beside it. Kernels of a device have no arguments in a trace.
+    operations and bytes moved, or None if unknown. It replaces a built-in formula of the same operator, and operators
+    inside are then not counted. Device kernels have no arguments in a trace.
 
-    Traces opened later and those already open use it. A formula that raises, or returns what is no cost, causes one
+    Traces opened later and those already open use it. A formula that raises, or returns an invalid cost, causes one
     warning, and the cost of those calls is unknown.
 
     Args:
         name: The name of the operator or kernel as tables show it, such as `mylib::attention` or `triton_poi_fused_0`.
-        prefix: Use the formula for every name that begins with `name`. An exact name goes first, then the longest.
+        prefix: Use the formula for every name that begins with `name`. An exact name takes precedence, then the longest prefix.
 
     Returns:
-        A decorator that returns the function as it is.
+        A decorator that returns the function unchanged.
 
     Raises:
-        ArgumentError: `name` is no text or empty, or what is decorated cannot be called.
+        ArgumentError: `name` is not a string or is empty, or the decorated object is not callable.
     """
     known: object = name
     if not isinstance(known, str) or not known:
         raise ArgumentError(
-            f"register_flops(name={name!r}): the name must be that of an operator or kernel, such as 'mylib::attention'"
+            f"register_flops(name={name!r}): pass the name of an operator or kernel, such as 'mylib::attention'"
         )
 
     def decorate(formula: Decorated) -> Decorated:
         if not callable(formula):
             raise ArgumentError(
-                f"register_flops({name!r}) was given {formula!r}, which cannot be called: "
-                "decorate a function of one OperatorCall"
+                f"register_flops({name!r}) got {formula!r}, which is not callable: "
+                "decorate a function that takes an OperatorCall"
             )
         with _lock:
             (_prefixes if prefix else _exact)[name] = _Registered(name, formula)
@@ -94,13 +94,13 @@ def register_flops(name: str, *, prefix: bool = False) -> Callable[[Decorated], 
 
 
 def unregister_flops(name: str) -> bool:
-    """Take back the formulas registered for a name or prefix.
+    """Remove the formulas registered for a name or prefix.
 
     Args:
-        name: The name as it was given to `register_flops`.
+        name: The name that was passed to `register_flops`.
 
     Returns:
-        Whether there was one.
+        Whether there was a formula.
     """
     with _lock:
         found = [formulas.pop(name, None) for formulas in (_exact, _prefixes)]
@@ -152,7 +152,7 @@ def _count(value: object) -> int | None:
         int(value) if isinstance(value, (int, float, np.integer)) and not isinstance(value, bool) else None
     )
     if whole is None or whole != value:
-        raise ValueError(f"it returned {value!r}, which is no whole number")
+        raise ValueError(f"it returned {value!r}, which is not an integer")
     if not 0 <= whole <= _LARGEST:
         raise ValueError(f"it returned {value!r}, which is below 0 or above 2**63 - 1")
     return whole

@@ -67,14 +67,14 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
 
     Args:
         trace: The trace.
-        peak_flops: What each device that the work ran on can do at most, in operations a second: a number, or a mapping from
-            element types to numbers. None for the built-in table and what `register_peak_flops` was told.
+        peak_flops: The peak FLOP/s of each device that the work ran on: a number, or a mapping from element types to numbers.
+            None: the built-in table and `register_peak_flops`.
 
     Returns:
         The table; the meaning of its columns is in `STEPS_SCHEMA`.
 
     Raises:
-        ArgumentError: `peak_flops` is no number above 0 and no mapping of such.
+        ArgumentError: `peak_flops` is not a number above 0 or a mapping to such numbers.
     """
     spans, own = trace.columns("spans"), trace.columns("steps")
     step, phase = spans["step"], spans["phase"]

@@ -151,7 +151,7 @@ def find_device(trace: TraceData, device: str | None) -> int:
         if ":" not in text and name.partition(":")[0] == text:
             return place
     raise ArgumentError(
-        f"device={device!r}: no memory of it was recorded; the devices of this trace are: {', '.join(names)}"
+        f"device={device!r} has no recorded memory; the devices of this trace are: {', '.join(names)}"
     )
 
 
@@ -163,8 +163,7 @@ def need_memory(trace: TraceData) -> None:
     """
     if not memory_recorded(trace):
         raise StateError(
-            "memory was not recorded: profile_memory=True is missing from profile(...) (or --memory from the command "
-            "line); record again with it."
+            "memory was not recorded: record again with profile(profile_memory=True), or with --memory on the command line."
         )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kinetoscope
 from kinetoscope import ArgumentError, StateError, Trace
 from kinetoscope.combine.concatenate import concatenate
-from kinetoscope.combine.processes import beside
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.processes import Placement
 from kinetoscope.trace.tables import TABLES
 from tests.support.any_trace import any_traces
@@ -57,7 +57,7 @@ def test_every_process_says_what_it_said_alone(traces, data):
     offsets = data.draw(st.lists(st.integers(-500, 500), min_size=len(traces), max_size=len(traces)))
     for rank, trace in enumerate(traces):
         known(trace, rank=rank, process=100 + rank, profile_memory=1)
-    joined = beside(traces, offsets)
+    joined = merge_processes(traces, offsets)
     # What lies before a recording, such as memory from before it, is not moved over its edge.
     assert min(joined.column("processes", "start_ns")) == 0
     for rank, trace in enumerate(traces):
@@ -74,7 +74,7 @@ def test_every_process_says_what_it_said_alone(traces, data):
 @settings(max_examples=25)
 @given(st.lists(any_traces(max_spans=6), min_size=2, max_size=3))
 def test_a_joined_trace_is_the_same_from_a_file(tmp_path_factory, traces):
-    joined = beside(traces, [100 * place for place in range(len(traces))])
+    joined = merge_processes(traces, [100 * place for place in range(len(traces))])
     path = tmp_path_factory.mktemp("beside") / "joined.ktrace"
     joined.save(path)
     assert_same(kinetoscope.open(path), joined)
@@ -85,8 +85,8 @@ def test_a_joined_trace_is_the_same_from_a_file(tmp_path_factory, traces):
 def test_joining_in_two_goes_is_joining_in_one(first, second, third):
     for rank, trace in enumerate((first, second, third)):
         known(trace, rank=rank, process=100 + rank)
-    at_once = beside([first, second, third], [50, 0, 70])
-    in_two = beside([beside([first, second], [50, 0]), third], [0, 70])
+    at_once = merge_processes([first, second, third], [50, 0, 70])
+    in_two = merge_processes([merge_processes([first, second], [50, 0]), third], [0, 70])
     for table in ("spans", "allocations", "steps", "threads"):
         assert told(at_once, table) == told(in_two, table), table
     assert at_once.column("processes", "start_ns").tolist() == in_two.column("processes", "start_ns").tolist()
@@ -100,7 +100,7 @@ def two(first: TraceBuilder, second: TraceBuilder, *offsets: int) -> Trace:
     traces = [
         known(builder.build(), rank=rank, process=10 + rank) for rank, builder in enumerate((first, second))
     ]
-    return beside(traces, offsets or (0, 0))
+    return merge_processes(traces, offsets or (0, 0))
 
 
 def test_blocks_at_one_address_are_of_two_processes():
@@ -214,7 +214,7 @@ def test_recordings_of_one_machine_are_placed_by_its_monotonic_clock():
     second = recorded(
         START_REALTIME_NS - 3_600_000_000_000, 2_000, process=2, clock_checks={"largest_error_ns": 3000}
     )
-    joined = beside([first, second])
+    joined = merge_processes([first, second])
     rows = joined.table("processes").to_pylist()
     assert [(row["process"], row["start_ns"], row["clock"], row["error_ns"]) for row in rows] == [
         (1, 3_000, "monotonic", 0),
@@ -236,7 +236,7 @@ def test_recordings_of_one_machine_are_placed_by_its_monotonic_clock():
     ],
 )
 def test_other_recordings_are_placed_by_the_clock_on_the_wall_and_it_is_said(monotonic_ns, boot):
-    joined = beside(
+    joined = merge_processes(
         [recorded(START_REALTIME_NS, 5_000), recorded(START_REALTIME_NS + 700, monotonic_ns, boot)]
     )
     assert joined.column("processes", "start_ns").tolist() == [0, 700]
@@ -245,7 +245,7 @@ def test_other_recordings_are_placed_by_the_clock_on_the_wall_and_it_is_said(mon
 
 
 def test_traces_without_any_clock_begin_together():
-    joined = beside([recorded(0, None, None), recorded(START_REALTIME_NS, None, None)])
+    joined = merge_processes([recorded(0, None, None), recorded(START_REALTIME_NS, None, None)])
     assert joined.column("processes", "start_ns").tolist() == [0, 0]
     assert list(joined.columns("processes")["clock"]) == ["unknown", "unknown"]
 
@@ -255,7 +255,9 @@ def test_a_clock_that_runs_slower_is_stretched_and_nesting_stays():
     fast.span("aten::add", 0, 10)
     for start in range(0, 3_000, 3):
         slow.span("aten::add", start, 3).span("aten::mul", start + 1, 1)
-    joined = beside([fast.build(), slow.build()], [Placement(0), Placement(1_000, drift=1e-3, error_ns=7)])
+    joined = merge_processes(
+        [fast.build(), slow.build()], [Placement(0), Placement(1_000, drift=1e-3, error_ns=7)]
+    )
     spans = joined.columns("spans")
     rows = spans["thread"] == 1
     end = (spans["start_ns"] + spans["duration_ns"])[rows].max()
@@ -296,7 +298,7 @@ def test_a_process_without_a_rank_does_not_get_that_of_another():
     )
     known(first, rank=3, process=10)
     known(second, process=11)
-    assert beside([first, second], [0, 0]).table("spans").column("rank").to_pylist() == [3, None]
+    assert merge_processes([first, second], [0, 0]).table("spans").column("rank").to_pylist() == [3, None]
 
 
 def test_cycles_of_processes_keep_their_numbers():
@@ -307,7 +309,7 @@ def test_cycles_of_processes_keep_their_numbers():
         ]
         cycles[1].info["start_realtime_ns"] += 1_000
         parts.append(known(concatenate(cycles), rank=rank, process=10 + rank))
-    joined = beside(parts, [0, 100])
+    joined = merge_processes(parts, [0, 100])
     rows = joined.table("cycles").to_pylist()
     assert [(row["rank"], row["number"], row["first_step"], row["start_ns"]) for row in rows] == [
         (0, 2, 2, 0),
@@ -327,24 +329,24 @@ def test_the_one_process_of_a_trace_is_told_like_any():
 def test_wrong_calls_are_refused_in_words():
     trace, other = TraceBuilder().build(), TraceBuilder().build()
     with pytest.raises(ArgumentError, match="empty"):
-        beside([])
+        merge_processes([])
     with pytest.raises(ArgumentError, match="twice"):
-        beside([trace, trace])
+        merge_processes([trace, trace])
     with pytest.raises(ArgumentError, match="2 traces and 1 offsets"):
-        beside([trace, other], [0])
+        merge_processes([trace, other], [0])
     with pytest.raises(ArgumentError, match="drift"):
-        beside([trace, other], [0, Placement(0, drift=float("nan"))])
-    joined = beside([trace, other], [0, 0])
+        merge_processes([trace, other], [0, Placement(0, drift=float("nan"))])
+    joined = merge_processes([trace, other], [0, 0])
     with pytest.raises(ArgumentError, match="several processes already"):
         concatenate([joined, trace])
     other.close()
     with pytest.raises(StateError):
-        beside([trace, other], [0, 0])
+        merge_processes([trace, other], [0, 0])
 
 
 def test_the_given_traces_are_as_before():
     trace, other = (TraceBuilder().span("aten::add", 0, 5).build() for _ in range(2))
     before = trace.column("spans", "start_ns").copy()
-    beside([trace, other], [100, 0]).column("spans", "start_ns")[:] = 7
+    merge_processes([trace, other], [100, 0]).column("spans", "start_ns")[:] = 7
     assert np.array_equal(trace.column("spans", "start_ns"), before)
     assert set(TABLES) >= set(PER_PROCESS)
