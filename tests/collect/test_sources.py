@@ -165,7 +165,7 @@ def test_what_is_no_source_is_refused_before_anything_runs():
     with pytest.raises(ArgumentError, match="it is a class"):
         profile(sources=[SystemCounters])
     twice = SystemCounters(gpu=False)
-    with pytest.raises(ArgumentError, match="passed twice"):
+    with pytest.raises(ArgumentError, match="given twice"):
         profile(sources=[twice, twice])
 
 

@@ -80,7 +80,7 @@ def without_rows(row, names, offset_ns=0):
     for key in ("parent", "forward", "span"):
         if row.get(key) is not None:
             row[key] = (names[row[key]]["name"], names[row[key]]["start_ns"])
-    for key in ("id", "cycle", "match"):
+    for key in ("id", "cycle", "match", "thread"):
         row.pop(key, None)
     for key in ("start_ns", "time_ns"):
         if key in row:

@@ -166,7 +166,7 @@ def test_marks_that_are_none_are_passed_over(marks):
 
 
 def test_wrong_calls_are_refused_in_words(tmp_path):
-    with pytest.raises(ArgumentError, match="no traces"):
+    with pytest.raises(ArgumentError, match="at least one trace"):
         merge([])
     with pytest.raises(ArgumentError, match="pass a list"):
         merge(rank(0))
@@ -180,7 +180,7 @@ def test_jobs_of_different_size_are_refused():
     first, second = rank(0), rank(1)
     first.info["distributedInfo"]["world_size"] = 8
     second.info["distributedInfo"]["world_size"] = 1
-    with pytest.raises(ArgumentError, match="trace 1 is of a job of 8 ranks and trace 2 of one of 1 rank"):
+    with pytest.raises(ArgumentError, match="trace 1 is of a job of 8 ranks and trace 2 of a job of 1 rank"):
         merge([first, second])
 
 

@@ -337,7 +337,7 @@ def test_wrong_calls_are_refused_in_words():
     with pytest.raises(ArgumentError, match="drift"):
         merge_processes([trace, other], [0, Placement(0, drift=float("nan"))])
     joined = merge_processes([trace, other], [0, 0])
-    with pytest.raises(ArgumentError, match="several processes already"):
+    with pytest.raises(ArgumentError, match="already contains several processes"):
         concatenate([joined, trace])
     other.close()
     with pytest.raises(StateError):

@@ -42,10 +42,10 @@ def test_the_recording_of_a_killed_process_opens_and_says_so(tmp_path):
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (b"PAR1....", "a Parquet file holds one table"),
+        (b"PAR1....", "a Parquet file contains one table"),
         (b'{"a": 1}', "x: "),
         (b"\x1f\x8b\x08", "is not a trace .it is empty."),
-        (b"\xff\xfe{\0", "the text is in UTF-16"),
+        (b"\xff\xfe{\0", "the text is UTF-16"),
         (b"KSCO", "ends after its first bytes"),
         (b"KSCOPE\r\n", "not a readable recording"),
         (b"\x7fELF\x02\x01\x01", "the file does not contain a trace"),
