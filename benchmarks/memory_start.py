@@ -55,7 +55,7 @@ def start_ms(prof: kinetoscope.profile, step: Callable[[], None]) -> float:
 
 def measure(options: Namespace) -> list[Result]:
     """Compare later cycles with the first one."""
-    step, kept = program(2, 1000) if options.quick else program(LAYERS, OBJECTS)
+    step, objects = program(2, 1000) if options.quick else program(LAYERS, OBJECTS)
     step()
     gc.collect()
     cycles = 2 if options.quick else CYCLES
@@ -67,16 +67,16 @@ def measure(options: Namespace) -> list[Result]:
         for _ in range(3):
             step()
         later.append(start_ms(lasting, step))
-    known = len(gc.get_objects())
+    tracked = len(gc.get_objects())
     result = Result(
-        f"start() of a later cycle with profile_memory, {known:,} objects and {LAYERS} layers",
+        f"start() of a later cycle with profile_memory, {tracked:,} objects and {LAYERS} layers",
         f"<= {LIMIT_MS:g} ms",
         f"{statistics.median(later):.1f} ms",
         statistics.median(later) <= LIMIT_MS,
         [
             f"first cycle of a session: {statistics.median(first):.1f} ms median, {min(first):.1f} ms minimum",
             f"later cycles: {statistics.median(later):.1f} ms median, {min(later):.1f} ms minimum",
-            f"{len(kept):,} dictionaries in the program",
+            f"{len(objects):,} dictionaries in the program",
         ],
     )
     return [result]

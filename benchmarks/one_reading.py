@@ -57,12 +57,12 @@ def main(name: str, path: str) -> None:
     read = READERS[name](path)
     before_bytes = status_bytes("VmRSS")
     wall, cpu = time.perf_counter(), time.process_time()
-    kept = read()
+    result = read()
     cpu_seconds, wall_seconds = time.process_time() - cpu, time.perf_counter() - wall
     peak_bytes = status_bytes("VmHWM") - before_bytes
     print(json.dumps({"cpu_seconds": cpu_seconds, "wall_seconds": wall_seconds, "peak_bytes": peak_bytes}))
     sys.stdout.flush()
-    del kept
+    del result
     # Freeing millions of dictionaries is not part of reading.
     os._exit(0)
 

@@ -256,21 +256,21 @@ def take_turns(train: Train, rounds: int, steps: int) -> Costs:
 def hook_result(options: Namespace) -> Result:
     """Measure 100 calls of an empty hook, which both record as a span."""
     idle = lightning.pytorch.profilers.PassThroughProfiler()
-    told: list[Any] = [idle]
+    current: list[Any] = [idle]
 
     @contextmanager
-    def listening(profiler: Any) -> Iterator[None]:
+    def active(profiler: Any) -> Iterator[None]:
         folder = Path(tempfile.mkdtemp())
         with quiet():
             profiler.setup("fit", None, folder)
-            told[0] = profiler
+            current[0] = profiler
             for _ in range(UNRECORDED + 1):  # as in their integration
                 with profiler.profile("[Strategy]SingleDeviceStrategy.training_step"):
                     pass
             try:
                 yield
             finally:
-                told[0] = idle
+                current[0] = idle
                 profiler.teardown("fit")
                 shutil.rmtree(folder)
 
@@ -279,7 +279,7 @@ def hook_result(options: Namespace) -> Result:
         return KinetoscopeProfiler(activities=CPU, on_trace_ready=lambda _: None, **whole_run)
 
     def hooks() -> None:
-        profiler = told[0]
+        profiler = current[0]
         for _ in range(100):
             with profiler.profile("[Strategy]SingleDeviceStrategy.backward"):
                 pass
@@ -287,9 +287,9 @@ def hook_result(options: Namespace) -> Result:
     waits = kinetoscope.schedule(wait=9, warmup=1, active=1)
     soon = torch.profiler.schedule(**recorded(1000))
     contenders = {
-        OURS: lambda: listening(ours(None)),
-        THEIRS: lambda: listening(PyTorchProfiler(activities=CPU, schedule=soon, export_to_chrome=False)),
-        "kinetoscope, not recording": lambda: listening(ours(waits)),
+        OURS: lambda: active(ours(None)),
+        THEIRS: lambda: active(PyTorchProfiler(activities=CPU, schedule=soon, export_to_chrome=False)),
+        "kinetoscope, not recording": lambda: active(ours(waits)),
     }
     times = interleave(hooks, contenders, *((1, 2) if options.quick else (20, 15)))
     result = ratio_result("Lightning, 100 hooks", 0.5, times, OURS, THEIRS)

@@ -109,16 +109,16 @@ def add(
 
 def window_ms(trace: Trace, share: float, rounds: int) -> tuple[list[float], int, int, int]:
     """Measure windows of a share of the trace at several positions; return times, spans covered, spans sent, and bytes."""
-    told = answer(trace, "tracks", {})
+    layout_facts = answer(trace, "tracks", {})
     wanted = [
         track
-        for group in told["groups"]
+        for group in layout_facts["groups"]
         for track in group["tracks"]
         if track["sort"] in ("thread", "stream")
     ]
     assert sum(track["rows"] for track in wanted) == ROWS
     names = ",".join(str(track["id"]) for track in wanted)
-    length = told["duration_ns"]
+    length = layout_facts["duration_ns"]
     times, covered, sent, size = [], 0, 0, 0
     for place in np.linspace(0, 1 - share, rounds).tolist():
         query = {

@@ -1,13 +1,13 @@
-# Runs the package's own recorder builder (PYTHON BUILDER --output OUTPUT). Its failure never fails an install: the
-# package compiles the recorder on first use instead, or says then why it cannot.
+# Runs the package's recorder builder (PYTHON BUILDER --output OUTPUT). A failure does not fail the installation: the
+# package then compiles the recorder on first use, or reports why it cannot.
 file(REMOVE_RECURSE "${OUTPUT}")
 file(MAKE_DIRECTORY "${OUTPUT}")
 execute_process(COMMAND "${PYTHON}" "${BUILDER}" --output "${OUTPUT}"
-                OUTPUT_VARIABLE said ERROR_VARIABLE complained RESULT_VARIABLE failed
+                OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE failed
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
 if(failed)
   file(REMOVE_RECURSE "${OUTPUT}")
-  message(STATUS "The recorder was not built now and will be on first use: ${said} ${complained}")
+  message(STATUS "The recorder could not be built, and will be built on first use: ${output} ${error}")
 else()
-  message(STATUS "Recorder built: ${said}")
+  message(STATUS "Recorder built: ${output}")
 endif()

@@ -101,9 +101,9 @@ def headers(minor: str, folder: Path) -> tuple[str, Path]:
     Returns:
         Its version, and the include folder.
     """
-    for known in sorted(folder.glob(f"torch-{minor}.*")):
-        if (known / "whole").exists():
-            return known.name.removeprefix("torch-"), known / "torch" / "include"
+    for cached in sorted(folder.glob(f"torch-{minor}.*")):
+        if (cached / "complete").exists():
+            return cached.name.removeprefix("torch-"), cached / "torch" / "include"
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.json")
         # The headers are the same for each Python; all these releases have wheels for 3.12.
@@ -119,7 +119,7 @@ def headers(minor: str, folder: Path) -> tuple[str, Path]:
         wanted = [entry for entry in wheel.infolist() if entry.filename.startswith("torch/include/")]
         for entry in sorted(wanted, key=lambda entry: entry.header_offset):
             wheel.extract(entry, target)
-    (target / "whole").touch()
+    (target / "complete").touch()
     return version, target / "torch" / "include"
 
 
@@ -209,8 +209,8 @@ def main() -> None:
     for minor in wanted.torch:
         version, include = headers(minor, wanted.headers)
         for interpreter in wanted.python:
-            asked = subprocess.run([interpreter, "-c", _ASK], check=True, capture_output=True, text=True)
-            python, exact, python_include = asked.stdout.split("\n")[:3]
+            answer = subprocess.run([interpreter, "-c", _ASK], check=True, capture_output=True, text=True)
+            python, exact, python_include = answer.stdout.split("\n")[:3]
             library = compile_recorder(builder, version, include, python, python_include, wanted.output)
             print(f"torch {version}, Python {exact}: {library.name}", flush=True)
             made.append({"library": library.name, "torch": version, "python": exact})

@@ -43,10 +43,10 @@ print(torch.__version__, all(value == "ok" for key, value in details.items() if 
 
 def version_of(python: str) -> tuple[int, int]:
     """Return the version of an interpreter."""
-    asked = subprocess.run(
+    answer = subprocess.run(
         [python, "-c", "import sys; print(*sys.version_info[:2])"], check=True, capture_output=True, text=True
     )
-    major, minor = map(int, asked.stdout.split())
+    major, minor = map(int, answer.stdout.split())
     return major, minor
 
 
@@ -111,8 +111,8 @@ def try_wheel(wheel: Path, python: str, torch: str) -> str:
             return f"FAILED: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
         if any((scratch / "cache").glob("*.so")):
             return "FAILED: the recorder was compiled"
-        version, whole = done.stdout.split()
-        return f"{version}: {'self-test passed' if whole == 'True' else 'self-test partly passed'}"
+        version, passed = done.stdout.split()
+        return f"{version}: {'self-test passed' if passed == 'True' else 'self-test partly passed'}"
 
 
 def bill_of_materials(wheels: list[Path]) -> Path:
@@ -133,9 +133,9 @@ def bill_of_materials(wheels: list[Path]) -> Path:
         }  # fmt: skip
 
     contained = [
-        component(path.removeprefix("node_modules/"), known["version"], "npm", known.get("license", "MIT"))
-        for path, known in lock.items()
-        if path and not known.get("dev")
+        component(path.removeprefix("node_modules/"), entry["version"], "npm", entry.get("license", "MIT"))
+        for path, entry in lock.items()
+        if path and not entry.get("dev")
     ]
     licenses = {"nanobind": "BSD-3-Clause", "robin_map": "MIT"}
     contained += [component(name, number, "generic", licenses[name]) for name, number in compiled]

@@ -68,14 +68,14 @@ def content() -> str:
     for base, names in operators().items():
         if base.startswith("_foreach_"):
             foreach.add(base.removeprefix("_foreach_").removesuffix("_"))
-        known = [found for name in names if (found := overload(name)) is not None]
+        overloads = [found for name in names if (found := overload(name)) is not None]
         composite = [
             torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
             for name in names
         ]
-        if any(torch.Tag.pointwise in found.tags for found in known):
+        if any(torch.Tag.pointwise in found.tags for found in overloads):
             pointwise.add(base.removesuffix("_") if not base.endswith("__") else base)
-        elif all(composite) or any(found.is_view for found in known):
+        elif all(composite) or any(found.is_view for found in overloads):
             made.add(base)
     return HEAD.format(
         version=torch.__version__.partition("+")[0],

@@ -82,13 +82,13 @@ def checked(*command: str | Path, **more) -> None:
 
 def constraints(folder: Path) -> Path:
     """Return the pinned versions, without those that are specific to one torch or Python."""
-    kept = [
+    pins = [
         line
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
         if not line.startswith(("torch==", "setuptools==", "sympy=="))
     ]
     path = folder / "constraints.txt"
-    path.write_text("\n".join(kept), encoding="utf-8")
+    path.write_text("\n".join(pins), encoding="utf-8")
     return path
 
 
@@ -174,12 +174,12 @@ def note(torch: str, python: str, cells: tuple[object, ...]) -> None:
     """Write one row, keeping the others."""
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     *numbers, remarks = cells
-    kept = rows() | {
+    table = rows() | {
         (torch, python): f"| {' | '.join(map(str, (torch, python, *numbers, today, remarks)))} |"
     }
     TABLE.parent.mkdir(parents=True, exist_ok=True)
-    order = sorted(kept, key=lambda pair: [[int(number) for number in part.split(".")] for part in pair])
-    TABLE.write_text(HEADER + "".join(kept[pair] + "\n" for pair in order), encoding="utf-8")
+    order = sorted(table, key=lambda pair: [[int(number) for number in part.split(".")] for part in pair])
+    TABLE.write_text(HEADER + "".join(table[pair] + "\n" for pair in order), encoding="utf-8")
 
 
 def main() -> int:

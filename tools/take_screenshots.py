@@ -90,7 +90,7 @@ def pictures(path: Path, folder: Path, shown: dict[str, str]) -> Iterator[Path]:
     if browser_path is None:
         sys.exit("Chromium was not found: install it (on Debian and Ubuntu: apt-get install chromium).")
     with kinetoscope.open(path) as trace:
-        facts = known(trace)
+        facts = query_values(trace)
         viewer = kinetoscope.view(trace, browser=False, wait=False)
         try:
             with sync_playwright() as playwright:
@@ -105,7 +105,7 @@ def pictures(path: Path, folder: Path, shown: dict[str, str]) -> Iterator[Path]:
             viewer.close()
 
 
-def known(trace: kinetoscope.Trace) -> dict[str, object]:
+def query_values(trace: kinetoscope.Trace) -> dict[str, object]:
     """Return the values for queries: a span and the name of the operator, and of the kernel, with the most self time."""
     operators = (row["name"] for row in trace.table("ops").to_pylist() if row["kind"] == "operator")
     kernels = (row["name"] for row in trace.table("kernels").to_pylist())

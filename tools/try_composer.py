@@ -82,10 +82,10 @@ def main() -> int:
         python = Path(folder, "bin", "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES], check=True)
         added = sysconfig.get_path("purelib", vars={"base": folder})
-        Path(added, "beside.pth").write_text("\n".join(seen()), encoding="utf-8")
-        asked = sys.argv[1:] or ["-q", TESTS]
+        Path(added, "shared.pth").write_text("\n".join(seen()), encoding="utf-8")
+        arguments = sys.argv[1:] or ["-q", TESTS]
         done = subprocess.run(
-            [python, "-c", PROGRAM, "-p", "no:cacheprovider", *LATE_PLUGINS, *asked],
+            [python, "-c", PROGRAM, "-p", "no:cacheprovider", *LATE_PLUGINS, *arguments],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             check=False,

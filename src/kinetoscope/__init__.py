@@ -1,7 +1,7 @@
-"""Kinetoscope: a profiler for PyTorch that records cheaply, keeps columns, and says where the time went.
+"""Kinetoscope: a low-overhead profiler for PyTorch.
 
-The names below are the whole public face. They are found on first use, so that ``import kinetoscope`` itself loads
-neither torch nor numpy nor pyarrow, and so that reading a trace never needs torch.
+The names below are the public API. They are imported on first use, so that ``import kinetoscope`` does not import torch,
+numpy or pyarrow, and reading a trace does not need torch.
 """
 
 import importlib
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kinetoscope.viewer.report import report
     from kinetoscope.viewer.server.serve import view
 
-# Without `open`: whoever imports all names keeps the one of Python.
+# Without `open`, so that `from kinetoscope import *` does not replace the built-in.
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
@@ -118,21 +118,21 @@ _HOMES = {
     "view": "kinetoscope.viewer.server.serve",
 }
 
-# Modules that are reached like the names above, without an import of their own.
+# Submodules that are also imported on first use.
 _MODULES = ("itt",)
 
-# Classes that torch.profiler has from 2.15 on; they are torch's own.
-_TORCHS = ("CuspyConfig", "PerformanceMetricsConfig", "ProfilerActivityConfig")
+# Classes that torch.profiler has from torch 2.15 on.
+_TORCH_CLASSES = ("CuspyConfig", "PerformanceMetricsConfig", "ProfilerActivityConfig")
 
-# What IPython looks for in a module that `%load_ext` or `%unload_ext` names; no names for programs.
-_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
+# Functions that IPython calls for `%load_ext` and `%unload_ext`; not part of the API.
+_IPYTHON_HOOKS = ("load_ipython_extension", "unload_ipython_extension")
 
 
 def __getattr__(name: str) -> object:
-    """Find a public name in its room on first use and keep it, so that the next look-up is an ordinary one."""
-    if name in _EXTENSION:
+    """Import a public name on first use, and store it for later accesses."""
+    if name in _IPYTHON_HOOKS:
         return getattr(importlib.import_module("kinetoscope.integrations.notebook"), name)
-    home = _home_of_torchs(name) if name in _TORCHS else _HOMES.get(name)
+    home = _home_in_torch(name) if name in _TORCH_CLASSES else _HOMES.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
     try:
@@ -145,15 +145,15 @@ def __getattr__(name: str) -> object:
         if error.name != "torch":
             raise
         raise MissingDependencyError(
-            f"kinetoscope.{name} records a running program and needs PyTorch, which is not installed here: "
-            "install it with `pip install torch`. (Reading traces works without it.)"
+            f"kinetoscope.{name} needs PyTorch, which is not installed: install it with `pip install torch`. "
+            "(Reading traces works without it.)"
         ) from error
     globals()[name] = value
     return value
 
 
-def _home_of_torchs(name: str) -> str | None:
-    """Where a class of torch's own stands, if the installed torch has it."""
+def _home_in_torch(name: str) -> str | None:
+    """Return the module of a torch.profiler class, None if the installed torch does not have it."""
     try:
         home = importlib.import_module("torch.profiler")
     except ModuleNotFoundError:

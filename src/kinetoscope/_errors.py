@@ -1,18 +1,18 @@
-"""Every exception that Kinetoscope raises on purpose.
+"""The exceptions of Kinetoscope.
 
 ::
 
     KinetoscopeError
-    ├── ArgumentError            (also a ValueError)    a call was given a value it cannot use
-    │   └── ArgumentTypeError    (also a TypeError)     the value is of a type that it cannot use
-    ├── StateError               (also a RuntimeError)  a call came at a moment when it makes no sense
-    ├── FormatError              (also a ValueError)    a file is not what it should be
-    ├── FolderNotEmptyError      (also a FileExistsError)  a folder has files in it and new ones may not join them
+    ├── ArgumentError            (also a ValueError)    an argument has an invalid value
+    │   └── ArgumentTypeError    (also a TypeError)     an argument has an invalid type
+    ├── StateError               (also a RuntimeError)  a call is not possible in the current state
+    ├── FormatError              (also a ValueError)    a file has the wrong format or is damaged
+    ├── FolderNotEmptyError      (also a FileExistsError)  a folder must be empty but is not
     ├── RecorderError            (also a RuntimeError)  the recorder could not be built, loaded or run
-    └── MissingDependencyError   (also an ImportError)  an optional package is needed and not installed
+    └── MissingDependencyError   (also an ImportError)  a required optional package is not installed
 
-Each also derives from the built-in exception that ``torch.profiler`` or the standard library would have raised in its
-place, so code written for those keeps working. Each message says what was wrong, with which value, and what to do.
+Each also derives from the built-in exception that ``torch.profiler`` or the standard library would raise in its place, so
+that code written for those keeps working. Each message says what was wrong, with which value, and what to do.
 """
 
 __all__ = [
@@ -28,27 +28,27 @@ __all__ = [
 
 
 class KinetoscopeError(Exception):
-    """The base of all of them: ``except KinetoscopeError`` catches whatever Kinetoscope raises on purpose."""
+    """The base class: ``except KinetoscopeError`` catches every exception that Kinetoscope raises deliberately."""
 
 
 class ArgumentError(KinetoscopeError, ValueError):
-    """A call was given a value it cannot use."""
+    """An argument has an invalid value."""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """A call was given a value of a type it cannot use."""
+    """An argument has an invalid type."""
 
 
 class StateError(KinetoscopeError, RuntimeError):
-    """A call came at a moment when it makes no sense, such as an export before anything was recorded."""
+    """A call is not possible in the current state, such as an export before anything was recorded."""
 
 
 class FormatError(KinetoscopeError, ValueError):
-    """A file is not what its name or its reader says it is, or is damaged beyond reading."""
+    """A file has the wrong format, or is too damaged to read."""
 
 
 class FolderNotEmptyError(KinetoscopeError, FileExistsError):
-    """A folder that must be empty has files in it, and the call may not write beside them."""
+    """A folder that must be empty contains files."""
 
 
 class RecorderError(KinetoscopeError, RuntimeError):
@@ -56,4 +56,4 @@ class RecorderError(KinetoscopeError, RuntimeError):
 
 
 class MissingDependencyError(KinetoscopeError, ImportError):
-    """An optional package is needed for this call and is not installed."""
+    """A call needs an optional package that is not installed."""

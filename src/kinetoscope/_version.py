@@ -1,3 +1,3 @@
-"""The version of Kinetoscope, in a module of its own so that whoever only names it imports nothing else."""
+"""The version of Kinetoscope, in a separate module so that it can be imported without anything else."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""Intel's Instrumentation and Tracing Technology, as `torch.profiler.itt` offers it, with the ranges kept in our traces.
+"""A replacement for `torch.profiler.itt` (Intel's Instrumentation and Tracing Technology) that also records ranges in traces.
 
-Each call reaches ITT where this torch was built with it, for VTune and the like; in any case it becomes a range of the
-trace that is being recorded, as `record_function` makes one.
+If torch was built with ITT, each call is passed on to it, for VTune and other tools. In any case it becomes a range in the
+trace that is being recorded, as with `record_function`.
 """
 
 from __future__ import annotations
@@ -22,51 +22,47 @@ _library: Any = getattr(torch._C, "_itt", None)
 
 
 def is_available() -> bool:
-    """Whether ITT itself is there.
-
-    Returns:
-        True where this torch was built with ITT. Without it the calls below still mark our traces.
-    """
+    """Return whether torch was built with ITT. The functions below add ranges to traces in any case."""
     return _library is not None and bool(_library.is_available())
 
 
 def range_push(msg: str) -> int | None:
-    """Begin a range inside those that this thread has open.
+    """Begin a range, nested in the open ranges of this thread.
 
     Args:
         msg: The name of the range.
 
     Returns:
-        What ITT answers, as in torch; None without ITT.
+        ITT's result, as in torch; None without ITT.
 
     Raises:
-        ArgumentError: The name is no string.
+        ArgumentError: `msg` is not a string.
     """
     name = _checked(msg)
-    answer: int | None = _library.rangePush(name) if _library is not None else None
+    result: int | None = _library.rangePush(name) if _library is not None else None
     ITT.open(name)
-    return answer
+    return result
 
 
 def range_pop() -> int | None:
-    """End the innermost range of this thread; without one nothing happens, as in torch.
+    """End the innermost range of this thread; do nothing without one, as in torch.
 
     Returns:
-        What ITT answers, as in torch; None without ITT.
+        ITT's result, as in torch; None without ITT.
     """
-    answer: int | None = _library.rangePop() if _library is not None else None
+    result: int | None = _library.rangePop() if _library is not None else None
     ITT.close()
-    return answer
+    return result
 
 
 def mark(msg: str) -> None:
     """Mark an instant.
 
     Args:
-        msg: What happened.
+        msg: The name of the instant.
 
     Raises:
-        ArgumentError: The text is no string.
+        ArgumentError: `msg` is not a string.
     """
     name = _checked(msg)
     if _library is not None:
@@ -87,7 +83,7 @@ def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:  # noqa: A001 
         Nothing.
 
     Raises:
-        ArgumentError: The name is no string.
+        ArgumentError: `msg` is not a string.
     """
     range_push(_checked(msg).format(*args, **kwargs))
     try:
@@ -97,7 +93,7 @@ def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:  # noqa: A001 
 
 
 def _checked(msg: str) -> builtins.str:
-    """A name that ITT can take."""
+    """Return a name; raise ArgumentError if it is not a string."""
     if not isinstance(msg, str):
         raise ArgumentError(f"itt: msg={msg!r} is not valid: need a string.")
     return msg
