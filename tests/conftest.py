@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ]
     if stale:
         raise pytest.UsageError(
-            f"the installed kinetoscope is not what stands in src ({', '.join(stale[:3])}): run `make install`"
+            f"the installed kinetoscope differs from src ({', '.join(stale[:3])}): run `make install`"
         )
 
 
