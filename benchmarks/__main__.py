@@ -28,6 +28,7 @@ SCRIPTS = (
     "overhead_estimate",
     "python_calls",
     "data_loading",
+    "child_processes",
     "reading",
     "ktrace",
     "trainers",
