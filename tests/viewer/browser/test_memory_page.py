@@ -2,6 +2,8 @@
 
 import pytest
 
+from kinetoscope.viewer.report import report
+
 
 @pytest.mark.parametrize("first", ["memory/at", "memory/curve"])
 def test_memory_is_divided_by_module_whichever_answer_comes_first(visit, served, training, first):
@@ -21,3 +23,41 @@ def test_memory_is_divided_by_module_whichever_answer_comes_first(visit, served,
     assert len(held) == 1
     held[0].continue_()
     page.locator(".readings th", has_text="GPT").first.wait_for()
+
+
+def query(page):
+    return dict(part.split("=") for part in page.url.partition("?")[2].split("&") if part)
+
+
+def test_the_curve_is_read_clicked_and_zoomed(visit, served, training):
+    page = visit.open(served.address(training, "memory"))
+    plot = page.locator(".chart .u-over")
+    plot.wait_for()
+    assert page.locator(".readings caption").inner_text().startswith("At the peak,")
+    box = plot.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    at = lambda share: box["x"] + share * box["width"]  # noqa: E731
+    page.mouse.move(at(0.5), middle)
+    page.locator(".readings caption", has_text="At ").wait_for()
+    assert page.locator(".readings caption").inner_text().startswith("At ")
+    page.mouse.click(at(0.3), middle)
+    page.wait_for_function("() => location.hash.includes('time=')")
+    assert 0 < int(query(page)["time"]) < training.duration_ns / 2
+    page.locator(".chart").press("ArrowRight")
+    page.mouse.move(at(0.6), middle)
+    page.mouse.down()
+    page.mouse.move(at(0.9), middle, steps=4)
+    page.mouse.up()
+    page.wait_for_function("() => location.hash.includes('start=')")
+    start, end = (int(query(page)[name]) for name in ("start", "end"))
+    assert 0.5 < start / training.duration_ns < end / training.duration_ns < 1
+    page.get_by_role("button", name="Whole run").click()
+    page.wait_for_function("() => !location.hash.includes('start=')")
+
+
+def test_the_curve_of_a_report_is_read_at_the_peak(visit, training, tmp_path):
+    path = report(training, tmp_path / "memory.html", pages=["memory"])
+    page = visit.open(f"{path.as_uri()}#/memory")
+    page.locator(".chart canvas").wait_for()
+    assert page.locator(".readings caption").inner_text().startswith("At the peak,")
+    assert page.locator("nav a").all_inner_texts() == ["Memory"]
