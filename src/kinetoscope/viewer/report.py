@@ -188,15 +188,19 @@ def items_of(trace: Trace, most: int) -> Items:
     return Items(table, spans, place, rows, placed, before)
 
 
-def facts_table(trace: Trace, spans: NDArray[np.int32]) -> pyarrow.Table:
-    """What `span/<id>` says of each of some spans, but its links.
+def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
+    """What `span/<id>` says of each span, but its links.
 
     A fact that is a number has its label as the meaning of its column; the others are JSON texts, which many spans share.
     """
-    own = trace.columns("spans")
-    inside = own["duration_ns"][spans].clip(0, _LARGEST) - own["self_ns"][spans].clip(-_LARGEST, _LARGEST)
+    own, spans = trace.columns("spans"), items.spans
+    duration = own["duration_ns"][spans].clip(0, _LARGEST)
+    # The time inside a span is nearly always that of the spans right in it, which the page has: only the difference is kept.
+    expected = np.zeros(len(spans) + 1, np.int64)
+    np.add.at(expected, items.place[own["parent"][spans]], duration)
+    inside = duration - own["self_ns"][spans].clip(-_LARGEST, _LARGEST)
     columns = [
-        *_planes("inside", inside),
+        *_planes("inside", inside - expected[:-1]),
         *_planes("stack", own["stack"][spans]),
         _argument_texts(trace, spans),
     ]
@@ -452,7 +456,7 @@ def _add_timeline(trace: Trace, items: Items, carried: Parts) -> dict[str, Any]:
     counts, links_table = _links_table(trace, items)
     stacks_table, frames = _stack_tables(trace)
     tables = {
-        "items": items.table, "facts": facts_table(trace, items.spans), "links": links_table,
+        "items": items.table, "facts": facts_table(trace, items), "links": links_table,
         "stacks": stacks_table, "frames": frames,
     }  # fmt: skip
     for name, table in tables.items():

@@ -158,6 +158,8 @@ class Details {
   readonly #tracks: readonly (readonly [number, number, number])[];
   readonly #links: { label: string; from: number; to: number }[];
   readonly #source: Float64Array;
+  /** The time of the spans right in each. */
+  readonly #inside: Float64Array;
   readonly #spans: number;
 
   constructor(items: Items, tables: Tables, timeline: Report["timeline"]) {
@@ -175,6 +177,15 @@ class Details {
     });
     this.#source = integers(tables.links, "source", true);
     this.#spans = tables.facts.rows;
+    this.#inside = integers(tables.facts, "inside");
+    const far = integers(tables.links, "far");
+    for (const { from, to } of this.#links.filter(({ label }) => label === "in")) {
+      for (let link = from; link < to; link++) {
+        const item = this.#source[link] as number;
+        const duration = items.rows.duration[this.#place[item] as number] as number;
+        (this.#inside[item + (far[link] as number)] as number) += duration;
+      }
+    }
   }
 
   span(id: number): SpanFacts | undefined {
@@ -187,7 +198,7 @@ class Details {
       id,
       kind: this.#items.kind.texts[this.#items.kind.codes[item] as number] ?? "",
       ...found,
-      self_ns: found.duration_ns - (integer(facts, "inside", item) ?? 0),
+      self_ns: found.duration_ns - (this.#inside[item] as number),
       facts: facts.facts.flatMap((column) => this.#factsOf(column.name, column.meaning, column.unit, item)),
       stack: this.#stack(integer(facts, "stack", item) ?? -1),
       arguments: JSON.parse((facts.at("arguments", item) as string | null) ?? "{}"),
