@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from kinetoscope.collect.sources.devices import described, processor_name
+from kinetoscope.collect.session.metadata import described_devices, processor_name
 
 
 def devices() -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(described()["devices"])
+    found: list[dict[str, object]] = json.loads(described_devices()["devices"])
     return found
 
 

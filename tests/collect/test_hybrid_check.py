@@ -3,7 +3,7 @@
 import pytest
 
 from kinetoscope import ProfilerActivity
-from kinetoscope.collect.engines import hybrid_check
+from kinetoscope.collect.engines import hybrid as hybrid_module
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from kinetoscope.collect.engines import hybrid_check
 )
 def test_a_check_that_ends_in_any_way_is_a_reason(program, reason, tmp_path, monkeypatch):
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(hybrid_check, "_results", {})
-    monkeypatch.setattr(hybrid_check, "_START", program)
-    status = hybrid_check.hybrid_status(ProfilerActivity.CUDA, lambda line: None)
+    monkeypatch.setattr(hybrid_module, "_results", {})
+    monkeypatch.setattr(hybrid_module, "_START", program)
+    status = hybrid_module.hybrid_status(ProfilerActivity.CUDA, lambda line: None)
     assert not status.available
     assert reason in status.reason

@@ -10,11 +10,11 @@ import torch
 from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
-from kinetoscope.collect.engines.experimental import changed_settings
 from kinetoscope.collect.engines.hybrid import JoinedEngine
 from kinetoscope.collect.engines.kineto import KinetoRecording
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.engines.pauses import Pauses
+from kinetoscope.collect.session.activities import changed_settings
 from tests.support.device_text import KERNEL_NS, WrittenResults, device_text
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)

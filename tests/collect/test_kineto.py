@@ -18,9 +18,9 @@ import kinetoscope
 from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
-from kinetoscope.collect.engines.experimental import has_setting
 from kinetoscope.collect.engines.kineto import KinetoEngine, KinetoRecording, leave_out, read_text
 from kinetoscope.collect.engines.pauses import Pauses
+from kinetoscope.collect.session.activities import has_setting
 from kinetoscope.model.schema import SpanKind
 from tests.support.device_text import WrittenResults
 

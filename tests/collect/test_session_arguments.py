@@ -14,7 +14,7 @@ import torch.profiler
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
 from kinetoscope.collect import RecordingOptions, choose_engine
-from kinetoscope.collect.engines import hybrid_check
+from kinetoscope.collect.engines import hybrid as hybrid_module
 from kinetoscope.collect.engines.hybrid import JoinedEngine
 from kinetoscope.collect.session.profile import running
 from tests.support.noting_engine import NotingEngine
@@ -467,7 +467,7 @@ def test_native_with_a_device_joins_the_two(native):  # noqa: F811
 def test_auto_takes_kineto_for_a_device_that_cannot_be_checked(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(hybrid_check, "_results", {})
+    monkeypatch.setattr(hybrid_module, "_results", {})
     with pytest.warns(
         UserWarning, match=r"Kineto.*the hybrid engine could not be checked: .*doctor"
     ) as caught:

@@ -134,7 +134,7 @@ class Check:
 
     def hybrid(self):
         """What the check says that `engine="auto"` makes, made anew."""
-        from kinetoscope.collect.engines import hybrid_check
+        from kinetoscope.collect.engines import hybrid as hybrid_module
         from kinetoscope.collect.engines.native import native_engine_status
         from kinetoscope.collect.session.activities import name_of
         from tests.gpu.conftest import activity_of
@@ -144,7 +144,7 @@ class Check:
         if native.available:
             # Not `hybrid_status`, which would take an earlier result.
             with tempfile.TemporaryDirectory() as scratch:
-                outcome = hybrid_check._check(name_of(activity_of(self.device)), Path(scratch))
+                outcome = hybrid_module._check(name_of(activity_of(self.device)), Path(scratch))
             found |= {"holds": outcome.holds, "reason": outcome.reason}
         if not found.get("holds"):
             self.failed.append("hybrid")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kinetoscope import ProfilerActivity, profile
-from kinetoscope.collect.engines import hybrid_check
+from kinetoscope.collect.engines import hybrid as hybrid_module
 from tests.gpu.conftest import activity_of
 
 
@@ -19,7 +19,7 @@ from tests.gpu.conftest import activity_of
 def cache(tmp_path, monkeypatch):
     """Results of this test alone."""
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(hybrid_check, "_results", {})
+    monkeypatch.setattr(hybrid_module, "_results", {})
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def record(device, **more):
 def status(device, **more):
     """The status, and what was said while it was found."""
     said = []
-    return hybrid_check.hybrid_status(activity_of(device), said.append, **more), said
+    return hybrid_module.hybrid_status(activity_of(device), said.append, **more), said
 
 
 def test_the_hybrid_engine_records_where_the_check_holds(device, cache):
@@ -49,7 +49,7 @@ def test_the_hybrid_engine_records_where_the_check_holds(device, cache):
     assert told["reason"].startswith(
         "100 launches recorded by both engines agree, and the clocks of host and device to"
     )
-    hybrid_check._results.clear()
+    hybrid_module._results.clear()
     found, said = status(device)
     assert found.available
     assert said == []
@@ -73,7 +73,7 @@ def test_a_device_that_fails_the_check_is_recorded_by_torchs_collector(
     assert len(said) == 1
     assert not found.available
     monkeypatch.delenv("TEST_DEVICE_FAULT")
-    hybrid_check._results.clear()
+    hybrid_module._results.clear()
     with pytest.warns(UserWarning, match=f"torch's own collector.*{reason}.*kinetoscope doctor") as caught:
         assert record(device).info["engine"] == "kineto"
     assert len(caught) == 1
@@ -89,10 +89,10 @@ def test_a_device_that_fails_the_check_is_recorded_by_torchs_collector(
 
 
 def test_a_check_that_takes_too_long_is_ended(device, cache, monkeypatch):
-    monkeypatch.setattr(hybrid_check, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(hybrid_module, "PATIENCE_S", 0.01)
     ended = []
-    end = hybrid_check._end
-    monkeypatch.setattr(hybrid_check, "_end", lambda process: (end(process), ended.append(process)))
+    end = hybrid_module._end
+    monkeypatch.setattr(hybrid_module, "_end", lambda process: (end(process), ended.append(process)))
     found, _ = status(device)
     assert not found.available
     assert "did not end within" in found.reason
@@ -101,7 +101,7 @@ def test_a_check_that_takes_too_long_is_ended(device, cache, monkeypatch):
 
 
 def test_a_check_of_another_process_is_not_waited_for_without_end(device, cache, monkeypatch):
-    monkeypatch.setattr(hybrid_check, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(hybrid_module, "PATIENCE_S", 0.01)
     with (cache / "hybrid.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found, said = status(device)
@@ -111,7 +111,7 @@ def test_a_check_of_another_process_is_not_waited_for_without_end(device, cache,
 
 
 def test_a_device_that_cannot_be_used_now_is_no_verdict(device, cache, monkeypatch):
-    monkeypatch.setattr(hybrid_check, "_device_name", lambda name: f"{device.type}:99")
+    monkeypatch.setattr(hybrid_module, "_device_name", lambda name: f"{device.type}:99")
     found, _ = status(device)
     assert not found.available
     assert "could not be checked: " in found.reason
@@ -128,7 +128,7 @@ def test_a_cache_that_is_none_costs_the_hybrid_engine_and_not_the_job(device, ca
 @pytest.mark.parametrize("text", ['{"holds": tr', "[]", '{"holds": true}', "\x00"])
 def test_a_kept_result_that_is_damaged_is_none(tmp_path, text):
     (tmp_path / "kept.json").write_text(text)
-    assert hybrid_check._kept(tmp_path / "kept.json") is None
+    assert hybrid_module._kept(tmp_path / "kept.json") is None
 
 
 def test_memory_of_a_device_is_worth_torchs_collector(device, cache):

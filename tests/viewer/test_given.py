@@ -9,7 +9,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.collect.engines.machine import boot
+from kinetoscope.collect.session.metadata import boot
 from kinetoscope.viewer.server import open_traces
 from kinetoscope.viewer.server.open_traces import Given, given, is_running, names_of, stamp
 from tests.support.recording_builder import RecordingBuilder

@@ -103,7 +103,7 @@ def _engine_line(
             POOR,
         )
         return
-    from kinetoscope.collect.engines.hybrid_check import hybrid_status
+    from kinetoscope.collect.engines.hybrid import hybrid_status
 
     checks = {
         device.name: hybrid_status(device, _say, repeat_failed=True)

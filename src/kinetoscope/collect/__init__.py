@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         supported_activities,
     )
     from kinetoscope.collect.session.base_session import _KinetoProfile
-    from kinetoscope.collect.session.handlers import tensorboard_trace_handler
     from kinetoscope.collect.session.options import (
         Engine,
         EngineStatus,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         RecordingRequest,
         Source,
     )
-    from kinetoscope.collect.session.profile import profile
+    from kinetoscope.collect.session.profile import profile, tensorboard_trace_handler
     from kinetoscope.collect.session.schedule import schedule
     from kinetoscope.collect.session.steps import steps
     from kinetoscope.collect.sources.data_loading import DataLoading

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from kinetoscope.integrations.pyg import get_cpu_memory_from_gc, get_data_size, get_gpu_memory_from_gc
-from kinetoscope.integrations.pyg.sizes import bytes_of
+from kinetoscope.integrations.pyg.memory import bytes_of
 
 
 class Refuses(torch.Tensor):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from kinetoscope._errors import ArgumentError, RecorderError
-from kinetoscope.collect.engines.experimental import ALWAYS_NATIVE, EVENT_METADATA, changed_settings
-from kinetoscope.collect.session.activities import ProfilerActivity
+from kinetoscope.collect.session.activities import (
+    ALWAYS_NATIVE,
+    EVENT_METADATA,
+    ProfilerActivity,
+    changed_settings,
+)
 from kinetoscope.collect.session.options import Engine, EngineStatus, RecordingOptions
 from kinetoscope.collect.session.user_warnings import warn_user
 
@@ -60,8 +64,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     else:
         status = native_engine_status()
         if status.available and beyond_native:
-            from kinetoscope.collect.engines.hybrid import JoinedEngine
-            from kinetoscope.collect.engines.hybrid_check import hybrid_status
+            from kinetoscope.collect.engines.hybrid import JoinedEngine, hybrid_status
 
             if requested == "native":
                 return JoinedEngine()

@@ -32,10 +32,9 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
-from kinetoscope.collect.engines.experimental import for_torchs_collector, has_setting
-from kinetoscope.collect.engines.machine import boot, monotonic_of_realtime_ns
 from kinetoscope.collect.engines.pauses import Pauses
-from kinetoscope.collect.session.activities import extensions, name_of
+from kinetoscope.collect.session.activities import extensions, for_torchs_collector, has_setting, name_of
+from kinetoscope.collect.session.metadata import boot, monotonic_of_realtime_ns
 from kinetoscope.collect.session.options import RecordingRequest, StillRecordingError
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.storages import Living, StorageWatch
@@ -372,7 +371,7 @@ def kineto_status() -> str:
     Raises:
         RecorderError: It could not, since no folder can be written to.
     """
-    from kinetoscope.collect.engines.experimental import has_setting
+    from kinetoscope.collect.session.activities import has_setting
 
     if not torch.profiler.kineto_available():
         return "not built into this torch: engine='kineto' records operators only"
@@ -597,7 +596,7 @@ class KinetoRecording:
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Read torch's text, and say what is missing."""
-        from kinetoscope.collect.engines.experimental import EVENT_METADATA
+        from kinetoscope.collect.session.activities import EVENT_METADATA
         from kinetoscope.model.steps import one_cycle
         from kinetoscope.storage.recording import add_storages
         from kinetoscope.trace import Trace
@@ -677,7 +676,7 @@ class KinetoRecording:
 
     def _setting(self, name: str) -> bool:
         """Whether an experimental setting of torch's is on."""
-        from kinetoscope.collect.engines.experimental import changed_settings
+        from kinetoscope.collect.session.activities import changed_settings
 
         return bool(changed_settings(self._request.options.experimental_config).get(name))
 

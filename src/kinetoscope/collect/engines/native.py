@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
-from kinetoscope.collect.engines.experimental import GARBAGE_COLLECTION_SETTING
-from kinetoscope.collect.engines.machine import boot
 from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
+from kinetoscope.collect.session.activities import GARBAGE_COLLECTION_SETTING
+from kinetoscope.collect.session.metadata import boot
 from kinetoscope.collect.session.options import EngineStatus, RecordingRequest
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.torch_ranges import begin_range, end_range

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -15,19 +16,22 @@ import traceback
 import uuid
 import weakref
 from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
 from kinetoscope._errors import ArgumentTypeError, KinetoscopeError, StateError
 from kinetoscope.collect.engines.choose import choose_engine, warn_of_ignored_settings
-from kinetoscope.collect.engines.experimental import noted_settings
 from kinetoscope.collect.session import metadata
-from kinetoscope.collect.session.activities import check_that_something_is_recorded, recordable
-from kinetoscope.collect.session.cycle import Cycle, KeptCycles
-from kinetoscope.collect.session.failures import Closed, yielding_to_interrupts
-from kinetoscope.collect.session.observer import ObserverWindow
+from kinetoscope.collect.session.activities import (
+    check_that_something_is_recorded,
+    noted_settings,
+    recordable,
+)
+from kinetoscope.collect.session.cycle import Cycle, KeptCycles, Stopwatch
 from kinetoscope.collect.session.options import (
     Engine,
     EngineName,
@@ -35,21 +39,143 @@ from kinetoscope.collect.session.options import (
     RecordingRequest,
     StillRecordingError,
 )
-from kinetoscope.collect.session.ownership import Owner, by_owner
 from kinetoscope.collect.session.reading import ReadsCycles
-from kinetoscope.collect.session.stats import Stopwatch
 from kinetoscope.collect.session.user_warnings import warn_user
-from kinetoscope.collect.sources import devices
 from kinetoscope.collect.sources.ranges import ROUTES
-from kinetoscope.collect.sources.source import SourceWindow
+from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.collect.torch_compat.session import TorchFace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
+    from kinetoscope.collect.session.options import OnError
     from kinetoscope.trace import Trace
+
+
+# Exceptions of the user's code that wait until the session has done its work.
+
+
+@contextmanager
+def yielding_to_interrupts(call: str) -> Iterator[bool]:
+    """Where an interrupt is on its way out of the program, as in `finally: prof.stop()`, let no error of ours take its place.
+
+    Yields:
+        Whether the call may raise; if not, what it raises all the same becomes a warning.
+    """
+    leaving = sys.exc_info()[1]
+    may_raise = leaving is None or isinstance(leaving, Exception)
+    try:
+        yield may_raise
+    except Exception as error:
+        if may_raise:
+            raise
+        warn_user(f"{call} failed: {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What came of closing a recording: whether there was one, and what failed on the way that the user must hear of."""
+
+    recorded: bool = False
+    failure: BaseException | None = None
+    whose: str = "the execution trace observer"
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """One exception, and whose it is."""
+
+    whose: str
+    error: BaseException
+
+
+class Failures:
+    """What failed during one transition of a session."""
+
+    def __init__(self, on_error: OnError, step: int) -> None:
+        """Begin without any; `step` is told in warnings."""
+        self._on_error = on_error
+        self._step = step
+        self._waiting: list[_Failure] = []
+
+    def note(self, whose: str, error: BaseException) -> None:
+        """Keep an exception for the end, or make it a warning where that was asked for; an interrupt is always kept."""
+        if self._on_error == "raise" or not isinstance(error, Exception):
+            self._waiting.append(_Failure(whose, error))
+        else:
+            warn_user(
+                f"{whose} failed at step {self._step}, profiling goes on: {type(error).__name__}: {error}"
+            )
+
+    def let_out(self, *, may_raise: bool) -> None:
+        """Raise the first one, and tell of the others; where none may be raised, only an interrupt is."""
+        out = next((one for one in self._waiting if may_raise or not isinstance(one.error, Exception)), None)
+        for one in self._waiting:
+            if one is not out:
+                warn_user(f"{one.whose} failed: {type(one.error).__name__}: {one.error}")
+        if out is not None:
+            raise out.error
+
+
+# A session belongs to the process that made it: what a fork of that process may do with it.
+
+P = ParamSpec("P")
+
+
+class _Owned(Protocol):
+    """A session, as far as this file knows it."""
+
+    _owner: Owner
+
+    def _is_under_way(self) -> bool: ...
+
+    def _begin_anew_in_child(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Owned)
+
+
+class Owner:
+    """Which process a session belongs to."""
+
+    def __init__(self) -> None:
+        """The present process."""
+        self.process = os.getpid()
+        self._warned = False
+
+    def refuses(self, session: _Owned, call: str) -> bool:
+        """Whether a call must do nothing, since it came from a fork while something of the parent's is open."""
+        if self.process == os.getpid():
+            return False
+        if not session._is_under_way():
+            # Nothing of the parent's is open: the child may use the session as its own, with nothing inherited.
+            self.process = os.getpid()
+            session._begin_anew_in_child()
+            return False
+        if not self._warned:
+            self._warned = True
+            warn_user(
+                f"{call}() was called in process {os.getpid()}, a fork of process {self.process}, which owns "
+                "this session: nothing is done here. Make a session in the child to record the child."
+            )
+        return True
+
+
+def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+    """Let a method do nothing when it is called in a fork of the process that records with this session."""
+    call = method.__name__.strip("_")
+
+    @functools.wraps(method)
+    def checked(self: S, *args: P.args, **keywords: P.kwargs) -> None:
+        if not self._owner.refuses(self, call):
+            method(self, *args, **keywords)
+
+    checked_method: Any = checked
+    found: Callable[Concatenate[S, P], None] = checked_method
+    return found
 
 
 # The id of each recorded cycle, by which its trace can be found again elsewhere.
@@ -604,7 +730,7 @@ class _KinetoProfile(TorchFace, ReadsCycles):
             path = metadata.ranked(path)
             if self._cycles_begun:
                 path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
-        info = metadata.flags(options.recorded) | metadata.rank_info() | devices.described()
+        info = metadata.flags(options.recorded) | metadata.rank_info() | metadata.described_devices()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}

@@ -4,13 +4,92 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+import torch
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
+
+# Which start of which machine this is: two recordings of the same one have one monotonic clock.
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_CLOCKS = Path("/proc/self/ns/time")
+
+
+def boot() -> dict[str, str]:
+    """The key `boot_id` and its JSON text; nothing where the system does not say it.
+
+    It is Linux' own random number of the boot, and the number of the time namespace, in which a container can have a
+    monotonic clock of its own.
+    """
+    try:
+        number = _BOOT_ID.read_text().strip()
+    except OSError:
+        return {}
+    try:
+        clocks = f" {os.readlink(_CLOCKS)}"
+    except OSError:
+        # A kernel without time namespaces, which came with Linux 5.6.
+        clocks = ""
+    return {"boot_id": json.dumps(number + clocks)}
+
+
+def monotonic_of_realtime_ns() -> int:
+    """What has to be added to a clock on the wall to get the monotonic one, as they are now: of three readings the closest."""
+    readings = []
+    for _ in range(3):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        readings.append((after - before, (before + after) // 2 - wall))
+    return min(readings)[1]
+
+
+# What the run's devices are called, for the metadata of a trace.
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def described_devices() -> dict[str, str]:
+    """The names of the processor and of the devices in use, and how `float32` matrices are multiplied, as JSON texts."""
+    devices: list[dict[str, object]] = [{"type": "cpu", "index": -1, "name": processor_name()}]
+    # A context of the device is not made for this: what has none was not used.
+    if torch.cuda.is_initialized():
+        devices += [
+            {"type": "cuda", "index": index, "name": _cuda_name(index)}
+            for index in range(torch.cuda.device_count())
+        ]
+    found = {"devices": json.dumps(devices)}
+    try:
+        found["float32_matmul_precision"] = json.dumps(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        # The program set precisions through both of torch's interfaces, which torch then refuses to put in one word.
+        return found
+    return found
+
+
+@cache
+def processor_name() -> str:
+    """The name of the processor as the system knows it, or its kind where it knows none."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _cuda_name(index: int) -> str:
+    """The name of a device; empty where its driver does not tell it, which is no reason to record nothing."""
+    try:
+        return str(torch.cuda.get_device_name(index))
+    except (RuntimeError, AssertionError):
+        return ""
+
 
 # Keys that a Chrome trace has by its format; a second one of that name would make the file ambiguous.
 _RESERVED = frozenset(

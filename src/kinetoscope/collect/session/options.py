@@ -217,7 +217,7 @@ class RecordingOptions:
             choices = checked_choices(self.activities)
             checked |= {"activities": as_items(choices), "activity_choices": choices}
         if self.experimental_config is not None:
-            from kinetoscope.collect.engines.experimental import checked_config
+            from kinetoscope.collect.session.activities import checked_config
 
             checked_config(self.experimental_config)
         checked_engine(self.engine)

@@ -7,15 +7,18 @@ import dataclasses
 import functools
 import inspect
 import os
+import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError, RecorderError
+from kinetoscope._errors import ArgumentError, RecorderError, StateError
 from kinetoscope.collect.session.activities import (
     ActivityItem,
     ProfilerAction,
@@ -24,8 +27,15 @@ from kinetoscope.collect.session.activities import (
     record_function,
     takes_use_cuda,
 )
-from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS, _KinetoProfile, already_recording
-from kinetoscope.collect.session.failures import Failures, yielding_to_interrupts
+from kinetoscope.collect.session.base_session import (
+    ACTIVE_SESSIONS,
+    Failures,
+    _KinetoProfile,
+    already_recording,
+    by_owner,
+    yielding_to_interrupts,
+)
+from kinetoscope.collect.session.metadata import own_rank, process_group
 from kinetoscope.collect.session.options import (
     OPTION_NAMES,
     Engine,
@@ -39,13 +49,65 @@ from kinetoscope.collect.session.options import (
     checked_callable,
     checked_switch,
 )
-from kinetoscope.collect.session.ownership import by_owner
 from kinetoscope.collect.session.schedule import Do, Schedule, ask, record_always, transition
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
 from kinetoscope.collect.sources.source import SourceWindow
 from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
+
+# Ready-made handlers for `on_trace_ready`.
+
+
+class _ExportsChromeTrace(Protocol):
+    """A session of ours or of torch's."""
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Write the last finished trace."""
+        ...
+
+
+def tensorboard_trace_handler(
+    dir_name: str | os.PathLike[str],
+    worker_name: str | None = None,
+    use_gzip: bool = False,
+    use_python_export: bool = False,
+) -> Callable[[_ExportsChromeTrace], None]:
+    """Build an `on_trace_ready` handler that writes each finished trace into a folder.
+
+    Args:
+        dir_name: The folder; it is made, with its parents, when the first trace is written.
+        worker_name: First part of the file names; None means host name, process id and, in a process group, the rank,
+            as `host_4711_rank3`. It is read when a file is written, so that forked workers do not share a name.
+        use_gzip: Compress the files.
+        use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
+
+    Returns:
+        A callable that takes the session and writes `{worker}.{time in ns}.pt.trace.json`, with `.gz` if compressed.
+        It raises StateError when the folder cannot be made.
+    """
+
+    def write_trace(session: _ExportsChromeTrace) -> None:
+        folder = Path(dir_name)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(
+                f"the trace cannot be written: folder {os.fspath(folder)!r} cannot be made ({error}). "
+                "Give tensorboard_trace_handler a folder that can be."
+            ) from error
+        worker = worker_name or _default_worker()
+        suffix = ".json.gz" if use_gzip else ".json"
+        session.export_chrome_trace(str(folder / f"{worker}.{time.time_ns()}.pt.trace{suffix}"))
+
+    return write_trace
+
+
+def _default_worker() -> str:
+    """A name that no other process of the job has."""
+    in_group = bool(process_group())
+    return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_group else "")
+
 
 # A session around every call of a function, whatever kind of function it is.
 

@@ -15,8 +15,8 @@ from kinetoscope.collect.session.cycle import CycleChoice, Cycles, KeptCycles
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.session.cycle import Stopwatch
     from kinetoscope.collect.session.options import Engine, RecordingOptions
-    from kinetoscope.collect.session.stats import Stopwatch
     from kinetoscope.trace import Trace
 
 

@@ -17,7 +17,65 @@ from kinetoscope.collect.session.options import Gathered, Recording, Source
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.session.options import TraceObserver
     from kinetoscope.trace import Trace
+
+
+# The user's observer beside a recording: open for exactly the time in which the session records.
+
+
+class ObserverWindow:
+    """Starts and stops an observer, each once for each cycle, whichever thread is first."""
+
+    def __init__(self, observer: TraceObserver | None) -> None:
+        """Keep the observer, or nothing."""
+        self.observer = observer
+        self._is_open = False
+        self._is_closing = False
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Start the observer, unless it runs; its exceptions come out, and then it does not run."""
+        if self.observer is None:
+            return
+        with self._lock:
+            if self._is_open:
+                return
+            # Before the call: an interrupt in the middle of it must find that the observer may be running.
+            self._is_open = True
+        try:
+            self.observer.start()
+        except Exception:
+            self._is_open = False
+            raise
+
+    def close(self) -> BaseException | None:
+        """Stop the observer if it runs; return its exception, for the recording must be closed all the same.
+
+        After an interrupt it may still be running, and another call stops it.
+        """
+        observer, closing_here = self.observer, False
+        try:
+            with self._lock:
+                if observer is None or not self._is_open or self._is_closing:
+                    return None
+                self._is_closing = closing_here = True
+            observer.stop()
+            self._is_open = False
+        except Exception as error:  # noqa: BLE001  (raised again by whoever closes the recording)
+            self._is_open = False
+            return error
+        except BaseException as error:  # noqa: BLE001  (likewise)
+            return error
+        finally:
+            if closing_here:
+                self._is_closing = False
+        return None
+
+    def cleanup(self) -> None:
+        """Let the observer finish for good."""
+        if self.observer is not None:
+            self.observer.cleanup()
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ import torch.profiler
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, RecorderError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction, supported_activities
 from kinetoscope.collect.session.base_session import _KinetoProfile
-from kinetoscope.collect.session.handlers import tensorboard_trace_handler
 from kinetoscope.collect.session.options import SWITCHES, EngineName, checked_engine
-from kinetoscope.collect.session.profile import profile
+from kinetoscope.collect.session.profile import profile, tensorboard_trace_handler
 from kinetoscope.collect.session.schedule import schedule
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import ROUTES

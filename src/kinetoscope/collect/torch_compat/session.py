@@ -21,9 +21,9 @@ from kinetoscope.collect.session.options import checked_switch
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.session.observer import ObserverWindow
+    from kinetoscope.collect.session.cycle import SessionStats, Stopwatch
     from kinetoscope.collect.session.options import Engine, RecordingOptions, TraceObserver
-    from kinetoscope.collect.session.stats import SessionStats, Stopwatch
+    from kinetoscope.collect.sources.source import ObserverWindow
 
 
 # `prof.profiler` where our own engine recorded: torch's calls, answered from our trace.
@@ -278,6 +278,6 @@ class TorchFace:
         """What the present or last cycle cost, under torch's names; None before the first.
 
         Returns:
-            Its fields name their units; see `kinetoscope.collect.session.stats.SessionStats`.
+            Its fields name their units; see `kinetoscope.collect.session.cycle.SessionStats`.
         """
         return self._stopwatch.stats

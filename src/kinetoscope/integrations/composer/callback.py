@@ -16,10 +16,14 @@ from kinetoscope._errors import ArgumentError, MissingDependencyError, StateErro
 from kinetoscope.collect import ProfilerAction as SessionAction
 from kinetoscope.collect import ProfilerActivity, RecordingOptions, profile, record_function
 from kinetoscope.integrations.composer.files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
-from kinetoscope.integrations.composer.loop import LoopState
-from kinetoscope.integrations.composer.names import Ranks
-from kinetoscope.integrations.composer.present import IS_THERE, Callback, ProfilerAction
-from kinetoscope.integrations.composer.schedule import BatchSchedule, batches_of_epoch
+from kinetoscope.integrations.composer.names import LoopState, Ranks
+from kinetoscope.integrations.composer.schedule import (
+    IS_THERE,
+    BatchSchedule,
+    Callback,
+    ProfilerAction,
+    batches_of_epoch,
+)
 from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
 
 # Batches of a training loop as steps of a session, as a schedule of batches wants.

@@ -16,10 +16,9 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import TraceFiles, Uploads, check_suffix, check_url, is_url
 from kinetoscope.integrations.composer.json_trace_merger import merged_by_rank, save_merged
-from kinetoscope.integrations.composer.loop import LoopState
-from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, Ranges
-from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, NameTemplate, Ranks
-from kinetoscope.integrations.composer.present import IS_THERE, TraceHandler
+from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, LoopState, NameTemplate, Ranks
+from kinetoscope.integrations.composer.profiler import OURS, MarkedCounters, Ranges
+from kinetoscope.integrations.composer.schedule import IS_THERE, TraceHandler
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 

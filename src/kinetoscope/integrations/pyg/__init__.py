@@ -20,15 +20,28 @@ from kinetoscope.integrations.pyg.checks import DeviceError, NotAModuleError
 from kinetoscope.integrations.pyg.install import install_pyg, uninstall_pyg
 from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
+    count_parameters,
     get_cpu_memory_from_gc,
+    get_data_size,
     get_gpu_memory_from_gc,
     get_gpu_memory_from_ipex,
     get_gpu_memory_from_nvidia_smi,
+    get_model_size,
     medibyte_to_megabyte,
     read_from_memlab,
 )
 from kinetoscope.integrations.pyg.nvtx import nvtxit
-from kinetoscope.integrations.pyg.profiling import profileit
+from kinetoscope.integrations.pyg.profiling import (
+    CPUStats,
+    CPUStatsSummary,
+    CUDAStats,
+    CUDAStatsSummary,
+    GPUStats,
+    GPUStatsSummary,
+    get_stats_summary,
+    profileit,
+    timeit,
+)
 from kinetoscope.integrations.pyg.recording import (
     format_prof_time,
     print_time_total,
@@ -38,17 +51,6 @@ from kinetoscope.integrations.pyg.recording import (
     trace_handler,
     xpu_profile,
 )
-from kinetoscope.integrations.pyg.sizes import count_parameters, get_data_size, get_model_size
-from kinetoscope.integrations.pyg.stats import (
-    CPUStats,
-    CPUStatsSummary,
-    CUDAStats,
-    CUDAStatsSummary,
-    GPUStats,
-    GPUStatsSummary,
-    get_stats_summary,
-)
-from kinetoscope.integrations.pyg.timing import timeit
 
 __all__ = [
     "CPUStats",

@@ -18,15 +18,26 @@ from kinetoscope.collect.torch_compat.install import Installation, copied, names
 from kinetoscope.integrations.pyg.benchmarking import benchmark
 from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
+    count_parameters,
     get_cpu_memory_from_gc,
+    get_data_size,
     get_gpu_memory_from_gc,
     get_gpu_memory_from_ipex,
     get_gpu_memory_from_nvidia_smi,
+    get_model_size,
     medibyte_to_megabyte,
     read_from_memlab,
 )
 from kinetoscope.integrations.pyg.nvtx import nvtxit
-from kinetoscope.integrations.pyg.profiling import profileit
+from kinetoscope.integrations.pyg.profiling import (
+    CUDAStats,
+    CUDAStatsSummary,
+    GPUStats,
+    GPUStatsSummary,
+    get_stats_summary,
+    profileit,
+    timeit,
+)
 from kinetoscope.integrations.pyg.recording import (
     format_prof_time,
     print_time_total,
@@ -36,15 +47,6 @@ from kinetoscope.integrations.pyg.recording import (
     trace_handler,
     xpu_profile,
 )
-from kinetoscope.integrations.pyg.sizes import count_parameters, get_data_size, get_model_size
-from kinetoscope.integrations.pyg.stats import (
-    CUDAStats,
-    CUDAStatsSummary,
-    GPUStats,
-    GPUStatsSummary,
-    get_stats_summary,
-)
-from kinetoscope.integrations.pyg.timing import timeit
 
 # By the module of PyG in which each is made.
 _OURS: dict[str, tuple[Any, ...]] = {

@@ -2,15 +2,233 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.sources.nvml import NvmlError, nvml
-from kinetoscope.integrations.pyg.checks import DeviceError, checked_whole, device_number, need_xpu
-from kinetoscope.integrations.pyg.sizes import bytes_of
+from kinetoscope.integrations.pyg.checks import (
+    DeviceError,
+    checked_model,
+    checked_whole,
+    device_number,
+    need_xpu,
+)
+
+# How large a model and its data are.
+
+# How many bytes tensors take, where several of them may lie in the same memory.
+
+
+def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes that the elements of these tensors take together; an element that several of them have counts once.
+
+    Of a tensor that leaves gaps (`x[:, 0]`), the elements count and not the gaps. A tensor that shows one element many
+    times (`expand`) takes that one. Tensors without memory of their own (meta, fake, functional, batched ones) take none.
+    """
+    whole: dict[torch.device, list[tuple[int, int]]] = {}
+    with_gaps: dict[torch.device, set[tuple[int, int, int]]] = {}
+    # Subclasses are looked at as the plain tensors they are: what they make of a question is their own affair.
+    with torch._C.DisableTorchFunctionSubclass():
+        for tensor in (part for one in tensors for part in _plain_parts(one)):
+            extent = _extent(tensor)
+            if extent is None:
+                continue
+            start, end, size = extent
+            if size == end - start:
+                whole.setdefault(tensor.device, []).append((start, end))
+            else:
+                with_gaps.setdefault(tensor.device, set()).add(extent)
+    covered = {device: _joined(ranges) for device, ranges in whole.items()}
+    counted = sum(end - start for ranges in covered.values() for start, end in ranges)
+    for device, extents in with_gaps.items():
+        for start, end, size in extents:
+            if not any(first <= start and end <= last for first, last in covered.get(device, ())):
+                counted += size
+    return counted
+
+
+def _plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with an address that a tensor is made of: itself, the parts of a sparse one, what a wrapper wraps."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        inner: list[Any] = [getattr(tensor, name, None) for name in tensor.__tensor_flatten__()[0]]
+        for part in inner:
+            if isinstance(part, torch.Tensor) and part is not tensor:
+                yield from _plain_parts(part)
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    else:
+        yield tensor
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int, int] | None:
+    """Where a tensor's elements begin and end, and their bytes; None for one without memory of its own."""
+    try:
+        storage = tensor.untyped_storage()
+        # Fake tensors name a device that only their storage denies, and warn when they are asked for an address.
+        if storage.device.type == "meta" or storage.data_ptr() == 0:
+            return None
+        if tensor.is_nested:
+            return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage.nbytes()
+        if tensor.numel() == 0:
+            return None
+        width = tensor.element_size()
+        start = storage.data_ptr() + tensor.storage_offset() * width
+        # A dimension of stride 0 shows the same elements again.
+        shown = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
+    except (RuntimeError, ValueError):
+        # Functional, batched and not yet materialised tensors have no storage: torch refuses to tell.
+        return None
+    last = sum((size - 1) * stride for size, stride in shown)
+    elements = math.prod(size for size, _ in shown)
+    end = start + (last + 1) * width
+    return start, end, min(elements * width, end - start)
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same memory as ranges that do not touch."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """How many trainable numbers a model has.
+
+    Args:
+        model: The model; parameters that are frozen (`requires_grad=False`) do not count, shared ones count once.
+
+    Returns:
+        The number of elements of its parameters.
+
+    Raises:
+        NotAModuleError: It is no model.
+        ArgumentError: A parameter has no shape yet.
+    """
+    counted = 0
+    for name, parameter in checked_model(model, "model").named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise ArgumentError(
+                f"model: the parameter {name!r} has no shape before the first forward: run the model once first."
+            )
+        counted += parameter.numel() if parameter.requires_grad else 0
+    return counted
+
+
+def get_model_size(model: torch.nn.Module) -> int:
+    """How many bytes a file takes in which `torch.save` keeps the model's state.
+
+    The bytes are counted as they come; no file is written.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        NotAModuleError: It is no model.
+    """
+    counter = _Counter()
+    torch.save(checked_model(model, "model").state_dict(), counter)
+    return counter.bytes
+
+
+def get_data_size(data: Any) -> int:
+    """How many bytes the tensors of a graph, or of anything that holds tensors, take.
+
+    Memory that several tensors share counts once. Sparse tensors count with their indices.
+
+    Args:
+        data: PyG's `Data`, `HeteroData` or `Batch`, a tensor, or mappings, sequences and dataclasses of such.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        ArgumentError: It is nothing that could hold tensors.
+    """
+    if not _could_hold_tensors(data):
+        raise ArgumentError(
+            f"data is of type {type(data).__name__}: need a graph of PyG, a tensor, or mappings, sequences and dataclasses "
+            "of tensors."
+        )
+    return bytes_of(tensors_in(data))
+
+
+class _Counter:
+    """A file that keeps of what is written only its length."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.bytes = 0
+
+    def write(self, data: Any) -> int:
+        """Count."""
+        self.bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def tensors_in(data: Any) -> Iterator[torch.Tensor]:
+    """All tensors in it, however deep; containers that hold themselves are gone through once."""
+    seen: set[int] = set()
+    waiting: list[Any] = [data]
+    while waiting:
+        thing = waiting.pop()
+        if isinstance(thing, torch.Tensor):
+            yield thing
+        elif id(thing) not in seen:
+            seen.add(id(thing))
+            waiting.extend(_parts(thing))
+
+
+def _parts(thing: Any) -> Collection[Any]:
+    """What a container holds; nothing of what is none."""
+    if _is_sparse_of_pyg(thing):
+        return [part for part in thing.csr() if part is not None]
+    if isinstance(thing, Mapping):
+        return thing.values()
+    if isinstance(thing, Sequence) and not isinstance(thing, _NO_CONTAINERS):
+        return thing
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return [getattr(thing, field.name, None) for field in dataclasses.fields(thing)]
+    return list(thing.stores) if hasattr(thing, "stores") else []
+
+
+def _could_hold_tensors(thing: Any) -> bool:
+    """Whether it is a tensor or a container."""
+    containers = torch.Tensor | Mapping | Sequence
+    return (
+        (isinstance(thing, containers) and not isinstance(thing, _NO_CONTAINERS))
+        or (dataclasses.is_dataclass(thing) and not isinstance(thing, type))
+        or hasattr(thing, "stores")
+        or _is_sparse_of_pyg(thing)
+    )
+
+
+def _is_sparse_of_pyg(thing: Any) -> bool:
+    """Whether it is the `SparseTensor` of torch_sparse, which is a class of its own and no tensor."""
+    return type(thing).__name__ == "SparseTensor" and callable(getattr(thing, "csr", None))
+
+
+_NO_CONTAINERS = (str, bytes, bytearray, memoryview, range)
+
 
 _MEGABYTE = 1024 * 1024
 

@@ -7,10 +7,13 @@ import math
 import os
 import re
 import resource
+import statistics
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ContextDecorator
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +21,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import torch
 
+from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import ProfilerActivity, _KinetoProfile
 from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS
 from kinetoscope.collect.sources.nvml import NvmlError
@@ -33,10 +37,244 @@ from kinetoscope.integrations.pyg.memory import (
     get_gpu_memory_from_cuda,
     get_gpu_memory_from_ipex,
     peaks,
+    tensors_in,
 )
-from kinetoscope.integrations.pyg.sizes import tensors_in
-from kinetoscope.integrations.pyg.stats import CPUStats, CUDAStats, GPUStats
 from kinetoscope.tables.memory.peak import peak
+
+# What a profiled call costs, and many of them in short. Seconds and megabytes (of 1024 * 1024 bytes).
+
+
+@dataclass
+class CPUStats:
+    """A call on the processor.
+
+    Attributes:
+        time: How long it took, in seconds.
+        max_rss_cpu: The largest resident set of the process while it ran, in megabytes.
+        max_allocated_cpu: The most memory of the host that torch held while it ran, in megabytes; not a number where it
+            could not be recorded.
+    """
+
+    time: float
+    max_rss_cpu: float
+    max_allocated_cpu: float
+
+
+@dataclass
+class GPUStats:
+    """A call on an accelerator.
+
+    Attributes:
+        time: How long it took on the device, in seconds.
+        max_allocated_gpu: The most memory that tensors held while it ran, in megabytes.
+        max_reserved_gpu: The most memory that torch's allocator held, in megabytes.
+        max_active_gpu: The most memory in blocks that were in use or could not yet be used again, in megabytes.
+    """
+
+    time: float
+    max_allocated_gpu: float
+    max_reserved_gpu: float
+    max_active_gpu: float
+
+
+@dataclass
+class CUDAStats(GPUStats):
+    """A call on an NVIDIA device.
+
+    Attributes:
+        nvidia_smi_free_cuda: The device's free memory after it, in megabytes, whoever uses the rest.
+        nvidia_smi_used_cuda: The device's used memory after it, in megabytes.
+    """
+
+    nvidia_smi_free_cuda: float
+    nvidia_smi_used_cuda: float
+
+
+@dataclass
+class CPUStatsSummary:
+    """Calls on the processor: mean and sample standard deviation of their seconds, the largest of their megabytes."""
+
+    time_mean: float
+    time_std: float
+    max_rss_cpu: float
+    max_allocated_cpu: float
+
+
+@dataclass
+class GPUStatsSummary:
+    """Calls on an accelerator: mean and sample standard deviation of their seconds, the largest of their megabytes."""
+
+    time_mean: float
+    time_std: float
+    max_allocated_gpu: float
+    max_reserved_gpu: float
+    max_active_gpu: float
+
+
+@dataclass
+class CUDAStatsSummary(GPUStatsSummary):
+    """Calls on an NVIDIA device: the same, and the least of the free and the most of the used megabytes."""
+
+    min_nvidia_smi_free_cuda: float
+    max_nvidia_smi_used_cuda: float
+
+
+@overload
+def get_stats_summary(stats_list: Sequence[CUDAStats]) -> CUDAStatsSummary: ...
+@overload
+def get_stats_summary(stats_list: Sequence[GPUStats]) -> GPUStatsSummary: ...
+@overload
+def get_stats_summary(stats_list: Sequence[CPUStats]) -> CPUStatsSummary: ...
+def get_stats_summary(stats_list: Sequence[Any]) -> Any:
+    """Put the costs of several calls in short.
+
+    Args:
+        stats_list: What `profileit` returned with each call; all of one kind.
+
+    Returns:
+        A `CUDAStatsSummary`, `GPUStatsSummary` or `CPUStatsSummary`: mean and sample standard deviation of the seconds
+        (not a number for a single call), the largest megabytes, the least free ones.
+
+    Raises:
+        ArgumentError: The list is empty, holds different kinds, or something that is none of them.
+    """
+    stats = list(stats_list)
+    if not stats:
+        raise ArgumentError(
+            "stats_list is empty: pass the statistics of at least one call of a profiled function."
+        )
+    kinds = {type(one) for one in stats}
+    summary = next((made for kind, made in _SUMMARIES if all(issubclass(it, kind) for it in kinds)), None)
+    if len(kinds) > 1 or summary is None:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ArgumentError(
+            f"stats_list holds {names}: need statistics of one kind, CPUStats, GPUStats or CUDAStats."
+        )
+    times = [float(one.time) for one in stats]
+    numbers = {"time_mean": statistics.fmean(times), "time_std": _deviation(times)}
+    for name in (field.name for field in fields(summary)[2:]):
+        # `max_nvidia_smi_used_cuda` is the largest `nvidia_smi_used_cuda`, `max_reserved_gpu` the largest of itself.
+        source = name if hasattr(stats[0], name) else name[4:]
+        values = [getattr(one, source) for one in stats]
+        numbers[name] = _known(min if name.startswith("min_") else max, values)
+    return summary(**numbers)
+
+
+def _deviation(times: list[float]) -> float:
+    """The sample standard deviation, which one value does not have."""
+    return statistics.stdev(times) if len(times) > 1 else math.nan
+
+
+def _known(pick: Callable[[list[float]], float], values: list[float]) -> float:
+    """The largest or smallest of the values that are numbers."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return pick(numbers) if numbers else math.nan
+
+
+# The kinds of statistics before what they derive from.
+_SUMMARIES: tuple[tuple[type, type], ...] = (
+    (CUDAStats, CUDAStatsSummary),
+    (GPUStats, GPUStatsSummary),
+    (CPUStats, CPUStatsSummary),
+)
+
+
+# `timeit`: how long a block or a function takes, the accelerator's work included.
+
+
+class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
+    """Times a `with` block, or each call of the function it decorates.
+
+    The accelerator, if one is in use, is waited for at both ends. Blocks of one `timeit` may lie in each other and run in
+    several threads; `duration` is that of the one that ended last.
+
+    Args:
+        log: Print `Time: ...s` at the end of each.
+        avg_time_divisor: Divide the time by this number, such as the number of rounds of a loop; 0 and 1 do not divide.
+
+    Attributes:
+        duration: How long the last block took, in seconds; there is none before the first has ended.
+
+    Raises:
+        ArgumentError: `avg_time_divisor` is no number from 0 on.
+    """
+
+    duration: float
+    _clock: Callable[[], float] = staticmethod(time.perf_counter)
+
+    def __init__(self, log: bool = True, avg_time_divisor: int = 0) -> None:
+        if isinstance(avg_time_divisor, bool) or not isinstance(avg_time_divisor, int | float):
+            raise ArgumentError(f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number.")
+        if not avg_time_divisor >= 0:
+            raise ArgumentError(
+                f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number from 0 on."
+            )
+        if callable(log):
+            raise ArgumentError("@timeit stands before a function without being called: write `@timeit()`.")
+        self.log = log
+        self.avg_time_divisor = avg_time_divisor
+        self._of_thread = _Starts()
+
+    def __call__(self, func: Any) -> Any:
+        """Time every call of a function.
+
+        Raises:
+            ArgumentError: It is no function, or one whose call returns before it has run.
+        """
+        checked_function(func, "timeit()")
+        return super().__call__(func)
+
+    def __enter__(self) -> Self:
+        synchronize()
+        self._of_thread.open.append(self._clock())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        starts = self._of_thread
+        starts.last = starts.open.pop()
+        self._end(starts.last)
+
+    def reset(self) -> None:
+        """Take the time so far as `duration`, print it, and begin anew.
+
+        After the end of a block the time is that since its beginning.
+
+        Raises:
+            StateError: No block was begun in this thread.
+        """
+        starts = self._of_thread
+        if starts.last is None and not starts.open:
+            raise StateError("this timer was not started: call reset() in or after its `with` block.")
+        if starts.open:
+            self._end(starts.open[-1])
+            starts.open[-1] = self._clock()
+        else:
+            self._end(starts.last)
+            starts.last = self._clock()
+
+    def _end(self, start: float) -> None:
+        """Take the time since then."""
+        synchronize()
+        self.duration = self._clock() - start
+        if self.avg_time_divisor > 1:
+            self.duration /= self.avg_time_divisor
+        if self.log:
+            print(f"Time: {self.duration:.8f}s", flush=True)
+
+
+class _Starts(threading.local):
+    """When the blocks of one thread were begun."""
+
+    def __init__(self) -> None:
+        """Nothing was begun yet."""
+        self.open: list[float] = []
+        self.last: Any = None
+
 
 # The most memory that a call took on the host: of the process as the system counts it, and of torch's tensors.
 
