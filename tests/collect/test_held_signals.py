@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect.session.base_session import SignalsHeld
+from kinetoscope.collect.session.base_session import DeferredSignals
 from tests.support.noting_engine import NotingEngine
 
 
@@ -28,7 +28,7 @@ def calls():
 
 def test_the_handler_is_called_once_afterwards_and_its_error_is_kept(calls):
     handler = signal.getsignal(signal.SIGCHLD)
-    with SignalsHeld() as held:
+    with DeferredSignals() as held:
         signal.raise_signal(signal.SIGCHLD)
         signal.raise_signal(signal.SIGCHLD)
         assert calls == []
@@ -38,16 +38,16 @@ def test_the_handler_is_called_once_afterwards_and_its_error_is_kept(calls):
 
 
 def test_without_a_signal_or_a_handler_or_in_another_thread_nothing_happens(calls):
-    with SignalsHeld() as held:
+    with DeferredSignals() as held:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
-    with SignalsHeld():
+    with DeferredSignals():
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
     signal.signal(signal.SIGCHLD, print)
     seen = []
 
     def elsewhere():
-        with SignalsHeld():
+        with DeferredSignals():
             seen.append(signal.getsignal(signal.SIGCHLD))
 
     thread = threading.Thread(target=elsewhere)
@@ -58,7 +58,7 @@ def test_without_a_signal_or_a_handler_or_in_another_thread_nothing_happens(call
 
 
 def test_a_handler_that_was_put_over_ours_meanwhile_reaches_the_programs(calls):
-    with SignalsHeld():
+    with DeferredSignals():
         ours = signal.getsignal(signal.SIGCHLD)
         signal.signal(signal.SIGCHLD, functools.partial(ours))
     with pytest.raises(RuntimeError, match="worker is killed"):

@@ -310,7 +310,7 @@ def test_a_discarded_recording_says_so():
 
 def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have():
     gate = threading.Event()
-    aside = kineto_module.Aside(lambda _: gate.wait())
+    aside = kineto_module.BackgroundCall(lambda _: gate.wait())
     waiting = threading.Thread(target=aside.result)
     waiting.start()
     while aside._thread is None:

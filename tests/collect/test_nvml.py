@@ -5,7 +5,7 @@ import pynvml
 import pytest
 
 from kinetoscope import MissingDependencyError
-from kinetoscope.collect.sources.nvml import DeviceMemory, NvmlError, Utilisation, nvml
+from kinetoscope.collect.sources.nvml import DeviceMemory, NvmlError, Utilization, nvml
 from tests.support.simulated_nvml import MIB, SimulatedDevice, no_driver, nvidia
 
 __all__ = ["no_driver", "nvidia"]
@@ -18,7 +18,7 @@ def test_a_device_tells_its_name_memory_load_and_power(nvidia):
     assert device.name() == "Simulated H1"
     assert device.uuid() == nvidia.devices[0].uuid
     assert device.memory() == DeviceMemory(free_bytes=750 * MIB, used_bytes=250 * MIB, total_bytes=1000 * MIB)
-    assert device.utilisation() == Utilisation(compute_percent=37, memory_percent=12)
+    assert device.utilization() == Utilization(compute_percent=37, memory_percent=12)
     assert device.power_watts() == 123.456
 
 
@@ -33,7 +33,7 @@ def test_what_a_device_does_not_tell_is_none(nvidia):
     nvidia.devices[0].utilisation_percent = nvidia.devices[0].power_milliwatts = None
     nvidia.failing["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_NO_PERMISSION
     device = nvml().device(0)
-    assert (device.utilisation(), device.power_watts(), device.memory()) == (None, None, None)
+    assert (device.utilization(), device.power_watts(), device.memory()) == (None, None, None)
 
 
 def test_a_device_that_fails_is_named(nvidia):

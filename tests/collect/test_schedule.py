@@ -8,7 +8,7 @@ from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError
 from kinetoscope.collect import schedule
-from kinetoscope.collect.session.schedule import Do, ask, transition
+from kinetoscope.collect.session.schedule import Do, scheduled_action, transition
 
 small = st.integers(0, 4)
 
@@ -60,9 +60,9 @@ def test_a_negative_step_is_refused():
 
 def test_a_schedule_may_not_ask_for_anything_else():
     with pytest.raises(ArgumentError, match="returned 2 for step 7"):
-        ask(lambda step: 2, 7)
+        scheduled_action(lambda step: 2, 7)
     with pytest.raises(ArgumentError, match="DEVICE_STOPPED"):
-        ask(lambda step: ProfilerAction.DEVICE_STOPPED, 0)
+        scheduled_action(lambda step: ProfilerAction.DEVICE_STOPPED, 0)
 
 
 def test_the_transition_table_is_torchs():

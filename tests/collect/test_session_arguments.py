@@ -15,7 +15,7 @@ import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
 from kinetoscope.collect import RecordingOptions, choose_engine
 from kinetoscope.collect.engines import hybrid as hybrid_module
-from kinetoscope.collect.engines.hybrid import JoinedEngine
+from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.session.profile import running
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
@@ -459,7 +459,7 @@ def test_an_engine_by_name():
 
 def test_native_with_a_device_joins_the_two(native):  # noqa: F811
     engine = chosen("native", [CPU, CUDA])
-    assert isinstance(engine, JoinedEngine)
+    assert isinstance(engine, HybridEngine)
     assert engine.name == "native"
 
 

@@ -92,7 +92,7 @@ _HOMES = {
     "schedule": "session.schedule",
     "steps": "session.steps",
     "supported_activities": "session.activities",
-    "tensorboard_trace_handler": "session.handlers",
+    "tensorboard_trace_handler": "session.profile",
     "uninstall": "torch_compat.install",
 }
 

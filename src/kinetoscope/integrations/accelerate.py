@@ -22,14 +22,20 @@ from kinetoscope.collect.session.schedule import record_always
 from kinetoscope.collect.session.schedule import schedule as build_schedule
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.integrations.trainers import Driven, DrivenFace, TraceFolder, TrainerOptions, checked_options
+from kinetoscope.integrations.trainers import (
+    TraceAccess,
+    TraceFolder,
+    TrainerOptions,
+    TrainerProfiler,
+    checked_options,
+)
 
 try:
     import accelerate
     from accelerate.utils import ProfileKwargs
 except ImportError as error:
     raise MissingDependencyError(
-        'this is for Accelerate, which cannot be imported here: run `pip install "kinetoscope[accelerate]"`.'
+        'kinetoscope.integrations.accelerate needs Accelerate, which cannot be imported: run `pip install "kinetoscope[accelerate]"`.'
     ) from error
 
 
@@ -39,7 +45,7 @@ _TRAINER = f"accelerate {accelerate.__version__}"
 _SCHEDULE_KEYS = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
 
 
-class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
+class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
     """A context that profiles the training in it: a step for each one of the optimizer, a trace for each recorded stretch.
 
     With gradient accumulation a step has several batches. With several optimizers, the one that steps first counts. `step()` is
@@ -81,14 +87,14 @@ class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.prof
             overwrite=overwrite,
             options=options,
         )
-        self._driven = Driven(checked, _TRAINER)
+        self._profiler = TrainerProfiler(checked, _TRAINER)
         self._project = Path(accelerator.project_dir or ".")
         self._counts: Any = None  # the optimizer whose steps count
         self._number = 0
 
     def __enter__(self) -> Self:
-        self._driven.prepare("train", self._project)
-        self._driven.begin(None)
+        self._profiler.prepare("train", self._project)
+        self._profiler.begin(None)
         self._counts, self._number = None, 0
         OPTIMIZER_STEPS.after(self._optimizer_has_stepped)
         self._open_step()
@@ -98,7 +104,7 @@ class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.prof
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         OPTIMIZER_STEPS.forget(self._optimizer_has_stepped)
-        self._driven.end(error)
+        self._profiler.end(error)
 
     def _optimizer_has_stepped(self, optimizer: Any, *_: Any) -> None:
         """End a step and begin the next one."""
@@ -106,13 +112,13 @@ class profiled(DrivenFace):  # noqa: N801  (used as a verb, as `kinetoscope.prof
             self._counts = optimizer
         if optimizer is self._counts:
             self._number += 1
-            self._driven.close_step()
+            self._profiler.close_step()
             self._open_step()
 
     def _open_step(self) -> None:
         """Mark a step; in a whole run the table of steps finds them by itself, and without an empty one at the end."""
-        if not self._driven.options.records_from_the_start():
-            self._driven.open_step(self._number)
+        if not self._profiler.options.records_from_the_start():
+            self._profiler.open_step(self._number)
 
 
 class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
@@ -241,12 +247,12 @@ def _schedule(option: Mapping[str, int]) -> Callable[[int], ProfilerAction]:
     for key in option:
         if key not in _SCHEDULE_KEYS:
             raise ArgumentError(
-                f"schedule_option has the key {key!r}, which no schedule has: choose from {', '.join(_SCHEDULE_KEYS)}."
+                f"schedule_option has the key {key!r}, which is not an argument of a schedule: choose from {', '.join(_SCHEDULE_KEYS)}."
             )
     missing = [key for key in ("wait", "warmup", "active") if key not in option]
     if missing:
         raise ArgumentError(
-            f"schedule_option={dict(option)!r} does not say {' and '.join(missing)}: need wait, warmup and active, each a "
+            f"schedule_option={dict(option)!r} lacks {' and '.join(missing)}: need wait, warmup and active, each a "
             "number of steps."
         )
     return build_schedule(**option)

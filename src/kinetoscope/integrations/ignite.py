@@ -15,26 +15,25 @@ from typing import Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_name, checked_options
+from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 
 try:
     import ignite
     from ignite.engine import Engine, Events
 except ImportError as error:
     raise MissingDependencyError(
-        "attach() works for the engines of PyTorch Ignite, which cannot be imported here: run "
-        "`pip install pytorch-ignite`."
+        "attach() needs PyTorch Ignite, which cannot be imported: run `pip install pytorch-ignite`."
     ) from error
 
 
 __all__ = ["AttachedProfiler", "attach"]
 
 
-class AttachedProfiler(DrivenFace):
+class AttachedProfiler(TraceAccess):
     """What profiles an engine: `attach` makes it."""
 
-    def __init__(self, engine: Any, driven: Driven, stage: str) -> None:
-        self._engine, self._driven, self._stage = engine, driven, stage
+    def __init__(self, engine: Any, driven: TrainerProfiler, stage: str) -> None:
+        self._engine, self._profiler, self._stage = engine, driven, stage
         self._run = engine.run
         self._waits = False
 
@@ -49,9 +48,9 @@ class AttachedProfiler(DrivenFace):
         add(Events.GET_BATCH_STARTED, self._fetch)
         add(Events.ITERATION_STARTED, self._iterate)
         for name, (begins, ends) in spans.items():
-            add(begins, lambda _, name=name: self._driven.open(name))
-            add(ends, lambda _, name=name: self._driven.close(name))
-        add(Events.ITERATION_COMPLETED, lambda _: self._driven.close_step())
+            add(begins, lambda _, name=name: self._profiler.open(name))
+            add(ends, lambda _, name=name: self._profiler.close(name))
+        add(Events.ITERATION_COMPLETED, lambda _: self._profiler.close_step())
 
         @functools.wraps(self._run)
         def run(*arguments: Any, **keywords: Any) -> Any:
@@ -62,22 +61,22 @@ class AttachedProfiler(DrivenFace):
 
     def _profiled_run(self, *arguments: Any, **keywords: Any) -> Any:
         """Profile one call of the engine's `run`, however it ends."""
-        self._driven.prepare(self._stage, os.getcwd())
+        self._profiler.prepare(self._stage, os.getcwd())
         self._waits = True
         try:
-            if self._driven.options.records_from_the_start():
+            if self._profiler.options.records_from_the_start():
                 self._begin()
             return self._run(*arguments, **keywords)
         except BaseException as error:
-            self._driven.end(error)
+            self._profiler.end(error)
             raise
         finally:
-            self._driven.end()
+            self._profiler.end()
 
     def _begin(self) -> None:
         """Begin to profile the run, once."""
         self._waits = False
-        self._driven.begin(self._steps_left())
+        self._profiler.begin(self._steps_left())
 
     def _fetch(self, engine: Any) -> None:
         """Begin a step with the wait for its batch; in data of unknown length that wait may find the end instead."""
@@ -92,7 +91,7 @@ class AttachedProfiler(DrivenFace):
         """Begin a step, the first time with the profiling of the run."""
         if self._waits:
             self._begin()
-        self._driven.open_step(number)
+        self._profiler.open_step(number)
 
     def _steps_left(self) -> int | None:
         """How many iterations the run will have at most, None where the engine does not know."""
@@ -144,7 +143,7 @@ def attach(
         raise ArgumentError(f"attach({engine!r}) is not valid: need an Ignite Engine.")
     checked_name("name", name)
     if hasattr(engine.run, "kinetoscope"):
-        raise StateError("this engine has a Kinetoscope profiler attached already: one is enough.")
+        raise StateError("a Kinetoscope profiler is already attached to this engine.")
     checked = checked_options(
         folder=folder,
         schedule=schedule,
@@ -153,6 +152,6 @@ def attach(
         overwrite=overwrite,
         options=options,
     )
-    profiler = AttachedProfiler(engine, Driven(checked, f"ignite {ignite.__version__}"), name)
+    profiler = AttachedProfiler(engine, TrainerProfiler(checked, f"ignite {ignite.__version__}"), name)
     profiler._attach()
     return profiler

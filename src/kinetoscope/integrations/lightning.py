@@ -22,7 +22,7 @@ from kinetoscope._errors import MissingDependencyError, StateError
 from kinetoscope.collect.session.activities import ProfilerAction
 from kinetoscope.collect.session.metadata import ranked
 from kinetoscope.collect.session.user_warnings import warn_user
-from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_name, checked_options
+from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 from kinetoscope.model import units
 from kinetoscope.torch_events import arguments as arguments_module
 
@@ -39,7 +39,7 @@ _EPOCH = "run_training_epoch"
 _OPENS, _CLOSES, _ABANDONS = "opens", "closes", "abandons"
 
 
-class KinetoscopeProfiler(DrivenFace):
+class KinetoscopeProfiler(TraceAccess):
     """A profiler for Lightning's `Trainer`: every hook a span, a step for each batch, a trace for each recorded stretch.
 
     It has Lightning's `Profiler` interface and counts as one of its subclasses. In `fit` the steps are the training batches,
@@ -92,7 +92,7 @@ class KinetoscopeProfiler(DrivenFace):
         arguments_module.sort_key(sort_by)
         self.dirpath = dirpath
         self.filename = filename
-        self._driven = Driven(checked, _version(self._module))
+        self._profiler = TrainerProfiler(checked, _version(self._module))
         self._sort_by, self._row_limit = sort_by, arguments_module.row_limit(row_limit)
         self._stage: str | None = None
         self._local_rank: int | None = None
@@ -118,14 +118,14 @@ class KinetoscopeProfiler(DrivenFace):
         _count_as_a_profiler()
         self._stage, self._local_rank = str(getattr(stage, "value", stage)), local_rank
         self._roles, self._summary, self._may_begin, self._has_begun = {}, None, True, False
-        self._driven.prepare(self._stage, log_dir or os.getcwd())
+        self._profiler.prepare(self._stage, log_dir or os.getcwd())
         self._saved_before = len(self.saved_traces)
         trainer = self._trainer()
         if trainer is not None:
             self._module = _module_of(trainer) or self._module
-            self._driven.trainer = _version(self._module)
-            _hear_of_failures(trainer.strategy, self._driven)
-        if self._driven.options.records_from_the_start():
+            self._profiler.trainer = _version(self._module)
+            _hear_of_failures(trainer.strategy, self._profiler)
+        if self._profiler.options.records_from_the_start():
             self._begin(None)
 
     def start(self, action_name: str) -> None:
@@ -134,11 +134,11 @@ class KinetoscopeProfiler(DrivenFace):
         Args:
             action_name: What Lightning calls it.
         """
-        if self._role(action_name) is _OPENS and not self._driven.step_is_open:
+        if self._role(action_name) is _OPENS and not self._profiler.step_is_open:
             if self._may_begin:
                 self._begin(self._total_steps())
-            self._driven.open_step(self._number(fetching=action_name.endswith("_next")))
-        self._driven.open(action_name)
+            self._profiler.open_step(self._number(fetching=action_name.endswith("_next")))
+        self._profiler.open(action_name)
 
     def stop(self, action_name: str) -> None:
         """End the span of a hook.
@@ -146,10 +146,10 @@ class KinetoscopeProfiler(DrivenFace):
         Args:
             action_name: What Lightning calls it.
         """
-        self._driven.close(action_name)
+        self._profiler.close(action_name)
         role = self._role(action_name)
         if role is _CLOSES or role is _ABANDONS:
-            self._driven.close_step()
+            self._profiler.close_step()
 
     def profile(self, action_name: str) -> _Action:
         """A context in which a hook runs.
@@ -168,7 +168,7 @@ class KinetoscopeProfiler(DrivenFace):
         Returns:
             The recorded steps, the files, and a table of operators; empty where nothing was recorded.
         """
-        self._driven.end()
+        self._profiler.end()
         if self._summary is None:
             self._summary = self._text()
         return self._summary
@@ -194,11 +194,11 @@ class KinetoscopeProfiler(DrivenFace):
         Args:
             stage: As in `setup`.
         """
-        self._driven.end()
+        self._profiler.end()
         self._may_begin = False
         trainer = self._trainer()
         if trainer is not None:
-            _no_longer_hear(trainer.strategy, self._driven)
+            _no_longer_hear(trainer.strategy, self._profiler)
 
     @property
     def local_rank(self) -> int:
@@ -210,8 +210,8 @@ class KinetoscopeProfiler(DrivenFace):
     def _begin(self, total_steps: int | None) -> None:
         """Begin the run, once."""
         self._may_begin = False
-        self._driven.begin(total_steps)
-        self._has_begun = self._driven.is_running
+        self._profiler.begin(total_steps)
+        self._has_begun = self._profiler.is_running
 
     def _role(self, action: str) -> str | None:
         """What a hook means for the steps of this stage."""
@@ -240,7 +240,7 @@ class KinetoscopeProfiler(DrivenFace):
         """The number of the batch that is about to be fetched or, once it is there, of the present one."""
         loop = self._trainer().fit_loop.epoch_loop if self._stage == "fit" and self._trainer() else None
         if loop is None:
-            return self._driven.position
+            return self._profiler.position
         return int(loop.total_batch_idx) + fetching
 
     def _total_steps(self) -> int | None:
@@ -266,7 +266,7 @@ class KinetoscopeProfiler(DrivenFace):
         if not self._has_begun:
             return ""
         try:
-            session = self._driven.last_session()
+            session = self._profiler.last_session()
             steps = session.trace.table("steps").to_pylist()
         except StateError:
             return ""
@@ -326,7 +326,7 @@ def _count_as_a_profiler() -> str:
     modules = _loaded()
     if not modules:
         raise MissingDependencyError(
-            "KinetoscopeProfiler works for Lightning's Trainer, and neither `lightning` nor `pytorch_lightning` is "
+            "KinetoscopeProfiler needs Lightning, and neither `lightning` nor `pytorch_lightning` is "
             'installed: run `pip install "kinetoscope[lightning]"`.'
         )
     for module in modules:
@@ -348,7 +348,7 @@ def _version(module: str) -> str:
     return f"{package} {getattr(sys.modules.get(package), '__version__', '')}".strip()
 
 
-def _hear_of_failures(strategy: Any, driven: Driven) -> None:
+def _hear_of_failures(strategy: Any, driven: TrainerProfiler) -> None:
     """Hear of the trainer's failures, of which it tells its strategy, and callbacks, which would cost time in every hook."""
     theirs = getattr(strategy, "on_exception", None)
     if theirs is None or getattr(theirs, "driven", None) is driven:
@@ -366,7 +366,7 @@ def _hear_of_failures(strategy: Any, driven: Driven) -> None:
     strategy.on_exception = on_exception
 
 
-def _no_longer_hear(strategy: Any, driven: Driven) -> None:
+def _no_longer_hear(strategy: Any, driven: TrainerProfiler) -> None:
     """Leave the strategy as it was."""
     if getattr(vars(strategy).get("on_exception"), "driven", None) is driven:
         del strategy.on_exception

@@ -53,7 +53,7 @@ _VALUE = re.compile(r"""\s*("[^"]*"|'[^']*'|\S+)""")
 
 
 @dataclass
-class _Asked:
+class _Options:
     """What a line of the magic asks for."""
 
     settings: dict[str, bool] = field(default_factory=lambda: {"with_stack": True, "with_modules": True})
@@ -113,11 +113,11 @@ class KinetoscopeMagics(Magics):
         The cell runs as it would without: its names are those of the notebook, its last value is shown, and an exception stops
         it. What was recorded until then is shown all the same.
         """
-        asked = parsed(line, in_cell=cell is not None)
-        source = cell if cell is not None else asked.statement
+        options = parsed(line, in_cell=cell is not None)
+        source = cell if cell is not None else options.statement
         run = _compiled(self._own_shell, source)
         try:
-            session = kinetoscope.profile(**asked.settings)  # type: ignore[arg-type]
+            session = kinetoscope.profile(**options.settings)  # type: ignore[arg-type]
             session.start()
         except KinetoscopeError as error:
             raise UsageError(str(error)) from None
@@ -125,33 +125,33 @@ class KinetoscopeMagics(Magics):
         try:
             return run()
         finally:
-            self._finish(session, asked)
+            self._finish(session, options)
 
     @property
     def _own_shell(self) -> InteractiveShell:
         """The shell that the magic was registered in."""
         return cast("InteractiveShell", self.shell)
 
-    def _finish(self, session: profile, asked: _Asked) -> None:
+    def _finish(self, session: profile, options: _Options) -> None:
         """End the recording; what goes wrong there takes no place of the cell's own value or exception."""
         try:
             session.stop()
             trace = session.trace
         except Exception as error:  # noqa: BLE001  (whatever it is, the cell itself was run)
-            warnings.warn(f"what was recorded of the cell is lost: {error}", stacklevel=2)
+            warnings.warn(f"the recording of the cell is lost: {error}", stacklevel=2)
         else:
-            self._show(trace, asked)
+            self._show(trace, options)
 
-    def _show(self, trace: Trace, asked: _Asked) -> None:
+    def _show(self, trace: Trace, options: _Options) -> None:
         """Keep, save and show a trace, as far as that was asked for; an exception of the cell goes on undisturbed."""
-        if asked.out is not None:
-            self._own_shell.user_ns[asked.out] = trace
-        if not asked.quiet:
+        if options.out is not None:
+            self._own_shell.user_ns[options.out] = trace
+        if not options.quiet:
             show: Any = display
-            show(Summary(trace, asked.rows, "Recorded", self._place))
-        if asked.save is not None:
+            show(Summary(trace, options.rows, "Recorded", self._place))
+        if options.save is not None:
             try:
-                trace.save(asked.save)
+                trace.save(options.save)
             except (KinetoscopeError, OSError) as error:
                 warnings.warn(f"the trace could not be saved: {error}", stacklevel=2)
 
@@ -178,13 +178,13 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         formatter.pop(shown)
 
 
-def parsed(line: str, *, in_cell: bool) -> _Asked:
+def parsed(line: str, *, in_cell: bool) -> _Options:
     """Read the options of the magic and, on a line, the statement behind them.
 
     Raises:
         UsageError: An option is not known, lacks its value, or there is no statement where one is needed.
     """
-    asked, rest = _Asked(), line.strip()
+    options, rest = _Options(), line.strip()
     while (found := _OPTION.match(rest)) is not None:
         name, rest = found["name"], rest[found.end() :]
         name = _SHORT.get(name, name)
@@ -193,32 +193,32 @@ def parsed(line: str, *, in_cell: bool) -> _Asked:
             if value is None:
                 raise UsageError(f"--{name} of %kinetoscope needs a value: --{name} {_VALUES[name]}")
             rest = rest[value.end() :]
-            _set(asked, name, value[1].strip("\"'") if value[1][0] in "\"'" else value[1])
+            _set(options, name, value[1].strip("\"'") if value[1][0] in "\"'" else value[1])
         elif found["equals"] or (name != "quiet" and name not in _SWITCHES):
             raise UsageError(_unknown(found["name"], takes_value=found["equals"] is not None))
         elif name == "quiet":
-            asked.quiet = True
+            options.quiet = True
         else:
-            asked.settings.update([_SWITCHES[name]])
+            options.settings.update([_SWITCHES[name]])
         rest = rest.lstrip()
-    asked.statement = rest.removeprefix("-- ").strip()
-    if in_cell and asked.statement:
+    options.statement = rest.removeprefix("-- ").strip()
+    if in_cell and options.statement:
         raise UsageError(
-            f"{asked.statement!r} is no option of %%kinetoscope; the statements go into the lines below it"
+            f"{options.statement!r} is not an option of %%kinetoscope; put statements on the lines below it"
         )
-    if not in_cell and not asked.statement:
+    if not in_cell and not options.statement:
         raise UsageError(
-            "%kinetoscope needs a statement behind its options; a whole cell is profiled by %%kinetoscope"
+            "%kinetoscope needs a statement after its options; %%kinetoscope profiles a whole cell"
         )
-    return asked
+    return options
 
 
-def _set(asked: _Asked, name: str, value: str) -> None:
+def _set(options: _Options, name: str, value: str) -> None:
     """Take an option that has a value."""
     if name == "rows":
         if not value.isdecimal() or int(value) == 0:
             raise UsageError(f"--rows {value} of %kinetoscope is not valid; use a whole number above 0")
-        asked.rows = int(value)
+        options.rows = int(value)
     elif name == "save":
         try:
             suffix_of(value)
@@ -228,11 +228,11 @@ def _set(asked: _Asked, name: str, value: str) -> None:
             raise UsageError(
                 f"--save {value} of %kinetoscope is not valid: there is no folder {Path(value).parent}"
             )
-        asked.save = value
+        options.save = value
     elif not value.isidentifier():
         raise UsageError(f"--out {value} of %kinetoscope is not valid; use the name of a variable")
     else:
-        asked.out = value
+        options.out = value
 
 
 def _unknown(name: str, *, takes_value: bool) -> str:
@@ -283,7 +283,7 @@ def _code(shell: InteractiveShell, tree: Any, file: str, mode: str) -> CodeType:
     if code.co_flags & inspect.CO_COROUTINE:
         raise UsageError(
             "a cell with `await` at its top cannot be profiled by %%kinetoscope: write `with kinetoscope.profile() as prof:`"
-            " around what is to be profiled"
+            " around the code to profile"
         )
     return code
 

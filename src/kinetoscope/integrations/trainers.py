@@ -36,7 +36,7 @@ from kinetoscope.collect.session.options import (
     checked_switch,
 )
 from kinetoscope.collect.session.profile import profile
-from kinetoscope.collect.session.schedule import Schedule, ask, record_always
+from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.trace import open as open_trace
 
@@ -51,11 +51,11 @@ OWN_NAME = "kinetoscope"
 
 
 class TraceFolder:
-    """Where traces are written: proven to be writable, and never over those of an earlier run unless that was asked for.
+    """Where traces are written: proven to be writable, and never over those of an earlier run unless that was folder for.
 
     Args:
-        asked: The folder the user named, None for a new one in the trainer's.
-        trainers: The trainer's own folder.
+        folder: The folder the user named, None for a new one in the trainer's.
+        default_folder: The trainer's own folder.
         overwrite: Whether the folder the user named may hold traces of an earlier run.
         profiler: What `info["profiler"]` says in the traces of this one, also in those that other processes wrote for it.
 
@@ -64,17 +64,17 @@ class TraceFolder:
     """
 
     def __init__(
-        self, asked: Path | None, trainers: Path, *, overwrite: bool, profiler: str | None = None
+        self, folder: Path | None, default_folder: Path, *, overwrite: bool, profiler: str | None = None
     ) -> None:
         # Ranks share the folder; each looks for its own files only, so that all of them choose the same one.
         self._rank = ranked(Path("x" + SUFFIX)).name[1 : -len(SUFFIX)]
         self.saved: list[Path] = []
         self._overwrite = overwrite
-        self.path = asked or self._new_one_in(trainers)
-        if asked is not None and not overwrite and (earlier := self._of_others(asked, profiler)):
+        self.path = folder or self._new_one_in(default_folder)
+        if folder is not None and not overwrite and (earlier := self._of_others(folder, profiler)):
             raise ArgumentError(
-                f"the folder {str(asked)!r} holds {len(earlier)} trace{'s' if len(earlier) > 1 else ''} of an earlier run "
-                f"({earlier[0].name}{', ...' if len(earlier) > 1 else ''}): name another folder, or pass overwrite=True."
+                f"the folder {str(folder)!r} contains {len(earlier)} trace{'s' if len(earlier) > 1 else ''} of an earlier run "
+                f"({earlier[0].name}{', ...' if len(earlier) > 1 else ''}): use another folder, or pass overwrite=True."
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class TraceFolder:
                 return
         except OSError as error:
             raise ArgumentError(
-                f"the folder {str(self.path)!r} for the traces cannot be written to ({error.strerror}): name another one."
+                f"the folder {str(self.path)!r} for the traces is not writable ({error.strerror}): use another one."
             ) from error
 
     def save(self, trace: Trace, stem: str) -> None:
@@ -92,7 +92,7 @@ class TraceFolder:
         try:
             trace.save(path)
         except OSError as error:
-            warn_user(f"the trace {str(path)!r} could not be written: {error}. The training goes on.")
+            warn_user(f"the trace {str(path)!r} could not be written: {error}. Training continues.")
         else:
             self.saved.append(path)
 
@@ -104,10 +104,10 @@ class TraceFolder:
                 return path
         raise AssertionError("unreachable: the numbers do not end")
 
-    def _new_one_in(self, trainers: Path) -> Path:
+    def _new_one_in(self, default_folder: Path) -> Path:
         """The first of `kinetoscope`, `kinetoscope-2` ... that holds no traces of this rank."""
         names = itertools.chain([OWN_NAME], (f"{OWN_NAME}-{number}" for number in itertools.count(2)))
-        return next(trainers / name for name in names if not self._traces_in(trainers / name))
+        return next(default_folder / name for name in names if not self._traces_in(default_folder / name))
 
     def _traces_in(self, folder: Path) -> list[Path]:
         """The traces of this rank in a folder."""
@@ -167,15 +167,15 @@ class TrainerOptions:
             needed = self.schedule.steps_before_recording()
             if needed >= total_steps:
                 raise ArgumentError(
-                    f"{self.schedule} leaves {needed} step{'' if needed == 1 else 's'} alone before it records, and this "
-                    f"run has only {total_steps}: nothing would be recorded. Use a schedule that begins earlier, or "
+                    f"{self.schedule} skips {needed} step{'' if needed == 1 else 's'} before it records, and this "
+                    f"run has only {total_steps}: nothing would be recorded. Use a schedule that starts earlier, or "
                     "whole_run=True."
                 )
         return self.schedule
 
     def records_from_the_start(self) -> bool:
         """Whether recording shall begin before the first step."""
-        return self.schedule is not None and ask(self.schedule, 0) in RECORDING
+        return self.schedule is not None and scheduled_action(self.schedule, 0) in RECORDING
 
 
 def checked_options(
@@ -201,7 +201,7 @@ def checked_options(
             )
         schedule = record_always
     elif checked_callable("schedule", schedule) is not None:
-        ask(schedule, 0)  # type: ignore[arg-type]
+        scheduled_action(schedule, 0)  # type: ignore[arg-type]
     options = {"on_error": "warn", **options}
     if "activities" in options:
         options["activities"] = present_activities(options["activities"])
@@ -241,9 +241,9 @@ def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[
     missing = sorted(activity.name for activity in found if activity not in present)
     if missing:
         raise ArgumentError(
-            f"activities asks for {', '.join(missing)}, which this machine or this build of torch does not have. "
-            f"Here there is {', '.join(sorted(activity.name for activity in present))}: leave `activities` out to "
-            "record all that there is."
+            f"activities contains {', '.join(missing)}, which this machine or this build of torch does not support. "
+            f"Available: {', '.join(sorted(activity.name for activity in present))}; leave `activities` out to "
+            "record all of them."
         )
     return list(named)
 
@@ -275,7 +275,7 @@ def _by_name(name: str) -> ProfilerActivity:
     known = dict(ProfilerActivity.__members__)
     if name.upper() not in known:
         raise ArgumentError(
-            f"activities contains {name!r}, which is no activity. Valid ones: "
+            f"activities contains {name!r}, which is not an activity. Valid ones: "
             f"{', '.join(sorted(repr(each.lower()) for each in known))}."
         )
     found: ProfilerActivity = known[name.upper()]
@@ -291,7 +291,7 @@ def _shortened(total_steps: int | None) -> Schedule:
     return Schedule(wait=0, warmup=warmup, active=max(1, total_steps - warmup), repeat=1)
 
 
-class Driven:
+class TrainerProfiler:
     """One trainer's profiling, over all its runs.
 
     A run is `prepare`, `begin`, then for each step `open_step` and `close_step`, then `end`. Hooks are `open` and `close`
@@ -344,7 +344,7 @@ class Driven:
         Raises:
             ArgumentError: The schedule would record none of them.
             StateError: Another session records in this process.
-            RecorderError: The engine that was asked for cannot record here.
+            RecorderError: The engine that was folder for cannot record here.
         """
         try:
             session = _Session.with_options(
@@ -395,7 +395,7 @@ class Driven:
         except Exception as failure:
             if failure is self._users_error:
                 raise
-            _tell(failure)
+            _warn_of(failure)
 
     # --------------------------------------------------------------------------------------------------------- steps
 
@@ -419,7 +419,7 @@ class Driven:
         except Exception as failure:
             if failure is self._users_error:
                 raise
-            _tell(failure)
+            _warn_of(failure)
             self._give_up(self._session)
         else:
             self.recording = self._session.current_action in RECORDING
@@ -469,7 +469,7 @@ class Driven:
     def last_session(self) -> profile:
         """The session of the present or the last run."""
         if self._last is None:
-            raise StateError("nothing was recorded yet: the trainer has not begun a run.")
+            raise StateError("nothing was recorded yet: the trainer has not started a run.")
         return self._last
 
     def _trace_is_ready(self, session: profile) -> None:
@@ -488,7 +488,7 @@ class Driven:
     def __getstate__(self) -> dict[str, Any]:
         """What another process gets of it: the options, and not what is under way or was recorded here."""
         kept = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
-        return vars(Driven(self.options, self.trainer)) | kept
+        return vars(TrainerProfiler(self.options, self.trainer)) | kept
 
 
 class _Session(profile):
@@ -499,12 +499,12 @@ class _Session(profile):
         needed = self.schedule.steps_before_recording() if isinstance(self.schedule, Schedule) else 0
         if self.step_num < needed:
             return f"{self.schedule} records after {needed} steps, and this run had {self.step_num}."
-        return f"the schedule never asked for RECORD in the {self.step_num} steps of this run."
+        return f"the schedule never returned RECORD for the {self.step_num} steps of this run."
 
 
-def _tell(failure: Exception) -> None:
+def _warn_of(failure: Exception) -> None:
     """Make a failure of ours a warning: nothing of ours may end a training."""
-    warn_user(f"profiling ended, the training goes on: {type(failure).__name__}: {failure}")
+    warn_user(f"profiling stopped, training continues: {type(failure).__name__}: {failure}")
 
 
 def _quick_marks() -> tuple[Callable[[str], Any], Callable[[Any], None]]:
@@ -525,10 +525,10 @@ def _quick_marks() -> tuple[Callable[[str], Any], Callable[[Any], None]]:
 _enter, _leave = _quick_marks()
 
 
-class DrivenFace:
+class TraceAccess:
     """What a user sees of a session that a trainer drives, whatever the trainer."""
 
-    _driven: Driven
+    _profiler: TrainerProfiler
 
     @property
     def trace(self) -> Trace:
@@ -537,9 +537,9 @@ class DrivenFace:
         Raises:
             StateError: Nothing has been recorded yet.
         """
-        return self._driven.trace
+        return self._profiler.trace
 
     @property
     def saved_traces(self) -> list[Path]:
         """The files that were written, in order."""
-        return self._driven.saved
+        return self._profiler.saved

@@ -16,14 +16,14 @@ from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.integrations.trainers import Driven, DrivenFace, checked_options
+from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_options
 
 try:
     import transformers
     from transformers import Trainer, TrainerCallback
 except ImportError as error:
     raise MissingDependencyError(
-        "KinetoscopeCallback works for the Trainer of Transformers, which cannot be imported here: run "
+        "KinetoscopeCallback needs Transformers, which cannot be imported: run "
         '`pip install "kinetoscope[transformers]"`.'
     ) from error
 
@@ -42,7 +42,7 @@ _WORK = (
 _FETCH = "get_batch_samples"
 
 
-class KinetoscopeCallback(DrivenFace, TrainerCallback):
+class KinetoscopeCallback(TraceAccess, TrainerCallback):
     """A callback that profiles `Trainer.train`: steps as the trainer counts them, a trace for each recorded stretch.
 
     A step is one optimizer step with all its micro-batches: from the begin of the wait for its data to `on_step_end`, so that
@@ -82,7 +82,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             overwrite=overwrite,
             options=options,
         )
-        self._driven = Driven(checked, f"transformers {transformers.__version__}")
+        self._profiler = TrainerProfiler(checked, f"transformers {transformers.__version__}")
         _put_around_training()
 
     # ------------------------------------------------------------------------------------------ the trainer's events
@@ -100,8 +100,8 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             ArgumentError: The traces cannot be written, or the schedule would record nothing of this run.
             StateError: Another session records in this process.
         """
-        self._driven.prepare("train", args.output_dir)
-        self._driven.begin(state.max_steps - state.global_step if state.max_steps > 0 else None)
+        self._profiler.prepare("train", args.output_dir)
+        self._profiler.begin(state.max_steps - state.global_step if state.max_steps > 0 else None)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin the span of an epoch.
@@ -112,7 +112,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             control: Unused.
             **kwargs: Unused.
         """
-        self._driven.open("[Trainer]epoch")
+        self._profiler.open("[Trainer]epoch")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the span of an epoch.
@@ -123,7 +123,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             control: Unused.
             **kwargs: Unused.
         """
-        self._driven.close("[Trainer]epoch")
+        self._profiler.close("[Trainer]epoch")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin a step, where its wait for data did not.
@@ -134,7 +134,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             control: Unused.
             **kwargs: Unused.
         """
-        self._driven.open_step(state.global_step)
+        self._profiler.open_step(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End a step.
@@ -145,7 +145,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             control: Unused.
             **kwargs: Unused.
         """
-        self._driven.close_step()
+        self._profiler.close_step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the run.
@@ -156,7 +156,7 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
             control: Unused.
             **kwargs: Unused.
         """
-        self._driven.end()
+        self._profiler.end()
 
     # ---------------------------------------------------------------------------------------------------- the works
 
@@ -170,17 +170,17 @@ class KinetoscopeCallback(DrivenFace, TrainerCallback):
         try:
             yield
         except BaseException as error:
-            self._driven.end(error)
+            self._profiler.end(error)
             raise
         finally:
-            self._driven.end()
+            self._profiler.end()
             for name in covered:
                 delattr(trainer, name)
             vars(trainer).update(before)
 
     def _as_span(self, trainer: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method whose calls are spans; the one that waits for data also begins the step."""
-        driven, span = self._driven, f"[Trainer]{name.lstrip('_')}"
+        driven, span = self._profiler, f"[Trainer]{name.lstrip('_')}"
 
         @functools.wraps(method)
         def call(*arguments: Any, **keywords: Any) -> Any:

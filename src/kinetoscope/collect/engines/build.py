@@ -142,7 +142,7 @@ def _check_platform() -> None:
             f"the recorder runs on Linux on {' and '.join(_MACHINES)}, not on {sys.platform} {platform.machine()}"
         )
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise BuildError("the recorder does not know the free-threaded build of Python yet")
+        raise BuildError("the recorder does not support the free-threaded build of Python")
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         raise BuildError("the headers of Python are missing: install its development package (python3-dev)")
 
@@ -167,7 +167,7 @@ def _only_one_builder(folder: Path) -> Iterator[None]:
         lock = open(folder / "building.lock", "w")  # noqa: SIM115  (closed below)
     except OSError as error:
         raise BuildError(
-            f"the compiled recorder cannot be kept in {folder} ({error.strerror}): set KINETOSCOPE_CACHE to a folder that "
+            f"the compiled recorder cannot be cached in {folder} ({error.strerror}): set KINETOSCOPE_CACHE to a folder that "
             "can be written to"
         ) from error
     with lock:

@@ -58,27 +58,27 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
             )
     elif beyond_native and options.profile_memory and requested == "auto":
         obstacle = (
-            "torch reports the memory of devices to no other; engine='native' records that of the host, and both without "
-            "profile_memory=True are recorded natively"
+            "torch reports device memory only to its own collector; engine='native' records host memory only, and without "
+            "profile_memory=True the hybrid engine is used"
         )
     else:
         status = native_engine_status()
         if status.available and beyond_native:
-            from kinetoscope.collect.engines.hybrid import JoinedEngine, hybrid_status
+            from kinetoscope.collect.engines.hybrid import HybridEngine, hybrid_status
 
             if requested == "native":
-                return JoinedEngine()
+                return HybridEngine()
             checks = [hybrid_status(activity) for activity in devices]
             status = next((check for check in checks if not check.available), checks[0])
             if status.available:
-                return JoinedEngine()
+                return HybridEngine()
             status = EngineStatus(False, f"{status.reason} (`kinetoscope doctor` checks again)")
         if status.available:
             return NativeEngine()
         obstacle = status.reason
         if requested == "native":
             raise RecorderError(
-                f"engine='native' is not available: {obstacle.rstrip('.')}. `kinetoscope doctor` says more."
+                f"engine='native' is not available: {obstacle.rstrip('.')}. `kinetoscope doctor` has the details."
             )
     warn_user(
         f"recording with torch's own collector (Kineto), which is slower: {obstacle.rstrip('.')}. "
@@ -93,8 +93,8 @@ def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
     # torch.profiler runs this collector of its own beside Kineto, which alone can be reached from elsewhere.
     if any(type(one).__name__ == "CuspyConfig" for one in configs):
         warn_user(
-            "without effect: CuspyConfig. torch's Cuspy collector is open to torch.profiler.profile only; Kineto records "
-            "the devices in its place."
+            "without effect: CuspyConfig. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
+            "the devices instead."
         )
     if engine.name != "native":
         return
@@ -109,6 +109,6 @@ def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
             idle.append("post_processing_timeout_s")
     if idle:
         warn_user(
-            f"without effect on the native engine: {', '.join(idle)}. It has none of that work to do; engine='kineto' "
-            "hands them to torch's own collector."
+            f"without effect on the native engine: {', '.join(idle)}. engine='kineto' passes them to "
+            "torch's own collector."
         )

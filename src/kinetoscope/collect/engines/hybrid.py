@@ -54,7 +54,7 @@ _HOST = frozenset({ProfilerActivity.CPU})
 _LOW_BITS = (1 << 32) - 1
 
 
-class JoinedEngine:
+class HybridEngine:
     """Records the host with the native recorder and devices with torch's collector."""
 
     name = "native"
@@ -82,7 +82,7 @@ class JoinedEngine:
         options = request.options
         if options.profile_memory:
             warn_user(
-                "the memory of devices is not recorded: torch reports it to its own collector only. engine='kineto' records "
+                "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records "
                 "it."
             )
         self._host.prepare(dataclasses.replace(request, activities=request.activities & _HOST))
@@ -129,7 +129,7 @@ class JoinedEngine:
         if activities - _HOST:
             self._devices.toggle(enable, activities - _HOST)
 
-    def stop(self) -> JoinedRecording:
+    def stop(self) -> HybridRecording:
         """Close the host's books, then wait for the devices and close theirs.
 
         Raises:
@@ -147,7 +147,7 @@ class JoinedEngine:
             # Whatever became of the host's side: torch's collector must not be left running.
             devices, failure = self._stop_devices()
             self._running = False
-        return JoinedRecording(host, devices, threads, failure)
+        return HybridRecording(host, devices, threads, failure)
 
     def _stop_devices(self) -> tuple[Recording | None, str]:
         """The devices' recording, or why there is none: the host's is worth keeping without it."""
@@ -157,7 +157,7 @@ class JoinedEngine:
             return None, str(error)
 
 
-class JoinedRecording:
+class HybridRecording:
     """Two recordings of the same time."""
 
     def __init__(
@@ -281,10 +281,10 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one_checker(folder):
-            outcome = _kept(path)
+            outcome = _cached(path)
             if outcome is None or (repeat_failed and not outcome.holds):
                 progress(
-                    f"checking whether the hybrid engine fits {name} here (once, some 10 seconds, at most {PATIENCE_S:.0f})"
+                    f"checking the hybrid engine on {name} (once, about 10 seconds, at most {PATIENCE_S:.0f})"
                 )
                 outcome = _check(name, folder)
                 if outcome.lasting:
@@ -332,16 +332,16 @@ def _only_one_checker(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until_s:
-                    raise TimeoutError("another process has been checking it for too long") from None
+                    raise TimeoutError("another process has been running this check for too long") from None
                 time.sleep(0.1)
         yield
 
 
-def _kept(path: Path) -> _Outcome | None:
+def _cached(path: Path) -> _Outcome | None:
     """An earlier result."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return _Outcome(bool(told["holds"]), str(told["reason"]), True)
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        return _Outcome(bool(stated["holds"]), str(stated["reason"]), True)
     except (OSError, ValueError, KeyError, TypeError):
         # Not there, or not ours: then it is made anew.
         return None
@@ -349,7 +349,7 @@ def _kept(path: Path) -> _Outcome | None:
 
 def _keep(path: Path, outcome: _Outcome) -> None:
     """Write a result, whole or not at all; where that is not possible the next process checks again."""
-    told = {
+    stated = {
         "holds": outcome.holds,
         "reason": outcome.reason,
         "torch": str(torch.__version__),
@@ -357,7 +357,7 @@ def _keep(path: Path, outcome: _Outcome) -> None:
     }
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch, path.name)
-        made.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        made.write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
         made.replace(path)
 
 
@@ -389,8 +389,8 @@ def _check(name: str, folder: Path) -> _Outcome:
             finally:
                 _end(process)
         if target.is_file():
-            told = json.loads(target.read_text(encoding="utf-8"))
-            return _Outcome(bool(told["holds"]), str(told["reason"]), bool(told["lasting"]))
+            stated = json.loads(target.read_text(encoding="utf-8"))
+            return _Outcome(bool(stated["holds"]), str(stated["reason"]), bool(stated["lasting"]))
         if code < 0:
             said = f"was ended by {_signal_name(-code)}"
         else:
@@ -451,7 +451,7 @@ def _prove(device: torch.device) -> _Outcome:
         _launch(device)
     problem, error_ns = "", 0
     for _ in range(_ATTEMPTS):
-        hybrid = _recorded(JoinedEngine(), activity, device)
+        hybrid = _recorded(HybridEngine(), activity, device)
         kineto = _recorded(KinetoEngine(), activity, device)
         problem, error_ns = _compare(hybrid, kineto)
         if not problem:

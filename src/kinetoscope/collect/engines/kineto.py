@@ -88,9 +88,9 @@ def leave_out(
             unwanted |= on_host & (start_ns >= begin_ns) & (start_ns < end_ns)
     if not unwanted.any():
         return
-    kept = ~unwanted
-    place = np.where(kept, np.cumsum(kept) - 1, -1)
-    native["spans"] = {name: values[kept] for name, values in spans.items()}
+    remaining = ~unwanted
+    place = np.where(remaining, np.cumsum(remaining) - 1, -1)
+    native["spans"] = {name: values[remaining] for name, values in spans.items()}
     for name in ("kernels", "copies"):
         if (table := native.get(name)) is not None:
             moved = place[table["span"]]
@@ -148,19 +148,19 @@ def number_threads(tables: Tables) -> None:
         tables: The columns of a trace; changed.
     """
     threads, spans = tables["threads"], tables["spans"]
-    told = threads["torch_tid"].copy()
-    of_host = np.ones(len(told), dtype=bool)
+    numbers = threads["torch_tid"].copy()
+    of_host = np.ones(len(numbers), dtype=bool)
     if "stream" in spans:
         of_host[spans["thread"][spans["stream"] >= 0]] = False
     with _numbers_lock:
         rows = np.flatnonzero(of_host).tolist()
         for row in rows:
-            if told[row] > 0:
-                _numbers[int(threads["os_tid"][row])] = int(told[row])
+            if numbers[row] > 0:
+                _numbers[int(threads["os_tid"][row])] = int(numbers[row])
         for row in rows:
             os_tid = int(threads["os_tid"][row])
-            told[row] = _numbers.setdefault(os_tid, os_tid)
-    threads["torch_tid"] = told
+            numbers[row] = _numbers.setdefault(os_tid, os_tid)
+    threads["torch_tid"] = numbers
 
 
 def note_this_thread() -> None:
@@ -185,13 +185,13 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
         events: torch's event objects of the same recording.
         base_ns: The clock on the wall at time 0 of the trace.
     """
-    told = {
+    metadata = {
         (int(event.start_ns()) - base_ns, int(event.correlation_id())): str(event.metadata_json())
         for event in events
         if event.metadata_json()
     }
     spans = tables.get("spans", {})
-    if not told or "start_ns" not in spans:
+    if not metadata or "start_ns" not in spans:
         return
     none = np.full(len(spans["start_ns"]), -1, dtype=np.int64)
     correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
@@ -200,10 +200,10 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
     texts = StringTable(list(tables.get("arguments", {}).get("json", ())))
     column = np.array(spans.get("arguments", none), dtype=np.int32)
     for span, key in enumerate(zip(spans["start_ns"].tolist(), number.tolist(), strict=True)):
-        if key not in told:
+        if key not in metadata:
             continue
         given = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
-        column[span] = texts.row(json.dumps({**given, EVENT_METADATA_KEY: told[key]}))
+        column[span] = texts.row(json.dumps({**given, EVENT_METADATA_KEY: metadata[key]}))
     spans["arguments"] = column
     tables["arguments"] = {"json": texts.texts}
 
@@ -229,7 +229,7 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
     ).tolist()
     if not rows:
         return strings
-    told = {
+    quoted = {
         (int(event.start_ns()) - base_ns, event.name().replace('"', "'")): event.name()
         for event in results.events()
         if '"' in event.name()
@@ -237,7 +237,7 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
     table = StringTable(list(strings))
     names = np.array(spans["name"], dtype=np.int32)
     for row in rows:
-        name = told.get((int(spans["start_ns"][row]), strings[names[row]]))
+        name = quoted.get((int(spans["start_ns"][row]), strings[names[row]]))
         if name is not None:
             names[row] = table.row(name)
     spans["name"] = names
@@ -334,7 +334,7 @@ def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]
         return finished
     except ValueError as error:
         raise RecorderError(
-            f"torch's collector could not write what it recorded ({error}); torch may have said more on stderr."
+            f"torch's collector could not write what it recorded ({error}); torch may have printed more to stderr."
         ) from error
 
 
@@ -480,8 +480,8 @@ def _folder() -> Iterator[Path]:
             yield Path(name)
         return
     raise RecorderError(
-        "what torch's collector recorded cannot be read, for it writes to a file and no folder can be written to "
-        f"({failures[0]}): set TMPDIR to one that can."
+        "what torch's collector recorded cannot be read: it writes to a file, and no folder is writable "
+        f"({failures[0]}). Set TMPDIR to a writable folder."
     )
 
 
@@ -490,7 +490,7 @@ def _folder() -> Iterator[Path]:
 Result = TypeVar("Result")
 
 
-class Aside(Generic[Result]):
+class BackgroundCall(Generic[Result]):
     """Runs a function once, on a thread of its own; interrupts go to the main thread, which only waits."""
 
     def __init__(self, work: Callable[[bool], Result]) -> None:
@@ -522,9 +522,7 @@ class Aside(Generic[Result]):
         if self._thread is not None:
             self._thread.join()
         if self._done is None:
-            raise StateError(
-                "this recording is being read by the process that forked this one: read it there."
-            )
+            raise StateError("the parent process is reading this recording: read it there.")
         made, failure = self._done
         if failure is not None:
             raise failure
@@ -568,7 +566,7 @@ class KinetoRecording:
         self._window_ns = window_ns
         self._has_objects = has_objects
         self._process = os.getpid()
-        self._made: Aside[Trace] | None = None
+        self._made: BackgroundCall[Trace] | None = None
         self._lock = threading.Lock()
 
     def trace(self) -> Trace:
@@ -581,14 +579,14 @@ class KinetoRecording:
             if self._made is None:
                 if self._results is None and not self._taken:
                     raise StateError("this recording was discarded: there is no trace of it.")
-                self._made = Aside(functools.partial(self._build, self._results))
+                self._made = BackgroundCall(functools.partial(self._build, self._results))
         return self._made.result()
 
-    def face(self) -> ResultsFace | None:
+    def api(self) -> ResultsApi | None:
         """What `prof.profiler` shows as torch's results; None where there are none."""
         if self._results is None:
             return None
-        return ResultsFace(self._results, self, has_objects=self._has_objects)
+        return ResultsApi(self._results, self, has_objects=self._has_objects)
 
     def discard(self) -> None:
         """Let go of torch's results; a trace already built stays whole."""
@@ -624,8 +622,8 @@ class KinetoRecording:
                 lost.append(Loss.of("recording_unreadable", why=str(error)))
                 info["start_realtime_ns"] = int(results.trace_start_ns())
             else:
-                tables, strings, told = self._columns(read)
-                info = {**told, **info}
+                tables, strings, stated = self._columns(read)
+                info = {**stated, **info}
                 lost += _losses(read, tables)
                 if "start_realtime_ns" not in info:
                     info["start_realtime_ns"] = int(results.trace_start_ns())
@@ -671,8 +669,8 @@ class KinetoRecording:
         device = device_of([name_of(activity) for activity in self._request.activities])
         if device is not None and "streams" in tables:
             tables["streams"]["device_type"][:] = device
-        told = {key: value for key, value in read.info.items() if key in _TOLD}
-        return tables, strings, told
+        stated = {key: value for key, value in read.info.items() if key in _FROM_TORCH}
+        return tables, strings, stated
 
     def _setting(self, name: str) -> bool:
         """Whether an experimental setting of torch's is on."""
@@ -682,7 +680,7 @@ class KinetoRecording:
 
 
 # What torch's file says of the run and the session does not.
-_TOLD = frozenset(
+_FROM_TORCH = frozenset(
     {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
 )
 
@@ -696,7 +694,7 @@ def _losses(read: Trace, tables: Tables) -> list[Loss]:
     return lost
 
 
-class ResultsFace:
+class ResultsApi:
     """Stands where torch keeps its collector's `_ProfilerResult`: that one can be saved only once, and was, for the trace."""
 
     def __init__(self, results: Any, recording: KinetoRecording, *, has_objects: bool) -> None:
@@ -739,10 +737,10 @@ class ResultsFace:
         """A call of torch's results that answers with event objects."""
         if not self._has_objects:
             raise StateError(
-                f"prof.profiler.kineto_results.{call}() holds objects that torch was not asked to make, for making them takes "
-                "time at each stop: give the session experimental_config=torch._C._profiler._ExperimentalConfig() to have "
-                "them, or install(engine='kineto') for a program that is not to be changed. prof.events() and "
-                "prof.trace.table('spans') tell the same."
+                f"prof.profiler.kineto_results.{call}() needs event objects, which torch did not make because they slow down "
+                "each stop: pass experimental_config=torch._C._profiler._ExperimentalConfig() to the session to get "
+                "them, or use install(engine='kineto') if you cannot change the program. prof.events() and "
+                "prof.trace.table('spans') have the same data."
             )
         return getattr(self._results, call)
 
@@ -872,7 +870,7 @@ class KinetoEngine:
                 _window_ns(stopped),
                 has_objects=_makes_objects(stopped.experimental_config),
             )
-            stopped.kineto_results = recording.face()
+            stopped.kineto_results = recording.api()
             return recording
         finally:
             self._collector = None
@@ -889,7 +887,7 @@ class KinetoEngine:
         if _in_use():
             raise StateError(
                 "torch's own collector is already in use, by torch.profiler or torch.autograd.profiler: stop that one "
-                "first. (The native engine can run beside it.)"
+                "first. (The native engine can record at the same time.)"
             )
 
 

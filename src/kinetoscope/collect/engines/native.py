@@ -140,7 +140,7 @@ class NativeEngine:
         self._request: RecordingRequest | None = None
         self._recorder: Recorder | None = None
         self._path: Path | None = None
-        self._kept = False
+        self._belongs_to_user = False
         self._process = 0
         self._pauses = Pauses()
         self._watch: StorageWatch | None = None
@@ -179,27 +179,27 @@ class NativeEngine:
         request, recorder = self._request, self._recorder
         if request is None or recorder is None:
             raise StateError("the native engine was not prepared: call prepare() before start()")
-        self._kept = request.path is not None
+        self._belongs_to_user = request.path is not None
         self._path = request.path if request.path is not None else _temporary_path()
         # Before the start: an interrupt right after it must find a recording that it can stop.
         self._process = os.getpid()
         self._pauses = Pauses()
         seen = self._watch_storages(recorder) if request.options.profile_memory else {}
         facts = {**_facts(), **request.info, **seen}
-        if not self._kept:
+        if not self._belongs_to_user:
             # For a recording that is never stopped; a stopped one looks after its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
         missing_calls = recorder.start(
             self._path, _what(request), request.options.ring_bytes, keep_since_ns=_parent_began_ns()
         )
-        self._follow_path(recorder)
+        self._note_actual_path(recorder)
         if missing_calls:
             facts["calls_missing"] = json.dumps(missing_calls)
         recorder.add_info(facts)
         if GARBAGE_COLLECTION_SETTING in facts:
             self._collections.open()
         if missing_calls:
-            warn_user(f"Python calls or module calls are not recorded as asked for: {missing_calls}.")
+            warn_user(f"not all Python calls or module calls are recorded: {missing_calls}.")
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Switch recording off or on; the recording knows of it at once, should the process be killed.
@@ -239,8 +239,8 @@ class NativeEngine:
         path = recorder.recording_path() or path
         if stopped.file_lost:
             warn_user(
-                f"another program cut {path} short while it was recorded into, so what was recorded is lost: give "
-                "recordings a folder of their own."
+                f"another program truncated {path} during the recording, which is lost: write "
+                "recordings to a folder that nothing else uses."
             )
         try:
             if stopped.unnamed_modules:
@@ -259,15 +259,15 @@ class NativeEngine:
         self._path = None
         if self._remove is not None:
             self._remove.detach()
-        return NativeRecording(path, kept=self._kept)
+        return NativeRecording(path, belongs_to_user=self._belongs_to_user)
 
-    def _follow_path(self, recorder: Recorder) -> None:
-        """See where the recording is, and say so if that is not where it was wanted."""
-        wanted, self._path = self._path, recorder.recording_path() or self._path
-        if self._path != wanted:
+    def _note_actual_path(self, recorder: Recorder) -> None:
+        """See where the recording is, and say so if that is not where it was requested."""
+        requested, self._path = self._path, recorder.recording_path() or self._path
+        if self._path != requested:
             warn_user(
-                f"{wanted} is the recording of another process, so this one goes to {self._path}. Give each process a path "
-                "of its own."
+                f"another process records into {requested}, so this recording is written to {self._path}. Give each process "
+                "its own path."
             )
 
     def _watch_storages(self, recorder: Recorder) -> dict[str, str]:
@@ -286,13 +286,13 @@ class NativeEngine:
 class NativeRecording:
     """A finished recording file. A file in a temporary place goes when it was read or nobody can read it any more."""
 
-    def __init__(self, path: Path, *, kept: bool) -> None:
-        """Take charge of the file at ``path``; ``kept`` says that it belongs to the user."""
+    def __init__(self, path: Path, *, belongs_to_user: bool) -> None:
+        """Take charge of the file at ``path``; ``belongs_to_user`` says that it belongs to the user."""
         self._path = path
         self._file = _identity(path)
         self._trace: Trace | None = None
         self._lock = threading.Lock()
-        self._remove = weakref.finalize(self, _remove_own, path, os.getpid()) if not kept else None
+        self._remove = weakref.finalize(self, _remove_own, path, os.getpid()) if not belongs_to_user else None
 
     def trace(self) -> Trace:
         """The recording as a trace, read on the first call.
@@ -309,7 +309,7 @@ class NativeRecording:
                     raise StateError("this recording was discarded before it was read")
                 if _identity(self._path) not in (self._file, None):
                     raise StateError(
-                        f"{self._path}: another recording took the place of this one before it was read. Read `prof.trace` "
+                        f"{self._path}: another recording replaced this one before it was read. Read `prof.trace` "
                         "before the path is used again, or use another path."
                     )
                 self._trace = Trace.from_recording(self._path)
@@ -414,8 +414,8 @@ def _parent_began_ns() -> int:
     for process in (parent.pid, os.getpid()):
         with contextlib.suppress(OSError):
             # The name of the program, in parentheses, may have spaces in it.
-            told = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
-            up_ns = int(told[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+            fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            up_ns = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
             return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + up_ns
     return 0
 

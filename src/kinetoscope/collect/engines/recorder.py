@@ -109,7 +109,7 @@ class Recorder:
         version = library.kinetoscope_recorder_version()
         if version != _FACE_VERSION:
             raise RecorderError(
-                f"{path} speaks version {version} of the recorder's interface, not {_FACE_VERSION}"
+                f"{path} has version {version} of the recorder's interface, not {_FACE_VERSION}"
             )
         message = (ctypes.c_char_p, ctypes.c_size_t)
         library.kinetoscope_recorder_load.argtypes = (ctypes.py_object, *message)

@@ -119,7 +119,7 @@ def extensions(configs: Iterable[Any]) -> dict[str, str]:
 
 
 def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
-    """What a user's iterable holds, or an error that names the first thing in it that is no activity."""
+    """What a user's iterable holds, or an error that names the first item that is not an activity."""
     choices = dict(_checked(activities))
     for activity, choice in choices.items():
         if choice != ActivityChoice():
@@ -174,7 +174,7 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
         for activity, kinds in chosen:
             if not isinstance(activity, ProfilerActivity):
                 raise ArgumentTypeError(
-                    f"activities contains {activity!r}, which is no activity. Valid ones: {_valid_names()}."
+                    f"activities contains {activity!r}, which is not an activity. Valid ones: {_valid_names()}."
                 )
             if activity in seen:
                 raise ArgumentError(
@@ -206,7 +206,7 @@ def _choice(activity: ProfilerActivity, choice: object) -> ActivityChoice:
 
 
 def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:
-    """The names of an activity's kinds; Kineto checks them, which alone knows all."""
+    """The names of an activity's kinds; Kineto checks them; only it has the full list."""
     names = list(kinds) if isinstance(kinds, Iterable) and not isinstance(kinds, (str, bytes)) else [None]
     if not all(isinstance(name, str) for name in names):
         raise ArgumentError(
@@ -218,7 +218,7 @@ def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:
 
 
 def _valid_names() -> str:
-    """The activities this torch knows, as they are written in a program."""
+    """The activities of the installed torch, as they are written in a program."""
     return ", ".join(f"ProfilerActivity.{name}" for name in ProfilerActivity.__members__)
 
 
@@ -226,7 +226,7 @@ def _valid_names() -> str:
 
 GARBAGE_COLLECTION_SETTING = "record_python_gc_info"
 EVENT_METADATA = "expose_kineto_event_metadata"
-# What the native engine does in any case, so that these ask for nothing that would be missing.
+# The native engine does this in any case, so these settings need no warning.
 ALWAYS_NATIVE = frozenset(
     {
         "profile_all_threads",
@@ -236,7 +236,7 @@ ALWAYS_NATIVE = frozenset(
         GARBAGE_COLLECTION_SETTING,
     }
 )
-# Those that decide what is recorded or shown, whichever engine records; metadata of the trace.
+# Settings that change what is recorded or shown with any engine: metadata of the trace.
 _NOTED = ("capture_overload_names", GARBAGE_COLLECTION_SETTING)
 _KEYWORD = re.compile(r"[(,] (\w+): ")
 # torch's stubs do not know of the calls that copy one.
@@ -258,12 +258,12 @@ def changed_settings(config: Any | None) -> dict[str, Any]:
     """The settings that are not at their defaults, by name."""
     if config is None:
         return {}
-    asked, usual = config.__getstate__(), _Config().__getstate__()
-    return {name: asked[place] for name, place in _places().items() if asked[place] != usual[place]}
+    state, usual = config.__getstate__(), _Config().__getstate__()
+    return {name: state[place] for name, place in _places().items() if state[place] != usual[place]}
 
 
 def noted_settings(config: Any | None) -> dict[str, str]:
-    """The settings that are on and that whoever reads the trace has to know, each as the number 1."""
+    """The settings that readers of the trace need, as metadata: each one that is on as the number 1."""
     changed = changed_settings(config)
     return {name: "1" for name in _NOTED if changed.get(name)}
 
@@ -278,7 +278,7 @@ def for_torchs_collector(config: Any | None, **ours: object) -> Any:
 
 
 def has_setting(name: str) -> bool:
-    """Whether this release of torch knows a setting."""
+    """Whether the installed torch has a setting."""
     return name in _places()
 
 
@@ -291,7 +291,7 @@ def _as_given(value: Any) -> Any:
 
 @functools.cache
 def _places() -> dict[str, int]:
-    """Where each setting stands in a config's state: torch lets nobody read most of them by name."""
+    """The index of each setting in a config's state: torch does not expose most of them by name."""
     usual = _Config().__getstate__()
     places: dict[str, int] = {}
     for name in _KEYWORD.findall(_Config.__init__.__doc__ or ""):

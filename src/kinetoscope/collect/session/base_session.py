@@ -1,4 +1,4 @@
-"""The low-level session: prepare, start and stop one recording after the other, and read what they left."""
+"""The base session: prepare, start and stop one recording after another, and read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kinetoscope.collect.session.activities import (
     noted_settings,
     recordable,
 )
-from kinetoscope.collect.session.cycle import Cycle, KeptCycles, Stopwatch
+from kinetoscope.collect.session.cycle import Cycle, FinishedCycles, Stopwatch
 from kinetoscope.collect.session.options import (
     Engine,
     EngineName,
@@ -44,7 +44,7 @@ from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
-from kinetoscope.collect.torch_compat.session import TorchFace
+from kinetoscope.collect.torch_compat.session import TorchSessionApi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# Exceptions of the user's code that wait until the session has done its work.
+# Exceptions of user callbacks, raised only after the session has finished its own work.
 
 
 @contextmanager
 def yielding_to_interrupts(call: str) -> Iterator[bool]:
-    """Where an interrupt is on its way out of the program, as in `finally: prof.stop()`, let no error of ours take its place.
+    """While an interrupt propagates, as in `finally: prof.stop()`, do not replace it by an error of ours.
 
     Yields:
-        Whether the call may raise; if not, what it raises all the same becomes a warning.
+        Whether the call may raise; if not, its exception becomes a warning.
     """
     leaving = sys.exc_info()[1]
     may_raise = leaving is None or isinstance(leaving, Exception)
@@ -77,7 +77,7 @@ def yielding_to_interrupts(call: str) -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Closed:
-    """What came of closing a recording: whether there was one, and what failed on the way that the user must hear of."""
+    """The result of closing a recording: whether there was one, and which failure to report to the user."""
 
     recorded: bool = False
     failure: BaseException | None = None
@@ -86,7 +86,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class _Failure:
-    """One exception, and whose it is."""
+    """An exception, and which callback raised it."""
 
     whose: str
     error: BaseException
@@ -96,22 +96,22 @@ class Failures:
     """What failed during one transition of a session."""
 
     def __init__(self, on_error: OnError, step: int) -> None:
-        """Begin without any; `step` is told in warnings."""
+        """Begin without any; `step` appears in warnings."""
         self._on_error = on_error
         self._step = step
         self._waiting: list[_Failure] = []
 
     def note(self, whose: str, error: BaseException) -> None:
-        """Keep an exception for the end, or make it a warning where that was asked for; an interrupt is always kept."""
+        """Store an exception until the end, or make it a warning if `on_error` says so; interrupts are always stored."""
         if self._on_error == "raise" or not isinstance(error, Exception):
             self._waiting.append(_Failure(whose, error))
         else:
             warn_user(
-                f"{whose} failed at step {self._step}, profiling goes on: {type(error).__name__}: {error}"
+                f"{whose} failed at step {self._step}, profiling continues: {type(error).__name__}: {error}"
             )
 
-    def let_out(self, *, may_raise: bool) -> None:
-        """Raise the first one, and tell of the others; where none may be raised, only an interrupt is."""
+    def raise_first(self, *, may_raise: bool) -> None:
+        """Raise the first exception and warn of the others; if none may be raised, raise interrupts only."""
         out = next((one for one in self._waiting if may_raise or not isinstance(one.error, Exception)), None)
         for one in self._waiting:
             if one is not out:
@@ -120,19 +120,19 @@ class Failures:
             raise out.error
 
 
-# A session belongs to the process that made it: what a fork of that process may do with it.
+# A session belongs to the process that made it; this decides what a fork of that process may do with it.
 
 P = ParamSpec("P")
 
 
 class _Owned(Protocol):
-    """A session, as far as this file knows it."""
+    """The part of a session that ownership needs."""
 
     _owner: Owner
 
     def _is_under_way(self) -> bool: ...
 
-    def _begin_anew_in_child(self) -> None: ...
+    def _reset_in_child(self) -> None: ...
 
 
 S = TypeVar("S", bound=_Owned)
@@ -147,25 +147,25 @@ class Owner:
         self._warned = False
 
     def refuses(self, session: _Owned, call: str) -> bool:
-        """Whether a call must do nothing, since it came from a fork while something of the parent's is open."""
+        """Whether a call must do nothing because it comes from a fork while the parent's session is active."""
         if self.process == os.getpid():
             return False
         if not session._is_under_way():
-            # Nothing of the parent's is open: the child may use the session as its own, with nothing inherited.
+            # Nothing of the parent's is active: the child may use the session as its own, with nothing inherited.
             self.process = os.getpid()
-            session._begin_anew_in_child()
+            session._reset_in_child()
             return False
         if not self._warned:
             self._warned = True
             warn_user(
                 f"{call}() was called in process {os.getpid()}, a fork of process {self.process}, which owns "
-                "this session: nothing is done here. Make a session in the child to record the child."
+                "this session: the call has no effect. Create a session in the child to record it."
             )
         return True
 
 
 def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Let a method do nothing when it is called in a fork of the process that records with this session."""
+    """Make a method do nothing in a fork of the process that owns the session."""
     call = method.__name__.strip("_")
 
     @functools.wraps(method)
@@ -182,10 +182,10 @@ def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[
 
 
 def new_trace_id(callback: Callable[[], str] | None) -> str:
-    """Ask the user's callback for an id; without one make a random one, 32 hexadecimal digits, as torch does.
+    """Return the id from the user's callback; without one a random id, 32 hexadecimal digits, as torch does.
 
     Raises:
-        ArgumentError: The callback returned something that is no text.
+        ArgumentError: The callback did not return a string.
     """
     if callback is None:
         return uuid.uuid4().hex.upper()
@@ -197,7 +197,7 @@ def new_trace_id(callback: Callable[[], str] | None) -> str:
     return made
 
 
-# Signals that are held back while a recording is closed.
+# Signals that are deferred while a recording is stopped.
 #
 # torch's `DataLoader` has a handler for the end of a child process that raises an error when a worker has died, wherever the program
 # happens to be. If that is in the middle of closing a recording, the trace of exactly that failure would be lost. An interrupt
@@ -206,10 +206,10 @@ def new_trace_id(callback: Callable[[], str] | None) -> str:
 _NAMES = ("SIGCHLD", "SIGINT")
 
 
-class SignalsHeld:
-    """While this is entered the program's handlers are not called; afterwards each is, once, if its signal has come.
+class DeferredSignals:
+    """Defer the program's signal handlers: on exit each one is called once if its signal arrived.
 
-    A second interrupt is not held: whoever sends it does not want to wait. Does nothing outside the main thread, where no
+    A second interrupt is not deferred, so that Ctrl+C pressed twice works. Does nothing outside the main thread, where no
     handler is called, and for signals that the program does not handle.
 
     Attributes:
@@ -217,7 +217,7 @@ class SignalsHeld:
     """
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Defer nothing yet."""
         self.error: BaseException | None = None
         self._handlers: dict[int, Any] = {}
         self._holds = False
@@ -240,7 +240,7 @@ class SignalsHeld:
         if not self._holds:
             return
         for number, handler in self._handlers.items():
-            # Somebody may have put another handler there meanwhile, which may call this one.
+            # Another handler may have been installed meanwhile, which may call this one.
             if signal.getsignal(number) == self._note:
                 signal.signal(number, handler)
         self._holds = False
@@ -251,20 +251,20 @@ class SignalsHeld:
                 if self.error is None or not isinstance(raised, Exception):
                     self.error = raised
         if error is not None and self.error is not None and not isinstance(self.error, Exception):
-            # The caller will not come to look at it.
+            # The caller does not get to read it.
             raise self.error
 
     def _note(self, number: int, *rest: Any) -> None:
-        """Stand where the handler was."""
+        """The handler while signals are deferred."""
         if self._holds and not (number == signal.SIGINT and number in self._came):
             self._came[number] = (number, *rest)
         else:
             self._handlers[number](number, *rest)
 
 
-# When memory runs out under a session: the report that is written before the exception goes on.
+# Out of memory during a session: the report that is written before the exception propagates.
 
-# How torch's allocator of the host says it, on every system.
+# The message of torch's host allocator, on every system.
 _HOST_SAYS = re.compile(r"DefaultCPUAllocator: (not enough memory|can't allocate memory)")
 _HOST_WANTED = re.compile(r"tried to allocate (\d+) bytes")
 _DEVICE_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
@@ -284,15 +284,15 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def report_out_of_memory(
     trace: Callable[[], Trace], oom_report: Path | Literal[False] | None, recording: Path | None
 ) -> None:
-    """Write the report if an exception that is being handled right now says that memory ran out.
+    """Write the report if the exception being handled is an out-of-memory error.
 
-    The exception itself stays what it is, with a note where the report is. A report that cannot be written is a
+    The exception gets a note with the report's path. A report that cannot be written is a
     warning, where warnings are errors a note as well.
 
     Args:
         trace: Gives the trace that ends with the failure.
         oom_report: Where the text goes, as in `RecordingOptions`; the page goes next to it.
-        recording: The file of the recording, beside which a report of our naming goes; else the working directory.
+        recording: The file of the recording; a report without a given path goes next to it, else to the working directory.
     """
     error = sys.exc_info()[1]
     if error is None or oom_report is False or not is_out_of_memory(error):
@@ -310,13 +310,13 @@ def report_out_of_memory(
             wanted_bytes=_wanted_bytes(str(error)),
             device=_device(error),
         )
-        error.add_note(f"kinetoscope: what held the memory is told in {text_path} and {page_path}")
+        error.add_note(f"kinetoscope: what held the memory is reported in {text_path} and {page_path}")
     except Exception as failure:  # noqa: BLE001  (whatever it is, the program's own exception matters more)
-        told = f"the report on the lack of memory could not be written: {type(failure).__name__}: {failure}"
+        message = f"the out-of-memory report could not be written: {type(failure).__name__}: {failure}"
         try:
-            warn_user(told)
+            warn_user(message)
         except Warning:
-            error.add_note(f"kinetoscope: {told}")
+            error.add_note(f"kinetoscope: {message}")
 
 
 def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path]:
@@ -342,7 +342,7 @@ def _where(error: BaseException) -> str | None:
 
 
 def _wanted_bytes(message: str) -> int | None:
-    """How much was asked for, as far as the message tells."""
+    """The size of the failed allocation in bytes; None if the message has none."""
     if found := _HOST_WANTED.search(message):
         return int(found[1])
     if found := _DEVICE_WANTED.search(message):
@@ -351,7 +351,7 @@ def _wanted_bytes(message: str) -> int | None:
 
 
 def _device(error: BaseException) -> str | None:
-    """Whose memory ran out, as far as the exception tells."""
+    """The device that ran out of memory; None if the exception does not name it."""
     if not isinstance(error, torch.OutOfMemoryError):
         return "cpu"
     number = _DEVICE_NUMBER.search(str(error))
@@ -359,68 +359,68 @@ def _device(error: BaseException) -> str | None:
     return f"{kind}:{number[1]}" if number else kind
 
 
-# Who records in this process: one session with each engine, for two of one kind would mix their records.
+# The sessions that record in this process: one for each engine, because two would mix their records.
 
 
 class ActiveSessions:
-    """Who records in this process now, by the name of the engine."""
+    """The active sessions of this process, by the name of their engine."""
 
     def __init__(self) -> None:
         """Begin empty."""
         self._lock = threading.RLock()
-        self._taken: dict[str, tuple[weakref.ref[_KinetoProfile], Engine]] = {}
+        self._by_engine: dict[str, tuple[weakref.ref[_KinetoProfile], Engine]] = {}
 
-    def take(self, session: _KinetoProfile, engine: Engine) -> None:
-        """Sit down, or raise StateError when somebody else sits there; a session that sits already may stay."""
+    def acquire(self, session: _KinetoProfile, engine: Engine) -> None:
+        """Make a session the active one of its engine; StateError if another one is. A second call does nothing."""
         with self._lock:
-            if self.is_taken_by_another(session, engine.name):
+            if self.is_active_in_another(session, engine.name):
                 raise StateError(
                     "another Kinetoscope session is already recording in this process: stop it before starting a "
                     "second one."
                 )
-            if self._sits(session, engine.name):
+            if self._is_of(session, engine.name):
                 return
-            _, abandoned = self._taken.pop(engine.name, (None, None))
+            _, abandoned = self._by_engine.pop(engine.name, (None, None))
             if abandoned is not None:
-                # Its session was dropped without stop(): nobody can ask for the recording any more.
+                # Its session was dropped without stop(), so its recording is unreachable.
                 with contextlib.suppress(KinetoscopeError):
                     abandoned.stop().discard()
-            self._taken[engine.name] = weakref.ref(session), engine
+            self._by_engine[engine.name] = weakref.ref(session), engine
 
-    def leave(self, session: _KinetoProfile) -> None:
-        """Stand up; harmless for a session that does not sit here."""
-        # Looked up before: Python 3.12 keeps a lock whose holder is interrupted in a comprehension with a condition.
-        own = [name for name in list(self._taken) if self._sits(session, name)]
+    def release(self, session: _KinetoProfile) -> None:
+        """Make a session inactive; does nothing if it is not active."""
+        # Before the lock: Python 3.12 does not release a lock if an interrupt hits a comprehension with a condition.
+        own = [name for name in list(self._by_engine) if self._is_of(session, name)]
         with self._lock:
             for name in own:
-                self._taken.pop(name, None)
+                self._by_engine.pop(name, None)
 
-    def is_taken_by_another(self, session: _KinetoProfile, name: str) -> bool:
-        """Whether a living session other than this one records with an engine of this name."""
-        taken = self._taken.get(name)
+    def is_active_in_another(self, session: _KinetoProfile, name: str) -> bool:
+        """Whether another session is active with an engine of this name."""
+        taken = self._by_engine.get(name)
         return taken is not None and taken[0]() not in (None, session)
 
-    def is_taken(self, name: str) -> bool:
-        """Whether any living session records with an engine of this name."""
-        taken = self._taken.get(name)
+    def is_active(self, name: str) -> bool:
+        """Whether any session is active with an engine of this name."""
+        taken = self._by_engine.get(name)
         return taken is not None and taken[0]() is not None
 
-    def taken_by(self) -> _KinetoProfile | None:
-        """The session that records, the first one where there are two; None where there is none."""
-        sitting = (session() for session, _ in list(self._taken.values()))
+    def current(self) -> _KinetoProfile | None:
+        """The active session, the first of two; None if there is none."""
+        sitting = (session() for session, _ in list(self._by_engine.values()))
         return next((session for session in sitting if session is not None), None)
 
-    def empty_in_child(self) -> None:
-        """Forget the parent's sessions after a fork, with a lock that no thread of the parent can be holding."""
+    def reset_in_child(self) -> None:
+        """Forget the parent's sessions after a fork, with a new lock."""
         self.__init__()  # type: ignore[misc]
 
-    def _sits(self, session: _KinetoProfile, name: str) -> bool:
-        """Whether this session sits on the seat of that name."""
-        return name in self._taken and self._taken[name][0]() is session
+    def _is_of(self, session: _KinetoProfile, name: str) -> bool:
+        """Whether this session is the active one of that engine."""
+        return name in self._by_engine and self._by_engine[name][0]() is session
 
 
 ACTIVE_SESSIONS = ActiveSessions()
-os.register_at_fork(after_in_child=ACTIVE_SESSIONS.empty_in_child)
+os.register_at_fork(after_in_child=ACTIVE_SESSIONS.reset_in_child)
 
 
 Value = TypeVar("Value")
@@ -447,7 +447,7 @@ class _Option(Generic[Value]):
         session._options = dataclasses.replace(session._options, **changed)
 
 
-class _KinetoProfile(TorchFace, ReadsCycles):
+class _KinetoProfile(TorchSessionApi, ReadsCycles):
     """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
 
     Args:
@@ -457,10 +457,10 @@ class _KinetoProfile(TorchFace, ReadsCycles):
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
     """
 
-    # What "auto" means for a class that stands in for torch's.
+    # What "auto" means for the classes that `install` puts in place of torch's.
     _default_engine: EngineName = "auto"
 
-    # torch keeps these as plain attributes, which programs read and set between cycles.
+    # In torch these are plain attributes, which programs read and set between cycles.
     record_shapes = _Option[bool]()
     profile_memory = _Option[bool]()
     with_stack = _Option[bool]()
@@ -497,7 +497,7 @@ class _KinetoProfile(TorchFace, ReadsCycles):
         self._engine_is_for_one_cycle = False
         self._state = "idle"
         self._cycles_begun = 0
-        self._cycles = KeptCycles(keep_all=options.acc_events)
+        self._cycles = FinishedCycles(keep_all=options.acc_events)
         self._trace_id: str | None = None
         self._stopwatch = Stopwatch()
         self._owner = Owner()
@@ -560,13 +560,13 @@ class _KinetoProfile(TorchFace, ReadsCycles):
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
-            RecorderError: The engine that was asked for cannot record here.
+            RecorderError: The requested engine cannot record here.
         """
         self.prepare_trace()
         self.start_trace()
 
     def stop(self) -> None:
-        """Stop the recording; its trace is built when it is first asked for. A second call does nothing.
+        """Stop the recording; its trace is built on first use. A second call does nothing.
 
         Raises:
             StateError: `start` was never called.
@@ -576,11 +576,11 @@ class _KinetoProfile(TorchFace, ReadsCycles):
 
     @by_owner
     def prepare_trace(self) -> None:
-        """Make ready whatever `start_trace` would otherwise have to wait for, and give the cycle its id.
+        """Prepare everything that would delay `start_trace`, and give the cycle its id.
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
-            RecorderError: The engine that was asked for cannot record here.
+            RecorderError: The requested engine cannot record here.
             ArgumentError: `custom_trace_id_callback` returned something that is no string, or none of the activities can
                 be recorded here.
         """
@@ -593,7 +593,7 @@ class _KinetoProfile(TorchFace, ReadsCycles):
                 raise already_recording()
             try:
                 if self._state != "prepared":
-                    ACTIVE_SESSIONS.take(self, self._engine)
+                    ACTIVE_SESSIONS.acquire(self, self._engine)
                 with self._stopwatch.preparing():
                     self._engine.prepare(self._request(trace_id))
                 self._trace_id = trace_id
@@ -637,7 +637,7 @@ class _KinetoProfile(TorchFace, ReadsCycles):
             # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
             self._state = "recording"
             with self._stopwatch.starting():
-                self._chosen().start()
+                self._require_engine().start()
             self._cycles_begun += 1
             ROUTES.open(self)
             TORCH_RANGES.open(self)
@@ -656,26 +656,26 @@ class _KinetoProfile(TorchFace, ReadsCycles):
             raise closed.failure
 
     def _finish(self, *, keep: bool) -> Closed:
-        """Close the recording, whatever the observer does; `keep=False` is for a warm-up that led to nothing."""
+        """Close the recording even if the observer fails; `keep=False` discards a warm-up without a recording."""
         if self._owner.refuses(self, "stop"):
             return Closed()
-        with SignalsHeld() as held:
+        with DeferredSignals() as held:
             try:
                 failure = self._observer.close()
                 self._sources.stop()
             finally:
                 # Whatever came in between: nothing may be left on.
                 with self._lock:
-                    recorded = self._close_books(keep)
+                    recorded = self._stop_engine(keep)
         if held.error is not None and (failure is None or not isinstance(held.error, Exception)):
             return Closed(recorded, held.error, "the handler of a signal")
         return Closed(recorded, failure)
 
-    def _close_books(self, keep: bool) -> bool:
-        """Let the engine stop and keep what it leaves; return whether something was recorded."""
+    def _stop_engine(self, keep: bool) -> bool:
+        """Stop the engine and store its recording; return whether something was recorded."""
         if self._state == "idle":
             # An interrupt may have come between the steps of standing up.
-            self._stand_up()
+            self._release()
             if self._cycles_begun == 0 and keep:
                 raise StateError(
                     "there is nothing to stop: call start() first, or use the session in a `with` block."
@@ -686,9 +686,9 @@ class _KinetoProfile(TorchFace, ReadsCycles):
             return False
         try:
             with self._stopwatch.stopping():
-                stopped = self._chosen().stop()
-                recording = self._sources.beside(stopped, keep_parts=self.acc_events)
-            self._stand_up()
+                stopped = self._require_engine().stop()
+                recording = self._sources.with_gathered(stopped, keep_parts=self.acc_events)
+            self._release()
         except StillRecordingError:
             raise
         except BaseException:
@@ -714,17 +714,17 @@ class _KinetoProfile(TorchFace, ReadsCycles):
         return True
 
     def _cycle_ended(self, cycle: Cycle) -> None:
-        """Told of every cycle that is kept; for whoever stands in for torch's sessions."""
+        """Called with every finished cycle; overridden by the classes that `install` puts in place of torch's."""
 
-    def _stand_up(self) -> None:
-        """Let the next session record."""
+    def _release(self) -> None:
+        """End the session's use of the engine."""
         self._state = "idle"
         ROUTES.close(self)
         TORCH_RANGES.close(self)
-        ACTIVE_SESSIONS.leave(self)
+        ACTIVE_SESSIONS.release(self)
 
     def _request(self, trace_id: str) -> RecordingRequest:
-        """What the engine records in this cycle."""
+        """Make the engine's request for this cycle."""
         options, path = self._options, self._options.path
         if path is not None:
             path = metadata.ranked(path)
@@ -735,7 +735,7 @@ class _KinetoProfile(TorchFace, ReadsCycles):
         info |= noted_settings(options.experimental_config)
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
         if not isinstance(options.engine, str):
-            # An engine that keeps its request must not hold itself by it.
+            # An engine that stores its request must not reference itself through it.
             options = dataclasses.replace(options, engine="auto")
         return RecordingRequest(
             activities=self._recordable,
@@ -758,7 +758,7 @@ class _KinetoProfile(TorchFace, ReadsCycles):
         """The engine of the options; where the choice is ours and our recorder is busy, torch's collector for this cycle."""
         self._engine_is_for_one_cycle = False
         engine = choose_engine(self._options, self._recordable)
-        if self._options.engine == "auto" and ACTIVE_SESSIONS.is_taken_by_another(self, engine.name):
+        if self._options.engine == "auto" and ACTIVE_SESSIONS.is_active_in_another(self, engine.name):
             engine = choose_engine(dataclasses.replace(self._options, engine="kineto"), self._recordable)
             self._engine_is_for_one_cycle = True
             warn_user(
@@ -768,45 +768,45 @@ class _KinetoProfile(TorchFace, ReadsCycles):
         warn_of_ignored_settings(engine, self._options)
         return engine
 
-    def _chosen(self) -> Engine:
+    def _require_engine(self) -> Engine:
         """The engine, once there is one."""
         if self._engine is None:
             raise StateError("no engine is chosen yet: call start() first.")
         return self._engine
 
     def _abandon(self) -> None:
-        """Leave an engine that was prepared, or that failed half way, in a state from which it can start again."""
+        """Reset an engine that was prepared or that failed, so that it can start again."""
         was_recording = self._state == "recording"
-        self._stand_up()
+        self._release()
         if was_recording:
             # The failure that led here is already on its way to the user; a second one would only hide it.
             with contextlib.suppress(KinetoscopeError):
-                self._chosen().stop().discard()
+                self._require_engine().stop().discard()
 
     def _drop(self, earlier: Cycle) -> None:
-        """Let go of the cycle before; say so once if nobody has looked at it."""
+        """Drop an earlier cycle; warn once if it was never read."""
         if not earlier.worth_reading:
             return
         earlier.discard()
         if "dropped" not in self._warned_of:
             self._warned_of.add("dropped")
             warn_user(
-                "a finished recording was dropped because the next one ended before anybody read it: export it, or "
-                "take `prof.trace`, in on_trace_ready; acc_events=True keeps all of them."
+                "a finished recording was dropped because the next one ended before it was read: export it or "
+                "read `prof.trace` in on_trace_ready, or pass acc_events=True to keep all of them."
             )
 
     def _is_under_way(self) -> bool:
-        """Whether something was begun that has not ended."""
+        """Whether a recording is prepared or active."""
         return self._state != "idle"
 
-    def _begin_anew_in_child(self) -> None:
-        """Take nothing along from the parent that a thread of it may be holding."""
+    def _reset_in_child(self) -> None:
+        """Replace everything that a thread of the parent may have locked."""
         self._engine, self._lock = None, threading.RLock()
         self._observer = ObserverWindow(self._observer.observer)
-        self._sources = self._sources.anew()
+        self._sources = self._sources.fresh()
 
     def _why_no_trace(self) -> str:
-        """Which call is missing before there is something to read."""
+        """Which call is missing before a trace can be read."""
         if self._state == "recording":
             return "the recording is still running; call stop() first."
         if self._state == "prepared":
@@ -815,5 +815,5 @@ class _KinetoProfile(TorchFace, ReadsCycles):
 
 
 def already_recording() -> StateError:
-    """What a session answers to a second start."""
+    """The error of a second start."""
     return StateError("this session is already recording: call stop() before starting it again.")

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.sources.source import Parts, SourcedRecording, together
+from kinetoscope.collect.sources.source import Parts, SourcedRecording, combined
 
 if TYPE_CHECKING:
     from kinetoscope.collect.session.options import Recording
     from kinetoscope.trace import Trace
 
 
-# What a session itself cost in its present or last cycle, under the names that torch uses for it.
+# What the session itself cost in its current or last cycle, under torch's names.
 
 
 @dataclass
@@ -95,7 +95,7 @@ CycleChoice = int | Literal["all"] | None
 
 
 class Cycle:
-    """A recording that is turned into a trace when somebody asks."""
+    """A recording that becomes a trace on first use."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Cycle:
         number: int = 0,
         stats: SessionStats | None = None,
     ) -> None:
-        """Keep the recording; `info` are JSON texts whose values join the trace's own."""
+        """Store the recording; `info` are JSON texts that are added to the trace's metadata."""
         self._recording = recording
         self._info = dict(info)
         self._worth_reading = worth_reading
@@ -118,12 +118,12 @@ class Cycle:
 
     @property
     def worth_reading(self) -> bool:
-        """Whether something would be lost that nobody has looked at yet."""
+        """Whether the recording was never read."""
         return self._worth_reading and self._trace is None and not self._held
 
     @property
     def counts(self) -> bool:
-        """Whether it is one of the session's cycles; a warm-up that led nowhere is none."""
+        """Whether it is one of the session's cycles; a warm-up without a recording is not."""
         return self._worth_reading
 
     def trace(self) -> Trace:
@@ -140,7 +140,7 @@ class Cycle:
             return self._trace
 
     def parts(self) -> Parts:
-        """The engine's trace and what sources have beside it; where these are not apart, the trace alone."""
+        """The engine's trace and the data of the sources; the trace alone where they are not stored separately."""
         with self._lock:
             apart = self._recording.parts() if isinstance(self._recording, SourcedRecording) else None
             if apart is not None:
@@ -155,7 +155,7 @@ class Cycle:
                 self._trace.info.update(_values(info))
 
     def hold(self) -> None:
-        """Keep the recording, whatever the session does with it: somebody else will read it."""
+        """Keep the recording even if the session drops the cycle: something else will read it."""
         self._held = True
 
     def discard(self) -> None:
@@ -165,19 +165,19 @@ class Cycle:
 
 
 class Cycles(Sequence["Trace"]):
-    """The traces of a session's finished cycles that are kept, the oldest first; each is built when it is taken.
+    """The traces of a session's finished cycles that are stored, the oldest first; each is built when it is taken.
 
-    With `acc_events=True` all cycles are kept, else the last one.
+    With `acc_events=True` all cycles are stored, else the last one.
     """
 
-    def __init__(self, kept: Sequence[Cycle], join: Callable[[], Trace]) -> None:
+    def __init__(self, stored: Sequence[Cycle], join: Callable[[], Trace]) -> None:
         """Show these; `join` makes one trace of them."""
-        self._kept = tuple(kept)
+        self._stored = tuple(stored)
         self._join = join
 
     def __len__(self) -> int:
-        """How many are kept."""
-        return len(self._kept)
+        """How many are stored."""
+        return len(self._stored)
 
     @overload
     def __getitem__(self, place: int) -> Trace: ...
@@ -186,106 +186,106 @@ class Cycles(Sequence["Trace"]):
     def __getitem__(self, place: int | slice) -> Trace | list[Trace]:
         """The trace at a place of this sequence, or the traces of several."""
         if isinstance(place, slice):
-            return [cycle.trace() for cycle in self._kept[place]]
+            return [cycle.trace() for cycle in self._stored[place]]
         try:
-            return self._kept[place].trace()
+            return self._stored[place].trace()
         except IndexError:
-            raise IndexError(f"cycles[{place}]: {len(self)} are kept") from None
+            raise IndexError(f"cycles[{place}]: there are {len(self)}") from None
 
     def __iter__(self) -> Iterator[Trace]:
         """The traces one after the other."""
-        return (cycle.trace() for cycle in self._kept)
+        return (cycle.trace() for cycle in self._stored)
 
     def together(self) -> Trace:
-        """All of them as one trace, on one time axis; its spans and its table `cycles` tell them apart.
+        """Merge all of them into one trace, on one time axis; its spans and its table `cycles` identify them.
 
         Raises:
-            StateError: There are none yet.
+            StateError: No cycle has finished.
         """
-        if not self._kept:
-            raise StateError("there are no cycles to put together yet: none has ended.")
+        if not self._stored:
+            raise StateError("there are no cycles to merge: none has finished.")
         return self._join()
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The number of each, counted from 0 over all cycles of the session, kept or not."""
-        return tuple(cycle.number for cycle in self._kept)
+        """The number of each, counted from 0 over all cycles of the session, stored or not."""
+        return tuple(cycle.number for cycle in self._stored)
 
     def __repr__(self) -> str:
         """Which ones they are."""
         return f"<Cycles {', '.join(map(str, self.numbers)) or '(none)'}>"
 
 
-class KeptCycles:
-    """The cycles a session holds on to: the last one or, if it shall accumulate, all."""
+class FinishedCycles:
+    """The finished cycles that a session stores: the last one or, with `acc_events=True`, all."""
 
     def __init__(self, *, keep_all: bool) -> None:
         """Begin without any."""
         self._keep_all = keep_all
-        self._kept: tuple[Cycle, ...] = ()
+        self._stored: tuple[Cycle, ...] = ()
         self._joined: tuple[tuple[Cycle, ...], Trace] | None = None
         self.finished = 0
 
     @property
     def last(self) -> Cycle | None:
         """The one that ended last."""
-        return self._kept[-1] if self._kept else None
+        return self._stored[-1] if self._stored else None
 
     @property
     def shown(self) -> Cycles:
         """The ones that count, for the user."""
-        kept = tuple(cycle for cycle in self._kept if cycle.counts)
-        return Cycles(kept, lambda: self._all(kept))
+        stored = tuple(cycle for cycle in self._stored if cycle.counts)
+        return Cycles(stored, lambda: self._all(stored))
 
     def add(self, cycle: Cycle) -> tuple[Cycle, ...]:
-        """Hold on to one more; return those that are let go of."""
-        let_go = tuple(old for old in self._kept if not (self._keep_all and old.counts))
-        self._kept = (*(old for old in self._kept if old not in let_go), cycle)
+        """Store one more; return those that are dropped."""
+        let_go = tuple(old for old in self._stored if not (self._keep_all and old.counts))
+        self._stored = (*(old for old in self._stored if old not in let_go), cycle)
         self.finished += cycle.counts
         return let_go
 
     def add_info(self, info: Mapping[str, str]) -> None:
         """Let JSON texts join the trace of the cycle that ended last."""
-        if self._kept:
-            self._kept[-1].add_info(info)
+        if self._stored:
+            self._stored[-1].add_info(info)
             self._joined = None
 
     def trace(self, choice: CycleChoice) -> Trace | None:
         """The trace of the last cycle (None), of the one of a number, or of all together; None without any.
 
         Raises:
-            ArgumentError: No such cycle is kept.
+            ArgumentError: No such cycle is stored.
         """
-        kept = self._kept
+        stored = self._stored
         if isinstance(choice, bool) or not (choice is None or choice == "all" or isinstance(choice, int)):
-            raise ArgumentError(f"cycle={choice!r} is not valid: {self._valid(kept)}.")
-        if not kept:
+            raise ArgumentError(f"cycle={choice!r} is not valid: {self._valid(stored)}.")
+        if not stored:
             return None
         if choice is None:
-            return kept[-1].trace()
+            return stored[-1].trace()
         if choice == "all":
-            return self._all(kept)
-        for cycle in kept:
+            return self._all(stored)
+        for cycle in stored:
             if cycle.counts and cycle.number == choice:
                 return cycle.trace()
-        raise ArgumentError(f"cycle={choice!r} is not kept: {self._valid(kept)}.")
+        raise ArgumentError(f"cycle={choice!r} is not available: {self._valid(stored)}.")
 
-    def _all(self, kept: tuple[Cycle, ...]) -> Trace:
+    def _all(self, stored: tuple[Cycle, ...]) -> Trace:
         """All cycles as one trace, put together once."""
         from kinetoscope.combine.concatenate import concatenate
 
-        counting = tuple(cycle for cycle in kept if cycle.counts) or kept
+        counting = tuple(cycle for cycle in stored if cycle.counts) or stored
         if len(counting) == 1:
             return counting[0].trace()
         if self._joined is None or self._joined[0] != counting:
-            self._joined = counting, together([cycle.parts() for cycle in counting], concatenate)
+            self._joined = counting, combined([cycle.parts() for cycle in counting], concatenate)
         return self._joined[1]
 
-    def _valid(self, kept: tuple[Cycle, ...]) -> str:
+    def _valid(self, stored: tuple[Cycle, ...]) -> str:
         """Which choices there are."""
-        numbers = ", ".join(str(cycle.number) for cycle in kept if cycle.counts) or "none yet"
+        numbers = ", ".join(str(cycle.number) for cycle in stored if cycle.counts) or "none yet"
         hint = "" if self._keep_all else " (acc_events=True keeps them all)"
-        return f"choose 'all', None for the last one, or the number of a kept cycle: {numbers}{hint}"
+        return f"choose 'all', None for the last one, or the number of a stored cycle: {numbers}{hint}"
 
 
 def _values(info: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a session writes beside the events: flags, the process group, and the user's own keys, all as JSON texts."""
+"""The metadata of a session as JSON texts: flags, process group, devices, and the user's own keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import torch.distributed
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
 
-# Which start of which machine this is: two recordings of the same one have one monotonic clock.
+# The boot of the machine: recordings of the same boot share a monotonic clock.
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCKS = Path("/proc/self/ns/time")
 
 
 def boot() -> dict[str, str]:
-    """The key `boot_id` and its JSON text; nothing where the system does not say it.
+    """The key `boot_id` and its JSON text; empty if the system does not provide it.
 
     It is Linux' own random number of the boot, and the number of the time namespace, in which a container can have a
     monotonic clock of its own.
@@ -49,7 +49,7 @@ def monotonic_of_realtime_ns() -> int:
     return min(readings)[1]
 
 
-# What the run's devices are called, for the metadata of a trace.
+# The names of the devices.
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -74,7 +74,7 @@ def described_devices() -> dict[str, str]:
 
 @cache
 def processor_name() -> str:
-    """The name of the processor as the system knows it, or its kind where it knows none."""
+    """The name of the processor, or its architecture if the system has no name for it."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -84,7 +84,7 @@ def processor_name() -> str:
 
 
 def _cuda_name(index: int) -> str:
-    """The name of a device; empty where its driver does not tell it, which is no reason to record nothing."""
+    """The name of a device; empty if its driver does not report one."""
     try:
         return str(torch.cuda.get_device_name(index))
     except (RuntimeError, AssertionError):
@@ -107,7 +107,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Metadata:
-    """The user's metadata of a session: what holds for every cycle, and what holds for the next one only."""
+    """The user's metadata of a session: for every cycle, and for the next one only."""
 
     def __init__(self) -> None:
         """Begin without any."""
@@ -115,11 +115,11 @@ class Metadata:
         self._next_cycle: dict[str, str] = {}
 
     def preset(self, key: str, value: str) -> None:
-        """Keep a JSON text for every cycle."""
+        """Store a JSON text for every cycle."""
         self._every_cycle[_usable_key(key)] = json_text(key, value)
 
     def add(self, key: str, value: str) -> None:
-        """Keep a JSON text for the cycle that records now or next."""
+        """Store a JSON text for the cycle that records now or next."""
         self._next_cycle[_usable_key(key)] = json_text(key, value)
 
     def gathered(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Metadata:
 
     @property
     def preset_ones(self) -> dict[str, str]:
-        """The JSON texts that are kept for every cycle."""
+        """The JSON texts for every cycle."""
         return dict(self._every_cycle)
 
     def end_cycle(self) -> None:
@@ -157,7 +157,7 @@ def json_text(key: str, value: str) -> str:
         raise ArgumentError(
             f"metadata {key!r}: {shown!r} is not valid JSON ({error}). Pass json.dumps(value), or text with add_metadata."
         ) from error
-    # In valid JSON a surrogate can only stand inside a string, where its escape means the same.
+    # In valid JSON a surrogate can only be inside a string, where its escape means the same.
     return _LONE_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
 
 
@@ -185,7 +185,7 @@ def process_group() -> dict[str, str]:
 
 
 def execution_trace(observer: object) -> dict[str, str]:
-    """Where the execution trace of the same run goes, if its observer says it."""
+    """The path of the execution trace of the same run, if its observer has one."""
     place = getattr(observer, "get_output_file_path", None)
     if place is None:
         return {}
@@ -201,12 +201,12 @@ def own_rank() -> int | None:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
-    told = os.environ.get("RANK", "")
-    return int(told) if told.isascii() and told.isdecimal() else None
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isascii() and rank.isdecimal() else None
 
 
 def rank_info() -> dict[str, str]:
-    """The keys that say which rank recorded: `rank`, and `distributedInfo` in a process group."""
+    """The keys of the rank that recorded: `rank`, and `distributedInfo` in a process group."""
     rank = own_rank()
     return process_group() | ({} if rank is None else {"rank": json.dumps(rank)})
 
@@ -214,7 +214,7 @@ def rank_info() -> dict[str, str]:
 def ranked(path: Path) -> Path:
     """A path that no other rank of this job has: `{rank}` in its name is filled in, else `.rank3` goes before the suffix.
 
-    The path of a process that knows no rank, or of the only rank, stays as it is, with 0 for `{rank}`. So does a name that
+    Without a rank, or with only one, the path stays as it is, with 0 for `{rank}`. So does a name that
     ends in the rank already.
     """
     rank = own_rank()
@@ -226,21 +226,21 @@ def ranked(path: Path) -> Path:
 
 
 def rank_filled_in(path: Path) -> Path:
-    """The path with the rank of this process in place of `{rank}`, 0 where it knows none."""
+    """The path with `{rank}` replaced by the rank of this process, or 0."""
     return Path(str(path).replace(RANK_PLACE, str(own_rank() or 0)))
 
 
 def _ranks() -> int:
-    """How many ranks there are, as far as this process knows."""
+    """The number of ranks; 1 outside a distributed job."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
-    told = os.environ.get("WORLD_SIZE", "")
-    return int(told) if told.isascii() and told.isdecimal() else 1
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isascii() and size.isdecimal() else 1
 
 
 def _usable_key(key: str) -> str:
-    """A key that may stand at the top of a trace file, or an error that says why not."""
+    """A key that is allowed at the top level of a trace file, or an error."""
     if not isinstance(key, str):
         raise ArgumentTypeError(f"metadata: the key {key!r} is not a string.")
     if key in _RESERVED:

@@ -277,7 +277,7 @@ class RecordingRequest:
     """What an engine records in one cycle of a session.
 
     Attributes:
-        activities: What is recorded, as far as the machine has it; never empty.
+        activities: What is recorded, limited to what the machine has; never empty.
         options: The options of the session.
         record_function_ids: Record torch's own number of each call, by which execution traces name it.
         torch_objects: Let torch's own collector, where it records, make the event objects that `prof.profiler` shows.
@@ -307,7 +307,7 @@ class RecordingRequest:
 
 
 def checked_switch(name: str, value: object) -> bool:
-    """A switch that is on or off; what only happens to be true (the text "False", say) is refused."""
+    """A switch as a bool; values that are merely truthy, such as the text "False", are refused."""
     if value is None or isinstance(value, bool):
         return bool(value)
     try:

@@ -1,4 +1,4 @@
-"""The session people use: `profile`, with its schedule of steps and its handler."""
+"""The public session: `profile`, with its schedule of steps and its handler."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from kinetoscope.collect.session.options import (
     checked_callable,
     checked_switch,
 )
-from kinetoscope.collect.session.schedule import Do, Schedule, ask, record_always, transition
+from kinetoscope.collect.session.schedule import Do, Schedule, record_always, scheduled_action, transition
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
 from kinetoscope.collect.sources.source import SourceWindow
 from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
 
-# Ready-made handlers for `on_trace_ready`.
+# A handler for `on_trace_ready`.
 
 
 class _ExportsChromeTrace(Protocol):
@@ -93,8 +93,8 @@ def tensorboard_trace_handler(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StateError(
-                f"the trace cannot be written: folder {os.fspath(folder)!r} cannot be made ({error}). "
-                "Give tensorboard_trace_handler a folder that can be."
+                f"the trace cannot be written: folder {os.fspath(folder)!r} cannot be created ({error}). "
+                "Pass tensorboard_trace_handler a folder that can be created."
             ) from error
         worker = worker_name or _default_worker()
         suffix = ".json.gz" if use_gzip else ".json"
@@ -109,11 +109,11 @@ def _default_worker() -> str:
     return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_group else "")
 
 
-# A session around every call of a function, whatever kind of function it is.
+# A session as a decorator of any kind of function.
 
 
 def decorated(session: contextlib.AbstractContextManager[Any], function: Callable[..., Any]) -> Any:
-    """The function with the session around each call, for as long as the call really runs."""
+    """The function with the session around each call, until the call has really finished."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -156,11 +156,11 @@ R = TypeVar("R")
 
 def running() -> _KinetoProfile | None:
     """The session that is prepared or recording in this process, or None."""
-    return ACTIVE_SESSIONS.taken_by()
+    return ACTIVE_SESSIONS.current()
 
 
 class _Run:
-    """One stretch from `start` to `stop`; whoever finds another one in the session has been stopped meanwhile."""
+    """One run from `start` to `stop`; a session that has another run by now was stopped meanwhile."""
 
     def __init__(self) -> None:
         self.recorded = False  # whether the cycle that ended last was
@@ -171,45 +171,45 @@ class _Run:
 class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     """A profiling session: a context manager, or a decorator of the function to be profiled.
 
-    Without a schedule everything between `start` and `stop` is recorded. With one, call `step()` after each step of
+    Without a schedule, everything between `start` and `stop` is recorded. With one, call `step()` after each step of
     the training loop; at the end of each cycle `on_trace_ready` is called with this session, and each recorded step
     is a `ProfilerStep#N` range of the trace.
 
     Args:
         activities: What to record, any iterable of torch's `ProfilerActivity`; default: all that this machine has. An item
-            may also be a mapping from an activity to the names of those of its kinds that are wanted, as in torch, or to
-            a `ProfilerActivityConfig` of torch 2.15; only the Kineto engine can choose among kinds.
+            may also be a mapping from an activity to the names of the event kinds to record, as in torch, or to
+            a `ProfilerActivityConfig` of torch 2.15; only the Kineto engine can select kinds.
         schedule: A callable from a step number to a `ProfilerAction`, such as `schedule(...)` makes.
         on_trace_ready: Called with this session whenever a trace is ready.
-        record_shapes: Keep shapes, types and scalars of each operator's inputs.
-        profile_memory: Keep every allocation and free, with sizes in bytes.
-        with_stack: Keep the Python stack of each operator.
+        record_shapes: Record shapes, dtypes and scalars of each operator's inputs.
+        profile_memory: Record every allocation and free, with sizes in bytes.
+        with_stack: Record the Python stack of each operator.
         with_flops: Count the floating-point operations and bytes moved of each operator, from the shapes of its inputs.
-        with_modules: Keep the path of the `nn.Module` each operator ran in.
-        experimental_config: torch's `_ExperimentalConfig`. The Kineto engine hands it to torch's collector; the native
-            one names the settings that it has no use for in one warning.
+        with_modules: Record the path of the `nn.Module` that each operator ran in.
+        experimental_config: torch's `_ExperimentalConfig`. The Kineto engine passes it to torch's collector; the native
+            engine warns once of settings that have no effect on it.
         execution_trace_observer: Anything with `start()`, `stop()` and `cleanup()`, such as an
             `ExecutionTraceObserver`; it runs for the same time as each recording, and is cleaned up at the end of the
-            `with` block. Default: one of its own where `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, as in torch.
+            `with` block. Default: one is created if `ENABLE_PYTORCH_EXECUTION_TRACE=1` is set, as in torch.
         acc_events: Keep every cycle, not only the last: for `events()`, `key_averages()`, `cycles` and exports.
-        custom_trace_id_callback: Called once for each cycle, makes the id of its trace, a string; default: random.
-        post_processing_timeout_s: Handed to torch's collector, for its own objects; our events and traces are always whole.
-        use_cuda: Deprecated; adds CUDA to the activities or takes it away. Refused where the installed torch is 2.14 or newer,
+        custom_trace_id_callback: Called once for each cycle, returns the id of its trace, a string; default: random.
+        post_processing_timeout_s: Passed to torch's collector, for its own event objects; our events and traces are always complete.
+        use_cuda: Deprecated; adds CUDA to the activities or removes it. Refused if the installed torch is 2.14 or newer,
             which removed it.
-        engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where it can serve; or an engine object.
-        path: Where the live recording file is kept; `{rank}` becomes the rank of the process. Where it says no rank, and
-            there are several, `.rank3` goes before the suffix, and for cycles after the first a number. Default: a
-            private temporary place that is removed when its trace is gone.
+        engine: `"native"`, `"kineto"` (torch's own collector), `"auto"`: native where available; or an engine object.
+        path: The live recording file; `{rank}` becomes the rank of the process. If it contains no rank and
+            there are several ranks, `.rank3` is added before the suffix, and for cycles after the first a number. Default: a
+            private temporary file that is removed with its trace.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
-        python_calls: Keep every call of a Python function as a span.
-        module_spans: Keep every call of an `nn.Module` as a span with its exact start and end.
-        oom_report: A text on who held the memory, a page beside it, if it runs out; None: a name of ours, False: none.
-        sources: What records beside the engine and adds to each trace: `SystemCounters()`, `DataLoading()`, or anything with
-            `open`, `start`, `stop` and `close`. A failure of theirs is a warning and never that of the program.
-        align_ranks: Let all ranks of the job meet right before each recording and at its end, so that `kinetoscope.merge`
-            can tell their clocks apart; all of them have to record then, and equally often. See `align_clocks`.
-        on_error: What becomes of an exception in `on_trace_ready`, or of the observer's at the end of a recording: `"raise"`
-            lets it out of `step` or `stop` once the session has finished what it was doing, `"warn"` makes it a warning.
+        python_calls: Record every call of a Python function as a span.
+        module_spans: Record every call of an `nn.Module` as a span with its exact start and end.
+        oom_report: The file of a text report, with an HTML page next to it, of what held the memory when it runs out. None: a default name; False: no report.
+        sources: Additional recorders whose data is added to each trace: `SystemCounters()`, `DataLoading()`, or any object with
+            `open`, `start`, `stop` and `close`. If one fails, that is a warning; the program is not affected.
+        align_ranks: Synchronize all ranks of the job right before each recording and at its end, so that `kinetoscope.merge`
+            can align their clocks; all ranks must record, and equally often. See `align_clocks`.
+        on_error: How to handle an exception in `on_trace_ready`, or of the observer at the end of a recording: `"raise"`
+            raises it from `step` or `stop` after the session has finished its own work, `"warn"` makes it a warning.
 
     Raises:
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
@@ -246,8 +246,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if use_cuda is not None:
             if not takes_use_cuda():
                 raise UnknownKeywordError(
-                    f"use_cuda={use_cuda!r}: torch 2.14 removed this keyword, and so did we where that torch is installed. "
-                    "Name ProfilerActivity.CUDA in `activities`, or leave it out there."
+                    f"use_cuda={use_cuda!r}: torch 2.14 removed this keyword, so the installed torch does not have it. "
+                    "Add ProfilerActivity.CUDA to `activities`, or leave it out."
                 )
             warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
             on = checked_switch("use_cuda", use_cuda)
@@ -262,7 +262,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         schedule: Callable[[int], ProfilerAction] | None = None,
         on_trace_ready: Callable[..., Any] | None = None,
     ) -> Self:
-        """Make a session of options that were checked before, for whoever holds them as one object.
+        """Make a session from a `RecordingOptions` object.
 
         Args:
             options: What to record.
@@ -312,11 +312,11 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @by_owner
     def start(self) -> None:
-        """Begin: do what the schedule wants for the present step.
+        """Start the session: do what the schedule returns for the current step.
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
-            RecorderError: The engine that was asked for cannot record here.
+            RecorderError: The requested engine cannot record here.
         """
         with self._lock:
             if self._run is not None:
@@ -337,7 +337,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             raise
 
     def stop(self) -> None:
-        """End: close the recording and, if there is one, call `on_trace_ready`. A second call does nothing.
+        """Stop the session: stop the recording and, if there is one, call `on_trace_ready`. A second call does nothing.
 
         Raises:
             StateError: `start` was never called.
@@ -347,13 +347,13 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @by_owner
     def step(self) -> None:
-        """Say that the next step begins. The first call starts a session that was not started.
+        """Mark the start of the next step. The first call starts a session that was not started.
 
-        A cycle that cannot be recorded, since the disk is full for example, is a warning here, and the next one is tried
+        A cycle that cannot be recorded, because the disk is full for example, is a warning here, and the next one is tried
         again.
 
         Raises:
-            ArgumentError: The schedule returned something that is no action; the session stays in its present step.
+            ArgumentError: The schedule did not return a ProfilerAction; the session stays in its current step.
         """
         with self._stepping:
             self._step()
@@ -374,7 +374,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._transit(run, before, action, forgiving=True)
         finally:
             if os.environ.get("KINETO_USE_DAEMON"):
-                # A daemon that asks for so many steps counts those of the program by this.
+                # A daemon that requests a number of steps counts those of the program by this.
                 torch.autograd.profiler.KinetoStepTracker.increment_step(_STEP_NAME)
             self._open_step_range(run)
 
@@ -392,25 +392,25 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """Profile every call of a function, also of a generator or a coroutine.
 
         Args:
-            function: What shall be profiled.
+            function: The function to profile.
 
         Returns:
             The function with this session around each of its calls.
         """
         if not callable(function):
-            raise ArgumentError(f"a session decorates functions, and {function!r} is none.")
+            raise ArgumentError(f"a session can only decorate functions, and {function!r} is not one.")
         profiled: Callable[P, R] = decorated(self, function)
         return profiled
 
     # -------------------------------------------------------------------------------------------------- the works
 
     def _action(self, step: int) -> ProfilerAction:
-        """What the schedule wants for a step."""
-        return ask(self.schedule, step)
+        """The scheduled action of a step."""
+        return scheduled_action(self.schedule, step)
 
     @by_owner
     def _leave(self, *, may_raise: bool, explain: bool = True) -> None:
-        """End the run, then let the observer finish for good."""
+        """End the run, then clean up the observer."""
         try:
             self._stop(may_raise=may_raise, explain=explain)
         finally:
@@ -419,7 +419,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @by_owner
     def _stop(self, *, may_raise: bool, explain: bool = True) -> None:
-        """End the run, explain an empty one, and let the handler's exception out only where it may."""
+        """End the run, warn if nothing was recorded, and raise the handler's exception if allowed."""
         with self._lock:
             run, self._run = self._run, None
         if run is None:
@@ -427,7 +427,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 super().stop()
             elif (failure := self._observer.close()) is not None:
                 raise failure
-            ACTIVE_SESSIONS.leave(self)
+            ACTIVE_SESSIONS.release(self)
             return
         try:
             self._close_step_range()
@@ -435,24 +435,24 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         except BaseException:
             with self._lock:
                 if self._state != "idle" and self._run is None:
-                    # It could not be stopped, or not from here: it goes on, and stop() can be called again.
+                    # It could not be stopped, or not from here: it continues, and stop() can be called again.
                     self._run = run
             if self._run is None:
                 self._sources.close()
             raise
         self._report_out_of_memory(run.recorded)
-        failures.let_out(may_raise=may_raise)
+        failures.raise_first(may_raise=may_raise)
         if not run.ever_recorded and explain:
             warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
 
     def _end(self, run: _Run) -> Failures:
-        """Leave the last action; return what failed on the way.
+        """End the current action; return the failures.
 
-        What is left is read from the state, not from the action: an interrupt may have come between the two.
+        Decided by the state, not by the action: an interrupt may have come between the two.
         """
         failures = Failures(self._options.on_error, self.step_num)
         if run.changing:
-            # A transition is under way, above us or in another thread, and ends where it is.
+            # A transition is running, in a caller or in another thread, and ends there.
             self._closed(failures, keep=False)
         elif self._state == "recording":
             run.recorded = self._closed(failures, keep=True)
@@ -470,9 +470,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def _transit(
         self, run: _Run, before: ProfilerAction, after: ProfilerAction, *, forgiving: bool = False
     ) -> None:
-        """Do all that a change of action asks for, even if the handler fails on the way; then let its exception out.
+        """Do everything that a change of action requires, even if the handler fails; then raise its exception.
 
-        With `forgiving` a recording that cannot begin is a warning.
+        With `forgiving`, a recording that cannot start is a warning.
         """
         change = transition(before, after)
         failures = Failures(self._options.on_error, self.step_num)
@@ -485,14 +485,14 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         finally:
             run.changing = False
         if self._run is None:
-            # stop() came in the middle of this: nothing may stay on.
+            # stop() was called meanwhile: nothing may stay on.
             self._closed(failures, keep=False)
         if change.warning is not None:
             warn_user(change.warning)
-        failures.let_out(may_raise=True)
+        failures.raise_first(may_raise=True)
 
     def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool) -> None:
-        """Do one thing to the engine; harmless where an interrupt has left the engine in another state than expected."""
+        """Do one thing to the engine; safe if an interrupt left the engine in another state."""
         if do is Do.TRACE_READY:
             if run.recorded:
                 self._call_handler(failures)
@@ -503,7 +503,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 self.prepare_trace()
         elif do is Do.START:
             if self._state != "recording" and not self._started(forgiving=forgiving):
-                # What the handler would be shown is the cycle before.
+                # The handler would get the previous cycle.
                 run.recorded = False
         elif self._state != "idle" or self._cycles_begun:
             worth_keeping = before is not ProfilerAction.WARMUP
@@ -519,7 +519,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @contextmanager
     def _forgiven(self, forgiving: bool) -> Iterator[None]:
-        """Let a recording that could not begin be a warning: the program goes on without it."""
+        """Turn a recording that cannot start into a warning: the program continues without it."""
         try:
             yield
         except (RecorderError, OSError) as error:
@@ -529,7 +529,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._not_begun = f"the cycle of step {self.step_num} could not be recorded: {error}"
 
     def _closed(self, failures: Failures, *, keep: bool) -> bool:
-        """Close the recording, note what failed beside it, and return whether there was one."""
+        """Close the recording, note a failure of the observer, and return whether there was one."""
         closed = self._finish(keep=keep)
         if closed.failure is not None:
             failures.note(closed.whose, closed.failure)
@@ -545,7 +545,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             failures.note("on_trace_ready", error)
 
     def _clean_up(self, *, may_raise: bool) -> None:
-        """Let the observer finish for good."""
+        """Clean up the observer."""
         try:
             self._observer.cleanup()
         except Exception as error:
@@ -553,17 +553,17 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 raise
             warn_user(f"the execution trace observer's cleanup failed: {type(error).__name__}: {error}")
 
-    def _begin_anew_in_child(self) -> None:
-        """Take no lock along that a thread of the parent may be holding."""
-        super()._begin_anew_in_child()
+    def _reset_in_child(self) -> None:
+        """Replace the lock, which a thread of the parent may hold."""
+        super()._reset_in_child()
         self._stepping = threading.RLock()
 
     def _is_under_way(self) -> bool:
-        """Whether something was begun that has not ended, be it only a wait."""
+        """Whether a run is active, including one that waits for its schedule."""
         return self._run is not None or super()._is_under_way()
 
     def _open_step_range(self, run: _Run) -> None:
-        """Mark the step in the trace, while one is being recorded."""
+        """Open the range of the step if a recording is active."""
         if not self.record_steps:
             return
         with self._lock:
@@ -572,26 +572,26 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._step_range = record_function(f"{_STEP_NAME}#{self.step_num}").__enter__()
 
     def _close_step_range(self) -> None:
-        """End the mark of the present step, whichever thread asks."""
+        """Close the range of the current step, from any thread."""
         with self._lock:
             step_range, self._step_range = self._step_range, None
         if step_range is not None:
             step_range.__exit__(None, None, None)
 
     def _why_no_trace(self) -> str:
-        """Which call is missing before there is something to read."""
+        """Which call is missing before a trace can be read."""
         if self._run is not None and self._state != "recording":
-            return f"the session waits; {self._not_begun or self._why_nothing()}"
+            return f"the session is waiting; {self._not_begun or self._why_nothing()}"
         if self._run is None and self._ever_started:
             return f"nothing was recorded; {self._not_begun or self._why_nothing()}"
         return super()._why_no_trace()
 
     def _why_nothing(self) -> str:
-        """Why the schedule has led to no recording so far."""
+        """Why the schedule has not recorded anything so far."""
         called = f"step() was called {self.step_num} time{'' if self.step_num == 1 else 's'}"
         if not isinstance(self.schedule, Schedule):
-            return f"the schedule never asked for RECORD in the steps it was asked about ({called})."
+            return f"the schedule never returned RECORD so far ({called})."
         needed = self.schedule.steps_before_recording()
         if self.step_num >= needed:
-            return f"all cycles of {self.schedule} were over before this run began ({called})."
-        return f"the schedule needs {needed} calls of step() before it records; {called}."
+            return f"all cycles of {self.schedule} had ended before this run started ({called})."
+        return f"the schedule needs {needed} calls to step() before it records; {called}."

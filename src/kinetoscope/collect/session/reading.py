@@ -1,4 +1,4 @@
-"""What can be read from a session once something was recorded."""
+"""Reading the recordings of a session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.profiler._memory_profiler import Action, Category, TensorKey, _Storage
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.session.cycle import CycleChoice, Cycles, KeptCycles
+from kinetoscope.collect.session.cycle import CycleChoice, Cycles, FinishedCycles
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# Memory over time as objects, in the shape in which `torch.profiler` hands it to programs.
+# Memory over time as objects, as `torch.profiler` returns it to programs.
 
 # Above these bits a block's key says which device it is on.
 _ADDRESS = (1 << 48) - 1
@@ -33,7 +33,7 @@ class MemoryProfile:
     """
 
     def __init__(self, trace: Trace) -> None:
-        """Look at a trace that has memory."""
+        """Read a trace with memory."""
         from kinetoscope.tables.memory.timeline import need_memory
 
         need_memory(trace)
@@ -85,7 +85,7 @@ class MemoryProfile:
 
     @cached_property
     def categories(self) -> dict[TensorKey, Category | None]:
-        """The category of each block; None where it is not known."""
+        """The category of each block; None if unknown."""
         from kinetoscope.tables.memory.categories import MemoryCategory
 
         known = {
@@ -98,7 +98,7 @@ class MemoryProfile:
 
     @property
     def _categories(self) -> _ByVersion:
-        """The categories as torch's own writer of timelines asks for them."""
+        """The categories as torch's own timeline writer reads them."""
         return _ByVersion(self.categories)
 
     @cached_property
@@ -125,29 +125,29 @@ class MemoryProfile:
 
 
 class _ByVersion:
-    """Answers for any version of a block's content what the block is for."""
+    """Looks up the category of a block for any version of its content."""
 
     def __init__(self, categories: dict[TensorKey, Category | None]) -> None:
         self._of = categories
 
     def get(self, key: TensorKey, version: int) -> Category | None:
-        """The category of a block; None where it is not known."""
+        """The category of a block; None if unknown."""
         return self._of.get(key)
 
 
 class ReadsCycles:
-    """The reading half of a session: every call can be repeated, and is about the last finished cycle unless it says otherwise."""
+    """The reading half of a session: each call can be repeated, and reads the last finished cycle by default."""
 
-    # Not an abstract base class: those ask their subclasses who is an instance, and the stand-ins of `install` say that
+    # Not an abstract base class: isinstance() of those asks their subclasses, and the classes of `install` answer that
     # torch's sessions are.
 
     _options: RecordingOptions
     _engine: Engine | None
-    _cycles: KeptCycles
+    _cycles: FinishedCycles
     _stopwatch: Stopwatch
 
     def _why_no_trace(self) -> str:
-        """Which call is missing before there is something to read."""
+        """Which call is missing before a trace can be read."""
         return "nothing was recorded yet"
 
     @property
@@ -186,12 +186,12 @@ class ReadsCycles:
             cuda_graph_annotations: As torch 2.15 takes it; not written, of which a warning is given.
             graph_lanes: As torch 2.15 takes it, "none" or "all"; kernels stay in the stream in which they ran.
             default_stream: Belongs to `graph_lanes`.
-            cycle: None for the last finished cycle, the number of a kept one, or `"all"` for all that are kept
+            cycle: None for the last finished cycle, the number of a stored one, or `"all"` for all stored ones
                 (`acc_events=True`), on one time axis.
 
         Raises:
             StateError: Nothing was recorded yet.
-            ArgumentError: No such cycle is kept, the path is none, `graph_lanes` is neither "none" nor "all", or it is
+            ArgumentError: There is no such cycle, the path is not valid, `graph_lanes` is neither "none" nor "all", or it is
                 "all" without annotations.
             OSError: The file cannot be written.
         """
@@ -202,7 +202,7 @@ class ReadsCycles:
             )
         if cuda_graph_annotations:
             warn_user(
-                "without effect: cuda_graph_annotations. Annotations of CUDA graphs are not written yet; torch.profiler's own "
+                "without effect: cuda_graph_annotations. Annotations of CUDA graphs are not written; torch.profiler's own "
                 "export_chrome_trace writes them."
             )
         trace = self._trace_of(cycle)
@@ -227,7 +227,7 @@ class ReadsCycles:
         checked = _checked_path(path)
         self._need_memory("export_memory_timeline()")
         trace = self.trace
-        # The page is drawn from the trace alone.
+        # The page needs the trace only.
         torchs = None if checked.lower().endswith(".html") else self._torchs_timeline()
         from kinetoscope.formats.memory_timeline.write import write_memory_timeline
 
@@ -258,7 +258,7 @@ class ReadsCycles:
         return TorchsMemoryProfile(results)
 
     def _torchs_timeline(self) -> Any | None:
-        """torch's writer of timelines, which knows how contents changed; None where there is none for this recording."""
+        """torch's timeline writer, which has tensor versions; None if there is none for this recording."""
         try:
             profile = self._torchs_memory_profile()
             if profile is None:
@@ -266,16 +266,16 @@ class ReadsCycles:
             from torch.profiler._memory_profiler import MemoryProfileTimeline
 
             return MemoryProfileTimeline(profile)
-        # torch's analysis asserts what not every program keeps to, and the trace has most of what it would say.
+        # torch's analysis asserts what does not hold for every program, and the trace has most of its result.
         except Exception as error:  # noqa: BLE001  (whatever fails in there, the rest is still to be written)
             warn_user(
-                f"the memory timeline lacks the changes of contents: torch's analysis of memory failed with "
-                f"{type(error).__name__}: {error}. The native engine records them by itself."
+                f"the memory timeline has no tensor versions: torch's memory analysis failed with "
+                f"{type(error).__name__}: {error}. The native engine records them itself."
             )
             return None
 
     def save(self, path: str | os.PathLike[str], *, cycle: CycleChoice = None) -> None:
-        """Save a trace in the format that the suffix MemoryCategory.
+        """Save a trace in the format that the suffix names.
 
         Args:
             path: The file, such as `run.ktrace`, `run.parquet` or `run.json.gz`.
@@ -283,7 +283,7 @@ class ReadsCycles:
 
         Raises:
             StateError: Nothing was recorded yet.
-            ArgumentError: The suffix is unknown, or no such cycle is kept.
+            ArgumentError: The suffix is unknown, or there is no such cycle.
             OSError: The file cannot be written.
         """
         checked = _checked_path(path)
@@ -316,9 +316,9 @@ class ReadsCycles:
         """Sum up the last finished cycle by operator; with `acc_events=True`, all cycles.
 
         Args:
-            group_by_input_shape: Keep different input shapes apart.
-            group_by_stack_n: Keep different stacks apart, looking at this many innermost frames.
-            group_by_overload_name: Keep overloads apart.
+            group_by_input_shape: Group by input shapes.
+            group_by_stack_n: Group by this many innermost stack frames.
+            group_by_overload_name: Group by overload name.
             include_python_functions: Whether calls of Python functions and modules, which are events with
                 `with_stack=True`, are among them; None does as the installed torch: up to 2.13 they are, from 2.14 on
                 they are not.
@@ -356,14 +356,14 @@ class ReadsCycles:
             return events_of(trace)
 
     def _need_memory(self, call: str) -> None:
-        """Refuse a call about memory where the session was not asked to record it."""
+        """Raise an error if the session did not record memory."""
         if not self._options.profile_memory:
             raise ArgumentError(
                 f"{call} needs a session with profile_memory=True, and this one has profile_memory=False."
             )
 
     def _trace_of(self, choice: CycleChoice) -> Trace:
-        """The trace of a choice of cycles, or an error that says what is missing."""
+        """The trace of the selected cycles, or an error."""
         trace = self._cycles.trace(choice)
         if trace is None:
             raise StateError(f"there is no trace yet: {self._why_no_trace()}")
@@ -371,7 +371,7 @@ class ReadsCycles:
 
 
 def _checked_path(path: str | os.PathLike[str]) -> str:
-    """A path to write to, or an error that says what it should be."""
+    """A path to write to, or an error."""
     given: object = path
     name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(name, str) or not name:

@@ -113,8 +113,8 @@ def record_always(_step: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
-def ask(asked_schedule: Callable[[int], ProfilerAction], step: int) -> ProfilerAction:
-    """The action a schedule wants for a step, or an error if it is none that a schedule may want."""
+def scheduled_action(asked_schedule: Callable[[int], ProfilerAction], step: int) -> ProfilerAction:
+    """The action that a schedule returns for a step, or an error if a schedule must not return it."""
     action = asked_schedule(step)
     if not isinstance(action, ProfilerAction):
         raise ArgumentTypeError(
@@ -124,7 +124,7 @@ def ask(asked_schedule: Callable[[int], ProfilerAction], step: int) -> ProfilerA
     if action.name == "DEVICE_STOPPED":
         raise ArgumentError(
             f"the schedule returned ProfilerAction.DEVICE_STOPPED for step {step}: that is set by torch when a device "
-            "stops collecting, and a schedule must not ask for it. Return NONE instead."
+            "stops collecting, and a schedule must not return it. Return NONE instead."
         )
     return action
 

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
 _END: Any = object()
-# Where torch's loader keeps whether it was asked for its length.
+# torch's loader stores here whether its length was read.
 _WAS_ASKED = "_IterableDataset_len_called"
 
 
@@ -58,7 +58,7 @@ class Steps(Generic[Item]):
         return self.session.trace
 
     def __len__(self) -> int:
-        """How many steps one iteration has, where that is known."""
+        """How many steps one iteration has, if known."""
         return len(self._items)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Item]:
@@ -87,7 +87,7 @@ class Steps(Generic[Item]):
             # After the session has begun, for loaders start their workers here.
             iterator = iter(self._items)
             length, given = _length(self._items), 0
-            # A list, since a variable would keep a batch alive while the next one is made.
+            # A list, because a variable would keep a batch alive while the next one is loaded.
             held = [next(iterator, _END)]
             while held[0] is not _END:
                 self._within_step, given = True, given + 1
@@ -123,7 +123,7 @@ class Steps(Generic[Item]):
         self._within_step = False
 
     def _save_trace(self, session: profile) -> None:
-        """Save the trace of a cycle: the first under the name that was asked for, later ones with a number."""
+        """Save the trace of a cycle: the first under the given name, later ones with a number."""
         if self._save is not None:
             path, suffix = ranked(self._save), suffix_of(self._save)
             if self._saved:
@@ -146,7 +146,7 @@ def steps(
     """Profile a loop: `for batch in kinetoscope.steps(loader): ...`, and each round is a step.
 
     A session begins with the loop and ends with it: at its end, on `break`, on `return`, and when an exception leaves it. A
-    step is the wait for a batch and what is done with it. Looping again, as in the next epoch, goes on counting steps, behind
+    step is the wait for a batch and its processing. Looping again, as in the next epoch, continues to count steps, after
     a cycle that the end of the loop cut short; once the schedule is through, nothing is recorded any more and the loop runs
     as it would without us.
 
@@ -157,7 +157,7 @@ def steps(
         save: Where the trace of each cycle is saved, in the format that the suffix names, such as `run.ktrace` or
             `run.json`; cycles after the first have a number before the suffix, ranks of a distributed run their rank.
         data_loading: Record how batches are made, also in worker processes; see `DataLoading`.
-        sources: What else records beside the engine, such as `SystemCounters()`.
+        sources: Additional recorders, such as `SystemCounters()`.
         **options: The other arguments of `profile`.
 
     Returns:
@@ -184,11 +184,11 @@ def steps(
 
 
 def _length(items: object) -> int | None:
-    """How many items there will be; None where nobody knows before."""
+    """How many items there will be; None if unknown."""
     try:
         if not isinstance(getattr(items, "dataset", None), IterableDataset):
             return len(items)  # type: ignore[arg-type]
-        # A loader that was asked for the length of such a dataset warns later of each sample beyond it.
+        # A loader whose length was read for such a dataset warns later of each sample beyond it.
         before = vars(items)[_WAS_ASKED]
         try:
             return len(items)  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True)
-class Utilisation:
+class Utilization:
     """How busy a device was in the driver's last sample period, between a sixth of a second and a second.
 
     Attributes:
@@ -55,7 +55,7 @@ class Utilisation:
 
 
 class NvmlDevice:
-    """One device. What it does not tell (a part of a divided device has no utilisation, for instance) is None."""
+    """One device. What it does not tell (a part of a divided device has no utilization, for instance) is None."""
 
     def __init__(self, library: ModuleType, index: int, handle: Any) -> None:
         """Stand for the device with this handle.
@@ -71,11 +71,11 @@ class NvmlDevice:
 
     def name(self) -> str | None:
         """What the device is called, such as `NVIDIA H200`."""
-        return self._told("nvmlDeviceGetName", _text)
+        return self._query("nvmlDeviceGetName", _text)
 
     def uuid(self) -> str | None:
         """Its unique name, `GPU-` and 36 characters, by which CUDA knows it, too."""
-        return self._told("nvmlDeviceGetUUID", _text)
+        return self._query("nvmlDeviceGetUUID", _text)
 
     def memory(self) -> DeviceMemory | None:
         """Its memory now, in bytes.
@@ -83,19 +83,19 @@ class NvmlDevice:
         Raises:
             NvmlError: The device did not answer.
         """
-        return self._told(
+        return self._query(
             "nvmlDeviceGetMemoryInfo",
-            lambda told: DeviceMemory(int(told.free), int(told.used), int(told.total)),
+            lambda answer: DeviceMemory(int(answer.free), int(answer.used), int(answer.total)),
         )
 
-    def utilisation(self) -> Utilisation | None:
+    def utilization(self) -> Utilization | None:
         """How busy it was lately, in per cent.
 
         Raises:
             NvmlError: The device did not answer.
         """
-        return self._told(
-            "nvmlDeviceGetUtilizationRates", lambda told: Utilisation(int(told.gpu), int(told.memory))
+        return self._query(
+            "nvmlDeviceGetUtilizationRates", lambda answer: Utilization(int(answer.gpu), int(answer.memory))
         )
 
     def power_watts(self) -> float | None:
@@ -104,13 +104,13 @@ class NvmlDevice:
         Raises:
             NvmlError: The device did not answer.
         """
-        return self._told("nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1000)
+        return self._query("nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1000)
 
     def __repr__(self) -> str:
         """Its number."""
         return f"<NvmlDevice {self.index}>"
 
-    def _told(self, question: str, read: Callable[[Any], T]) -> T | None:
+    def _query(self, question: str, read: Callable[[Any], T]) -> T | None:
         """What the device answers to one of the library's functions, or None where it has no such answer."""
         try:
             return read(getattr(self._library, question)(self._handle))
@@ -121,7 +121,7 @@ class NvmlDevice:
             ):
                 return None
             raise NvmlError(
-                f"NVIDIA device {self.index} did not answer {question}: {error}. See whether `nvidia-smi` lists it."
+                f"NVIDIA device {self.index} did not answer {question}: {error}. Check whether `nvidia-smi` lists it."
             ) from error
 
 
@@ -141,7 +141,7 @@ class Nvml:
             if error.name != "pynvml":
                 raise
             raise MissingDependencyError(
-                "the memory and load of NVIDIA devices are read through nvidia-ml-py, which is not installed: "
+                "memory and utilization of NVIDIA devices are read with nvidia-ml-py, which is not installed: "
                 'install it with `pip install "kinetoscope[system]"`.'
             ) from error
         self._library: ModuleType = pynvml
@@ -150,7 +150,7 @@ class Nvml:
             self._count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
             raise NvmlError(
-                f"NVML cannot be used on this machine: {error}. It comes with NVIDIA's driver: see whether `nvidia-smi` "
+                f"NVML cannot be used on this machine: {error}. It comes with NVIDIA's driver: check whether `nvidia-smi` "
                 "works here, and in a container whether it was started with access to the devices."
             ) from error
 
@@ -216,9 +216,9 @@ def nvml() -> Nvml:
         return _opened
 
 
-def _text(told: str | bytes) -> str:
+def _text(answer: str | bytes) -> str:
     """A text as it is; versions of the package before 11.5 answer with bytes."""
-    return told.decode(errors="replace") if isinstance(told, bytes) else told
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
 def _forget() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    Told = Callable[[Optimizer, Any, Any], None]
+    Listener = Callable[[Optimizer, Any, Any], None]
 
 
 class OptimizerSteps:
@@ -25,8 +25,8 @@ class OptimizerSteps:
     def __init__(self) -> None:
         """Hear of nothing before somebody wants to know."""
         self._listens = False
-        self._before: tuple[Told, ...] = ()
-        self._after: tuple[Told, ...] = ()
+        self._before: tuple[Listener, ...] = ()
+        self._after: tuple[Listener, ...] = ()
 
     def __len__(self) -> int:
         """How many functions are called at a step."""
@@ -39,30 +39,30 @@ class OptimizerSteps:
             register_optimizer_step_pre_hook(self._begins)
             register_optimizer_step_post_hook(self._has_ended)
 
-    def before(self, told: Told) -> None:
+    def before(self, listener: Listener) -> None:
         """Call a function with the optimizer and the arguments of each step before it."""
         self.listen()
-        self._before = (*self._before, told)
+        self._before = (*self._before, listener)
 
-    def after(self, told: Told) -> None:
+    def after(self, listener: Listener) -> None:
         """Call a function with the optimizer and the arguments of each step after it."""
         self.listen()
-        self._after = (*self._after, told)
+        self._after = (*self._after, listener)
 
-    def forget(self, *told: Told) -> None:
+    def forget(self, *listener: Listener) -> None:
         """Call these no more; those that are not called are no error."""
-        self._before = tuple(one for one in self._before if one not in told)
-        self._after = tuple(one for one in self._after if one not in told)
+        self._before = tuple(one for one in self._before if one not in listener)
+        self._after = tuple(one for one in self._after if one not in listener)
 
     # The lists are made anew at each change, so these go through what they were at the beginning of the step.
 
     def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for told in self._before:
-            told(optimizer, args, kwargs)
+        for listener in self._before:
+            listener(optimizer, args, kwargs)
 
     def _has_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for told in self._after:
-            told(optimizer, args, kwargs)
+        for listener in self._after:
+            listener(optimizer, args, kwargs)
 
 
 OPTIMIZER_STEPS = OptimizerSteps()

@@ -61,10 +61,10 @@ def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> boo
         StateError: No session records in this process.
     """
     _checked(rounds, timeout_s)
-    session = ACTIVE_SESSIONS.taken_by()
+    session = ACTIVE_SESSIONS.current()
     if session is None:
         raise StateError(
-            "align_clocks: no session records in this process; call it inside of one, or use profile(align_ranks=True)."
+            "align_clocks: no session is recording in this process; call it inside one, or use profile(align_ranks=True)."
         )
     marks, complete = _PLACE.meet(rounds, timeout_s)
     if marks:
@@ -88,7 +88,7 @@ class MeetingPlace:
         self._clock_ns = clock_ns
         self._store: Any = None
         self._address: tuple[object, ...] = ()
-        self._told = False
+        self._warned = False
 
     def meet(self, rounds: int, timeout_s: float) -> tuple[Marks, bool]:
         """Meet the other ranks some times.
@@ -110,11 +110,11 @@ class MeetingPlace:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             if not isinstance(error, _OthersGaveUpError):
                 self.give_up(reason, timeout_s)
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 warn_user(
-                    f"the clocks of the ranks were not aligned: {reason.rstrip('.?')}. Let every rank record with align_ranks=True, and "
-                    "equally often; in this job no rank waits for another one again."
+                    f"the clocks of the ranks were not aligned: {reason.rstrip('.?')}. Record on every rank with align_ranks=True, and "
+                    "equally often; no rank of this job waits for the others again."
                 )
             return marks, False
         return marks, True
@@ -142,7 +142,7 @@ class MeetingPlace:
             if store.add(f"{name}/came", 1) == ranks:
                 store.set(f"{name}/all", "")
             if not self._came(store, f"{name}/all", until_ns):
-                raise TimeoutError(f"not all ranks came within {timeout_s:g} s")
+                raise TimeoutError(f"not all ranks arrived within {timeout_s:g} s")
             marks[f"{job}/{name}"] = [entered_ns, self._clock_ns()]
 
     def _came(self, store: Any, key: str, until_ns: int) -> bool:
@@ -175,7 +175,7 @@ class MeetingPlace:
         if self._store is None or self._address != address:
             prefix = f"{_PREFIX}/{attempt}"
             self._store = torch.distributed.PrefixStore(prefix, _own_connection(store, timeout_s))
-            self._address, self._told = address, False
+            self._address, self._warned = address, False
         return self._store
 
 
@@ -186,7 +186,7 @@ class _OthersGaveUpError(Exception):
 def _raise_if_given_up(store: Any) -> None:
     """Stop waiting for whoever does not come."""
     if store.check([_GIVEN_UP]):
-        raise _OthersGaveUpError(f"a rank did not come or failed ({store.get(_GIVEN_UP).decode()})")
+        raise _OthersGaveUpError(f"a rank did not arrive or failed ({store.get(_GIVEN_UP).decode()})")
 
 
 def _in_company() -> bool:

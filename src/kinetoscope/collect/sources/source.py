@@ -73,7 +73,7 @@ class ObserverWindow:
         return None
 
     def cleanup(self) -> None:
-        """Let the observer finish for good."""
+        """Clean up the observer."""
         if self.observer is not None:
             self.observer.cleanup()
 
@@ -116,7 +116,7 @@ class SourceWindow:
         # A session may be stopped by another thread than the one that is starting it.
         self._lock = threading.RLock()
 
-    def anew(self) -> SourceWindow:
+    def fresh(self) -> SourceWindow:
         """The same sources for a session that goes on in a forked child, where nothing of the parent's runs."""
         return SourceWindow(self._sources)
 
@@ -165,7 +165,7 @@ class SourceWindow:
                 self.close()
         self._warn()
 
-    def beside(self, recording: Recording, *, keep_parts: bool) -> Recording:
+    def with_gathered(self, recording: Recording, *, keep_parts: bool) -> Recording:
         """The engine's recording with what the sources have for it; both apart as well if `keep_parts` says so."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
@@ -213,7 +213,7 @@ class SourceWindow:
         for source, why in (*self._failed_to_open, *self._failures):
             if id(source) not in self._warned:
                 self._warned.add(id(source))
-                warn_user(f"{_named(source)} records nothing here, profiling goes on: {why}")
+                warn_user(f"{_named(source)} records nothing, profiling continues: {why}")
 
 
 @dataclass(frozen=True)
@@ -275,10 +275,10 @@ class SourcedRecording:
             try:
                 one.discard()
             except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
-                warn_user(f"{_named(source)} could not be tidied up: {type(error).__name__}: {error}")
+                warn_user(f"{_named(source)} could not be cleaned up: {type(error).__name__}: {error}")
 
 
-def together(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
+def combined(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
     """One trace of several recordings of a session, with what the sources have for all of them.
 
     Args:

@@ -57,7 +57,7 @@ def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> lis
         psutil = importlib.import_module("psutil")
     except ImportError as error:
         raise MissingDependencyError(
-            'SystemCounters reads the system with psutil: install it with `pip install "kinetoscope[system]"`'
+            'SystemCounters needs psutil: install it with `pip install "kinetoscope[system]"`'
         ) from error
     process = psutil.Process()
     readers: list[Reader] = []
@@ -137,8 +137,8 @@ def _reader(device: NvmlDevice) -> Reader:
     name = f"gpu{device.index}"
 
     def read(reading: Reading) -> None:
-        if (utilisation := device.utilisation()) is not None:
-            reading.values[f"{name}_percent"] = utilisation.compute_percent
+        if (utilization := device.utilization()) is not None:
+            reading.values[f"{name}_percent"] = utilization.compute_percent
         if (memory := device.memory()) is not None:
             reading.values[f"{name}_memory_used_bytes"] = memory.used_bytes
         if (watts := device.power_watts()) is not None:
@@ -209,7 +209,7 @@ class SystemCounters:
         self._readers = readers + device_readers(gpu)
         if not self._readers and gpu is not None:
             raise ArgumentError(
-                "SystemCounters: cpu, memory, disk, network and gpu are all off: leave one of them on."
+                "SystemCounters: cpu, memory, disk, network and gpu are all off: turn on at least one."
             )
         self._sampler: Sampler | None = None
 

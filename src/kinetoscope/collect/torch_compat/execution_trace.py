@@ -136,7 +136,7 @@ class ExecutionTraceObserver:
             os.close(handle)
         except OSError as error:
             warn_user(
-                f"no execution trace is recorded although {SWITCH}=1: no file for it can be made ({error})"
+                f"no execution trace is recorded although {SWITCH}=1: its file cannot be created ({error})"
             )
             return None
         observer = ExecutionTraceObserver().register_callback(name)
@@ -285,7 +285,7 @@ class ExecutionTraceObserver:
             try:
                 folder.mkdir(exist_ok=True)
             except OSError as error:
-                warn_user(f"execution trace: the folder {os.fspath(folder)!r} cannot be made ({error})")
+                warn_user(f"execution trace: the folder {os.fspath(folder)!r} cannot be created ({error})")
         return str(folder) if folder.is_dir() else None
 
     def _finish_quietly(self) -> None:
@@ -388,13 +388,13 @@ def _claim(growing: Path, final: Path) -> int:
         return claim
     except BlockingIOError:
         raise ArgumentError(
-            f"another process is writing its execution trace to {os.fspath(final)!r}: give each process a path of its "
-            "own; in a distributed job `{rank}` in the path becomes the rank."
+            f"another process is writing its execution trace to {os.fspath(final)!r}: give each process its own path; "
+            "in a distributed job, `{rank}` in the path becomes the rank."
         ) from None
     except OSError as error:
         raise ArgumentError(
-            f"the execution trace cannot be written to {os.fspath(final)!r} ({error}): name a file in a folder that "
-            "exists and can be written to."
+            f"the execution trace cannot be written to {os.fspath(final)!r} ({error}): use a file in a folder that "
+            "exists and is writable."
         ) from error
 
 

@@ -261,8 +261,8 @@ def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
         theirs = getattr(torch.profiler, name)
         if not isinstance(theirs, type):
             raise StateError(
-                f"torch.profiler.{name} is {theirs!r} and no class: something else has replaced it. Call "
-                "kinetoscope.install() before that, or without it."
+                f"torch.profiler.{name} is {theirs!r}, not a class: something else has replaced it. Call "
+                "kinetoscope.install() first, or remove the replacement."
             )
         made[name] = theirs, _class_for(ours, theirs, of_sessions)
     for name, function in _FUNCTIONS.items():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # `prof.profiler` where our own engine recorded: torch's calls, answered from our trace.
 
 
-class ProfilerFace:
+class ProfilerApi:
     """Stands where torch keeps its `torch.autograd.profiler.profile`; every answer is about what the session shows."""
 
     def __init__(self, session: Any) -> None:
@@ -37,9 +37,9 @@ class ProfilerFace:
         self._session: Any = session
 
     @property
-    def kineto_results(self) -> KinetoResultsFace | None:
+    def kineto_results(self) -> KinetoResultsApi | None:
         """What the collector returned; None before the first cycle has ended."""
-        return KinetoResultsFace(self._session) if self._session._cycles.last is not None else None
+        return KinetoResultsApi(self._session) if self._session._cycles.last is not None else None
 
     @property
     def function_events(self) -> Any:
@@ -112,10 +112,10 @@ _SETTINGS = frozenset(
 )
 
 
-class KinetoResultsFace:
+class KinetoResultsApi:
     """Stands where torch keeps its collector's `_ProfilerResult`."""
 
-    def __init__(self, session: TorchFace) -> None:
+    def __init__(self, session: TorchSessionApi) -> None:
         """Speak for a session."""
         self._session: Any = session
 
@@ -149,8 +149,8 @@ class KinetoResultsFace:
 def _only_with_kineto(call: str, instead: str) -> StateError:
     """Why a call has no answer here."""
     return StateError(
-        f"prof.profiler.kineto_results.{call} holds objects of torch's own collector: give the session engine='kineto' to "
-        f"have them (or install(engine='kineto') for a program that is not to be changed). {instead} tell the same with any engine."
+        f"prof.profiler.kineto_results.{call} has event objects of torch's own collector only: pass engine='kineto' to the "
+        f"session (or install(engine='kineto') if you cannot change the program). {instead} have the same data with any engine."
     )
 
 
@@ -159,7 +159,7 @@ _THEIRS = torch.profiler._KinetoProfile
 _DEVICES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
-class TorchFace:
+class TorchSessionApi:
     """The lesser calls and attributes of torch's session."""
 
     activities: set[ProfilerActivity]
@@ -188,7 +188,7 @@ class TorchFace:
             StateError: The engine cannot switch collection off.
         """
         on = checked_switch("enable", enable)
-        asked = frozenset(checked_activities(activities)) & self._recordable
+        requested = frozenset(checked_activities(activities)) & self._recordable
         with self._lock:
             if self._state != "recording" or self._engine is None:
                 warn_user("toggle_collection_dynamic() has no effect: this session is not recording now.")
@@ -198,8 +198,8 @@ class TorchFace:
                 raise StateError(
                     f"the engine {self._engine.name!r} cannot switch collection off and on while it records."
                 )
-            if asked:
-                toggle(on, asked)
+            if requested:
+                toggle(on, requested)
 
     def get_trace_id(self) -> str | None:
         """The id of the cycle that is prepared, records, or ended last.
@@ -255,7 +255,7 @@ class TorchFace:
 
     @property
     def use_device(self) -> str | None:
-        """torch's name of the device among the activities that were asked for, None for the CPU alone."""
+        """torch's name of the device among the activities that were requested for, None for the CPU alone."""
         names = {name_of(activity) for activity in self.activities}
         if found := next((device for name, device in _DEVICES.items() if name in names), None):
             return found
@@ -272,7 +272,7 @@ class TorchFace:
         if self._stopwatch.stats is None:
             return None
         theirs = getattr(self._engine, "torch_profiler", None)
-        return ProfilerFace(self) if theirs is None else theirs
+        return ProfilerApi(self) if theirs is None else theirs
 
     def _stats(self) -> SessionStats | None:
         """What the present or last cycle cost, under torch's names; None before the first.

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from kinetoscope.integrations.composer.callback import TorchProfiler, install_composer, uninstall_composer
     from kinetoscope.integrations.composer.files import TraceFiles
     from kinetoscope.integrations.composer.json_trace_merger import merge_traces
+    from kinetoscope.integrations.composer.marker import Marker
     from kinetoscope.integrations.composer.names import Timestamp
-    from kinetoscope.integrations.composer.profiler import Marker, Profiler
+    from kinetoscope.integrations.composer.profiler import Profiler
     from kinetoscope.integrations.composer.schedule import ProfilerAction, cyclic_schedule
     from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
 
@@ -33,7 +34,7 @@ _HOMES = {
     "JSONTraceHandler": "trace_handler",
     "Marker": "marker",
     "Profiler": "profiler",
-    "ProfilerAction": "present",
+    "ProfilerAction": "schedule",
     "Timestamp": "names",
     "TorchProfiler": "callback",
     "TraceFiles": "files",

@@ -217,7 +217,7 @@ class TorchProfiler(Callback):
         use_gzip: Append `.gz` to `filename` and `remote_file_name` where it is not there yet.
         record_shapes: Keep shapes of each operator's inputs.
         profile_memory: Keep every allocation.
-        with_stack: Keep the Python stack of each operator.
+        with_stack: Record the Python stack of each operator.
         with_flops: Count operations.
         num_traces_to_keep: How many traces stay in the folder; -1 for all, 0 for none.
         schedule: A callable from a training state to a `ProfilerAction`, such as `cyclic_schedule(...)` makes; None: that of
@@ -265,13 +265,11 @@ class TorchProfiler(Callback):
             )
         if schedule is not None and not callable(schedule):
             raise ArgumentError(
-                f"schedule={schedule!r} is not valid: give a callable such as cyclic_schedule(...)."
+                f"schedule={schedule!r} is not valid: pass a callable such as cyclic_schedule(...)."
             )
         taken = sorted({"on_trace_ready", "acc_events", "path"}.intersection(session))
         if taken:
-            raise ArgumentError(
-                f"{taken[0]} cannot be chosen: TorchProfiler decides what becomes of its traces."
-            )
+            raise ArgumentError(f"{taken[0]} cannot be set: TorchProfiler handles its traces itself.")
         self.files = TraceFiles(
             folder,
             filename,
@@ -475,7 +473,7 @@ class TorchProfiler(Callback):
     def _followed(self) -> LoopState:
         """The loop of your own."""
         if self._loop is None:
-            raise StateError("TorchProfiler follows no loop: call start(), or use it in a `with` block.")
+            raise StateError("TorchProfiler was not started: call start(), or use it in a `with` block.")
         return self._loop
 
     def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:
@@ -488,7 +486,7 @@ class TorchProfiler(Callback):
         except Exception as error:  # noqa: BLE001  (whatever it is, it is not the training's)
             self._batches = None
             warnings.warn(
-                f"profiling ends here, training goes on: {type(error).__name__}: {error}", stacklevel=3
+                f"profiling stopped, training continues: {type(error).__name__}: {error}", stacklevel=3
             )
             try:
                 self._end_wait(batches)
@@ -549,8 +547,8 @@ class TorchProfiler(Callback):
                 continue
             if getattr(other, "folder", None) == self.files.folder_template:
                 raise StateError(
-                    f"Composer's own TorchProfiler is on, too, and writes into the same folder, {self.files.folder_template}. "
-                    "Call kinetoscope.integrations.composer.install_composer() before its Profiler is made, or give that "
+                    f"Composer's own TorchProfiler is also on and writes to the same folder, {self.files.folder_template}. "
+                    "Call kinetoscope.integrations.composer.install_composer() before creating its Profiler, or pass it "
                     "torch_prof_profile_memory=False and torch_prof_with_flops=False."
                 )
 

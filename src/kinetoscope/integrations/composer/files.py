@@ -52,11 +52,11 @@ def check_url(what: str, url: str) -> None:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         raise MissingDependencyError(
-            f'{what}={url!r}: {error} (beside `pip install "kinetoscope[remote]"`)'
+            f'{what}={url!r}: {error} (in addition to `pip install "kinetoscope[remote]"`)'
         ) from error
     except ValueError as error:
         raise ArgumentError(
-            f"{what}={url!r}: no store is known as {protocol}://; use s3://, gs://, file:// or another that fsspec knows."
+            f"{what}={url!r}: unknown protocol {protocol}://; use s3://, gs://, file:// or another one that fsspec supports."
         ) from error
 
 
@@ -292,7 +292,7 @@ class TraceFiles:
         number: object = num_traces_to_keep
         if isinstance(number, bool) or not isinstance(number, int) or number < -1:
             raise ArgumentError(
-                f"num_traces_to_keep={num_traces_to_keep!r} is not valid: give how many traces stay, 0 for none, -1 for all."
+                f"num_traces_to_keep={num_traces_to_keep!r} is not valid: need the number of traces to keep, 0 for none, -1 for all."
             )
         if use_gzip:
             filename, remote_file_name = _gzipped(filename), _gzipped(remote_file_name)
@@ -312,7 +312,7 @@ class TraceFiles:
         check_suffix("filename", filename, use_gzip=use_gzip)
         if memory_filename is not None and not memory_filename.lower().endswith(MEMORY_SUFFIXES):
             raise ArgumentError(
-                f"memory_filename={memory_filename!r}: the suffix names no form of a memory timeline; use one of: "
+                f"memory_filename={memory_filename!r}: unknown memory timeline format; use one of: "
                 f"{', '.join(MEMORY_SUFFIXES)}."
             )
         for what in ("remote_file_name", "memory_remote_file_name"):
@@ -356,7 +356,7 @@ class TraceFiles:
         needing = [name.what for name in (self._folder, *self._names.values()) if "run_name" in name.used]
         if not run_name and needing:
             raise ArgumentError(
-                f"{needing[0]} has {{run_name}} in it and the run has no name: give run_name=..., or a {needing[0]} "
+                f"{needing[0]} contains {{run_name}}, and the run has no name: pass run_name=..., or a {needing[0]} "
                 "without it."
             )
         self._run_name, self._logger = run_name or "", logger
@@ -365,7 +365,7 @@ class TraceFiles:
         folder.mkdir(parents=True, exist_ok=True)
         if not self.overwrite and (found := _first_file(folder)) is not None:
             raise FolderNotEmptyError(
-                f"the folder for traces, {folder}, is not empty: there is {found.relative_to(folder)}. Give another folder "
+                f"the folder for traces, {folder}, is not empty: it contains {found.relative_to(folder)}. Use another folder "
                 "or run_name, move the files away, or pass overwrite=True."
             )
         self.folder = folder
@@ -513,7 +513,7 @@ class TraceFiles:
         if self._ranks.local_world_size > 1 and not used & {"rank", "local_rank"}:
             warnings.warn(
                 f"{self._ranks.local_world_size} processes of this machine write traces of the same name, "
-                f"{self._folder.text}/{self._names['filename'].text}, so one replaces that of the other: put {{rank}} into "
+                f"{self._folder.text}/{self._names['filename'].text}, so they overwrite each other: put {{rank}} in "
                 "the filename.",
                 stacklevel=3,
             )
@@ -522,8 +522,8 @@ class TraceFiles:
             remote is None or (self._logger is None and not is_url(remote.text))
         ):
             warnings.warn(
-                "num_traces_to_keep=0 deletes every trace once it is uploaded, and nothing is uploaded: give "
-                "remote_file_name a URL such as s3://bucket/name.json.",
+                "num_traces_to_keep=0 deletes every trace once it is uploaded, and nothing is uploaded: set "
+                "remote_file_name to a URL such as s3://bucket/name.json.",
                 stacklevel=3,
             )
 
@@ -544,7 +544,7 @@ def check_suffix(what: str, filename: str, *, use_gzip: bool = False) -> None:
     if not name.endswith(tuple(formats)):
         hint = " (use_gzip appended .gz, and that format is not packed by gzip)" if use_gzip else ""
         raise ArgumentError(
-            f"{what}={filename!r}: the suffix names no known format of traces{hint}; use one of: {', '.join(formats)}."
+            f"{what}={filename!r}: unknown trace format{hint}; use one of: {', '.join(formats)}."
         )
 
 

@@ -83,11 +83,11 @@ def merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
         ranks = sorted({rank for rank in trace.column("threads", "rank").tolist() if rank >= 0})
         if len(ranks) > 1 and len(named) > 1:
             raise ArgumentError(
-                f"{name} is a merged trace of the ranks {', '.join(map(str, ranks))}: merge the files that it was made of."
+                f"{name} is a merged trace of the ranks {', '.join(map(str, ranks))}: merge the original files."
             )
         if rank is None and len(named) > 1:
             raise ArgumentError(
-                f"{name} does not say of which rank it is, so it cannot be told whose cycle it holds: merge traces that a "
+                f"{name} does not state its rank, so its cycle cannot be assigned to one: merge traces that a "
                 "JSONTraceHandler or TorchProfiler wrote, or use kinetoscope.merge with one trace for each process."
             )
         of_rank.setdefault(rank, []).append(trace)
@@ -110,9 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "-o", "--output_file", required=True, help="where to write; the suffix names the format"
     )
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        merge_traces(asked.output_file, *asked.input_files)
+        merge_traces(parsed.output_file, *parsed.input_files)
     except (KinetoscopeError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

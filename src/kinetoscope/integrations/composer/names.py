@@ -172,26 +172,24 @@ class NameTemplate:
         self.what = what
         given: object = text
         if not isinstance(given, str) or not given:
-            raise ArgumentError(f"{what}={text!r} is not valid: give a text that is not empty.")
+            raise ArgumentError(f"{what}={text!r} is not valid: need a non-empty string.")
         try:
             self.used = frozenset(_variables_in(text))
         except ValueError as error:
             raise ArgumentError(
-                f"{what}={text!r}: its braces are not right ({error}); write {{{{ and }}}} for braces that shall stay."
+                f"{what}={text!r}: invalid braces ({error}); write {{{{ and }}}} for literal braces."
             ) from error
         unknown = sorted(self.used.difference(variables))
         if unknown:
             named = ", ".join(f"{{{name}}}" for name in unknown)
             raise ArgumentError(
-                f"{what}={text!r}: unknown variable {named}; known are: {', '.join(variables)}. "
-                "Write {{ and }} for braces that shall stay."
+                f"{what}={text!r}: unknown variable {named}; the variables are: {', '.join(variables)}. "
+                "Write {{ and }} for literal braces."
             )
         try:
             self.filled_in(_SAMPLE_RUN_NAME, Ranks(), Timestamp())
         except (ValueError, TypeError) as error:
-            raise ArgumentError(
-                f"{what}={text!r}: the format of a variable is not right ({error})."
-            ) from error
+            raise ArgumentError(f"{what}={text!r}: invalid format of a variable ({error}).") from error
 
     def filled_in(self, run_name: str, ranks: Ranks, timestamp: Any = None) -> str:
         """The name with its variables filled in; a folder's needs no timestamp."""

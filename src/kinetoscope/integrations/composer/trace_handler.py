@@ -16,8 +16,8 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import TraceFiles, Uploads, check_suffix, check_url, is_url
 from kinetoscope.integrations.composer.json_trace_merger import merged_by_rank, save_merged
+from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, Ranges
 from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, LoopState, NameTemplate, Ranks
-from kinetoscope.integrations.composer.profiler import OURS, MarkedCounters, Ranges
 from kinetoscope.integrations.composer.schedule import IS_THERE, TraceHandler
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
@@ -98,7 +98,7 @@ class MergedTrace:
         for name in (self._name, self._remote_if_anywhere(logger)):
             if name is not None and "run_name" in name.used and not run_name:
                 raise ArgumentError(
-                    f"{name.what} has {{run_name}} in it and the run has no name: give run_name=..., or a name without it."
+                    f"{name.what} contains {{run_name}}, and the run has no name: pass run_name=..., or a name without it."
                 )
         self._run_name, self._logger = run_name or "", logger
         self._ranks = Ranks.of_this_process()
@@ -203,7 +203,7 @@ class MergedTrace:
             self._written = cycles, ranges
             if missing:
                 warnings.warn(
-                    f"the merged trace {path} may lack cycles of rank {', '.join(map(str, missing))}, which did not end within "
+                    f"the merged trace {path} may be missing cycles of rank {', '.join(map(str, missing))}, which did not finish within "
                     f"{self._patience_s:g} s.",
                     stacklevel=4,
                 )
@@ -410,7 +410,7 @@ class JSONTraceHandler(TraceHandler):
         if callbacks is not None and not any(type(each).__name__ == "TorchProfiler" for each in callbacks):
             raise StateError(
                 "JSONTraceHandler has nothing to write: Composer's Profiler makes no TorchProfiler when torch_prof_record_shapes, "
-                "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Leave one of them on."
+                "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Turn on at least one."
             )
         self.files.start(state.run_name, logger)
         if self._merged is not None:

@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise MissingDependencyError(
-        "kinetoscope.integrations.pyg measures models and needs PyTorch, which is not installed here: install it with "
+        "kinetoscope.integrations.pyg needs PyTorch, which is not installed: install it with "
         "`pip install torch`."
     ) from error
 

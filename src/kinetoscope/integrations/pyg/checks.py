@@ -48,22 +48,24 @@ def checked_model(model: Any, whose: str) -> torch.nn.Module:
 def checked_function(function: Any, decorator: str) -> None:
     """Refuse what cannot be called, and what has not run when its call returns."""
     if not callable(function):
-        raise ArgumentError(f"@{decorator} stands before {_shown(function)}: it decorates functions.")
+        raise ArgumentError(
+            f"@{decorator} is applied to {_shown(function)}, but it decorates functions only."
+        )
     if (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)
         or inspect.isasyncgenfunction(function)
     ):
         raise ArgumentError(
-            f"@{decorator} stands before {function.__qualname__}, which is a coroutine or a generator: its call returns "
-            "before it has run. Decorate an ordinary function that runs it to its end."
+            f"@{decorator} is applied to {function.__qualname__}, a coroutine or generator function, whose call returns "
+            "before it has run. Decorate an ordinary function that runs it to completion."
         )
 
 
 def checked_whole(name: str, value: Any, least: int) -> int:
     """A whole number from `least` on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name}={value!r} is not valid: need a whole number from {least} on.")
+        raise ArgumentError(f"{name}={value!r} is not valid: need a whole number >= {least}.")
     return value
 
 
@@ -84,7 +86,7 @@ def need_xpu(who: str) -> None:
     """Raise unless torch can use an Intel GPU."""
     if not torch.xpu.is_available():
         raise XpuMissingError(
-            f"{who} needs an Intel GPU that torch can use, and torch.xpu.is_available() is False here. For the processor "
+            f"{who} needs an Intel GPU that torch can use, and torch.xpu.is_available() is False. For the CPU "
             "use torch_profile() or profileit('cpu')."
         )
 

@@ -103,7 +103,7 @@ def install_pyg() -> Installation:
         if error.name not in ("torch_geometric", "torch_geometric.profile"):
             raise
         raise MissingDependencyError(
-            "install_pyg() changes names of torch_geometric, which is not installed here: `pip install "
+            "install_pyg() replaces functions of torch_geometric, which is not installed: `pip install "
             '"kinetoscope[pyg]"`. The functions of kinetoscope.integrations.pyg work without it.'
         ) from error
     with _lock:

@@ -416,7 +416,7 @@ def _free_and_used(memory: Any, number: int, digits: int) -> tuple[float, float]
     """Both in megabytes."""
     if memory is None:
         raise NvmlError(
-            f"NVIDIA device {number} does not tell how much of its memory is free: some share the host's, and some "
-            "drivers keep it to themselves. Ask torch.cuda.mem_get_info() instead."
+            f"NVIDIA device {number} does not report its free memory: it may share the host's memory, or its driver "
+            "may not support it. Use torch.cuda.mem_get_info() instead."
         )
     return byte_to_megabyte(memory.free_bytes, digits), byte_to_megabyte(memory.used_bytes, digits)

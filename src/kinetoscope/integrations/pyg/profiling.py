@@ -206,11 +206,9 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
         if isinstance(avg_time_divisor, bool) or not isinstance(avg_time_divisor, int | float):
             raise ArgumentError(f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number.")
         if not avg_time_divisor >= 0:
-            raise ArgumentError(
-                f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number from 0 on."
-            )
+            raise ArgumentError(f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number >= 0.")
         if callable(log):
-            raise ArgumentError("@timeit stands before a function without being called: write `@timeit()`.")
+            raise ArgumentError("@timeit is used without parentheses: write `@timeit()`.")
         self.log = log
         self.avg_time_divisor = avg_time_divisor
         self._of_thread = _Starts()
@@ -341,7 +339,7 @@ class AllocatedPeak:
             session = _KinetoProfile(
                 activities=[ProfilerActivity.CPU],
                 profile_memory=True,
-                engine="kineto" if ACTIVE_SESSIONS.is_taken("native") else "auto",
+                engine="kineto" if ACTIVE_SESSIONS.is_active("native") else "auto",
                 oom_report=False,
             )
             session.start()
@@ -385,7 +383,7 @@ def resident_peak_of_life() -> int:
 def _warn(error: Exception) -> None:
     """Say once for each call site that the number will be missing."""
     warnings.warn(
-        f"profileit('cpu') cannot tell how much memory torch allocated, max_allocated_cpu is not a number: {error}",
+        f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}",
         stacklevel=4,
     )
 
@@ -475,7 +473,7 @@ def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R,
     try:
         free, used = get_gpu_memory_from_cuda(number)
     except NvmlError as error:
-        warnings.warn(f"profileit('cuda') cannot tell the device's free memory: {error}", stacklevel=3)
+        warnings.warn(f"profileit('cuda') cannot read the device's free memory: {error}", stacklevel=3)
         free = used = math.nan
     return result, CUDAStats(seconds, *peaks(module.memory_stats(number)), free, used)
 
@@ -489,8 +487,8 @@ def _number(kind: str, given: list[Any], model: torch.nn.Module) -> int:
         seen.add(str(tensor.device))
     if not seen:
         raise DeviceError(
-            f"profileit({kind!r}) finds the device by the tensors among the arguments, and there are none, nor has the model "
-            "parameters: pass a tensor that lies on the device."
+            f"profileit({kind!r}) finds the device from tensor arguments or model parameters, and there are "
+            "neither: pass a tensor on the device."
         )
     module: Any = getattr(torch, kind)
     there = "" if module.is_available() else f", and torch.{kind}.is_available() is False here"

@@ -213,7 +213,7 @@ def rename_profile_file(*args: object) -> None:
     source = Path.cwd() / _TIMELINE
     if not source.exists():
         raise NoTimelineError(
-            f"there is no {_TIMELINE} in {source.parent}: record with torch_profile(), or hand trace_handler to a session."
+            f"there is no {_TIMELINE} in {source.parent}: record with torch_profile(), or pass trace_handler to a session."
         )
     source.replace(source.with_name("-".join(["profile", *parts]) + ".json"))
 
@@ -229,6 +229,6 @@ def _check_working_directory() -> None:
     folder = Path.cwd()
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ArgumentError(
-            f"export_chrome_trace=True writes {_TIMELINE} in the working directory, and {folder} cannot be written to: "
+            f"export_chrome_trace=True writes {_TIMELINE} in the working directory, and {folder} is not writable: "
             "change to another one, or pass False."
         )

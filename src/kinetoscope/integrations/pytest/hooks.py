@@ -171,7 +171,7 @@ def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
         if limits.allowed:
             said = f"the limits could not be checked: {type(error).__name__}: {error}"
             raise pytest.fail.Exception(said, pytrace=False) from error
-        item.warn(pytest.PytestWarning(f"the recording of {item.nodeid} could not be ended: {error}"))
+        item.warn(pytest.PytestWarning(f"the recording of {item.nodeid} could not be stopped: {error}"))
         return ""
     item.user_properties.extend((f"kinetoscope_{name}", value) for name, value in verdict.measured.items())
     if verdict.lost:
@@ -201,7 +201,7 @@ def _keep(item: pytest.Item, recording: Recording, *, failed: bool) -> Path | No
             return None
         recording.trace.save(path)
     except Exception as error:  # noqa: BLE001  (a full disk is no failure of the test)
-        item.warn(pytest.PytestWarning(f"the trace of {item.nodeid} could not be kept: {error}"))
+        item.warn(pytest.PytestWarning(f"the trace of {item.nodeid} could not be saved: {error}"))
         return None
     return path
 

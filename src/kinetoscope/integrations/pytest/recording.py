@@ -78,14 +78,12 @@ class Recording:
             StateError: The test is not being run, or the recorded block has not ended.
         """
         if self._block and self._session is not None:
-            raise StateError(
-                "kinetoscope_trace is looked at inside its own `with` block: leave the block first"
-            )
+            raise StateError("kinetoscope_trace is read inside its own `with` block: leave the block first")
         self.end()
         if self._trace is None:
             raise StateError(
-                "there is no trace of this test: it is recorded while its own function runs, and only if that names"
-                " kinetoscope_trace among its arguments"
+                "this test has no trace: a test is recorded only while its function runs, and only if it has the argument"
+                " kinetoscope_trace"
             )
         return self._trace
 

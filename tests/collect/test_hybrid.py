@@ -10,7 +10,7 @@ import torch
 from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
-from kinetoscope.collect.engines.hybrid import JoinedEngine
+from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.engines.kineto import KinetoRecording
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.engines.pauses import Pauses
@@ -53,7 +53,7 @@ def joined(**text):
     """A joined engine, and the two that it consists of."""
     host = KeptHost()
     devices = WrittenDevices(host, **text)
-    return JoinedEngine(host, devices), host, devices
+    return HybridEngine(host, devices), host, devices
 
 
 def program():
@@ -182,7 +182,7 @@ def test_devices_whose_collector_fails_leave_the_host_and_a_loss():
 
 def test_when_the_host_cannot_start_the_devices_are_stopped():
     devices = NotingEngine()
-    engine = JoinedEngine(NotingEngine(fail={"start": StateError("no")}), devices)
+    engine = HybridEngine(NotingEngine(fail={"start": StateError("no")}), devices)
     with pytest.raises(StateError, match="no"):
         profile(activities=[CPU], engine=engine).start()
     assert devices.log == ["prepare", "start", "stop", "discard"]
@@ -190,7 +190,7 @@ def test_when_the_host_cannot_start_the_devices_are_stopped():
 
 def test_each_side_is_switched_off_by_itself():
     host, devices = NotingEngine(), NotingEngine()
-    engine = JoinedEngine(host, devices)
+    engine = HybridEngine(host, devices)
     engine.prepare(RecordingRequest(frozenset([CPU, CUDA])))
     engine.start()
     engine.toggle(False, frozenset([CPU, CUDA]))
@@ -210,7 +210,7 @@ def test_torchs_own_collector_runs_for_devices_alone_beside_our_recorder(monkeyp
         return made
 
     monkeypatch.setattr(kineto_module, "_make_collector", of_devices_alone)
-    session = record(JoinedEngine())
+    session = record(HybridEngine())
     trace = session.trace
     assert len(rows_named(trace, "aten::mm")) == 20
     assert len(trace.columns("launches")) == 0

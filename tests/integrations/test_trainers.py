@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="sessions record PyTorch")
 import torch
 
 import kinetoscope
-from kinetoscope.integrations.trainers import Driven, checked_options
+from kinetoscope.integrations.trainers import TrainerProfiler, checked_options
 from tests.support.trained import step_numbers, steps_of_ranges
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
@@ -77,28 +77,28 @@ def test_cuda_is_refused_where_there_is_none_even_beside_the_cpu(name):
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_the_run(tmp_path):
     (tmp_path / "file").write_text("")
-    driven = Driven(options(folder=tmp_path / "file" / "traces"), "test")
+    driven = TrainerProfiler(options(folder=tmp_path / "file" / "traces"), "test")
     with pytest.raises(kinetoscope.ArgumentError, match="cannot be written to .*: name another one"):
         driven.prepare("train", tmp_path)
 
 
 def test_a_folder_that_exists_and_takes_no_files_is_refused():
-    driven = Driven(options(folder="/proc/self"), "test")
+    driven = TrainerProfiler(options(folder="/proc/self"), "test")
     with pytest.raises(kinetoscope.ArgumentError, match="'/proc/self' for the traces cannot be written to"):
         driven.prepare("train", ".")
 
 
 def test_a_folder_with_traces_of_an_earlier_run_is_refused_unless_that_was_asked_for(tmp_path):
-    run(Driven(options(folder=tmp_path), "test"), 5, tmp_path)
+    run(TrainerProfiler(options(folder=tmp_path), "test"), 5, tmp_path)
     with pytest.raises(kinetoscope.ArgumentError, match="holds 1 trace of an earlier run .train-steps-2-4.ktrace.*overwrite=True"):  # fmt: skip
-        Driven(options(folder=tmp_path), "test").prepare("train", tmp_path)
-    again = Driven(options(folder=tmp_path, overwrite=True), "test")
+        TrainerProfiler(options(folder=tmp_path), "test").prepare("train", tmp_path)
+    again = TrainerProfiler(options(folder=tmp_path, overwrite=True), "test")
     run(again, 5, tmp_path)
     assert again.saved == [tmp_path / "train-steps-2-4.ktrace"]
 
 
 def test_a_schedule_that_begins_after_the_run_has_ended_is_refused(tmp_path):
-    driven = Driven(options(schedule=kinetoscope.schedule(wait=5, warmup=1, active=1)), "test")
+    driven = TrainerProfiler(options(schedule=kinetoscope.schedule(wait=5, warmup=1, active=1)), "test")
     driven.prepare("train", tmp_path)
     with pytest.raises(kinetoscope.ArgumentError, match="leaves 6 steps alone .* has only 6: nothing would be recorded"):  # fmt: skip
         driven.begin(6)
@@ -111,7 +111,9 @@ def test_a_schedule_that_begins_after_the_run_has_ended_is_refused(tmp_path):
 
 
 def test_a_later_run_that_is_too_short_is_a_warning_and_goes_on_without_us(tmp_path):
-    driven = Driven(options(schedule=kinetoscope.schedule(wait=2, warmup=1, active=1, repeat=1)), "test")
+    driven = TrainerProfiler(
+        options(schedule=kinetoscope.schedule(wait=2, warmup=1, active=1, repeat=1)), "test"
+    )
     run(driven, 5, tmp_path, total=5)
     with pytest.warns(UserWarning, match="train is not profiled: Schedule.* leaves 3 steps alone .* has only 2") as told:  # fmt: skip
         run(driven, 2, tmp_path, total=2)
@@ -122,7 +124,7 @@ def test_a_later_run_that_is_too_short_is_a_warning_and_goes_on_without_us(tmp_p
 
 def test_a_second_session_in_the_process_is_said_before_the_run(tmp_path):
     with kinetoscope.profile(activities=CPU, engine="native"):
-        driven = Driven(options(engine="native", whole_run=True), "test")
+        driven = TrainerProfiler(options(engine="native", whole_run=True), "test")
         driven.prepare("train", tmp_path)
         with pytest.raises(kinetoscope.StateError, match="another Kinetoscope session is already recording"):
             driven.begin(None)
@@ -136,7 +138,7 @@ def test_a_second_session_in_the_process_is_said_before_the_run(tmp_path):
     [(1, [0]), (2, [1]), (3, [1, 2]), (4, [1, 2, 3]), (5, [2, 3, 4]), (9, [2, 3, 4]), (None, [2, 3, 4])],
 )
 def test_without_a_schedule_a_few_early_steps_are_recorded_of_a_run_of_any_length(total, recorded, tmp_path):
-    driven = Driven(options(), "test")
+    driven = TrainerProfiler(options(), "test")
     run(driven, total or 6, tmp_path, total)
     assert step_numbers(driven.trace) == recorded
     assert steps_of_ranges(driven.trace)["hook"] == recorded
@@ -145,7 +147,9 @@ def test_without_a_schedule_a_few_early_steps_are_recorded_of_a_run_of_any_lengt
 
 
 def test_steps_have_the_numbers_of_the_trainer_and_the_schedule_counts_those_of_the_run(tmp_path):
-    driven = Driven(options(schedule=kinetoscope.schedule(wait=1, warmup=1, active=1, repeat=2)), "test")
+    driven = TrainerProfiler(
+        options(schedule=kinetoscope.schedule(wait=1, warmup=1, active=1, repeat=2)), "test"
+    )
     run(driven, 7, tmp_path, first=1000)
     assert [path.name for path in driven.saved] == ["train-steps-1002-1002.ktrace", "train-steps-1005-1005.ktrace"]  # fmt: skip
     with kinetoscope.open(driven.saved[0]) as trace:
@@ -156,7 +160,9 @@ def test_steps_have_the_numbers_of_the_trainer_and_the_schedule_counts_those_of_
 
 
 def test_a_hook_inside_itself_and_one_that_began_before_the_recording_end_where_they_should(tmp_path):
-    driven = Driven(options(schedule=kinetoscope.schedule(wait=0, warmup=1, active=1, repeat=1)), "test")
+    driven = TrainerProfiler(
+        options(schedule=kinetoscope.schedule(wait=0, warmup=1, active=1, repeat=1)), "test"
+    )
     driven.prepare("train", tmp_path)
     driven.begin(None)
     driven.open("outer")
@@ -176,7 +182,7 @@ def test_a_hook_inside_itself_and_one_that_began_before_the_recording_end_where_
 
 
 def test_two_runs_of_one_profiler_share_a_folder_and_neither_writes_over_the_other(tmp_path):
-    driven = Driven(options(folder=tmp_path), "test")
+    driven = TrainerProfiler(options(folder=tmp_path), "test")
     run(driven, 5, tmp_path)
     run(driven, 5, tmp_path)
     assert [path.name for path in driven.saved] == ["train-steps-2-4.ktrace", "train-steps-2-4-2.ktrace"]
@@ -184,7 +190,7 @@ def test_two_runs_of_one_profiler_share_a_folder_and_neither_writes_over_the_oth
 
 def test_a_new_profiler_without_a_folder_of_its_own_takes_a_new_one(tmp_path):
     for name in ("kinetoscope", "kinetoscope-2"):
-        driven = Driven(options(), "test")
+        driven = TrainerProfiler(options(), "test")
         run(driven, 5, tmp_path)
         assert driven.saved[0].parent == tmp_path / name
 
@@ -193,7 +199,7 @@ def test_each_rank_has_its_own_files_in_one_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
-        run(Driven(options(), "test"), 5, tmp_path)
+        run(TrainerProfiler(options(), "test"), 5, tmp_path)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.ktrace"))
     assert found == [
         "kinetoscope/train-steps-2-4.rank0.ktrace",
@@ -203,21 +209,21 @@ def test_each_rank_has_its_own_files_in_one_folder(tmp_path, monkeypatch):
 
 def test_a_handler_alone_means_that_nothing_is_written(tmp_path):
     seen = []
-    driven = Driven(options(on_trace_ready=lambda session: seen.append(session.step_num)), "test")
+    driven = TrainerProfiler(options(on_trace_ready=lambda session: seen.append(session.step_num)), "test")
     run(driven, 6, tmp_path)
     assert (seen, driven.saved, list(tmp_path.iterdir())) == ([5], [], [])
 
 
 def test_asking_for_a_trace_before_any_says_what_is_missing():
     with pytest.raises(kinetoscope.StateError, match="the trainer has not begun a run"):
-        _ = Driven(options(), "test").trace
+        _ = TrainerProfiler(options(), "test").trace
 
 
 # ------------------------------------------------------------------------------------------------------ what fails
 
 
 def test_the_failure_of_the_training_ends_the_recording_and_stands_in_the_trace(tmp_path):
-    driven = Driven(options(whole_run=True), "test")
+    driven = TrainerProfiler(options(whole_run=True), "test")
     driven.prepare("train", tmp_path)
     driven.begin(None)
     driven.open_step(0)
@@ -234,15 +240,15 @@ def test_a_handler_that_fails_is_a_warning_or_the_users_own_exception(tmp_path):
         raise OSError("full")
 
     with pytest.warns(UserWarning, match="on_trace_ready failed at step 5, profiling goes on: OSError: full"):
-        run(Driven(options(on_trace_ready=fail), "test"), 6, tmp_path)
-    driven = Driven(options(on_trace_ready=fail, on_error="raise"), "test")
+        run(TrainerProfiler(options(on_trace_ready=fail), "test"), 6, tmp_path)
+    driven = TrainerProfiler(options(on_trace_ready=fail, on_error="raise"), "test")
     with pytest.raises(OSError, match="full"):
         run(driven, 6, tmp_path)
     driven.end()
 
 
 def test_a_trace_that_cannot_be_written_is_a_warning_and_still_in_memory(tmp_path):
-    driven = Driven(options(folder=tmp_path / "traces"), "test")
+    driven = TrainerProfiler(options(folder=tmp_path / "traces"), "test")
     driven.prepare("train", tmp_path)
     (tmp_path / "traces" / "train-steps-2-4.ktrace").mkdir()
     driven.begin(None)
@@ -274,7 +280,7 @@ class BreakingEngine:
 
 
 def test_a_failure_of_the_recorder_in_mid_run_is_a_warning_and_the_training_goes_on(tmp_path):
-    driven = Driven(options(engine=BreakingEngine()), "test")
+    driven = TrainerProfiler(options(engine=BreakingEngine()), "test")
     with pytest.warns(UserWarning, match="no room") as told:
         run(driven, 8, tmp_path)
     assert [str(warning.message) for warning in told] == [
@@ -285,7 +291,7 @@ def test_a_failure_of_the_recorder_in_mid_run_is_a_warning_and_the_training_goes
 
 
 def test_it_can_be_copied_to_another_process_before_and_after_a_run(tmp_path):
-    driven = Driven(options(folder=tmp_path), "test")
+    driven = TrainerProfiler(options(folder=tmp_path), "test")
     sent = pickle.dumps(driven)
     # Each training in a process of its own, which is then gone, and of which this one knows nothing.
     for _ in range(2):
@@ -295,7 +301,7 @@ def test_it_can_be_copied_to_another_process_before_and_after_a_run(tmp_path):
 
 
 def test_a_copy_goes_on_with_the_folder(tmp_path):
-    driven = Driven(options(folder=tmp_path), "test")
+    driven = TrainerProfiler(options(folder=tmp_path), "test")
     run(driven, 5, tmp_path)
     other = copy.deepcopy(driven)
     assert not other.is_running

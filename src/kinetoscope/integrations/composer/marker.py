@@ -1,0 +1,215 @@
+"""Marks of the program's own: ranges, moments and counters in the traces of a profiler."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect import record_function
+from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.collect.sources.system_counters import GatheredSamples
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+# Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.
+OURS = ("callback/TorchProfiler/", "callback/Profiler/")
+
+
+class Ranges:
+    """Ranges that have begun, each under its name, in whatever recording is under way."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Any] = {}
+
+    def begin(self, name: str) -> None:
+        """Begin a range; one of the same name ends first. Calls of our own recorder are none."""
+        self.end(name)
+        if name.startswith(OURS):
+            return
+        self._open[name] = record_function(name)
+        self._open[name].__enter__()
+
+    def end(self, name: str) -> None:
+        """End a range, if it has begun."""
+        begun = self._open.pop(name, None)
+        if begun is not None:
+            begun.__exit__(None, None, None)
+
+
+class MarkedCounters:
+    """What markers count, as a source of a session: `counters` has a row for each value that was told while it recorded."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, list[tuple[int, float]]] = {}
+
+    def add(self, name: str, values: dict[str, Any]) -> None:
+        """Note values as they are now. May be called by any thread."""
+        now_ns = time.monotonic_ns()
+        for key, value in values.items():
+            self._samples.setdefault(f"{name}/{key}", []).append((now_ns, float(value)))
+
+    def open(self) -> None:
+        """Nothing has to be made ready."""
+
+    def start(self) -> None:
+        """Forget what was told before the recording."""
+        self._samples = {}
+
+    def stop(self) -> GatheredSamples:
+        """What was told since."""
+        samples, self._samples = self._samples, {}
+        return GatheredSamples(ClockReading.now(), samples, "")
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def added_to(self, trace: Trace) -> Trace:
+        """A trace of the recording that has just ended with what was told since the one before, without a session."""
+        return self.stop().add_to(trace) if self._samples else trace
+
+
+class Marker:
+    """Marks what the program does, in the batches in which the profiler's schedule wants it. `Profiler.marker` makes it.
+
+    It is a context manager and a decorator, too. What it marks is in the trace while a recording is under way; trace handlers of
+    other kinds are told in any case.
+
+    Args:
+        name: What it is called in the trace.
+        state: Tells the state of the training run.
+        should_record: Says for a state whether anything is marked.
+        tell: Tells trace handlers: what they are to be called for, and with which arguments.
+        counters: Gets the values of counters.
+        record_instant_on_start: Mark a moment, too, when a range begins.
+        record_instant_on_finish: Mark a moment, too, when a range ends.
+        categories: To what it belongs, for the handlers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        state: Callable[[], Any],
+        should_record: Callable[[Any], bool],
+        tell: Callable[..., None],
+        counters: MarkedCounters,
+        record_instant_on_start: bool = False,
+        record_instant_on_finish: bool = False,
+        categories: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.categories = categories
+        self._state = state
+        self._should_record = should_record
+        self._tell_handlers = tell
+        self._counters = counters
+        self._instant_on_start = record_instant_on_start
+        self._instant_on_finish = record_instant_on_finish
+        self._ranges = Ranges()
+        self._started = False
+        self._recorded = False
+
+    def start(self) -> None:
+        """Begin a range.
+
+        Raises:
+            StateError: It has begun already.
+        """
+        if self._started:
+            raise StateError(f"the marker {self.name!r} was started already: call finish() first.")
+        self._started = True
+        self._recorded = self._should_record(self._state())
+        if self._recorded:
+            self._ranges.begin(self.name)
+            self._tell("process_duration_event", is_start=True)
+            if self._instant_on_start:
+                self._moment()
+
+    def finish(self) -> None:
+        """End the range.
+
+        Raises:
+            StateError: It has not begun.
+        """
+        if not self._started:
+            raise StateError(f"the marker {self.name!r} was not started: call start() first.")
+        if self._recorded:
+            if self._instant_on_finish:
+                self._moment()
+            self._tell("process_duration_event", is_start=False)
+            self._ranges.end(self.name)
+        self._started = False
+
+    def instant(self) -> None:
+        """Mark this moment, as a range that is over at once."""
+        if self._should_record(self._state()):
+            self._moment()
+
+    def counter(self, values: dict[str, int | float]) -> None:
+        """Note the values of counters; in the trace they are called `NAME/KEY`.
+
+        Args:
+            values: The value of each, by its key.
+
+        Raises:
+            ArgumentError: A value is no number, whether it would be recorded now or not.
+        """
+        for key, value in values.items():
+            if not hasattr(type(value), "__float__"):
+                raise ArgumentError(
+                    f"the marker {self.name!r}: the counter {key!r} is {value!r}; need a number."
+                )
+        if self._should_record(self._state()):
+            self._counters.add(self.name, values)
+            self._tell("process_counter_event", values=values)
+
+    def __enter__(self) -> Self:
+        """Begin a range."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the range."""
+        self.finish()
+
+    def __call__(self, function: Callable[..., Any] | None = None) -> Any:
+        """Mark each call of a function, as a decorator with parentheses or without.
+
+        Args:
+            function: The function.
+
+        Returns:
+            A function that does the same.
+        """
+        if function is None:
+            return self
+
+        @functools.wraps(function)
+        def marked(*arguments: Any, **named: Any) -> Any:
+            with self:
+                return function(*arguments, **named)
+
+        return marked
+
+    def _moment(self) -> None:
+        """Mark this moment."""
+        with record_function(f"{self.name}#instant" if self._started else self.name):
+            self._tell("process_instant_event")
+
+    def _tell(self, what: str, **facts: Any) -> None:
+        """Tell the handlers."""
+        self._tell_handlers(
+            what,
+            name=self.name,
+            categories=self.categories,
+            timestamp=self._state().timestamp,
+            wall_clock_time_ns=time.time_ns(),
+            **facts,
+        )
