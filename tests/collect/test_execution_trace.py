@@ -193,7 +193,7 @@ def test_the_environment_switches_it_on(monkeypatch, tmp_path):
     assert os.path.isdir(extra.get_resources_dir())
     extra.unregister_callback()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.warns(UserWarning, match="no file for it can be made"):
+    with pytest.warns(UserWarning, match="its file cannot be created"):
         assert build() is None
 
 
@@ -203,7 +203,7 @@ def test_where_resources_are_is_what_torch_says(tmp_path):
         assert ExecutionTraceObserver.get_resources_dir_for_et_path(path) is None
         ours = ExecutionTraceObserver.get_resources_dir_for_et_path(path, create_dir=True)
         assert ours == TorchObserver.get_resources_dir_for_et_path(path)
-    with pytest.warns(UserWarning, match="cannot be made"):
+    with pytest.warns(UserWarning, match="cannot be created"):
         assert (
             ExecutionTraceObserver.get_resources_dir_for_et_path(tmp_path / "x" / "et.json", create_dir=True)
             is None

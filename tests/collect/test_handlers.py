@@ -36,5 +36,5 @@ def test_the_default_worker_is_read_when_the_file_is_written(tmp_path, monkeypat
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="cannot be made"):
+    with pytest.raises(StateError, match="cannot be created"):
         tensorboard_trace_handler(tmp_path / "file" / "logs")(Exporter())

@@ -117,7 +117,7 @@ def test_the_devices_side_is_asked_for_nothing_that_belongs_to_operators(tmp_pat
 
 def test_memory_of_devices_is_said_to_be_missing():
     engine, _, devices = joined()
-    with pytest.warns(UserWarning, match="the memory of devices is not recorded"):
+    with pytest.warns(UserWarning, match="device memory is not recorded"):
         trace = record(engine, profile_memory=True).trace
     assert not devices.requests[0].options.profile_memory
     assert len(trace.columns("allocations")) > 20

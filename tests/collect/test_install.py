@@ -248,7 +248,7 @@ def test_what_another_library_has_put_there_stays(monkeypatch):
 
 def test_a_class_that_is_none_any_more_is_refused_and_nothing_is_half_done(monkeypatch):
     monkeypatch.setattr(torch.profiler, "profile", lambda **_: None)
-    with pytest.raises(StateError, match=r"torch\.profiler\.profile is .* and no class"):
+    with pytest.raises(StateError, match=r"torch\.profiler\.profile is .* not a class"):
         install()
     assert not is_installed()
     monkeypatch.undo()

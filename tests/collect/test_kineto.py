@@ -107,7 +107,7 @@ def test_without_any_folder_the_trace_says_what_is_wrong(monkeypatch, tmp_path):
     trace = record().trace
     (loss,) = trace.losses
     assert loss["code"] == "recording_unreadable"
-    assert "set TMPDIR" in loss["why"]
+    assert "Set TMPDIR" in loss["why"]
     assert not trace.complete
 
 
@@ -191,7 +191,7 @@ def test_a_memory_timeline_is_written_where_torchs_analysis_fails(tmp_path, monk
 
     monkeypatch.setattr(_memory_profiler.DataFlowGraph, "__init__", fail)
     path = tmp_path / "memory.raw.json.gz"
-    with pytest.warns(UserWarning, match="lacks the changes of contents.*Double delete"):
+    with pytest.warns(UserWarning, match="has no tensor versions.*Double delete"):
         session.export_memory_timeline(path)
     assert {row[1] for row in json.loads(gzip.decompress(path.read_bytes()))} == {1, 2, 4}
 

@@ -116,12 +116,12 @@ def test_a_rank_that_does_not_come_is_one_warning_and_harms_nobody(job):
     assert said == [True, True, False, False]
     assert backend == "gloo"
     (text,) = caught
-    assert text.startswith("the clocks of the ranks were not aligned: not all ranks came within 0.2 s.")
+    assert text.startswith("the clocks of the ranks were not aligned: not all ranks arrived within 0.2 s.")
     assert too_late == []
     # The other one hears of it when it comes, once.
     others_said, (others_caught, (text,), _), _ = json.loads((job / "said.1.json").read_text())
     assert (others_said, others_caught) == ([True, True, False], [])
-    assert "a rank did not come or failed (not all ranks came within 0.2 s)" in text
+    assert "a rank did not arrive or failed (not all ranks arrived within 0.2 s)" in text
     assert all(trace.complete for trace in traces(job, "alone"))
     for trace in traces(job, "again"):
         assert "clock_marks" not in trace.info
@@ -129,7 +129,7 @@ def test_a_rank_that_does_not_come_is_one_warning_and_harms_nobody(job):
 
 def test_a_rank_that_fails_keeps_nobody_waiting(job):
     _, (*_, (text,)), _ = json.loads((job / "said.0.json").read_text())
-    assert "a rank did not come or failed (ValueError ended a recording)" in text
+    assert "a rank did not arrive or failed (ValueError ended a recording)" in text
     _, (*_, others_caught), _ = json.loads((job / "said.1.json").read_text())
     assert others_caught == []
     # What they noted at the begin is there.
@@ -166,7 +166,7 @@ def test_torchs_collector_says_so_too():
 
 
 def test_wrong_use_is_refused_in_words():
-    with pytest.raises(StateError, match="no session records"):
+    with pytest.raises(StateError, match="no session is recording"):
         kinetoscope.align_clocks()
     with pytest.raises(ArgumentError, match="rounds=0"):
         kinetoscope.align_clocks(rounds=0)

@@ -123,7 +123,7 @@ def test_a_c_plus_plus_compiler_alone_compiles_c(tmp_path):
 # ---------------------------------------------------------------------------------------------------- the oldest torch
 
 OLD = "import torch; torch.__version__ = '2.6.0+cu124'\n"
-SENTENCE = "recording needs torch 2.7 or newer, and torch 2.6.0+cu124 is installed here"
+SENTENCE = "recording needs torch 2.7 or newer, and torch 2.6.0+cu124 is installed"
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:

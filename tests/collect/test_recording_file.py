@@ -95,7 +95,7 @@ def test_a_trace_is_never_that_of_the_next_recording(tmp_path: Path) -> None:
     with profile(path=tmp_path / "x.recording") as second:
         take_cosines(2)
     assert cosines(second.trace) == 2
-    with pytest.raises(StateError, match="another recording took the place of this one before it was read"):
+    with pytest.raises(StateError, match="another recording replaced this one before it was read"):
         first.trace.columns("spans")
 
 
@@ -121,7 +121,7 @@ def test_a_later_process_leaves_a_recording_in_progress_alone(tmp_path: Path) ->
         assert other.stdout is not None
         assert other.stdout.readline() == "recording\n"
         prof = profile(path=path)
-        with pytest.warns(UserWarning, match="is the recording of another process, so this one goes to"):
+        with pytest.warns(UserWarning, match="so this recording is written to"):
             prof.start()
         take_cosines(5)
         prof.stop()
@@ -189,7 +189,7 @@ def test_a_recording_cut_short_by_others_does_not_end_the_job(tmp_path: Path, fi
     path = tmp_path / "x.recording"
     done = warm_python.run("-c", first + CUT_SHORT, str(path))
     assert done.returncode == 0, done.stderr
-    assert f"another program cut {path} short" in done.stdout
+    assert f"another program truncated {path} short" in done.stdout
     assert "the file begins with other bytes" in done.stdout
     assert done.stdout.endswith("done\n")
     assert path.read_text() == "somebody else's"

@@ -63,7 +63,9 @@ def test_without_it_only_the_last_cycle_is_there(engine):  # noqa: F811
     assert session.cycles.numbers == (2,)
     assert session.cycles[0] is session.trace
     assert steps_in(session) == 2
-    with pytest.raises(ArgumentError, match=r"cycle=0 is not kept: .*: 2 \(acc_events=True keeps them all\)"):
+    with pytest.raises(
+        ArgumentError, match=r"cycle=0 is not available: .*: 2 \(acc_events=True keeps them all\)"
+    ):
         session.save("never.ktrace", cycle=0)
 
 
@@ -86,7 +88,7 @@ def test_cycles_are_a_sequence_of_traces(engine):  # noqa: F811
     assert cycles[-1] is session.trace is list(cycles)[2]
     assert cycles[1:] == [cycles[1], cycles[2]]
     assert [trace.table("cycles").column("first_step").to_pylist() for trace in cycles] == [[2], [6], [10]]
-    with pytest.raises(IndexError, match=r"cycles\[3\]: 3 are kept"):
+    with pytest.raises(IndexError, match=r"cycles\[3\]: there are 3"):
         cycles[3]
 
 
@@ -209,7 +211,7 @@ def test_a_warm_up_that_led_nowhere_is_no_cycle():
     with pytest.warns(UserWarning, match="nothing was recorded"), session:
         session.step()
     assert session.cycles.numbers == ()
-    with pytest.raises(StateError, match="no cycles to put together yet"):
+    with pytest.raises(StateError, match="no cycles to merge"):
         session.cycles.together()
     with session:
         for _ in range(3):

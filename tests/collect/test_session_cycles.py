@@ -102,7 +102,7 @@ def test_any_schedule_does_what_torch_does(actions, steps):
 def test_a_run_that_recorded_nothing_says_why(steps):
     session = profile(engine=NotingEngine(), schedule=schedule(wait=3, warmup=1, active=1))
     with pytest.warns(
-        UserWarning, match=rf"needs 4 calls of step\(\) before it records; step\(\) was called {steps} time"
+        UserWarning, match=rf"needs 4 calls to step\(\) before it records; step\(\) was called {steps} time"
     ):
         run(session, steps)
     with pytest.raises(StateError, match="nothing was recorded; the schedule needs 4"):
@@ -111,7 +111,7 @@ def test_a_run_that_recorded_nothing_says_why(steps):
 
 def test_a_foreign_schedule_that_never_records_says_so():
     session = profile(engine=NotingEngine(), schedule=lambda step: ProfilerAction.NONE)
-    with pytest.warns(UserWarning, match="never asked for RECORD"):
+    with pytest.warns(UserWarning, match="never returned RECORD"):
         run(session, 2)
 
 
@@ -162,7 +162,7 @@ def test_exports_before_anything_say_which_call_is_missing():
 def test_waiting_session_says_so():
     session = profile(engine=NotingEngine(), schedule=schedule(wait=3, warmup=1, active=1))
     session.start()
-    with pytest.raises(StateError, match="the session waits; the schedule needs 4"):
+    with pytest.raises(StateError, match="the session is waiting; the schedule needs 4"):
         session.events()
     with pytest.warns(UserWarning, match="nothing was recorded"):
         session.stop()

@@ -70,7 +70,7 @@ def test_on_error_warn_turns_the_handlers_failure_into_a_warning():
 
     with (
         pytest.warns(
-            UserWarning, match="on_trace_ready failed at step 0, profiling goes on: Broken: disk full"
+            UserWarning, match="on_trace_ready failed at step 0, profiling continues: Broken: disk full"
         ) as seen,
         profile(engine=NotingEngine(), on_trace_ready=fail, on_error="warn"),
     ):
@@ -228,7 +228,7 @@ def test_as_a_decorator_of_things_that_run_later():
 
 
 def test_a_session_decorates_functions_only():
-    with pytest.raises(ArgumentError, match="decorates functions"):
+    with pytest.raises(ArgumentError, match="can only decorate functions"):
         profile(engine=NotingEngine())(3)
 
 

@@ -148,7 +148,7 @@ def test_its_failure_is_a_warning_where_that_was_asked_for():
     session.start()
     session.step()
     with pytest.warns(
-        UserWarning, match="observer failed at step 2, profiling goes on: OSError: no room to stop"
+        UserWarning, match="observer failed at step 2, profiling continues: OSError: no room to stop"
     ):
         session.step()
     session.step()

@@ -107,7 +107,7 @@ def test_a_loop_after_the_last_cycle_is_the_one_that_was_given():
 
 
 def test_a_loop_too_short_to_record_says_so():
-    with pytest.warns(UserWarning, match="nothing was recorded: the schedule needs 2 calls of step"):
+    with pytest.warns(UserWarning, match="nothing was recorded: the schedule needs 2 calls to step"):
         list(noting(range(1), schedule=None))
 
 

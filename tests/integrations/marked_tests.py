@@ -149,7 +149,7 @@ def test_a_fixture_looks_at_the_trace_afterwards():
 def test_asked_for_too_late(request):
     trace = request.getfixturevalue("kinetoscope_trace")
     torch.zeros(3).exp()
-    with pytest.raises(kinetoscope.StateError, match="names kinetoscope_trace among its arguments"):
+    with pytest.raises(kinetoscope.StateError, match="has the argument kinetoscope_trace"):
         trace.table("ops")
 
 

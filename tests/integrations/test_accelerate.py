@@ -148,7 +148,7 @@ def test_a_schedule_that_nobody_steps_through_is_two_warnings_and_no_error(tmp_p
     with pytest.warns(UserWarning, match="the schedule needs") as told, training.accelerator.profile(handler):
         training.run()
     said = [str(each.message) for each in told]
-    assert "the schedule needs 2 calls of step() before it records; step() was called 0 times" in said[0]
+    assert "the schedule needs 2 calls to step() before it records; step() was called 0 times" in said[0]
     assert said[1].startswith("no Chrome trace was written: there is no trace yet")
 
 
@@ -165,11 +165,14 @@ def test_the_handler_is_found_by_its_class_and_copied_whole():
     ("options", "message"),
     [
         ({"activities": ["cpuu"]}, "activities contains 'cpuu'"),
-        ({"schedule_option": {"wait": 1, "active": 1}}, "does not say warmup"),
-        ({"schedule_option": {**SCHEDULE, "cool_down": 1}}, "the key 'cool_down', which no schedule has"),
+        ({"schedule_option": {"wait": 1, "active": 1}}, "lacks warmup"),
+        (
+            {"schedule_option": {**SCHEDULE, "cool_down": 1}},
+            "the key 'cool_down', which is not an argument of a schedule",
+        ),
         ({"schedule_option": {**SCHEDULE, "active": 0}}, "active=0 is not valid"),
         ({"schedule_option": 5}, "schedule_option=5 is not valid"),
-        ({"output_trace_dir": __file__ + "/x"}, "cannot be written to"),
+        ({"output_trace_dir": __file__ + "/x"}, "is not writable"),
         ({"folder": __file__}, "is a file"),
         ({"shapes": True}, "no option 'shapes'"),
     ],
@@ -191,7 +194,7 @@ def test_wrong_arguments_are_refused_when_the_handler_is_made(options, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_cuda_without_cuda_is_refused_when_the_handler_is_made():
-    with pytest.raises(kinetoscope.ArgumentError, match="activities asks for CUDA"):
+    with pytest.raises(kinetoscope.ArgumentError, match="activities contains CUDA"):
         KinetoscopeKwargs(["cpu", "cuda"])
 
 

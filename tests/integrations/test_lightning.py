@@ -267,10 +267,10 @@ def test_what_is_wrong_is_said_before_the_first_step(one_lightning, tmp_path):
     late = KinetoscopeProfiler(
         tmp_path, activities=CPU, schedule=kinetoscope.schedule(wait=10, warmup=1, active=1)
     )
-    with pytest.raises(kinetoscope.ArgumentError, match="leaves 11 steps alone .* has only 8"):
+    with pytest.raises(kinetoscope.ArgumentError, match="skips 11 steps .* has only 8"):
         calling(trainer(one_lightning, late, tmp_path, max_epochs=2).fit, Noting(), loader(4))
     (tmp_path / "fit-steps-2-4.ktrace").write_bytes(b"")
-    with pytest.raises(kinetoscope.ArgumentError, match="holds 1 trace of an earlier run"):
+    with pytest.raises(kinetoscope.ArgumentError, match="contains 1 trace of an earlier run"):
         calling(
             trainer(one_lightning, KinetoscopeProfiler(tmp_path, activities=CPU), tmp_path, max_epochs=2).fit,
             Noting(),

@@ -183,7 +183,7 @@ def test_a_recording_that_is_lost_is_a_warning_and_the_cell_goes_on(cells):
     assert errors(cells["lost"]) == []
     assert data(cells["lost"], "text/plain", "execute_result") == "7"
     (told,) = [found.text for found in cells["lost"].outputs if found.output_type == "stream"]
-    assert "what was recorded of the cell is lost: " in told
+    assert "the recording of the cell is lost: " in told
 
 
 def test_hostile_names_are_text(cells):
@@ -246,7 +246,7 @@ def test_a_path_may_hold_spaces(tmp_path):
         ("--rows many", "--rows many of %kinetoscope is not valid"),
         ("--save run.xyz", "run.xyz: unknown suffix; use one of: .ktrace"),
         ("--save nowhere/run.json", "there is no folder nowhere"),
-        ("model(x)", "'model(x)' is no option of %%kinetoscope"),
+        ("model(x)", "'model(x)' is not an option of %%kinetoscope"),
     ],
     ids=["near", "no_value", "lacking", "name", "zero", "number", "suffix", "folder", "statement"],
 )
@@ -258,7 +258,7 @@ def test_wrong_options_of_a_cell_say_what_to_write(line, said, tmp_path, monkeyp
 
 
 def test_a_line_without_a_statement_says_what_a_cell_is_profiled_by():
-    with pytest.raises(UsageError, match="a whole cell is profiled by %%kinetoscope"):
+    with pytest.raises(UsageError, match="%%kinetoscope profiles a whole cell"):
         notebook.parsed("-m", in_cell=False)
 
 

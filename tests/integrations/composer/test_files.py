@@ -68,7 +68,7 @@ def test_every_variable_of_a_file_name_is_filled_in(variable, value, monkeypatch
     if variable in {"rank", "local_rank"}:
         files.start("awesome")
     else:
-        with pytest.warns(UserWarning, match="put {rank} into the filename"):
+        with pytest.warns(UserWarning, match="put {rank} in the filename"):
             files.start("awesome")
     moment = Timestamp(
         epoch=1,
@@ -127,7 +127,9 @@ def test_formats_of_variables_can_be_chosen_and_braces_kept(tmp_path, small_trac
     ],
 )
 def test_an_unknown_variable_is_refused_when_the_object_is_made(where, known):
-    with pytest.raises(ValueError, match=rf"{where}=.*unknown variable {{step}}; known are: .*{known}\."):
+    with pytest.raises(
+        ValueError, match=rf"{where}=.*unknown variable {{step}}; the variables are: .*{known}\."
+    ):
         TraceFiles(**{where: "{step}.html" if where.startswith("memory") else "{step}.json"})
 
 
@@ -146,17 +148,17 @@ def test_a_folder_has_no_variables_of_time():
 
 def test_a_run_without_a_name_is_refused_where_a_name_asks_for_it():
     with pytest.raises(
-        ArgumentError, match=r"folder has \{run_name\} in it and the run has no name: give run_name"
+        ArgumentError, match=r"folder contains \{run_name\}, and the run has no name: pass run_name"
     ):
         TraceFiles().start()
-    with pytest.raises(ArgumentError, match="remote_file_name has"):
+    with pytest.raises(ArgumentError, match="remote_file_name contains"):
         TraceFiles("traces", "{batch}.json", "{run_name}.json").start()
 
 
 @pytest.mark.parametrize("name", ["rank{rank}.{batch}.txt", "trace", "a.parquet", "a.tables"])
 def test_a_suffix_that_holds_no_trace_is_refused_when_the_object_is_made(name):
     with pytest.raises(
-        ArgumentError, match=re.escape("the suffix names no known format of traces; use one of: .ktrace")
+        ArgumentError, match=re.escape("the suffix names no known format; use one of: .ktrace")
     ):
         TraceFiles(filename=name)
 
@@ -202,7 +204,8 @@ def test_a_folder_with_files_is_refused(there, tmp_path):
     old.parent.mkdir(parents=True)
     old.write_text("{}")
     with pytest.raises(
-        FileExistsError, match=rf"the folder for traces, run, is not empty: there is {there}.*overwrite=True"
+        FileExistsError,
+        match=rf"the folder for traces, run, is not empty: it contains {there}.*overwrite=True",
     ):
         TraceFiles(**PLAIN).start("run")
     assert issubclass(FolderNotEmptyError, FileExistsError)

@@ -67,7 +67,7 @@ def test_the_last_batch_of_a_loop_whose_length_is_known(engine):
 def test_calls_at_the_wrong_moment_are_refused(engine):
     profiler = TorchProfiler(**PLACES, schedule=cyclic_schedule(), engine=engine)
     for call in (profiler.step, profiler.next_epoch):
-        with pytest.raises(StateError, match=r"follows no loop: call start\(\)"):
+        with pytest.raises(StateError, match=r"was not started: call start\(\)"):
             call()
     profiler.start()
     with pytest.raises(StateError, match="was started already"):

@@ -174,7 +174,7 @@ def test_a_marker_is_a_decorator_and_there_is_one_for_each_name(engine):
 
 def test_a_marker_that_is_used_out_of_order_is_refused(engine):
     profiler = profiler_of(engine)
-    with pytest.raises(StateError, match=r"follows no training run: .* before marker\(\)"):
+    with pytest.raises(StateError, match=r"is not attached to a training run: .* before marker\(\)"):
         profiler.marker("work")
     with profiler:
         marker = profiler.marker("work")

@@ -154,7 +154,7 @@ def test_it_waits_no_longer_than_it_was_told(handler_of):
     for rank, handler in enumerate((first, second)):
         handler.take(cycle(rank, 0), Timestamp())
     with pytest.warns(
-        UserWarning, match=r"merged.ktrace may lack cycles of rank 1, which did not end within 5 s"
+        UserWarning, match=r"merged.ktrace may be missing cycles of rank 1, which did not finish within 5 s"
     ):
         finish(first)
     assert names_in("all/merged.ktrace") == {0: ["op0.0"], 1: ["op1.0"]}
@@ -417,7 +417,7 @@ def test_a_merged_file_is_not_merged_again(files):
     merge_traces("copy.json", "merged.json")
     assert names_in("copy.json") == names_in("merged.json")
     with pytest.raises(
-        ArgumentError, match=r"merged.json is a merged trace of the ranks 0, 1: merge the files"
+        ArgumentError, match=r"merged.json is a merged trace of the ranks 0, 1: merge the original files"
     ):
         merge_traces("more.json", "merged.json", *files)
 
@@ -426,7 +426,7 @@ def test_a_file_of_no_rank_is_merged_alone_only():
     cycle(0, 0, known=False).save("a.json")
     cycle(1, 0).save("b.json")
     merge_traces("merged.json", "a.json")
-    with pytest.raises(ArgumentError, match="a.json does not say of which rank it is"):
+    with pytest.raises(ArgumentError, match="a.json does not state its rank"):
         merge_traces("merged.json", "a.json", "b.json")
 
 

@@ -79,7 +79,7 @@ def test_a_handler_that_fails_at_a_mark_or_at_the_end_is_a_warning_and_others_ar
     broken.close = lambda _state, _logger: 1 / 0
     profiler = profiler_of(engine, [broken, whole]).start()
     moment = profiler.marker("moment")
-    with pytest.warns(UserWarning, match="Handler is told of no more marks: ZeroDivisionError"):
+    with pytest.warns(UserWarning, match="Handler gets no more markers: ZeroDivisionError"):
         moment.instant()
     moment.instant()  # without another warning, which would be an error here
     profiler.step()
@@ -96,7 +96,7 @@ def test_a_schedule_that_fails_ends_the_profiling_and_markers_do_not_fail_with_i
     handler = Handler()
     profiler = profiler_of(engine, [handler], schedule=schedule).start()
     profiler.marker("moment").instant()
-    with pytest.warns(UserWarning, match="profiling ends here, training goes on: KeyError: 1"):
+    with pytest.warns(UserWarning, match="profiling stopped, training continues: KeyError: 1"):
         profiler.step()
     with profiler.marker("moment") as marker:
         marker.counter({"loss": 1})
@@ -145,12 +145,12 @@ def test_composers_trainer_finds_what_it_asks_for(engine):
     [
         ({"schedule": 3}, "schedule=3 is not valid"),
         ({"trace_handlers": JSONTraceHandler}, "it is a class: make an object of it"),
-        ({"trace_handlers": [object()]}, r"is no trace handler \(no init\(\)\)"),
+        ({"trace_handlers": [object()]}, r"is not a trace handler \(no init\(\)\)"),
         ({"torch_prof_folder": "{batch}"}, "folder=.*unknown variable {batch}"),
         ({"torch_prof_num_traces_to_keep": -2}, "num_traces_to_keep=-2"),
         ({"torch_prof_memory_filename": "m.html", "torch_prof_profile_memory": False}, "profile_memory=True"),
         ({"sys_prof_cpu": True, "sys_prof_stats_thread_interval_seconds": 0}, "interval_s=0"),
-        ({"on_trace_ready": print}, "on_trace_ready cannot be chosen"),
+        ({"on_trace_ready": print}, "on_trace_ready cannot be set"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_profiler_is_made(arguments, said):
@@ -161,12 +161,12 @@ def test_wrong_arguments_are_refused_when_the_profiler_is_made(arguments, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"folder": "{batch}"}, "folder=.*unknown variable {batch}; known are: run_name"),
-        ({"filename": "{loss}.json"}, "filename=.*unknown variable {loss}; known are: .*batch_wct"),
+        ({"folder": "{batch}"}, "folder=.*unknown variable {batch}; the variables are: run_name"),
+        ({"filename": "{loss}.json"}, "filename=.*unknown variable {loss}; the variables are: .*batch_wct"),
         ({"filename": "a.txt"}, "the suffix names no known format"),
         (
             {"merged_trace_filename": "{batch}.json"},
-            "merged_trace_filename=.*unknown variable {batch}; known are: run_name",
+            "merged_trace_filename=.*unknown variable {batch}; the variables are: run_name",
         ),
         (
             {"merged_trace_filename": "merged.txt"},
@@ -176,7 +176,7 @@ def test_wrong_arguments_are_refused_when_the_profiler_is_made(arguments, said):
             {"merged_trace_remote_file_name": "{epoch}.json"},
             "merged_trace_remote_file_name=.*unknown variable",
         ),
-        ({"merged_trace_remote_file_name": "nostore://a.json"}, "no store is known as nostore://"),
+        ({"merged_trace_remote_file_name": "nostore://a.json"}, "unknown protocol nostore://"),
         ({"num_traces_to_keep": 1.5}, "num_traces_to_keep=1.5"),
         ({"patience_s": -1}, "patience_s=-1 is not valid"),
     ],
@@ -213,13 +213,13 @@ def test_a_handler_without_anything_to_write_is_an_error_before_training():
         JSONTraceHandler().init(state, None)
     state.profiler = object()
     with pytest.raises(
-        RuntimeError, match="makes no TorchProfiler when torch_prof_record_shapes, .* Leave one"
+        RuntimeError, match="makes no TorchProfiler when torch_prof_record_shapes, .* Turn on at least one"
     ):
         JSONTraceHandler().init(state, None)
     state.callbacks, state.run_name = None, None
     with pytest.raises(ArgumentError, match="run has no name"):
         JSONTraceHandler("all").init(state, None)
-    with pytest.raises(ArgumentError, match="merged_trace_remote_file_name has {run_name} in it"):
+    with pytest.raises(ArgumentError, match="merged_trace_remote_file_name contains {run_name}"):
         JSONTraceHandler("all", "a.json", None).init(state, object())
 
 

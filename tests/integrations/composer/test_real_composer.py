@@ -126,7 +126,7 @@ def test_wrong_use_is_told_by_the_trainer_before_training(composer, train, tmp_p
         train(callbacks=[ours.TorchProfiler()])
     from composer.profiler import Profiler
 
-    with pytest.raises(RuntimeError, match="Composer's own TorchProfiler is on, too"):
+    with pytest.raises(RuntimeError, match="Composer's own TorchProfiler is also on"):
         train(
             callbacks=[ours.TorchProfiler()],
             profiler=Profiler(schedule=ours.cyclic_schedule(), trace_handlers=[]),

@@ -176,13 +176,16 @@ def test_a_folder_with_files_is_an_error_before_training(tmp_path, engine):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"folder": "{step}"}, "unknown variable {step}; known are: run_name, rank"),
-        ({"filename": "{loss}.json"}, "unknown variable {loss}; known are: run_name, rank, .*batch_wct"),
+        ({"folder": "{step}"}, "unknown variable {step}; the variables are: run_name, rank"),
+        (
+            {"filename": "{loss}.json"},
+            "unknown variable {loss}; the variables are: run_name, rank, .*batch_wct",
+        ),
         ({"remote_file_name": "{loss}.json"}, "remote_file_name=.*unknown variable"),
         ({"memory_filename": "{batch}.html", "profile_memory": False}, "needs profile_memory=True"),
         ({"num_traces_to_keep": -2}, "num_traces_to_keep=-2"),
-        ({"schedule": 3}, "schedule=3 is not valid: give a callable"),
-        ({"on_trace_ready": print}, "on_trace_ready cannot be chosen"),
+        ({"schedule": 3}, "schedule=3 is not valid: pass a callable"),
+        ({"on_trace_ready": print}, "on_trace_ready cannot be set"),
         ({"engine": "fast"}, "engine='fast'"),
         ({"record_shapes": "False"}, "record_shapes"),
     ],
@@ -203,7 +206,7 @@ def test_composers_own_profiler_in_the_same_folder_is_an_error_before_training(e
     own = type("TorchProfiler", (), {"folder": "run"})()
     state = SimpleNamespace(callbacks=[own], run_name="r", timestamp=Timestamp(), profiler=None)
     profiler = TorchProfiler(**PLACES, engine=engine, schedule=cyclic_schedule())
-    with pytest.raises(StateError, match=r"Composer's own TorchProfiler is on, too, .*install_composer\(\)"):
+    with pytest.raises(StateError, match=r"Composer's own TorchProfiler is also on .*install_composer\(\)"):
         profiler.init(state, None)
     own.folder = "elsewhere"
     profiler.init(state, None)
@@ -218,7 +221,7 @@ def test_a_recorder_that_fails_ends_the_profiling_and_not_the_training(call):
     profiler = TorchProfiler(**PLACES, engine=engine)
     trained = []
     trainer = Composer(profiler, by_letters(".wAS", 4))
-    with pytest.warns(UserWarning, match="profiling ends here, training goes on: RuntimeError: broken"):
+    with pytest.warns(UserWarning, match="profiling stopped, training continues: RuntimeError: broken"):
         trainer.train(epochs=2, do=lambda: trained.append(1))
     trainer.close()
     assert (len(trained), saved(profiler)) == (8, [])
@@ -229,7 +232,7 @@ def test_a_schedule_that_fails_later_ends_the_profiling_and_not_the_training(eng
         return {0: WARMUP, 1: ACTIVE}[int(state.timestamp.batch)]
 
     profiler, trained = TorchProfiler(**PLACES, engine=engine), []
-    with pytest.warns(UserWarning, match="profiling ends here, training goes on: KeyError: 2"):
+    with pytest.warns(UserWarning, match="profiling stopped, training continues: KeyError: 2"):
         Composer(profiler, schedule).train(do=lambda: trained.append(1)).close()
     assert len(trained) == 4
     assert engine.log.count("start") == engine.log.count("stop") == 1

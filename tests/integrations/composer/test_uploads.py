@@ -127,7 +127,7 @@ def test_a_plain_name_without_a_logger_is_no_upload(memory, small_trace):
 
 def test_stores_that_cannot_be_reached_are_told_when_the_object_is_made(monkeypatch):
     with pytest.raises(
-        ArgumentError, match="remote_file_name='nostore://a.json': no store is known as nostore://"
+        ArgumentError, match="remote_file_name='nostore://a.json': unknown protocol nostore://"
     ):
         TraceFiles(remote_file_name="nostore://a.json")
     with pytest.raises(MissingDependencyError, match="'gs://a.json'.*gcsfs"):

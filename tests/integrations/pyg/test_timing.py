@@ -151,7 +151,7 @@ def test_without_brackets_it_is_refused():
 
 
 def test_a_generator_is_refused():
-    with pytest.raises(ArgumentError, match="a coroutine or a generator"):
+    with pytest.raises(ArgumentError, match="a coroutine or generator function"):
 
         @timeit()
         def generator():

@@ -1,1 +1,1 @@
-"""Engines: what records, native, Kineto and the two joined, and which of them fits this machine."""
+"""The engines: native, Kineto and hybrid, and which of them fits this machine."""

@@ -1,4 +1,4 @@
-"""Compiles the recorder against the torch and the Python that are installed here.
+"""Compiles the recorder against the installed torch and Python.
 
 Runs in two ways: as a module of the package, when no built recorder fits the installed torch, and as a stand-alone
 script (``python _build.py --output DIR``) while a wheel is built. It imports nothing of Kinetoscope for that reason.
@@ -32,20 +32,20 @@ OLDEST_TORCH = (2, 7)
 
 
 class BuildError(Exception):
-    """Why the recorder could not be compiled, in one sentence."""
+    """The recorder could not be compiled; the message says why in one sentence."""
 
 
 def why_too_old(torch: Any) -> str:
-    """Why nothing can be recorded with this torch, in one sentence; empty for one that is new enough."""
+    """Why this torch is too old to record with, in one sentence; empty if it is new enough."""
     numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST_TORCH:
         return ""
     needed = ".".join(map(str, OLDEST_TORCH))
-    return f"recording needs torch {needed} or newer, and torch {torch.__version__} is installed here"
+    return f"recording needs torch {needed} or newer, and torch {torch.__version__} is installed"
 
 
 def source_root() -> Path:
-    """The folder that holds ``recorder/`` and ``core/``: beside this file in a wheel, ``native/`` in a checkout."""
+    """The folder that holds ``recorder/`` and ``core/``: next to this file in a wheel, ``native/`` in a checkout."""
     packaged = _HERE / "recorder_source"
     for root in (packaged, _HERE.parents[3] / "native"):
         if (root / "recorder" / "recorder.cpp").is_file():
@@ -65,7 +65,7 @@ def _source_digest(root: Path) -> str:
     for path in sorted([*_sources(root), *headers], key=lambda path: path.name):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
-    # The flags are part of what was built.
+    # Other flags make another library.
     digest.update(" ".join(_flags()).encode())
     return digest.hexdigest()[:12]
 
@@ -75,7 +75,7 @@ def prebuilt_name(version: str, python: str | None = None) -> str:
 
     Args:
         version: The version of torch.
-        python: The version of Python with one dot; without it of the one that runs.
+        python: The version of Python with one dot; default: the running one.
     """
     minor = ".".join(version.partition("+")[0].split(".")[:2])
     python = python or f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -87,17 +87,17 @@ def _flags() -> list[str]:
 
 
 def library_name(torch: Any) -> str:
-    """File name of the recorder for this torch, Python, C library, machine and source: any change makes another name."""
+    """File name of the recorder for this torch, Python, C library, machine and source: any change changes the name."""
     version = str(torch.__version__).replace("+", "-")
     python = f"py{sys.version_info.major}.{sys.version_info.minor}"
-    # Machines that share a home folder may not share the C library, and an older one does not load what a newer one linked.
+    # Machines that share a home folder may have different C libraries, and an older one cannot load what a newer one linked.
     libc = "".join(platform.libc_ver()) or "libc"
     digest = _source_digest(source_root())
     return f"kinetoscope_recorder-torch{version}-{python}-{libc}-{platform.machine()}-{digest}.so"
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library has all the bytes that its headers speak of; loading one that was cut short kills the process."""
+    """Whether a library is as long as its headers say; loading a truncated one kills the process."""
     with library.open("rb") as file:
         header = file.read(64)
         size = file.seek(0, os.SEEK_END)
@@ -111,7 +111,7 @@ def is_whole(library: Path) -> bool:
 
 
 def cache_directory() -> Path:
-    """Where compiled recorders are kept: ``$KINETOSCOPE_CACHE``, else the user's cache folder."""
+    """The cache folder of compiled recorders: ``$KINETOSCOPE_CACHE``, else the user's cache folder."""
     if chosen := os.environ.get("KINETOSCOPE_CACHE"):
         return Path(chosen)
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -127,7 +127,7 @@ def compilers() -> tuple[list[str], list[str]]:
     cxx = shlex.split(os.environ.get("CXX", "")) or _found("g++", "clang++", "c++")
     if not cxx:
         raise BuildError("no C++ compiler was found: install g++ or clang++, or set CXX")
-    # A C++ compiler compiles C as well, if one says so.
+    # A C++ compiler also compiles C, with an option.
     cc = shlex.split(os.environ.get("CC", "")) or _found("gcc", "clang", "cc") or [*cxx, "-x", "c"]
     return cxx, cc
 
@@ -161,7 +161,7 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def _only_one_builder(folder: Path) -> Iterator[None]:
-    """Lets one process of many (ranks of a job) compile; the others wait and find its result."""
+    """Let one process of many (the ranks of a job) compile; the others wait for its result."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "building.lock", "w")  # noqa: SIM115  (closed below)
@@ -176,18 +176,18 @@ def _only_one_builder(folder: Path) -> Iterator[None]:
 
 
 def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
-    """Compiles the recorder for ``torch`` into ``folder`` unless it is there already.
+    """Compile the recorder for ``torch`` into ``folder`` unless it exists.
 
     Args:
         torch: The imported torch module, whose headers and libraries are used.
-        folder: Where the library goes; made if missing.
+        folder: The folder of the library; created if missing.
         progress: Called with one line of text when a compilation begins.
 
     Returns:
         Path of the library.
 
     Raises:
-        BuildError: There is no compiler, no header, no source or no way to run here; the message says which.
+        BuildError: The compiler, headers or sources are missing, or the platform is not supported; the message says which.
     """
     _check_platform()
     if problem := why_too_old(torch):
@@ -228,7 +228,7 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
                 objects = list(pool.map(compile_one, _sources(root)))
             library = Path(scratch, "recorder.so")
             _run([*cxx, "-shared", "-pthread", "-o", str(library), *objects, *libraries])
-            # A rename is whole or not at all, so no other process ever loads half a library.
+            # A rename is atomic, so no other process ever loads an incomplete library.
             library.replace(target)
     return target
 

@@ -1,4 +1,4 @@
-"""Which engine records: our native one where it can serve, torch's own collector elsewhere."""
+"""Choose the engine: the native one where available, torch's own collector elsewhere."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
 def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
     """Warn once of the settings that have no effect on the engine."""
     configs = options.extension_configs
-    # torch.profiler runs this collector of its own beside Kineto, which alone can be reached from elsewhere.
+    # torch.profiler runs this collector in addition to Kineto; only Kineto is accessible to others.
     if any(type(one).__name__ == "CuspyConfig" for one in configs):
         warn_user(
             "without effect: CuspyConfig. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
@@ -100,7 +100,7 @@ def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
         return
     changed = changed_settings(options.experimental_config)
     if getattr(engine, "has_torchs_collector", False):
-        # Beside the native recorder torch's collector records devices, and its event objects are not read.
+        # In the hybrid engine torch's collector records devices, and its event objects are not read.
         idle = [f"experimental_config.{EVENT_METADATA}"] if EVENT_METADATA in changed else []
     else:
         idle = [f"experimental_config.{name}" for name in changed if name not in ALWAYS_NATIVE]

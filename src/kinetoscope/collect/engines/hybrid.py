@@ -1,8 +1,8 @@
-"""The joined engine: our recorder sees the host, torch's collector the devices, and one trace has both.
+"""The hybrid engine: our recorder records the host, torch's collector the devices, and one trace has both.
 
-Stacks, modules and shapes cost what they cost in the native engine, and torch's collector, which is not asked for the
-operators, has that much less to write. Calls of a device's runtime lie inside the operators that made them: this is how
-the two are one, and how their clocks are checked; see `kinetoscope.combine.device`.
+Stacks, modules and shapes cost what they cost in the native engine, and torch's collector, which does not record
+operators, has less to write. Calls of a device's runtime lie inside the operators that made them: this is how
+the two are merged, and how their clocks are checked; see `kinetoscope.combine.device`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class HybridEngine:
         """Prepare both.
 
         Raises:
-            RecorderError: The native recorder is not available, or cannot record what is asked for.
+            RecorderError: The native recorder is not available, or cannot record what was requested.
             StateError: torch's collector is already in use.
         """
         options = request.options
@@ -86,10 +86,10 @@ class HybridEngine:
                 "it."
             )
         self._host.prepare(dataclasses.replace(request, activities=request.activities & _HOST))
-        # On the devices' side nothing is recorded that belongs to operators, and it has no file of its own.
+        # The device side records nothing that belongs to operators, and has no file of its own.
         for_devices = RecordingOptions(
             activities=options.activities,
-            # Its event objects would be of the devices alone; nobody is shown them.
+            # Its event objects would cover the devices only, and are never shown.
             experimental_config=for_torchs_collector(options.experimental_config, trace_only=True),
             post_processing_timeout_s=options.post_processing_timeout_s,
         )
@@ -105,11 +105,11 @@ class HybridEngine:
         )
 
     def start(self) -> None:
-        """Start both, or none: the devices first, so that no operator runs whose kernels nobody sees.
+        """Start both, or none: the devices first, so that the kernels of every recorded operator are recorded.
 
         Raises:
             StateError: Nothing was prepared, or one of the recorders is in use.
-            RecorderError: The recording's file cannot be made.
+            RecorderError: The recording's file cannot be created.
         """
         # Before both: an interrupt in the middle of it must find something that can be stopped.
         self._running = True
@@ -123,34 +123,34 @@ class HybridEngine:
             raise
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch activities off or on, each where it is recorded."""
+        """Switch activities off or on, each in the engine that records it."""
         if activities & _HOST:
             self._host.toggle(enable, activities & _HOST)
         if activities - _HOST:
             self._devices.toggle(enable, activities - _HOST)
 
     def stop(self) -> HybridRecording:
-        """Close the host's books, then wait for the devices and close theirs.
+        """Stop the host's recording, then that of the devices.
 
         Raises:
             StateError: Nothing is being recorded.
         """
         if not self._running:
             raise StateError("nothing is being recorded: call start() first.")
-        # The runtime of a device knows a thread by what is left of pthread's number of it in 32 bits.
+        # The runtime of a device identifies a thread by the low 32 bits of its pthread id.
         threads = {
             (thread.ident or 0) & _LOW_BITS: thread.native_id or -1 for thread in threading.enumerate()
         }
         try:
             host = self._host.stop()
         finally:
-            # Whatever became of the host's side: torch's collector must not be left running.
+            # Even if the host's engine fails, torch's collector must not be left running.
             devices, failure = self._stop_devices()
             self._running = False
         return HybridRecording(host, devices, threads, failure)
 
     def _stop_devices(self) -> tuple[Recording | None, str]:
-        """The devices' recording, or why there is none: the host's is worth keeping without it."""
+        """The devices' recording, or why there is none; the host's is kept either way."""
         try:
             return self._devices.stop(), ""
         except (KinetoscopeError, RuntimeError) as error:
@@ -158,12 +158,12 @@ class HybridEngine:
 
 
 class HybridRecording:
-    """Two recordings of the same time."""
+    """The recordings of host and devices over the same time."""
 
     def __init__(
         self, host: Recording, devices: Recording | None, threads: dict[int, int], failure: str
     ) -> None:
-        """Keep both; `threads` are the system's numbers of threads by those of the device's runtime."""
+        """Store both; `threads` maps thread ids of the device's runtime to those of the system."""
         self._host = host
         self._devices = devices
         self._threads = threads
@@ -172,7 +172,7 @@ class HybridRecording:
         self._lock = threading.Lock()
 
     def trace(self) -> Trace:
-        """Both as one trace, put together by the first call.
+        """Both as one trace, merged by the first call.
 
         Raises:
             StateError: The recording was discarded before it was read.
@@ -196,34 +196,34 @@ class HybridRecording:
 
 
 def _without_devices(host: Trace, why: str) -> Trace:
-    """The host's trace alone, which says what is missing."""
+    """The host's trace alone, with a loss for the devices."""
     from kinetoscope.combine.extend import extend
     from kinetoscope.model.losses import Loss
 
     return extend(host, losses=[Loss.of("devices_not_recorded", why=why)])
 
 
-# Whether the hybrid engine can be trusted with the device of this machine: tried once, and the result is kept.
+# Whether the hybrid engine works with the device of this machine: checked once, and the result is cached.
 #
-# The native recorder and torch's collector read the clock each in its own way, and what a driver reports differs from one to
-# the next. So before `engine="auto"` joins the two, a process of its own runs a hundred small kernels under the hybrid engine and
-# once more under torch's collector alone. Both must see every kernel, in order, launched by the right operator, and
+# The native recorder and torch's collector read clocks in different ways, and drivers report differently, too.
+# So before `engine="auto"` uses the hybrid engine, a separate process runs a hundred small kernels under it and
+# again under torch's collector alone. Both must record every kernel, in order, launched by the right operator, and
 # the times of the runtime's calls must fit those of the operators. The result holds for this torch, driver, device and version
-# of Kinetoscope. The check cannot harm the program: it is another process, it has `PATIENCE_S` seconds, and whatever else
-# happens to it is a reason to record with torch's collector.
+# of Kinetoscope. The check cannot harm the program: it is another process with `PATIENCE_S` seconds, and any other
+# failure is a reason to record with torch's collector.
 
 PATIENCE_S = 60.0
-"""For how many seconds the check, or waiting for that of another process, may take."""
+"""Time limit in seconds of the check, or of waiting for that of another process."""
 
 LARGEST_ERROR_NS = 500_000
-"""By how much the times of the device and of the host may disagree, as far as the launches can tell."""
+"""The largest accepted disagreement of device and host times, judged by the launches."""
 
 _OPERATORS = ("mul", "neg", "add", "exp", "mul", "mul", "sub", "neg", "sin", "sqrt")
 _ROUNDS = 10
 # A preempted process can spoil one recording.
 _ATTEMPTS = 2
 _DRIVERS = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version", "/sys/module/xe/srcversion")
-# The check stands alone, whatever the program's environment asks of profilers.
+# The check does not inherit profiler settings from the program's environment.
 _NOT_FOR_THE_CHECK = ("KINETO_USE_DAEMON", "KINETO_CONFIG", "KINETO_DAEMON_INIT_DELAY_S")
 _START = (
     "import json, sys; target, device, sys.path[:] = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]); "
@@ -236,12 +236,12 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came out of a check.
+    """The result of a check.
 
     Attributes:
         holds: Whether the hybrid engine may be used.
-        reason: One sentence, without its full stop.
-        lasting: Whether the next process need not try again.
+        reason: One sentence, without a period.
+        lasting: Whether the result holds for later processes.
     """
 
     holds: bool
@@ -252,15 +252,15 @@ class _Outcome:
 def hybrid_status(
     activity: ProfilerActivity, progress: Callable[[str], None] | None = None, *, repeat_failed: bool = False
 ) -> EngineStatus:
-    """Whether the hybrid engine may record an activity of a device here: by an earlier check, or else by one made now.
+    """Whether the hybrid engine can record an activity of a device here, by a cached check or a new one.
 
     Args:
         activity: The activity of the device.
         progress: Called with one line when a check begins; by default the line goes to stderr.
-        repeat_failed: Check anew if the last check failed.
+        repeat_failed: Check again if the last check failed.
 
     Returns:
-        The status; `details["checked"]` says where the result is kept.
+        The status; `details["checked"]` is the file of the result.
     """
     name = name_of(activity)
     with _lock:
@@ -275,7 +275,7 @@ def _say(line: str) -> None:
 
 
 def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: bool) -> EngineStatus:
-    """The kept result, or that of a check made now."""
+    """The cached result, or that of a new check."""
     folder = cache_directory()
     path = folder / f"hybrid-{_key(name)}.json"
     try:
@@ -289,14 +289,14 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
                 outcome = _check(name, folder)
                 if outcome.lasting:
                     _keep(path, outcome)
-    # A process that was ended while it wrote its result leaves JSON that is not whole.
+    # A process that ended while writing its result leaves incomplete JSON.
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         outcome = _Outcome(False, f"the hybrid engine could not be checked: {error}", False)
     return EngineStatus(outcome.holds, outcome.reason, {"checked": str(path)})
 
 
 def _key(name: str) -> str:
-    """One name for everything that the result depends on."""
+    """A name made of everything that the result depends on."""
     drivers = [text for path in _DRIVERS if (text := _text(Path(path)))]
     devices = sorted(
         line
@@ -304,7 +304,7 @@ def _key(name: str) -> str:
         for line in _text(path).splitlines()
         if line.startswith("Model:")
     )
-    # Accelerators outside of torch's own tree come with packages.
+    # Accelerators outside of torch's own tree come as packages.
     backends = sorted(
         f"{entry.value} {entry.dist and entry.dist.version}" for entry in entry_points(group="torch.backends")
     )
@@ -314,7 +314,7 @@ def _key(name: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """What a file of the system says; nothing where it is not there."""
+    """The content of a system file; empty if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -323,7 +323,7 @@ def _text(path: Path) -> str:
 
 @contextlib.contextmanager
 def _only_one_checker(folder: Path) -> Iterator[None]:
-    """Let one process of many (ranks of a job) check; the others wait, but not for ever, and find its result."""
+    """Let one process of many (the ranks of a job) check; the others wait for its result, with a time limit."""
     with open(folder / "hybrid.lock", "w", encoding="utf-8") as lock:
         until_s = time.monotonic() + PATIENCE_S
         while True:
@@ -343,12 +343,12 @@ def _cached(path: Path) -> _Outcome | None:
         stated = json.loads(path.read_text(encoding="utf-8"))
         return _Outcome(bool(stated["holds"]), str(stated["reason"]), True)
     except (OSError, ValueError, KeyError, TypeError):
-        # Not there, or not ours: then it is made anew.
+        # Missing or foreign: check again.
         return None
 
 
 def _keep(path: Path, outcome: _Outcome) -> None:
-    """Write a result, whole or not at all; where that is not possible the next process checks again."""
+    """Write a result atomically; if that is not possible, the next process checks again."""
     stated = {
         "holds": outcome.holds,
         "reason": outcome.reason,
@@ -370,7 +370,7 @@ def _check(name: str, folder: Path) -> _Outcome:
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_THE_CHECK}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         target, log = Path(scratch, "result.json"), Path(scratch, "log")
-        # Isolated, so that nothing which follows the program's children (`kinetoscope run --children`) follows this one.
+        # Isolated, so that `kinetoscope run --children` does not record this process.
         command = [sys.executable, "-I", "-W", "ignore", "-c", _START, str(target), _device_name(name)]
         with log.open("wb") as errors:
             process = subprocess.Popen(  # noqa: S603
@@ -405,7 +405,7 @@ def _signal_name(number: int) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing running; what the system cannot end, such as a call of a driver that hangs, is not waited for."""
+    """Kill the process; a process that cannot be killed, such as in a driver call that hangs, is not waited for."""
     if process.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError):
@@ -415,7 +415,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _device_name(name: str) -> str:
-    """torch's name of the device that this process uses, which is not touched if it has not been used yet."""
+    """torch's name of the device in use; does not initialize a device."""
     kind = torch._C._get_privateuse1_backend_name() if name == "PrivateUse1" else name.lower()
     if kind == "cuda" and torch.cuda.is_initialized():
         return f"cuda:{torch.cuda.current_device()}"
@@ -426,11 +426,11 @@ def _device_name(name: str) -> str:
 
 
 def run_check(target: str, device_name: str) -> None:
-    """Check, and write what came out into a file."""
+    """Check, and write the result into a file."""
     try:
         outcome = _prove(torch.device(device_name))
     except (KinetoscopeError, RuntimeError, OSError, AssertionError) as error:
-        # A device that is full or taken by another process is no verdict.
+        # A device that is full or in use by another process does not count as a failed check.
         outcome = _Outcome(False, f"the hybrid engine could not be checked: {_first_line(error)}", False)
     Path(target).write_text(
         json.dumps({"holds": outcome.holds, "reason": outcome.reason, "lasting": outcome.lasting}),
@@ -479,7 +479,7 @@ def _launch(device: torch.device) -> None:
 
 
 def _recorded(engine: Engine, activity: ProfilerActivity, device: torch.device) -> Trace:
-    """What an engine sees of it."""
+    """What an engine records of it."""
     engine.prepare(RecordingRequest(frozenset({ProfilerActivity.CPU, activity})))
     engine.start()
     try:
@@ -490,7 +490,7 @@ def _recorded(engine: Engine, activity: ProfilerActivity, device: torch.device) 
 
 
 def _compare(hybrid: Trace, kineto: Trace) -> tuple[str, int]:
-    """What differs, empty if nothing does, and by how much the clocks of the hybrid engine may disagree in nanoseconds."""
+    """The differences, empty if there are none, and by how many nanoseconds the clocks of the hybrid engine may disagree."""
     expected = [f"aten::{name}" for _ in range(_ROUNDS) for name in _OPERATORS]
     kernels = []
     for engine, trace in (("the hybrid engine", hybrid), ("torch's collector", kineto)):

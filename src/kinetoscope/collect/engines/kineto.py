@@ -1,6 +1,6 @@
-"""The engine of last resort and of every device: torch's own collector.
+"""The Kineto engine: torch's own collector.
 
-Collecting and stopping cost what they cost in `torch.profiler`. What comes after is ours: torch writes its recording as
+Collecting and stopping cost the same as in `torch.profiler`. The rest is ours: torch writes its recording as
 text, and our reader makes columns of it; see `kinetoscope.collect.engines.kineto`.
 """
 
@@ -45,18 +45,18 @@ from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRA
 from kinetoscope.model.strings import StringTable
 from kinetoscope.trace import Trace
 
-# From what our reader made of torch's text to the columns of a live recording: what the text does not say, or too much.
+# Corrections from torch's JSON text to the columns of a recording.
 
 Tables = dict[str, dict[str, Any]]
 
 _OF_THE_CPU = ("cpu_op", "user_annotation", "python_function")
-# Namespace and name of an operator as schemas spell them, and behind a point what may be an overload.
+# Namespace and name of an operator as in schemas, and after a dot a possible overload.
 _WITH_OVERLOAD = re.compile(r"(\w+::\w+)\.([\w.]+)")
-# What torch writes in place of a name that it does not know how to write.
+# What torch writes in place of a name that it cannot encode.
 UNWRITABLE = "unknown"
 DEVICE_TYPES = {"CUDA": 1, "XPU": 12, "HPU": 15, "MTIA": 19, "PrivateUse1": 20}
 
-# torch's own numbers of threads by those of the system, as far as they are known in this process.
+# torch's thread numbers by the system's thread ids, as far as they are known in this process.
 _numbers: dict[int, int] = {}
 _numbers_lock = threading.Lock()
 
@@ -64,12 +64,12 @@ _numbers_lock = threading.Lock()
 def leave_out(
     native: dict[str, Any], kinds: frozenset[str] | None, off_ns: Sequence[tuple[int, float]]
 ) -> None:
-    """Remove what the session does not record: torch writes all operators, whichever were chosen and while they are switched off.
+    """Remove what the session does not record: torch writes all operators, also unselected kinds and paused ones.
 
     Args:
         native: What `_core.ChromeReader.finish` returned; changed.
-        kinds: The names of the kinds of host events that are wanted; None means all.
-        off_ns: Windows in nanoseconds of the clock on the wall; what began on the host in them goes.
+        kinds: The names of the kinds of host events to keep; None means all.
+        off_ns: Windows in nanoseconds of the system's clock; host spans that began in them are removed.
     """
     spans = native["spans"]
     unwanted = np.zeros(len(spans["thread"]), dtype=bool)
@@ -82,7 +82,7 @@ def leave_out(
         unwanted |= np.isin(spans["category"], rows)
     if off_ns:
         on_host = native["threads"]["on_device"][spans["thread"]] == 0
-        # Python's numbers, for an open end is infinite.
+        # Python's numbers, because an open end is infinite.
         start_ns = spans["start_ns"] + _base_ns(native)
         for begin_ns, end_ns in off_ns:
             unwanted |= on_host & (start_ns >= begin_ns) & (start_ns < end_ns)
@@ -99,7 +99,7 @@ def leave_out(
 
 
 def mark_transfers(native: dict[str, Any]) -> None:
-    """Flag the ranges of collectives' backends: they end on other threads, which torch's text does not say."""
+    """Flag the ranges of collective backends: they end on other threads, which torch's text does not show."""
     spans, strings = native["spans"], native["strings"]
     named = np.array([text.startswith(TRANSFER_MARKS) for text in strings], dtype=bool)
     if named.any():
@@ -108,14 +108,14 @@ def mark_transfers(native: dict[str, Any]) -> None:
 
 
 def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
-    """Tell the overload of an operator from its name: torch writes both as one, `aten::add.Tensor`.
+    """Split the overload from the name of operators: torch writes both as one, `aten::add.Tensor`.
 
     Args:
         tables: The columns of a trace; changed.
         strings: Its string table.
 
     Returns:
-        The string table with the names that it lacked.
+        The string table with the missing names added.
     """
     texts = list(strings)
     places = {text: place for place, text in enumerate(texts)}
@@ -130,7 +130,7 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
                     texts.append(part)
                 target[row] = place
     spans = tables["spans"]
-    # Ranges may be called anything.
+    # Ranges may have any name.
     operators = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
     spans["overload"] = np.where(operators, overload_of[spans["name"]], np.int32(0))
     spans["name"] = np.where(operators, name_of[spans["name"]], spans["name"])
@@ -138,11 +138,11 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
 
 
 def number_threads(tables: Tables) -> None:
-    """Give every thread of the host torch's own number of it.
+    """Give every host thread torch's own number.
 
-    torch writes these numbers only where a backward function names the thread of its forward. They are also known of
-    threads that began or ended a recording. What is left has the number that the system gave it. In one process a thread
-    has the same number in every recording, once it has one.
+    torch writes these numbers only where a backward function names the thread of its forward. They are also known for
+    threads that started or stopped a recording. The others get the system's thread id. In one process, a thread
+    keeps its number in all recordings once it has one.
 
     Args:
         tables: The columns of a trace; changed.
@@ -164,7 +164,7 @@ def number_threads(tables: Tables) -> None:
 
 
 def note_this_thread() -> None:
-    """Keep torch's number of the thread that asks."""
+    """Store torch's number of the calling thread."""
     ask = _torchs_number()
     if ask is not None:
         with _numbers_lock:
@@ -172,18 +172,18 @@ def note_this_thread() -> None:
 
 
 def device_of(activities: Sequence[str]) -> int | None:
-    """torch's number of the one type of device that is recorded, None without or with several."""
+    """torch's number of the recorded device type; None if there is none or several."""
     found = {DEVICE_TYPES[name] for name in activities if name in DEVICE_TYPES}
     return found.pop() if len(found) == 1 else None
 
 
 def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> None:
-    """Put the metadata that Kineto shows of its event objects into the arguments of their spans.
+    """Add the metadata of Kineto's event objects to the arguments of their spans.
 
     Args:
         tables: The columns of a trace; changed.
         events: torch's event objects of the same recording.
-        base_ns: The clock on the wall at time 0 of the trace.
+        base_ns: The system's clock at time 0 of the trace.
     """
     metadata = {
         (int(event.start_ns()) - base_ns, int(event.correlation_id())): str(event.metadata_json())
@@ -195,7 +195,7 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
         return
     none = np.full(len(spans["start_ns"]), -1, dtype=np.int64)
     correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
-    # Operators are counted by their own number; what a device's runtime calls and runs is, by the runtime's.
+    # Operators are identified by their own number; runtime calls and device work by the runtime's.
     number: Any = np.where(correlation >= 0, correlation, external_id)
     texts = StringTable(list(tables.get("arguments", {}).get("json", ())))
     column = np.array(spans.get("arguments", none), dtype=np.int32)
@@ -209,16 +209,16 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
 
 
 def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: int) -> list[str]:
-    """Give ranges the double quotes of their names back: torch 2.15 writes single ones, and its event objects have them.
+    """Restore double quotes in the names of ranges: torch 2.15 writes single ones, but its event objects have them.
 
     Args:
         tables: The columns of a trace; changed.
         strings: Its string table.
         results: torch's `_ProfilerResult`, with event objects.
-        base_ns: The clock on the wall at time 0 of the trace.
+        base_ns: The system's clock at time 0 of the trace.
 
     Returns:
-        The string table with the names that it lacked.
+        The string table with the missing names added.
     """
     spans = tables.get("spans", {})
     doubtful = [place for place, text in enumerate(strings) if "'" in text]
@@ -245,7 +245,7 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
 
 
 def unwritable_ranges(trace: Trace) -> int:
-    """How many ranges there are whose names torch did not know how to write."""
+    """How many ranges have names that torch could not encode."""
     try:
         name = trace.strings.index(UNWRITABLE)
     except ValueError:
@@ -266,19 +266,19 @@ def delivered(trace: Trace) -> Tables:
 
 
 def _overloads(operator: str) -> frozenset[str]:
-    """The overloads of an operator that torch knows here."""
+    """The overloads of an operator in the installed torch."""
     return frozenset(schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(operator))
 
 
 def _base_ns(native: Mapping[str, Any]) -> int:
-    """The clock on the wall at time 0 of what was read; torch before 2.4 counts from 1970 without saying so."""
+    """The system's clock at time 0 of the text; torch before 2.4 counts from 1970 without a header."""
     since = next((text for key, text in native["header"] if key == "baseTimeNanoseconds"), "0")
     return int(json.loads(since)) + int(native["base_ns"])
 
 
 @functools.cache
 def _torchs_number() -> Any | None:
-    """`at::RecordFunction::currentThreadId`, which torch shows Python nowhere; None where it is not found."""
+    """`at::RecordFunction::currentThreadId`, which has no Python binding; None if it is not found."""
     for library in _libraries():
         try:
             found = ctypes.CDLL(str(library))["_ZN2at14RecordFunction15currentThreadIdEv"]
@@ -290,17 +290,17 @@ def _torchs_number() -> Any | None:
 
 
 def _libraries() -> Iterator[Path]:
-    """Where torch keeps what is loaded already."""
+    """torch's loaded libraries."""
     return iter(sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")))
 
 
-# The text that torch's collector writes of a recording, read while it is being written.
+# The JSON text of torch's collector, read while it is being written.
 #
-# torch hands a recording out as a file of JSON. It writes it only once, tells nobody when that fails, and holds Python's
-# lock all the while. So the file is a named pipe, and our reader takes from it on a thread that needs no lock: no disk is
-# needed, and reading costs no time of its own. Where that cannot be, it is a temporary file.
+# torch exports a recording as a JSON file. It writes it only once, does not report failures, and holds Python's
+# lock meanwhile. So the file is a named pipe, and our reader reads it on a thread that needs no lock: no disk is
+# needed, and reading adds no time. Where that is not possible, it is a temporary file.
 
-# As much as Linux lets anybody ask for; the fewer times the two threads wait for each other, the better.
+# The most that Linux allows; a larger buffer makes the two threads wait for each other less.
 _PIPE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
 _FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only where the system's own choice cannot be written to)
@@ -309,11 +309,11 @@ _LONG_MOMENT, _MOMENT = b'"ph":"X","cat":"cpu_instant_event"', b'"ph":"i","cat":
 
 
 def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]:
-    """Let torch write what its collector returned, which it does once, and read it.
+    """Let torch write its recording, which it does only once, and read it.
 
     Args:
         results: torch's `_ProfilerResult`.
-        may_start_threads: Whether threads can be had.
+        may_start_threads: Whether threads can be started.
 
     Returns:
         What `_core.ChromeReader.finish` returned.
@@ -339,10 +339,10 @@ def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]
 
 
 def read_objects(results: Any) -> dict[str, Any] | None:
-    """Read what torch can also write from its event objects, slowly, but with every name as it is.
+    """Read what torch writes from its event objects, which is slow, but has every name unchanged.
 
     Returns:
-        What was read; None where this torch cannot, or it fails.
+        What was read; None if this torch cannot write it, or fails.
     """
     try:
         from torch.profiler._chrome_trace_export import export_chrome_trace
@@ -357,7 +357,7 @@ def read_objects(results: Any) -> dict[str, Any] | None:
             export_chrome_trace(results, str(path), None)
             with path.open("rb") as file:
                 for line in file:
-                    # This writer gives moments a length.
+                    # This writer gives instant events a duration.
                     reader.feed(line.replace(_LONG_MOMENT, _MOMENT))
             finished: dict[str, Any] = reader.finish()
             return finished
@@ -366,10 +366,10 @@ def read_objects(results: Any) -> dict[str, Any] | None:
 
 
 def kineto_status() -> str:
-    """How what torch's collector records would reach us here, in a sentence for `kinetoscope doctor`.
+    """How the recording of torch's collector is read here, as a sentence for `kinetoscope doctor`.
 
     Raises:
-        RecorderError: It could not, since no folder can be written to.
+        RecorderError: No folder is writable.
     """
     from kinetoscope.collect.session.activities import has_setting
 
@@ -390,7 +390,7 @@ def kineto_status() -> str:
 
 
 def _follow(results: Any, reader: Any, path: Path) -> bool:
-    """Read from a named pipe while torch writes into it; False, with nothing written yet, where that cannot be."""
+    """Read from a named pipe while torch writes into it; False, with nothing written, if that is not possible."""
     unfinished = path.with_name(f"{path.name}.tmp")
     try:
         os.mkfifo(unfinished, 0o600)
@@ -422,7 +422,7 @@ def _follow(results: Any, reader: Any, path: Path) -> bool:
 
 
 class _Follower:
-    """The thread on which the reader takes from the pipe."""
+    """The thread that reads from the pipe."""
 
     def __init__(self, reader: Any, text: int, finished: int) -> None:
         self._reader = reader
@@ -431,7 +431,7 @@ class _Follower:
         self._thread = threading.Thread(target=self._run, name="kinetoscope follows kineto", daemon=True)
 
     def begin(self) -> bool:
-        """Start; True once it needs Python's lock no more, which torch will hold until the last byte was taken."""
+        """Start; True once the thread does not need Python's lock, which torch holds until the last byte is read."""
         try:
             self._thread.start()
         except RuntimeError:
@@ -445,7 +445,7 @@ class _Follower:
         self._thread.join()
 
     def check(self) -> None:
-        """Raise what went wrong."""
+        """Raise the failure, if any."""
         if self._failure is not None:
             raise RecorderError(
                 f"what torch's collector recorded could not be read ({self._failure})."
@@ -460,7 +460,7 @@ class _Follower:
 
 def _feed(reader: Any, path: Path) -> None:
     """Read a file."""
-    # Where torch could not write it made no file, or an empty one; the reader, which then gets nothing, says so.
+    # If torch could not write, there is no file or an empty one, which the reader reports.
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             reader.feed(block)
@@ -468,7 +468,7 @@ def _feed(reader: Any, path: Path) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A new folder of our own, gone afterwards."""
+    """A new private folder, removed afterwards."""
     failures = []
     for place in (None, *_FOLDERS):
         try:
@@ -485,23 +485,23 @@ def _folder() -> Iterator[Path]:
     )
 
 
-# Work that gives its result only once and must therefore not be cut short by an interrupt.
+# Work that yields its result only once and must not be interrupted.
 
 Result = TypeVar("Result")
 
 
 class BackgroundCall(Generic[Result]):
-    """Runs a function once, on a thread of its own; interrupts go to the main thread, which only waits."""
+    """Runs a function once, on its own thread; interrupts go to the main thread, which only waits."""
 
     def __init__(self, work: Callable[[bool], Result]) -> None:
-        """Keep `work`, whose argument says whether threads can still be started."""
+        """Store `work`, whose argument says whether threads can still be started."""
         self._work: Callable[[bool], Result] | None = work
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._done: tuple[Result | None, BaseException | None] | None = None
 
     def result(self) -> Result:
-        """What the function returned or raised. It is begun by the first call; if that is interrupted, a later one waits on.
+        """The result or exception of the function. The first call starts it; if that is interrupted, a later one waits for it.
 
         Raises:
             StateError: The thread is gone, as in a forked child.
@@ -515,7 +515,7 @@ class BackgroundCall(Generic[Result]):
                 try:
                     thread.start()
                 except RuntimeError:
-                    # There are no threads to be had, as when the interpreter is ending.
+                    # No threads can be started, as when the interpreter is exiting.
                     self._run(work, may_start_threads=False)
                 else:
                     self._thread = thread
@@ -535,14 +535,14 @@ class BackgroundCall(Generic[Result]):
             self._done = None, error
 
 
-# What torch's collector returned: a trace on demand, and the object that `prof.profiler` shows in its place.
+# The recording of torch's collector: a trace on demand, and the object that `prof.profiler` shows.
 
-# What the engine writes at its start and the trace does not keep: the monotonic clock less the one on the wall.
+# Written by the engine at its start, and not part of the trace: the monotonic clock minus the system's clock.
 MONOTONIC_KEY = "monotonic_of_realtime_ns"
 
 
 class KinetoRecording:
-    """What torch's collector returned, turned into a trace on demand."""
+    """The recording of torch's collector; becomes a trace on demand."""
 
     engine = "kineto"
 
@@ -555,7 +555,7 @@ class KinetoRecording:
         *,
         has_objects: bool = False,
     ) -> None:
-        """Keep torch's results; None when somebody else has ended the collection and taken them.
+        """Store torch's results; None if other code stopped the collector and took them.
 
         `has_objects` says whether torch has made its event objects.
         """
@@ -570,7 +570,7 @@ class KinetoRecording:
         self._lock = threading.Lock()
 
     def trace(self) -> Trace:
-        """The recording as a trace: torch writes, we read, both once. An interrupted call can be made again.
+        """The recording as a trace: torch writes it, we read it, both once. An interrupted call can be repeated.
 
         Raises:
             StateError: The recording was discarded, or belongs to the process that forked this one.
@@ -583,17 +583,17 @@ class KinetoRecording:
         return self._made.result()
 
     def api(self) -> ResultsApi | None:
-        """What `prof.profiler` shows as torch's results; None where there are none."""
+        """What `prof.profiler` shows as torch's results; None if there are none."""
         if self._results is None:
             return None
         return ResultsApi(self._results, self, has_objects=self._has_objects)
 
     def discard(self) -> None:
-        """Let go of torch's results; a trace already built stays whole."""
+        """Drop torch's results; a trace that is already built stays complete."""
         self._results = None
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
-        """Read torch's text, and say what is missing."""
+        """Read torch's text, and add losses for what is missing."""
         from kinetoscope.collect.session.activities import EVENT_METADATA
         from kinetoscope.model.steps import one_cycle
         from kinetoscope.storage.recording import add_storages
@@ -644,7 +644,7 @@ class KinetoRecording:
         return Trace.from_columns(tables, strings=strings, info=info)
 
     def _read(self, results: Any, may_start_threads: bool) -> Trace:
-        """The trace as the file has it, without what the session does not record."""
+        """The trace of the text, without what the session does not record."""
         text = read_text(results, may_start_threads=may_start_threads)
         if self._has_objects and UNWRITABLE in text["strings"]:
             text = read_objects(results) or text
@@ -659,7 +659,7 @@ class KinetoRecording:
         return Trace.of(made_trace(text))
 
     def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
-        """The columns, the strings and the metadata, with what a live recording has beyond its file."""
+        """The columns, the strings and the metadata."""
         tables = delivered(read)
         strings = read.strings
         if self._setting("capture_overload_names"):
@@ -679,14 +679,14 @@ class KinetoRecording:
         return bool(changed_settings(self._request.options.experimental_config).get(name))
 
 
-# What torch's file says of the run and the session does not.
+# Metadata that only torch's text has.
 _FROM_TORCH = frozenset(
     {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
 )
 
 
 def _losses(read: Trace, tables: Tables) -> list[Loss]:
-    """What reading has lost."""
+    """What was lost in reading."""
     tables.pop("losses", None)
     lost = losses_of(read.columns("losses"))
     if unknown := unwritable_ranges(read):
@@ -695,16 +695,16 @@ def _losses(read: Trace, tables: Tables) -> list[Loss]:
 
 
 class ResultsApi:
-    """Stands where torch keeps its collector's `_ProfilerResult`: that one can be saved only once, and was, for the trace."""
+    """Replaces the collector's `_ProfilerResult` in `prof.profiler`: that one can be saved only once, and was, for the trace."""
 
     def __init__(self, results: Any, recording: KinetoRecording, *, has_objects: bool) -> None:
-        """Speak for torch's results."""
+        """Wrap torch's results."""
         self._results = results
         self._recording = recording
         self._has_objects = has_objects
 
     def trace_start_ns(self) -> int:
-        """When the recording began, in nanoseconds of the clock on the wall."""
+        """When the recording started, in nanoseconds of the system's clock."""
         return int(self._results.trace_start_ns())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -721,7 +721,7 @@ class ResultsApi:
         """torch's raw events.
 
         Raises:
-            StateError: torch was not asked to make them.
+            StateError: torch did not make them.
         """
         return self._objects("events")()
 
@@ -729,12 +729,12 @@ class ResultsApi:
         """torch's tree of events.
 
         Raises:
-            StateError: torch was not asked to make them.
+            StateError: torch did not make them.
         """
         return self._objects("experimental_event_tree")()
 
     def _objects(self, call: str) -> Any:
-        """A call of torch's results that answers with event objects."""
+        """A method of torch's results that returns event objects."""
         if not self._has_objects:
             raise StateError(
                 f"prof.profiler.kineto_results.{call}() needs event objects, which torch did not make because they slow down "
@@ -758,7 +758,7 @@ class KinetoEngine:
     name = "kineto"
 
     def __init__(self) -> None:
-        """Begin with nothing prepared; `torch_profiler` is torch's own session object of the present or last cycle."""
+        """Start unprepared; `torch_profiler` is torch's own session object of the current or last cycle."""
         self.torch_profiler: Any = None
         self._pauses = Pauses()
         self._request: RecordingRequest | None = None
@@ -789,7 +789,7 @@ class KinetoEngine:
         except RuntimeError as error:
             if not request.activity_filters:
                 raise
-            # torch alone knows the names of kinds, and tells the wrong one only here.
+            # Only torch knows the names of kinds, and it reports a wrong one only here.
             self._collector = None
             raise UnknownKindError(f"activities: {error}") from error
 
@@ -804,10 +804,10 @@ class KinetoEngine:
         try:
             self._refuse_second_user()
         except StateError:
-            # Nobody shall stop through us what is another's.
+            # Our stop() must not stop another profiler.
             self._collector = None
             raise
-        # torch reports memory to the thread that started only, and that collection can only be stopped by it.
+        # torch reports memory only to the thread that started it, and only that thread can stop it.
         self._only_thread = threading.get_ident() if self._request.options.profile_memory else None
         if self._request.options.profile_memory:
             self._watch = StorageWatch(self._living, lambda tensors: None)
@@ -819,8 +819,8 @@ class KinetoEngine:
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Switch the collection of activities off or on.
 
-        torch can do this for operators only while it watches one thread. Where it watches all, they are collected as
-        before, and those that began in the meantime are left out of the trace.
+        torch can do this for operators only while it records one thread. If it records all, they are collected as
+        before, and those that began meanwhile are removed from the trace.
 
         Raises:
             StateError: Nothing is being recorded, or it is recorded for one thread and this is another.
@@ -837,7 +837,7 @@ class KinetoEngine:
                 self._collector.toggle_collection_dynamic(enable, by_torch)
 
     def stop(self) -> KinetoRecording:
-        """Stop torch's collector and keep what it returns.
+        """Stop torch's collector and store its result.
 
         Raises:
             StateError: Nothing is being recorded.
@@ -874,16 +874,16 @@ class KinetoEngine:
             return recording
         finally:
             self._collector = None
-            # torch forgets this when an interrupt cuts its own stop short.
+            # torch does not reset this if an interrupt hits its own stop.
             collector._set_is_profiler_enabled(False)
 
     def stop_at_exit(self) -> None:
-        """Stop because Python ends; whoever still asks for the recording with `stop` gets it."""
+        """Stop because Python exits; a later `stop` still returns the recording."""
         if self._collector is not None:
             self._ended_at_exit = self.stop()
 
     def _refuse_second_user(self) -> None:
-        """Say so when torch.profiler is running: torch itself would silently end that one."""
+        """Raise an error if torch.profiler is running: torch would silently stop it."""
         if _in_use():
             raise StateError(
                 "torch's own collector is already in use, by torch.profiler or torch.autograd.profiler: stop that one "
@@ -895,11 +895,11 @@ _ENGINES: weakref.WeakSet[KinetoEngine] = weakref.WeakSet()
 
 
 def _objects(request: RecordingRequest) -> dict[str, bool]:
-    """Whether torch shall make its event objects as well, which it does in a third of the time that stopping takes.
+    """Whether torch also makes its event objects, which takes a third of the time of stopping.
 
-    We read its text and need none. They are made for those who look for them in `prof.profiler`: where the program chose
-    settings of torch's own, which then say it, or asked for torch's collector in the place of torch.profiler; where memory
-    is recorded, since tools read it from torch's tree of events; and for stacks, which torch does not have without.
+    We read its text and need none. They are made for programs that read them from `prof.profiler`: if the program passed
+    its own experimental settings, or uses torch's collector through `install`; if memory
+    is recorded, because tools read it from torch's event tree; and for stacks, which torch has only with them.
     """
     options = request.options
     if options.experimental_config is not None:
@@ -910,7 +910,7 @@ def _objects(request: RecordingRequest) -> dict[str, bool]:
 
 
 def _makes_objects(config: Any) -> bool:
-    """Whether torch makes its event objects with these settings; releases that cannot leave it do."""
+    """Whether torch makes its event objects with these settings; releases without the setting always do."""
     return not (has_setting("trace_only") and config.trace_only)
 
 
@@ -920,14 +920,14 @@ def _with_info(request: RecordingRequest, info: dict[str, str]) -> RecordingRequ
 
 
 def _stop_at_exit() -> None:
-    """Stop what nobody stopped: torch's collector crashes when it outlives the interpreter."""
+    """Stop running collectors: torch's collector crashes if it outlives the interpreter."""
     for engine in list(_ENGINES):
         with contextlib.suppress(KinetoscopeError):
             engine.stop_at_exit()
 
 
 def _window_ns(stopped: Any) -> int:
-    """For how long torch's collector was on, by its own account."""
+    """How long torch's collector was on, by its own clock."""
     return max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns))
 
 
@@ -937,7 +937,7 @@ def _in_use() -> bool:
 
 
 def _make_collector(request: RecordingRequest) -> Any:
-    """A collector of torch, set up but doing nothing yet."""
+    """A collector of torch, set up but not started."""
     options, filters = request.options, request.activity_filters
     names = {name_of(activity) for activity in request.activities}
     device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
@@ -969,7 +969,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         ),
         **{name: value for name, value in newer.items() if name in known},
     )
-    # Not by its keyword, of which torch 2.14 warns as of something that does nothing: for us it does.
+    # Not by its keyword: torch 2.14 warns that it has no effect, but here it has.
     made.with_modules = options.with_modules
     return made
 

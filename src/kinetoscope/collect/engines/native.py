@@ -1,4 +1,4 @@
-"""The native engine: our own recorder behind the interface that sessions use."""
+"""The native engine: our own recorder as an `Engine`."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# Collections of Python's garbage as spans, for the native engine; torch's own collector records them by itself.
+# Python's garbage collections as spans, for the native engine; torch's own collector records them itself.
 
 
 class GarbageCollections:
-    """Marks every collection while it is open, on whichever thread Python collects."""
+    """Opens a range for every garbage collection, on the thread that runs it."""
 
     def __init__(self) -> None:
         """Begin closed."""
         self._of_thread = threading.local()
 
     def open(self) -> None:
-        """Mark collections from now on; a second call changes nothing."""
+        """Start; a second call does nothing."""
         if self._collects not in gc.callbacks:
             gc.callbacks.append(self._collects)
 
@@ -70,7 +70,7 @@ class GarbageCollections:
             end_range(begun)
 
 
-# Without these a recording would be wrong; without the others it is only poorer.
+# Without these a recording would be wrong; without the others it only has less.
 _NEEDED = frozenset({"operators", "nesting", "backward"})
 
 _status: EngineStatus | None = None
@@ -79,9 +79,9 @@ _status_lock = threading.Lock()
 
 
 def native_engine_status(progress: Callable[[str], None] | None = None) -> EngineStatus:
-    """Whether the native engine can serve here, found out once per process.
+    """Whether the native engine is available here, checked once per process.
 
-    Loads the recorder, compiling it when no built one fits, and runs its self-test.
+    Loads the recorder, compiles it if no built one fits, and runs its self-test.
 
     Args:
         progress: Called with one line when a compilation begins; by default the line goes to stderr.
@@ -118,13 +118,13 @@ def _find_status(progress: Callable[[str], None]) -> EngineStatus:
 
 
 def calls_problem() -> str:
-    """Why Python calls and module calls cannot be recorded here; empty if they can. Found out once per process."""
+    """Why Python calls and module calls cannot be recorded here; empty if they can. Checked once per process."""
     global _calls_problem
     with _status_lock:
         if _calls_problem is None:
             recorder = load_recorder()
             if recorder.is_recording:
-                # There is no room for a self-test beside it; nor will there be for the recording asked for.
+                # A self-test cannot run during a recording; nor can the requested recording.
                 return ""
             _calls_problem = check_calls(recorder)
         return _calls_problem
@@ -174,20 +174,20 @@ class NativeEngine:
 
         Raises:
             StateError: `prepare` was not called, or a recording is in progress.
-            RecorderError: The recording's file cannot be made.
+            RecorderError: The recording's file cannot be created.
         """
         request, recorder = self._request, self._recorder
         if request is None or recorder is None:
             raise StateError("the native engine was not prepared: call prepare() before start()")
         self._belongs_to_user = request.path is not None
         self._path = request.path if request.path is not None else _temporary_path()
-        # Before the start: an interrupt right after it must find a recording that it can stop.
+        # Before the start: after an interrupt right behind it, stop() must find the recording.
         self._process = os.getpid()
         self._pauses = Pauses()
         seen = self._watch_storages(recorder) if request.options.profile_memory else {}
         facts = {**_facts(), **request.info, **seen}
         if not self._belongs_to_user:
-            # For a recording that is never stopped; a stopped one looks after its file itself.
+            # For a recording that is never stopped; a stopped one removes its file itself.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
         missing_calls = recorder.start(
             self._path, _what(request), request.options.ring_bytes, keep_since_ns=_parent_began_ns()
@@ -202,7 +202,7 @@ class NativeEngine:
             warn_user(f"not all Python calls or module calls are recorded: {missing_calls}.")
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch recording off or on; the recording knows of it at once, should the process be killed.
+        """Switch recording off or on; this is written to the recording at once, in case the process is killed.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -235,7 +235,7 @@ class NativeEngine:
                 f"this recording belongs to process {self._process}, not to its child {os.getpid()}"
             )
         stopped = recorder.stop()
-        # Asked for again: an interrupt may have come right after the start.
+        # Read again: an interrupt may have come right after the start.
         path = recorder.recording_path() or path
         if stopped.file_lost:
             warn_user(
@@ -262,7 +262,7 @@ class NativeEngine:
         return NativeRecording(path, belongs_to_user=self._belongs_to_user)
 
     def _note_actual_path(self, recorder: Recorder) -> None:
-        """See where the recording is, and say so if that is not where it was requested."""
+        """Read the path of the recording, and warn if it is not the requested one."""
         requested, self._path = self._path, recorder.recording_path() or self._path
         if self._path != requested:
             warn_user(
@@ -271,7 +271,7 @@ class NativeEngine:
             )
 
     def _watch_storages(self, recorder: Recorder) -> dict[str, str]:
-        """See which tensors hold which memory, from before the recording begins."""
+        """Watch which tensors hold which memory, from before the recording starts."""
         from kinetoscope.collect.sources.storages import Living, StorageWatch
 
         if self._watch is not None:
@@ -284,10 +284,10 @@ class NativeEngine:
 
 
 class NativeRecording:
-    """A finished recording file. A file in a temporary place goes when it was read or nobody can read it any more."""
+    """A finished recording file. A temporary file is removed once it was read or cannot be read any more."""
 
     def __init__(self, path: Path, *, belongs_to_user: bool) -> None:
-        """Take charge of the file at ``path``; ``belongs_to_user`` says that it belongs to the user."""
+        """Own the file at ``path``; ``belongs_to_user`` files are never removed."""
         self._path = path
         self._file = _identity(path)
         self._trace: Trace | None = None
@@ -299,7 +299,7 @@ class NativeRecording:
 
         Raises:
             StateError: The recording was discarded, or replaced by a later one, before it was read.
-            FormatError: The file was damaged by others.
+            FormatError: Another program damaged the file.
         """
         from kinetoscope.trace import Trace
 
@@ -318,13 +318,13 @@ class NativeRecording:
             return self._trace
 
     def discard(self) -> None:
-        """Remove the file, unless the user chose its place."""
+        """Remove the file, unless the user chose its path."""
         if self._remove is not None:
             self._remove()
 
 
 def _what(request: RecordingRequest) -> Recorded:
-    """The recorder's flags; stacks and modules are always taken, for they cost next to nothing."""
+    """The recorder's flags; stacks and modules are always recorded, because they cost almost nothing."""
     what = Recorded(0)
     details = native_engine_status().details
     if details["self-test: stacks"] == "ok":
@@ -346,7 +346,7 @@ def _what(request: RecordingRequest) -> Recorded:
 
 
 def _facts() -> dict[str, str]:
-    """What a reader wants to know of the run, known at its start so that a killed run has it too."""
+    """The metadata of the run, written at its start so that a killed run has them too."""
     import torch
 
     facts: dict[str, Any] = {
@@ -364,7 +364,7 @@ def _facts() -> dict[str, str]:
 
 
 def _import_folders() -> list[str]:
-    """The folders that torch leaves out of the names of files, the longer of two that begin alike first."""
+    """The folders that torch removes from file names, longer ones first."""
     import torch
 
     of_torch = str(Path(torch.__file__).parent.parent)
@@ -373,15 +373,15 @@ def _import_folders() -> list[str]:
 
 
 def _living_modules() -> list[Any]:
-    """Every `nn.Module` that lives: for instances that were called by other threads while the main one did nothing."""
+    """All live `nn.Module` instances: to name those that only other threads have called."""
     from torch.nn import Module
 
-    # By type: `isinstance` asks objects for their __class__, and some of them answer with code of their own.
+    # By type: `isinstance` reads __class__, which runs code of some objects.
     return [thing for thing in gc.get_objects() if issubclass(type(thing), Module)]
 
 
 def _temporary_path() -> Path:
-    """A file in a new folder that nobody else may enter, under a name that nobody can know before."""
+    """A file in a new private folder with an unpredictable name."""
     return Path(tempfile.mkdtemp(prefix=f"kinetoscope-{os.getpid()}-")) / "live.recording"
 
 
@@ -389,13 +389,13 @@ def _remove_own(path: Path, process: int) -> None:
     # A forked child inherits the finalizer, but not the file.
     if os.getpid() == process:
         path.unlink(missing_ok=True)
-        # Someone may have removed it already, or put something of his own there.
+        # It may be removed already, or contain other files.
         with contextlib.suppress(OSError):
             path.parent.rmdir()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file is there; None if there is none."""
+    """The identity of the file at a path; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -404,9 +404,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _parent_began_ns() -> int:
-    """When the program began that started this process by `multiprocessing`, by the system's clock; 0 in other processes.
+    """When the parent process of `multiprocessing` started, by the system's clock; 0 in other processes.
 
-    What its other processes have recorded since then belongs to this run, and none of them may replace it.
+    Files that its other processes have recorded since then belong to this run and must not be replaced.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -421,7 +421,7 @@ def _parent_began_ns() -> int:
 
 
 def _stop_at_exit() -> None:
-    """Let nothing be recorded while the interpreter is taken down; whoever still wants the recording can stop it."""
+    """Stop recording while the interpreter shuts down; the recording can still be read."""
     if _status is None or not _status.available:
         return
     recorder = load_recorder()

@@ -1,4 +1,4 @@
-"""Stretches of a recording in which collection was switched off, so that nobody believes that nothing ran."""
+"""The times in which collection was switched off, so that gaps are not mistaken for idle time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class Pauses:
-    """When each activity was off, in nanoseconds of the clock on the wall; an open end is still off."""
+    """When each activity was off, in nanoseconds of the system's clock; an open end is still off."""
 
     def __init__(self) -> None:
         """Begin with everything on."""
@@ -32,7 +32,7 @@ class Pauses:
         return changed
 
     def windows_ns(self, activity: str) -> list[tuple[int, float]]:
-        """When an activity was off, as pairs of beginning and end; what is still off has no end."""
+        """When an activity was off, as pairs of start and end; infinite if it is still off."""
         ended = [
             (int(pause["from_realtime_ns"] or 0), float(pause["to_realtime_ns"] or 0))
             for pause in self._ended
@@ -41,7 +41,7 @@ class Pauses:
         return [*ended, *((since_ns, math.inf) for name, since_ns in self._off.items() if name == activity)]
 
     def as_info(self) -> dict[str, str]:
-        """All of them as metadata of the trace; nothing where nothing was ever off."""
+        """All of them as metadata of the trace; empty if nothing was ever off."""
         still: list[dict[str, str | int | None]] = [
             {"activity": name, "from_realtime_ns": since_ns, "to_realtime_ns": None}
             for name, since_ns in self._off.items()

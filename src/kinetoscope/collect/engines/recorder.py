@@ -1,4 +1,4 @@
-"""The native recorder as Python sees it: loading the library that fits, and its few calls, through ctypes.
+"""The native recorder in Python: loads the library that fits, and calls it through ctypes.
 
 Every call holds the GIL (``ctypes.PyDLL``); the recorder relies on that.
 """
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
 _FACE_VERSION = 4
-# With a separator at its end: another package's name may begin with ours.
+# With a separator at its end: another package's name may start with ours.
 _OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
 
 class Recorded(IntFlag):
-    """What a recording holds beside times and names; the bits of native/recorder/session.h."""
+    """What a recording contains in addition to times and names; the bits of native/recorder/session.h."""
 
     SHAPES = 1
     MEMORY = 2
@@ -56,14 +56,14 @@ class _Stopped(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Stopped:
-    """What the recorder says when it stops.
+    """What the recorder reports when it stops.
 
     Attributes:
         faults: Operators that are missing because a callback failed.
         unnamed_modules: Module instances whose names are not known yet.
         idle: False when a thread did not leave its callback in time.
-        call_threads_lost: Threads whose Python calls are missing from when another profiler took them over.
-        file_lost: Another program cut the file short while it was recorded into.
+        call_threads_lost: Threads whose Python calls are missing because another profiler replaced ours.
+        file_lost: Another program truncated the file during the recording.
     """
 
     faults: int
@@ -74,7 +74,7 @@ class Stopped:
 
 
 class _UnloadableError(RecorderError):
-    """The system refuses a library, as one of another machine or with a part that is damaged."""
+    """The system cannot load a library, because it is for another machine or damaged."""
 
 
 # Where a recorder came from.
@@ -85,7 +85,7 @@ COMPILED = "compiled now"
 
 
 class Recorder:
-    """A loaded recorder library. There is one per process that is used; it is never unloaded.
+    """A loaded recorder library. Each process uses one; it is never unloaded.
 
     Attributes:
         path: The library.
@@ -138,11 +138,11 @@ class Recorder:
 
         from torch.nn import Module
 
-        # Kept for ever: the recorder compares its address with the code of running frames.
+        # Never freed: the recorder compares its address with the code of running frames.
         self._module_call: Any = Module._wrapped_call_impl.__code__
         if library.kinetoscope_recorder_load(self._module_call, self._message, len(self._message)) != 0:
             raise RecorderError(f"{path}: {self._message.value.decode()}")
-        # The profile function of threads that begin while calls are recorded, on Pythons that need one.
+        # The profile function of threads that start while calls are recorded, on Pythons that need one.
         self._thread_hook: Any = library.kinetoscope_recorder_prepare_calls(os.fsencode(_OWN_FOLDER))
         os.register_at_fork(after_in_child=self._forget_calls)
 
@@ -152,26 +152,26 @@ class Recorder:
         return bool(self._library.kinetoscope_recorder_is_recording())
 
     def start(self, path: Path, what: Recorded, ring_bytes: int | None, *, keep_since_ns: int = 0) -> str:
-        """Begin to record into a new file, at ``path`` unless somebody is recording into that; see `recording_path`.
+        """Start to record into a new file, at ``path`` unless another process records into it; see `recording_path`.
 
         Args:
-            path: Where; an older file there is replaced once recording has begun.
+            path: The file; an older one is replaced once recording has started.
             what: What is recorded.
             ring_bytes: Upper limit of the file; None means no limit.
-            keep_since_ns: A file of another process that was changed at this time of the system's clock or later is not
-                replaced; 0 means that any may be.
+            keep_since_ns: A file of another process that was changed at or after this time of the system's clock is not
+                replaced; 0 means that any file may be replaced.
 
         Returns:
-            Which Python calls cannot be recorded although ``what`` asks for them, and why; empty when all can.
+            Which requested Python calls cannot be recorded, and why; empty if all can.
 
         Raises:
             StateError: A recording is in progress.
-            RecorderError: The file cannot be made; the message says why. What was at ``path`` is still there.
+            RecorderError: The file cannot be created; the message says why. An older file at ``path`` is unchanged.
         """
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
         bits, name = int(what), os.fsencode(path)
-        # Before the start, so that it is not itself among the calls recorded.
+        # Before the start, so that this call is not recorded.
         if bits & _CALLS and self._thread_hook is not None and threading.getprofile() is None:
             threading.setprofile(self._thread_hook)
         failed = self._library.kinetoscope_recorder_start(
@@ -184,14 +184,14 @@ class Recorder:
         return message
 
     def recording_path(self) -> Path | None:
-        """Where the recording in progress is; None without one."""
+        """The path of the active recording; None if there is none."""
         path = ctypes.create_string_buffer(1 << 16)
         if self._library.kinetoscope_recorder_path(path, len(path)) != 0:
             return None
         return Path(os.fsdecode(path.value))
 
     def stop(self) -> Stopped:
-        """End the recording; its dictionary stays open until `close`.
+        """Stop the recording; its dictionary stays open until `close`.
 
         Raises:
             StateError: Nothing is being recorded, for instance in a forked child.
@@ -209,7 +209,7 @@ class Recorder:
         )
 
     def _forget_calls(self) -> None:
-        """Take back, in the child of a fork, the hooks of the parent's recording."""
+        """Remove the hooks of the parent's recording, in the child of a fork."""
         self._library.kinetoscope_recorder_forget_calls()
         self._leave_new_threads_alone()
 
@@ -218,7 +218,7 @@ class Recorder:
             threading.setprofile(None)
 
     def pause(self) -> None:
-        """Record nothing that begins from here on; what began before still gets its end.
+        """Pause: spans that start from now on are not recorded; open ones still get their end.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -240,7 +240,7 @@ class Recorder:
             )
 
     def modules(self) -> list[tuple[int, Any]]:
-        """The modules that were seen and live, each with its id: its row in the table `modules`, plus 1.
+        """The live modules that were recorded, each with its id: its row in the table `modules`, plus 1.
 
         Returns:
             Pairs of id and instance; empty once the recording is closed.
@@ -250,16 +250,16 @@ class Recorder:
         return living
 
     def watch_tensors(self, tensors: Sequence[Any]) -> int:
-        """Have the frees of the tensors' memory recorded, though it is older than the recorder; returns how many are new."""
+        """Record the frees of the tensors' memory, which was allocated before the recording; returns how many are new."""
         return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
 
     def fast_range_class(self, theirs: type) -> type:
-        """The class that opens quick ranges for whoever records, in the place of torch's own, `theirs`."""
+        """The class that opens ranges quickly while recording, instead of torch's own class `theirs`."""
         made: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
         return made
 
     def resolve(self, modules: Sequence[Any]) -> int:
-        """Name those instances of ``modules`` that were seen; returns how many are still without a name."""
+        """Name the recorded instances among ``modules``; returns how many still have no name."""
         return int(self._library.kinetoscope_recorder_resolve(list(modules)))
 
     def add_info(self, info: Mapping[str, str]) -> None:
@@ -270,11 +270,11 @@ class Recorder:
             )
 
     def settle(self) -> None:
-        """Wait, though not for long, until the files of earlier recordings have their checksums."""
+        """Wait briefly until the files of earlier recordings have their checksums."""
         self._library.kinetoscope_recorder_settle()
 
     def close(self) -> None:
-        """Finish the file and let go of it."""
+        """Finish and close the file."""
         self._library.kinetoscope_recorder_close()
 
 
@@ -283,16 +283,16 @@ _loading = threading.Lock()
 
 
 def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Recorder:
-    """The recorder of this process: found ready-made, or in the cache, or compiled now.
+    """The recorder of this process: prebuilt, cached, or compiled now.
 
     Args:
-        progress: Called with one line when something has to be compiled, which takes some seconds.
+        progress: Called with one line before compiling, which takes some seconds.
 
     Returns:
-        The recorder, loaded once and then kept.
+        The recorder, loaded once per process.
 
     Raises:
-        RecorderError: There is none that fits and none can be compiled; the message says why.
+        RecorderError: No prebuilt one fits and none can be compiled; the message says why.
     """
     global _loaded
     with _loading:
@@ -304,14 +304,14 @@ def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Record
 def replace_recorder(
     refused: Recorder, progress: Callable[[str], None] = lambda line: None
 ) -> Recorder | None:
-    """A recorder in the place of one from the wheel that failed its self-test: compiled for this very torch.
+    """A recorder compiled for the installed torch, to replace one from the wheel that failed its self-test.
 
     Args:
         refused: The recorder that failed.
-        progress: Called with one line when something has to be compiled.
+        progress: Called with one line before compiling.
 
     Returns:
-        The recorder that is used from now on; None where there is no other one to be had.
+        The recorder that is used from now on; None if there is no other.
     """
     global _loaded
     if refused.taken != PREBUILT:
@@ -325,10 +325,10 @@ def replace_recorder(
 
 
 def ready_recorder() -> Recorder | None:
-    """The recorder of this process if it is loaded, or can be loaded without compiling anything; else None.
+    """The recorder of this process if it is loaded, or can be loaded without compiling; else None.
 
     Raises:
-        RecorderError: There is one, and it cannot be loaded, not even after it was compiled anew.
+        RecorderError: There is one, but it cannot be loaded, not even after it was recompiled.
     """
     import torch
 
@@ -343,17 +343,17 @@ def ready_recorder() -> Recorder | None:
 
 
 def _hopeless(name: str) -> Path:
-    """The file that says that compiling a library anew did not help, so that not every process tries again."""
+    """The file that marks a library that recompiling did not fix, so that not every process tries again."""
     return build.cache_directory() / f"{name}.unloadable"
 
 
 def _prebuilt_folder() -> Path:
-    """Where the package has recorders of its own."""
+    """The folder of the package's prebuilt recorders."""
     return Path(__file__).parent / "prebuilt"
 
 
 def _built_recorder(name: str) -> Recorder | None:
-    """The recorder that was built under this name at some earlier time, if it is whole and can be loaded."""
+    """The cached recorder of this name, if it is complete and can be loaded."""
     for place, taken in ((_prebuilt_folder() / name, INSTALLED), (build.cache_directory() / name, CACHED)):
         if place.is_file() and build.is_whole(place):
             try:
@@ -365,8 +365,8 @@ def _built_recorder(name: str) -> Recorder | None:
 
 
 def _prebuilt_recorder(torch: Any) -> Recorder | None:
-    """The recorder that the wheel has for this minor release of torch, if it has one that can be loaded here."""
-    # As torch is published, and as the recorders of a wheel were compiled.
+    """The wheel's recorder for this minor release of torch, if there is one that can be loaded."""
+    # The ABI of published torch builds, for which the recorders of a wheel are compiled.
     as_published = torch.compiled_with_cxx11_abi() and torch.distributed.is_available()
     if not as_published or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
@@ -376,7 +376,7 @@ def _prebuilt_recorder(torch: Any) -> Recorder | None:
     try:
         return Recorder(place, PREBUILT)
     except RecorderError:
-        # As where the C library is older than the one of the wheel: what is compiled here fits.
+        # The C library may be older than the wheel's: a recorder compiled here fits.
         return None
 
 

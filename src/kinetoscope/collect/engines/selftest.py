@@ -1,4 +1,4 @@
-"""Proves, once per process, that the loaded recorder sees this torch as it should: known operators, known answers.
+"""Checks once per process that the loaded recorder works with the installed torch: known operators, known results.
 
 What the recorder reads of torch and of Python is not promised by either. So each feature is tried on a small program
 whose recording is known beforehand, and a feature that gives another answer is not used.
@@ -19,18 +19,18 @@ from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
 
 
-# Longer than the program takes by a factor of a thousand; a recorder that hangs must not hang the job.
+# A thousand times longer than the program takes; a recorder that hangs must not hang the job.
 _PATIENCE_SECONDS = 30.0
 
 
 def check_recorder(recorder: Recorder) -> dict[str, str]:
     """Record a known program and compare.
 
-    Runs in a thread of its own, where no mode, autocast or default device of the caller is in force, and uses no
+    Runs in its own thread, where no mode, autocast or default device of the caller is active, and uses no
     random numbers.
 
     Returns:
-        For each of `FEATURES` an empty string when it works, else what was seen instead.
+        For each of `FEATURES` an empty string if it works, else what was recorded instead.
     """
     import torch
 
@@ -44,7 +44,7 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
             failure.append(error)
 
     if getattr(torch.__spec__, "_initializing", False):
-        # We are inside `import torch`: any import in another thread would wait for this one.
+        # We are inside `import torch`: an import in another thread would wait for this one.
         run()
     else:
         thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
@@ -112,10 +112,10 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
 def check_calls(recorder: Recorder) -> str:
     """Record the calls of a known function and a known module.
 
-    Not part of `check_recorder`: only sessions that ask for calls pay for it.
+    Not part of `check_recorder`: only sessions that record calls pay for it.
 
     Returns:
-        An empty string when both are seen as they should be, else what was seen instead.
+        An empty string if both are recorded correctly, else what was recorded instead.
     """
     import torch
 
@@ -134,7 +134,7 @@ def check_calls(recorder: Recorder) -> str:
                 path, Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS, None
             )
             try:
-                # Code of this package is left out of recordings, so a function of torch's has to serve.
+                # Code of this package is not recorded, so a function of torch's is used.
                 model()
             finally:
                 recorder.stop()
@@ -163,7 +163,7 @@ def check_calls(recorder: Recorder) -> str:
 
 
 class _Seen:
-    """The recording of the known program, with the questions asked of it."""
+    """The recording of the known program, and the checks of it."""
 
     def __init__(self, recording: Any) -> None:
         self._recording = recording

@@ -367,7 +367,7 @@ class Living:
     def _meet(self, found: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
         """Remember those of some objects that are wanted; return the tensors among them."""
         tensors = []
-        # By type: `isinstance` asks objects for their __class__, and some of them answer with code of their own.
+        # By type: `isinstance` reads __class__, which runs code of some objects.
         wanted = {
             kind for kind in set(map(type, found)) if kind in _PLAIN or issubclass(kind, (Module, Optimizer))
         }

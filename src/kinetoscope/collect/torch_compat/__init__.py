@@ -1,1 +1,1 @@
-"""The public names of `torch.profiler`, answered by Kinetoscope."""
+"""The public names of `torch.profiler`, implemented by Kinetoscope."""

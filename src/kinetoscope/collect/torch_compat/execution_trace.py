@@ -1,4 +1,4 @@
-"""Chakra execution traces: what torch's own observer writes, made valid when it is finished.
+"""Chakra execution traces: written by torch's own observer, and made valid when finished.
 
 torch has one observer for a process. It writes each operator's node to its file when the operator ends; the file is
 strict JSON only if no name holds a quote, nothing was killed and nothing was forked. So the file is read once more
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# The sources of kernels that `torch.compile` generated in this process, copied beside an execution trace.
+# The sources of kernels that `torch.compile` generated in this process, copied next to an execution trace.
 
 
 def resources_folder(path: str | os.PathLike[str]) -> Path:
-    """Where the resources of the execution trace at `path` are kept: `{stem}_resources` beside it."""
+    """The resource folder of the execution trace at `path`: `{stem}_resources` next to it."""
     place = Path(path)
     return place.with_name(f"{os.path.splitext(place.name)[0]}_resources")
 
@@ -47,7 +47,7 @@ def copy_generated_sources(folder: Path) -> int:
     """Copy every generated kernel source of this process into a folder.
 
     These are the Python modules of Inductor, which hold its Triton kernels, and the C++ files that its CPU kernels
-    were compiled from. What cannot be read is left out with a warning.
+    were compiled from. Files that cannot be read are skipped with a warning.
 
     Args:
         folder: Where to; it must exist.
@@ -66,7 +66,7 @@ def copy_generated_sources(folder: Path) -> int:
 
 
 def _generated_sources() -> Iterator[Path]:
-    """The files of Inductor's modules. Nothing is imported: where Inductor was not used, there are none."""
+    """The files of Inductor's modules. Nothing is imported: if Inductor was not used, there are none."""
     cache: Any = sys.modules.get("torch._inductor.codecache")
     if cache is None:
         return
@@ -100,8 +100,8 @@ class ExecutionTraceObserver:
         observer.unregister_callback()
 
     A process can have one registered observer at a time. What was recorded between several pairs of `start` and `stop`
-    stands in one file. The file is strict JSON once the observer is unregistered, which happens at the latest when
-    Python ends; a child made by `fork` neither writes to it nor finishes it.
+    are in one file. The file is strict JSON once the observer is unregistered, at the latest when
+    Python exits; a forked child neither writes to it nor finishes it.
     """
 
     def __init__(self) -> None:
@@ -115,13 +115,13 @@ class ExecutionTraceObserver:
 
     def __del__(self) -> None:
         """Finish the file."""
-        # After a failed __init__, or while Python ends and the module is half gone, there is nothing to finish.
+        # After a failed __init__, or while Python exits, there is nothing to finish.
         if getattr(self, "_registered", False):
             self._finish_quietly()
 
     @staticmethod
     def build_execution_trace_obs_from_env() -> ExecutionTraceObserver | None:
-        """Return an observer, registered with a new temporary file, if the environment asks for one.
+        """Return an observer, registered with a new temporary file, if the environment variable is set.
 
         `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, and `ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS=1` for the sources
         of generated kernels too.
@@ -144,19 +144,19 @@ class ExecutionTraceObserver:
         return observer
 
     def register_callback(self, output_file_path: str | os.PathLike[str]) -> Self:
-        """Add the observer to torch's record functions; a second call adds nothing.
+        """Register the observer with torch; a second call does nothing.
 
         Args:
-            output_file_path: Where the trace goes, `{rank}` in it being filled in; it is compressed if the name ends in
+            output_file_path: The file, with `{rank}` replaced by the rank; it is compressed if the name ends in
                 `.gz`. The folder must exist.
                 Until the trace is finished, an uncompressed one is written there as it grows, and a compressed one
-                under a hidden name beside it.
+                under a hidden name next to it.
 
         Returns:
-            The observer itself. If another one is registered in this process it stays unregistered, with a warning.
+            The observer itself. If another one is registered in this process, it is not registered, with a warning.
 
         Raises:
-            ArgumentError: The path is no path, or nothing can be written there.
+            ArgumentError: The path is not valid or not writable.
         """
         with _LOCK:
             if self._registered:
@@ -191,11 +191,11 @@ class ExecutionTraceObserver:
             return self
 
     def unregister_callback(self) -> None:
-        """Take the observer out and finish its file: strict JSON, compressed if its name says so. Else does nothing.
+        """Unregister the observer and finish its file: strict JSON, compressed if its name says so.
 
         Raises:
             OSError: The finished file cannot be written.
-            FormatError: The file was damaged by others while it grew.
+            FormatError: Another program damaged the file.
         """
         with _LOCK:
             if not self._registered:
@@ -209,7 +209,7 @@ class ExecutionTraceObserver:
             _finish_file(Path(self.output_file_path_observer), Path(self.output_file_path))
 
     def start(self) -> None:
-        """Begin to record, and note the process groups; does nothing where the observer is not registered."""
+        """Start to record, and write the process groups; does nothing if the observer is not registered."""
         with _LOCK:
             if not self._registered or self._execution_trace_running:
                 return
@@ -218,7 +218,7 @@ class ExecutionTraceObserver:
             _record_process_groups()
 
     def stop(self) -> None:
-        """Record no more until the next `start`."""
+        """Pause until the next `start`."""
         with _LOCK:
             if self._execution_trace_running:
                 torch_observer._disable_execution_trace_observer()
@@ -230,7 +230,7 @@ class ExecutionTraceObserver:
 
     @property
     def is_registered(self) -> bool:
-        """Whether it has a file and can be started."""
+        """Whether it is registered."""
         return self._registered
 
     def is_running(self) -> bool:

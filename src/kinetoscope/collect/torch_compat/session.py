@@ -120,7 +120,7 @@ class KinetoResultsApi:
         self._session: Any = session
 
     def trace_start_ns(self) -> int:
-        """When the recording began, in nanoseconds of the clock on the wall."""
+        """When the recording started, in nanoseconds of the system's clock."""
         return int(self._session.trace.run_info.start_realtime_ns or 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
