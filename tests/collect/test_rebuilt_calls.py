@@ -34,7 +34,7 @@ def either(x: torch.Tensor, which: bool) -> torch.Tensor:
     return x.relu() if which else x.neg()
 
 
-def through(x: torch.Tensor) -> torch.Tensor:
+def look_up(x: torch.Tensor) -> torch.Tensor:
     return single(x)
 
 
@@ -97,7 +97,7 @@ def two_branches(_: Any) -> None:
 def calls_of_calls(_: Any) -> None:
     x = torch.ones(2, 4)
     for _ in range(3):
-        through(x)
+        look_up(x)
 
 
 def recursion(_: Any) -> None:

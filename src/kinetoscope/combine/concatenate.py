@@ -1,7 +1,7 @@
 """Several traces as one, on one clock: the cycles of a session, or the recordings of one process.
 
 What each table needs follows from its definition: a column whose unit is `row of <table>` is led to the new rows of that
-table, a point in time is moved, everything else is kept. Dictionaries (strings, frames, stacks, modules, threads ...)
+table, a point in time is moved, everything else is unchanged. Dictionaries (strings, frames, stacks, modules, threads ...)
 have each thing once; the other tables have the rows of all traces.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# What is known about several recordings, and what they lost, told as of one.
+# Metadata and losses of several recordings, merged.
 
 _OF_THE_WHOLE = frozenset(
     {
@@ -48,7 +48,7 @@ _OF_THE_WHOLE = frozenset(
 def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, Any]:
     """The metadata of several traces.
 
-    What they agree on is told once. Where they differ, the last one's value stands, as in torch's own exports, and
+    Values on which they agree occur once. Where they differ, the last one is used, as in torch's own exports, and
     `cycles` has every one's.
 
     Args:
@@ -138,8 +138,8 @@ def _named(numbers: list[int]) -> str:
     return f" (cycle{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
 
 
-# What a thing of a dictionary is known by; of equal things the first one's row is kept. In this order, each can be
-# told by those before it.
+# The identity of a row of a dictionary; of equal rows the first is used. In this order, each row can be identified by
+# those before it.
 IDENTITY: dict[str, tuple[str, ...]] = {
     "frames": ("function", "file", "line", "first_line"),
     "stacks": ("parent", "frame"),
@@ -289,7 +289,7 @@ class Joining:
         """One column of what a thing is known by, as a list."""
         columns = part.trace.columns(table.name)
         if key == "stream name":
-            # Tracks of devices have neither thread id; they are told by their names.
+            # Tracks of devices have neither thread id; they are identified by their names.
             pairs = zip(columns["name"], columns["torch_tid"].tolist(), strict=True)
             return [name if torch_tid < 0 else "" for name, torch_tid in pairs]
         if key == "parent" or isinstance(columns[key], list):

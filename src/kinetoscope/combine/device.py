@@ -168,11 +168,13 @@ def _best_shift(threads: Sequence[ThreadTimes], calls: int) -> int:
     best_ns = 0
     for _ in range(_ROUNDS):
         moved = [one.moved(best_ns) for one in tried]
-        asked = np.concatenate([_needed(one) for one in moved]) + best_ns
-        asked = asked[np.abs(asked) <= _LARGEST_SHIFT_NS]
-        if len(asked) == 0:
+        wanted_ns = np.concatenate([_needed(one) for one in moved]) + best_ns
+        wanted_ns = wanted_ns[np.abs(wanted_ns) <= _LARGEST_SHIFT_NS]
+        if len(wanted_ns) == 0:
             break
-        candidates = np.unique(np.quantile(asked, np.linspace(0, 1, _CANDIDATES), method="nearest")).tolist()
+        candidates = np.unique(
+            np.quantile(wanted_ns, np.linspace(0, 1, _CANDIDATES), method="nearest")
+        ).tolist()
         counted = {shift_ns: _misplaced(tried, shift_ns) for shift_ns in (best_ns, *candidates)}
         best_ns = int(min(counted, key=lambda shift_ns: (counted[shift_ns], abs(shift_ns))))
     left = _astride([one.moved(best_ns) for one in tried])

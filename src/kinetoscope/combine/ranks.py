@@ -249,11 +249,11 @@ def _edge(concave: Callable[[float], float], inside: float, outside: float) -> f
 
 # Moments at which ranks waited for each other: the barriers of `align_clocks`, and calls between ranks.
 #
-# Nobody leaves a meeting before everybody has entered it. A rank is seen to enter no later than it really does, and to leave
+# No rank leaves a meeting before all have entered it. A rank is seen to enter no later than it really does, and to leave
 # no earlier, so that what is seen of two ranks bounds the difference of their clocks from both sides.
 
 BARRIERS, COLLECTIVES = "barriers", "collectives"
-# Of these nobody can have the result before everybody has given his part. Of others, such as a broadcast or a call that may
+# No rank can have the result of these before all have contributed. Of others, such as a broadcast or a call that may
 # send nothing to some, that is not so.
 _MEET = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
 # Sources that write whole microseconds leave out what comes behind them, of the begin and of the duration.
@@ -383,7 +383,7 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
 
 # Where each trace lies on the axis of the first one: by the clock of a machine, by meetings, else by the clock on the wall.
 
-# How the clock of the first trace is told, to which the others are brought.
+# The clock of the first trace, to which the others are aligned.
 OWN = "own"
 
 

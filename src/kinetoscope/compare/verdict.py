@@ -19,7 +19,7 @@ from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.strings import printable
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.stacks import user_stacks
-from kinetoscope.tables.memory.peak import asking, through
+from kinetoscope.tables.memory.peak import look_up, requesting_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,11 +233,11 @@ def _memory_places(
 ) -> list[str]:
     """The same for rows of `allocations`, by the operator that wanted the memory."""
     blocks = trace.columns("allocations")
-    span = asking(trace, blocks["span"][rows])
+    span = requesting_operators(trace, blocks["span"][rows])
     return _places(
         trace,
         values,
-        through(span, trace.column("spans", "name")),
+        look_up(span, trace.column("spans", "name")),
         span,
         headings,
         shown,
@@ -258,10 +258,10 @@ def _places(
     if len(values) == 0:
         return []
     spans = _launching(trace, spans.astype(np.int32))
-    module, stack = (through(spans, trace.column("spans", name)) for name in ("module", "stack"))
+    module, stack = (look_up(spans, trace.column("spans", name)) for name in ("module", "stack"))
     if stacks is not None:
         stack = np.where(stack >= 0, stack, stacks).astype(np.int32)
-    frame = through(through(stack, user_stacks(trace)), trace.column("stacks", "frame"))
+    frame = look_up(look_up(stack, user_stacks(trace)), trace.column("stacks", "frame"))
     group_of, first = _core.group([names.astype(np.int32), module, frame])
     sums = _core.group_sums(group_of, len(first), values.astype(np.int64))
     order = np.argsort(-sums, kind="stable")

@@ -1,4 +1,4 @@
-"""Columns as Arrow tables. Beside this, only `storage` and what people see load pyarrow."""
+"""Columns as Arrow tables. Only this module, `storage` and the display rooms load pyarrow."""
 
 from __future__ import annotations
 

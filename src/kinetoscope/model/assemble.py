@@ -1,6 +1,6 @@
 """From what a source delivers to the columns of a trace: what is derived, and from what.
 
-Nothing here runs until a column is asked for, and then it runs once, over whole columns.
+Nothing here runs before a column is used; then it runs once, over whole columns.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 # Which operators run a forward pass again, because activation checkpointing kept nothing of the first one.
 #
-# The Python stack tells: below the function that calls the checkpointed one again, as far as no backward pass is started
+# The Python stack shows it: below the function that calls the checkpointed one again, as far as no backward pass is started
 # from there (reentrant checkpointing runs the backward of its segment in the same function). DeepSpeed, Megatron and
 # FairScale have functions of the same name for this.
 
-# The functions that call the checkpointed one again. The first stands in other libraries too; the function around the
-# second is called differently in each few releases of torch, so only its end and its file tell it.
+# The functions that call the checkpointed one again. The first occurs in other libraries too; the function around the
+# second is called differently in each few releases of torch, so only its end and its file identify it.
 _REENTRANT, _NON_REENTRANT = "CheckpointFunction.backward", ".<locals>.recompute_fn"
 _CHECKPOINT, _AUTOGRAD, _RANDOM = "torch/utils/checkpoint.py", "torch/autograd/__init__.py", "torch/random.py"
-# What such a function runs beside it: backward, the state of random generators, and the keeping of what was computed.
+# What such a function also runs: backward, the state of random generators, and the keeping of what was computed.
 _OTHERS = {
     "backward": _AUTOGRAD,
     "grad": _AUTOGRAD,
@@ -114,7 +114,7 @@ def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
     parents, callers = modules["parent"].tolist(), modules["caller"].tolist()
     names = [strings[name] for name in modules["name"].tolist()]
     classes = [strings[name] or "Module" for name in modules["class"].tolist()]
-    # A module that no other one registers (kept in a plain list, say) is shown below the one that called it.
+    # A module that no other one registers (in a plain list, say) is shown below the one that called it.
     holders = [parent if parent >= 0 else caller for parent, caller in zip(parents, callers, strict=True)]
     order = _holders_first(holders)
     depth = [0] * len(holders)
@@ -194,7 +194,7 @@ def assemble(
     strings: Strings,
     rows: Mapping[str, int | Callable[[], int]] | None = None,
 ) -> dict[str, Columns]:
-    """Make the columns of every table from those delivered, and tell each derived column how to compute itself.
+    """Make the columns of every table from those delivered, with a source for each derived column.
 
     Args:
         tables: For each table name the delivered columns by name. Spans must be sorted by thread, then start, with
@@ -358,7 +358,7 @@ class _Derivation:
         """The stack a person wants to see: in backward the line of the forward pass that caused the work."""
         spans = self._spans
         forward, own = spans["forward_stack"], spans["own_stack"]
-        # torch 1.8 to 1.13 told the stacks of operators alone, not of the calls of the runtime in them.
+        # torch 1.8 to 1.13 recorded stacks of operators only, not of the runtime calls in them.
         bare = is_runtime_call(spans["kind"]) & (own < 0) & (spans["parent"] >= 0)
         if bare.any():
             own = np.where(bare, spread_down(spans["parent"], spans["depth"], own, -1), own)

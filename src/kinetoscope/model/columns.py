@@ -1,4 +1,4 @@
-"""Columns of one table that are computed when they are first asked for."""
+"""Columns of one table, which are computed on first use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Columns:
     """The columns of one table, each a numpy array (or a list of strings) of the same length.
 
-    A column is given, or is made by a source: a function that returns one or more columns at once and runs at most
-    once, whichever thread asks first. What neither knows has the default of its definition in every row.
+    A column is given, or computed by a source: a function that returns one or more columns at once and runs at most
+    once, whichever thread needs it first. Other columns have the default of their definition in every row.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Columns:
                 self._sources[name] = function
 
     def forget(self, names: Sequence[str]) -> None:
-        """Let the columns `names` be computed again when they are next asked for, unless they were given."""
+        """Compute the columns `names` again when they are next used, unless they were given."""
         with self.lock:
             for name in names:
                 if name not in self._given:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.columns import Columns
 
-# Counts that stand among the metadata of a recording.
+# Counts that are part of the metadata of a recording.
 TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 
 NOT_STOPPED = "recording_not_stopped"

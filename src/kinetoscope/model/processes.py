@@ -34,15 +34,15 @@ _LEAST_READING_ERROR_NS = 1_000
 
 @dataclass(frozen=True)
 class Placement:
-    """How a moment `t` of a trace is told on the common axis: `offset_ns + t + round(t * drift)`.
+    """Maps a moment `t` of a trace to the common axis: `offset_ns + t + round(t * drift)`.
 
     Attributes:
-        offset_ns: Where its time 0 lies, in nanoseconds.
-        drift: How much longer its nanoseconds are there, as a part of them; between -0.5 and 0.5.
-        error_ns: By how many nanoseconds any of its moments may be off from those of the first trace; -1 where nobody knows.
-        clock: By what it was found: `monotonic` (the clock of one machine), `wall`, `barriers`, `collectives`, `given`, or
-            `unknown` where the traces were taken to have begun together.
-        facts: What else is to be told of how it was found.
+        offset_ns: Where its time 0 is on the common axis, in nanoseconds.
+        drift: By how much its clock runs slow against the common axis, as a fraction; between -0.5 and 0.5.
+        error_ns: The largest error of its times against those of the first trace, in nanoseconds; -1 if unknown.
+        clock: How it was found: `monotonic` (the clock of one machine), `wall`, `barriers`, `collectives`, `given`, or
+            `unknown` if the traces are assumed to have started together.
+        facts: Details of how it was found.
     """
 
     offset_ns: int
@@ -155,7 +155,7 @@ def process_facts(trace: TraceData, place: Placement) -> dict[str, Any]:
 
 
 def described(trace: TraceData, place: Placement, first_began_ns: int) -> list[dict[str, Any]]:
-    """The entries of `info["processes"]` for a trace that is put beside others.
+    """The entries of `info["processes"]` for a trace that is merged with others.
 
     Each has what the trace says of itself, and `process`, `rank`, `name`, `parent_process`, `offset_ns` (from the beginning
     of the first trace), `drift`, `error_ns`, `clock` and the facts of how the clock was found.
@@ -204,7 +204,7 @@ def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray
 
     Args:
         trace: The trace.
-        rows: Rows of `processes`; -1 for what is of the one process of the trace, or of nobody known.
+        rows: Rows of `processes`; -1 for the only process of the trace, or if unknown.
     """
     table = trace.columns("processes")
     if len(table):

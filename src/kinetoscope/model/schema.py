@@ -106,11 +106,11 @@ class Column:
 
     Attributes:
         name: Its name, with the unit where it has one (`start_ns`, `bytes`).
-        type: A numpy type name, `text` (strings kept as a list), or for tables people see also `string` and `category`.
+        type: A numpy type name, `text` (a list of strings), or for tables people see also `string` and `category`.
         unit: `ns`, `bytes`, `row of <table>`, or empty.
         meaning: One sentence for the reader of the table.
         default: The value of every row where a source does not know the column; also what is shown as null.
-        derived: True when it is computed from other columns on first use and not kept in files.
+        derived: True when it is computed from other columns on first use and not stored in files.
     """
 
     name: str
@@ -507,12 +507,12 @@ STORED: dict[str, Table] = {
         ),
     )
 }
-"""Every table a trace keeps, by name. `strings` (a list) and `info` (a mapping) stand beside them."""
+"""Every stored table, by name. `strings` (a list) and `info` (a mapping) are not tables."""
 
 STEP_SOURCES = ("marked", "optimizer")
 
 
-# The words by which the loading of data is told apart in traces, where it is recorded and where it is read.
+# The names that mark data loading in traces, for recording and reading.
 
 # torch marks each call for the next batch of a `DataLoader` with a range whose name begins so.
 NEXT_BATCH = "enumerate(DataLoader)#"

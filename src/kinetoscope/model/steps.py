@@ -36,7 +36,7 @@ def find_steps(
         cycle_start_ns: When the cycle of each span began, where there are several cycles.
 
     Returns:
-        `number`, `start_ns`, `duration_ns`, `span`, `source` and `process_row`, which is nobody's.
+        `number`, `start_ns`, `duration_ns`, `span`, `source` and `process_row`, which is -1.
     """
     marked = np.flatnonzero((spans["kind"] == SpanKind.STEP) & (spans["stream"] < 0))
     if len(marked):

@@ -1,4 +1,4 @@
-"""What a trace holds: columns, strings, what is known about the run, and what was lost."""
+"""A trace: columns, strings, the metadata of the run, and losses."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     Parts = tuple[dict[str, dict[str, Any]], list[str], dict[str, Any], Path | None]
 
 AnyTrace = TypeVar("AnyTrace", bound="TraceData")
-Kept = TypeVar("Kept")
+Made = TypeVar("Made")
 
 _NOT_YET: Any = object()
 
 
 class TraceData:
-    """The columns, strings, metadata and losses of one recording, as every room below the public `Trace` sees them.
+    """The columns, strings, metadata and losses of one recording, as the rooms below the public `Trace` use them.
 
     Columns are computed when they are first used. Times are integer nanoseconds from the start of the trace. A trace may be
     used from several threads.
@@ -47,8 +47,8 @@ class TraceData:
         self._strings = strings
         self.info = Metadata(info) if type(info) is not Metadata else info
         self.path = path
-        self._kept: dict[str, Any] = {}
-        # That of the columns: they ask for what is cached, and what is cached asks for them.
+        self._cache: dict[str, Any] = {}
+        # The lock of the columns: columns use cached values, and cached values use columns.
         self._lock = tables["spans"].lock
         self._closed = False
         self._release: Callable[[], None] | None = None
@@ -70,7 +70,7 @@ class TraceData:
                 columns have their default, missing tables no rows. Spans must be sorted by thread, then start, then
                 the longer one first; allocations by time. A column may be a function that makes it when it is needed.
             strings: The string table; entry 0 must be the empty string.
-            info: What is known about the run.
+            info: The metadata of the run.
             path: The file it came from.
             rows: The number of rows of tables whose first column is a function, or a function that finds it.
 
@@ -125,28 +125,28 @@ class TraceData:
         """
         return self.columns(table)[name]  # type: ignore[no-any-return]
 
-    def cached(self, key: str, make: Callable[[], Kept]) -> Kept:
-        """Return what `make` returned the first time it was called for `key`; used by tables that build on others."""
-        kept: Kept = self._kept.get(key, _NOT_YET)
-        if kept is _NOT_YET:
+    def cached(self, key: str, make: Callable[[], Made]) -> Made:
+        """Return the cached value for `key`, which `make` computes the first time; for tables that build on others."""
+        made: Made = self._cache.get(key, _NOT_YET)
+        if made is _NOT_YET:
             with self._lock:
-                kept = self._kept[key] = self._kept[key] if key in self._kept else make()
-        return kept
+                made = self._cache[key] = self._cache[key] if key in self._cache else make()
+        return made
 
     def forget(self, table: str, names: Sequence[str]) -> None:
-        """Let columns be computed again when they are next asked for, and with them all that was cached.
+        """Compute columns again when they are next used, and everything that was cached.
 
-        What was cached does not say which columns it was made from, and nothing is in it that cannot be made again.
+        Cached values do not record which columns they were computed from, and all of them can be computed again.
 
         Args:
             table: A stored table.
-            names: Columns of it; those that were recorded stay as they are.
+            names: Its columns; recorded columns are unchanged.
         """
         with self._lock:
             if self._closed:
                 return
             self._tables[table].forget(names)
-            self._kept.clear()
+            self._cache.clear()
 
     def saved_info(self) -> dict[str, Any]:
         """The metadata that a file of this trace keeps."""
@@ -159,12 +159,12 @@ class TraceData:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is known to be missing; if not, `losses` says what."""
+        """Whether nothing is known to be missing; otherwise `losses` has what is."""
         return len(self.columns("losses")) == 0
 
     @property
     def losses(self) -> list[dict[str, Any]]:
-        """What is missing, one mapping (`what`, `count`, `where`, `why`, `code`) for each kind of loss."""
+        """One mapping (`what`, `count`, `where`, `why`, `code`) for each kind of loss."""
         losses = self.columns("losses")
         columns = [
             losses[name] if isinstance(losses[name], list) else losses[name].tolist() for name in losses
@@ -180,10 +180,10 @@ class TraceData:
         return last if stop_ns is None else max(last, stop_ns)
 
     def close(self) -> None:
-        """Let go of the file and of all columns; columns already handed out stay valid. A second call does nothing."""
+        """Close the file and release all columns; columns already returned stay valid. A second call does nothing."""
         with self._lock:
             self._closed = True
-            self._kept.clear()
+            self._cache.clear()
             self._tables = {}
             if self._release is not None:
                 self._release()
@@ -202,11 +202,11 @@ class TraceData:
         return _made_again, (type(self), (tables, self.strings, self.info, self.path))
 
     def __copy__(self) -> Self:
-        """The trace itself, which nobody can change."""
+        """The trace itself, which is immutable."""
         return self
 
     def __deepcopy__(self, memo: Any) -> Self:
-        """The trace itself, which nobody can change."""
+        """The trace itself, which is immutable."""
         return self
 
     def __enter__(self) -> Self:

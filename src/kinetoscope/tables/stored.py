@@ -256,8 +256,8 @@ def allocations(trace: TraceData) -> pyarrow.Table:
         "lifetime_ns": lifetime,
         "thread": own["thread"],
         "os_tid": trace.column("threads", "os_tid")[own["thread"]],
-        "operator": Labels(_through(span, of_spans["name"]), trace.strings),
-        "module": Labels(_through(span, of_spans["module"]), trace.columns("modules")["path"]),
+        "operator": Labels(_look_up(span, of_spans["name"]), trace.strings),
+        "module": Labels(_look_up(span, of_spans["module"]), trace.columns("modules")["path"]),
         "stack": Labels(own["stack"], stack_texts(trace)),
         "process": processes(trace)[own["thread"]],
         "rank": ranks(trace)[own["thread"]],
@@ -337,7 +337,7 @@ def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
     return np.where(own >= 0, own, other).astype(np.int64)
 
 
-def _through(rows: Any, values: Any) -> Any:
+def _look_up(rows: Any, values: Any) -> Any:
     """Look up `values` at `rows`, and -1 where the row is -1."""
     return np.where(rows >= 0, np.append(values, -1)[rows], -1)
 

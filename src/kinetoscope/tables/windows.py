@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # What went on at each moment, as sets of moments: on a device, and on the host of its process and of no other.
 
 NOBODY = Owner(-1, ProcessRow(-1))
-"""The owner of what may be anybody's."""
+"""The owner of work whose process is unknown."""
 
 # What torch names the range around the wait for the next batch.
 _LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
@@ -107,7 +107,7 @@ def activities(trace: TraceData) -> list[Activity]:
 
 
 def host_owners(trace: TraceData) -> list[Owner]:
-    """Whose threads host spans ran on; one that is not known counts as any other where there is one."""
+    """The owners of the threads that host spans ran on; an unknown one counts as any of the others."""
     spans = trace.columns("spans")
     seen = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
     seen[spans["thread"][spans["stream"] < 0]] = True
@@ -116,7 +116,7 @@ def host_owners(trace: TraceData) -> list[Owner]:
 
 
 def owned(trace: TraceData, owner: Owner) -> NDArray[np.bool_]:
-    """For each row of `threads`, and for -1, whether it counts as an owner's: what nobody knows counts for each, and of nobody is all."""
+    """For each row of `threads`, and for -1, whether it counts as an owner's: an unknown owner counts for all, and all count for `NOBODY`."""
     owner_of_thread, owners = thread_owners(trace)
     if owner == NOBODY:
         return np.ones(len(owner_of_thread), dtype=bool)
@@ -231,7 +231,7 @@ class Windows:
 
 
 def checked_by(by: Any) -> str:
-    """Check which rows are asked for.
+    """Check the argument `by`.
 
     Raises:
         ArgumentError: Neither `step` nor `trace`.
@@ -280,7 +280,7 @@ def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
 def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
     """For each row of `steps` whether it holds what ran before the training loop.
 
-    That is the first of a process whose steps only the optimizer's calls tell, unless it is the only one, or the recording began
+    That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began
     in the loop. Every sum and share of step time leaves it out.
     """
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grouping:
-    """What keeps events apart beside their name.
+    """What events are grouped by besides their name.
 
     Attributes:
         by_shape: Whether input shapes do.
@@ -64,7 +64,7 @@ class Grouping:
         with_calls: Any,
         trace: TraceData | None,
     ) -> Grouping:
-        """Check what was asked for; `name` is that of the argument `by_shape`, and `trace` that of the events.
+        """Check the arguments; `name` is that of the argument `by_shape`, and `trace` that of the events.
 
         Raises:
             ArgumentError: Something is not of its type.

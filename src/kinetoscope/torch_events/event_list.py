@@ -1,4 +1,4 @@
-"""`EventList`: a list of events that makes each one when it is asked for."""
+"""`EventList`: a list of events that are made on demand."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TableOptions:
 
     @classmethod
     def checked(cls, **given: Any) -> TableOptions:
-        """Check what was asked for.
+        """Check the arguments.
 
         Raises:
             ArgumentError: Something is not of its type, or an unknown unit.
@@ -146,18 +146,18 @@ def event_page(events: EventList) -> str:
         rows.append(texts)
     headings = [column.heading for column in columns]
     left = [place for place, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
-    told = [
+    totals = [
         "1 event" if len(events) == 1 else f"{len(events):,} events",
         f"self CPU time {time_text(host_us)}",
     ]
     if device_us is not None:
-        told.append(f"self {(events.use_device or 'device').upper()} time {time_text(device_us)}")
+        totals.append(f"self {(events.use_device or 'device').upper()} time {time_text(device_us)}")
     more = (
         note(f"the first {len(rows)} of them are shown; table() prints more")
         if len(events) > len(rows)
         else ""
     )
-    return page(note(", ".join(told)), table(headings, rows, left=left), more)
+    return page(note(", ".join(totals)), table(headings, rows, left=left), more)
 
 
 def _columns(
@@ -229,7 +229,7 @@ SOURCE = "Source Location"
 
 
 def _shows(events: EventList, flag: str) -> bool:
-    """Sums show what they were grouped by; single events what was asked for, although more may be known."""
+    """Sums show what they were grouped by; single events what the session recorded by its flags."""
     return not events.has_single or bool(getattr(events.trace.run_info, flag))
 
 
@@ -308,7 +308,7 @@ def _cut_name(name: str, limit: int | None) -> str:
 
 
 def _cut_left(path: str, limit: int) -> str:
-    """Cut a source location at its beginning, since its end tells more."""
+    """Truncate a source location at its start: its end is more useful."""
     path = printable(path)
     return path if len(path) <= limit else "..." + path[len(path) - max(0, limit - 3) :]
 
@@ -369,7 +369,7 @@ def _one_by_one(events: EventList, metric: str) -> Weights:
 
 
 def _refuse_without_stacks(events: EventList) -> None:
-    """Say what to do when no stacks were recorded; a recording that asked for them may still have found none."""
+    """Say what to do when no stacks were recorded; a recording with `with_stack=True` may still have found none."""
     if len(events) == 0:
         return
     trace = events.trace
@@ -525,7 +525,7 @@ class EventList(MutableSequence[Event]):
 
     @property
     def use_device(self) -> str | None:
-        """The device that was profiled beside the host, such as `cuda`; None without."""
+        """The device that was profiled besides the host, such as `cuda`; None without."""
         given = self._settings[0]
         return used_device(self.trace) if given is None and self._source.trace is not None else given
 
@@ -600,7 +600,7 @@ class EventList(MutableSequence[Event]):
 
         Args:
             group_by_input_shapes: Keep calls with different input shapes apart.
-            group_by_stack_n: Keep calls apart whose innermost this many Python frames differ.
+            group_by_stack_n: Group by this many innermost Python frames.
             group_by_overload_name: Keep overloads of an operator apart.
             include_python_functions: Whether calls of Python functions and modules are among the sums; None does as
                 the release of torch that recorded them: up to 2.13 they are, from 2.14 on they are not.

@@ -95,7 +95,7 @@ def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
     return visible_spans(trace).shown(span)
 
 
-# What torch lists of memory that no event asked for: an event of its own for each allocation or free.
+# Memory outside all events: torch lists an event for each allocation or free.
 
 
 class MemoryEvent(FunctionEvent):

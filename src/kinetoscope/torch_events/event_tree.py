@@ -59,7 +59,7 @@ _FOUND_AGAIN = frozenset(
         "device_self_bytes", "device_ns", "device_self_ns",
     }
 )  # fmt: skip
-# The first release of torch whose `key_averages()` leaves Python functions out unless it is asked for them.
+# The first release of torch whose `key_averages()` leaves Python functions out by default.
 _LEFT_OUT_FROM = (2, 14)
 
 
@@ -84,14 +84,14 @@ class EventTrace(TraceData):
 
 
 def trace_of_events(trace: TraceData) -> TraceData:
-    """The trace whose spans are listed as events: with calls, where the session asked for stacks and has calls."""
+    """The trace whose spans are listed as events: with calls, if the session had `with_stack=True` and has calls."""
     if not trace.run_info.with_stack or isinstance(trace, EventTrace):
         return trace
     return trace.cached("trace_of_events", lambda: _with_calls(trace))
 
 
 def lists_python_functions(trace: TraceData) -> bool:
-    """Whether `key_averages()` of the torch that recorded a trace lists Python functions without being asked."""
+    """Whether `key_averages()` of the torch that recorded a trace lists Python functions by default."""
     version = re.match(r"(\d+)\.(\d+)", trace.run_info.torch_version)
     return version is not None and (int(version[1]), int(version[2])) < _LEFT_OUT_FROM
 
@@ -416,7 +416,7 @@ def all_zero(trace: TraceData, name: str) -> bool:
 
 
 def flops_counted(trace: TraceData) -> bool:
-    """Whether the recording was asked for FLOPs."""
+    """Whether the recording had `with_flops=True`."""
     return bool(trace.run_info.with_flops) and "flops" in STORED["spans"].column_names
 
 

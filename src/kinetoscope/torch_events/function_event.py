@@ -125,7 +125,7 @@ def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
 
 
 def used_device(trace: TraceData) -> str | None:
-    """torch's word for the device that was profiled beside the host."""
+    """torch's name of the device that was profiled besides the host."""
     types = trace.column("streams", "device_type")
     return device_name(int(types[0]), -1) if len(types) else None
 
@@ -336,7 +336,7 @@ class EventSums(TimesAsText):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the call; 0 if they were not asked for or are not known.
+        """Floating-point operations of the call; 0 without `with_flops=True` or if unknown.
 
         Those of an operator inside another are counted once, at the operator that the formula is for.
         """
@@ -434,7 +434,7 @@ class FunctionEvent(EventSums):
     """One event: a view of one row of the `spans` table, made when a list is indexed.
 
     It has the attributes of torch's class of this name. Times are in microseconds from the start of the trace, sizes in
-    bytes. Values are read from the trace's columns when they are asked for; attributes of your own may be set on an
+    bytes. Values are read from the trace's columns on demand; attributes of your own may be set on an
     event and stay on that object.
 
     Attributes:
@@ -649,7 +649,7 @@ class FunctionEvent(EventSums):
 
     @property
     def use_device(self) -> str | None:
-        """The device that was profiled beside the host."""
+        """The device that was profiled besides the host."""
         return used_device(self._trace)
 
     @property
@@ -676,7 +676,7 @@ class FunctionEvent(EventSums):
 
     @property
     def concrete_inputs(self) -> list[Any]:
-        """The value of each scalar input or list of scalars, None for tensors; strings and devices are kept as text."""
+        """The value of each scalar input or list of scalars, None for tensors; strings and devices are text."""
         return python_values(self._shape_part("concrete"), self._shape_part("types"))
 
     @property
@@ -737,7 +737,7 @@ class FunctionEvent(EventSums):
         return None if self.row < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
 
     def _arguments(self) -> dict[str, Any]:
-        """What the source said of the call beyond what has columns."""
+        """Further metadata of the call from its source."""
         row = self._number("arguments")
         return dict(json.loads(self._trace.columns("arguments")["json"][row])) if row >= 0 else {}
 
@@ -785,11 +785,11 @@ class FunctionEventAvg(TimesAsText):
         self_cpu_memory_usage: The same without the events inside.
         device_memory_usage: Device bytes allocated minus freed.
         self_device_memory_usage: The same without the events inside.
-        flops: Floating-point operations, each counted once; 0 if they were not asked for.
-        input_shapes: The input shapes where these kept them apart, else empty.
-        stack: The innermost Python frames that kept them apart, innermost first, else empty.
-        overload_name: The overload where it kept them apart, else empty.
-        use_device: The device that was profiled beside the host, such as `cuda`; None without.
+        flops: Floating-point operations, each counted once; 0 without `with_flops=True`.
+        input_shapes: The input shapes if events are grouped by them, otherwise empty.
+        stack: The innermost Python frames if events are grouped by them, innermost first, otherwise empty.
+        overload_name: The overload if events are grouped by it, otherwise empty.
+        use_device: The device that was profiled besides the host, such as `cuda`; None without.
         first: The earliest of them; None for a total of different events and for memory outside all events.
         node_id: -1: Kinetoscope records one process.
         is_remote: False, for the same reason.
@@ -824,7 +824,7 @@ class FunctionEventAvg(TimesAsText):
 
     @classmethod
     def of(cls, key: str, numbers: Mapping[str, int]) -> Self:
-        """Make a sum whose numbers are known.
+        """Make a sum from its numbers.
 
         Args:
             key: The name of the events.
@@ -910,7 +910,7 @@ class FunctionEventAvg(TimesAsText):
         return self.first.cpu_children if self.first is not None else []
 
     def __repr__(self) -> str:
-        """One line with the numbers most asked for."""
+        """One line with the most important numbers."""
         return (
             f"<FunctionEventAvg key={self.key} count={self.count} self_cpu_time={self.self_cpu_time_total_str} "
             f"cpu_time={self.cpu_time_str} self_device_time={self.self_device_time_total_str} "

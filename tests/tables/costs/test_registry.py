@@ -41,7 +41,7 @@ def test_a_formula_sees_the_call():
     assert call.dtypes == ["float32", "float16", None]
     assert call.values == [None, None, 2.5]
     assert (call.numel(0), call.bytes(0), call.bytes(1), call.bytes(2)) == (12, 48, 40, 0)
-    with pytest.raises(TypeError, match="argument 2 of mylib::op is no tensor"):
+    with pytest.raises(TypeError, match="argument 2 of mylib::op is not a tensor"):
         call.shape(2)
 
 

@@ -450,30 +450,30 @@ def execution(
     node = np.concatenate([node_of[span_rows], alone]).astype(np.int64)
     match = np.where(node < 0, 1, np.where(span < 0, 2, 0))
     name = _names(trace, other, span, node)
-    module, stack = _through(span, own["module"]), _through(span, own["stack"])
+    module, stack = _look_up(span, own["module"]), _look_up(span, own["stack"])
     columns: dict[str, Any] = {
-        "node": _through(node, other.nodes["id"]),
+        "node": _look_up(node, other.nodes["id"]),
         "span": span,
         "match": Labels(match, MATCHES),
         "name": name,
-        "kind": Labels(_through(span, own["kind"]), KIND_NAMES),
-        "parent_node": _through(node, other.nodes["parent"]),
-        "os_tid": _through(span, trace.column("threads", "os_tid")[own["thread"]]),
-        "step": _through(_through(span, own["step"]), trace.column("steps", "number")),
-        "phase": Labels(_through(span, own["phase"]), PHASE_NAMES),
+        "kind": Labels(_look_up(span, own["kind"]), KIND_NAMES),
+        "parent_node": _look_up(node, other.nodes["parent"]),
+        "os_tid": _look_up(span, trace.column("threads", "os_tid")[own["thread"]]),
+        "step": _look_up(_look_up(span, own["step"]), trace.column("steps", "number")),
+        "phase": Labels(_look_up(span, own["phase"]), PHASE_NAMES),
         "module": Labels(module, trace.columns("modules")["path"]),
         "stack": Labels(stack, stack_texts(trace)),
         "sequence": np.where(
-            span >= 0, _through(span, own["sequence"]), _through(node, other.nodes["sequence"])
+            span >= 0, _look_up(span, own["sequence"]), _look_up(node, other.nodes["sequence"])
         ),
     }
-    columns |= {time: _through(span, own[time]) for time in ("start_ns", "duration_ns", "self_ns", "parent")}
+    columns |= {time: _look_up(span, own[time]) for time in ("start_ns", "duration_ns", "self_ns", "parent")}
     columns |= {
         column.name: [other.nodes[column.name][row] if row >= 0 else None for row in node.tolist()]
         for column in _OF_NODES
     }
     for side in ("input", "output"):
-        columns[f"{side}_bytes"] = _through(node, _bytes_of_nodes(other, side))
+        columns[f"{side}_bytes"] = _look_up(node, _bytes_of_nodes(other, side))
     return to_arrow(EXECUTION_SCHEMA, columns)
 
 
@@ -605,6 +605,6 @@ def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
     return total
 
 
-def _through(rows: NDArray[Any], values: Any) -> Any:
+def _look_up(rows: NDArray[Any], values: Any) -> Any:
     """Look up `values` at `rows`; -1 where the row is -1."""
     return np.where(rows >= 0, np.append(np.asarray(values).astype(np.int64), -1)[rows], -1)

@@ -1,4 +1,4 @@
-"""What a formula is to the tables: who it belongs to, and how firmly it counts."""
+"""The call of an operator as formulas get it, and the rules that map operators to formulas."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ITEM_BYTES = {
     "float4_e2m1fn_x2": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "bool": 1, "qint8": 1, "quint8": 1, "qint32": 4,
 }  # fmt: skip
-# The numbers of torch's scalar types, as they stand where a call was given a `dtype`.
+# The numbers of torch's scalar types, as they are recorded for an argument `dtype`.
 SCALAR_TYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
     8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 12: "qint8", 13: "quint8", 14: "qint32",
@@ -137,7 +137,7 @@ class OperatorCall:
         """
         found = self.shapes[argument]
         if not isinstance(found, tuple):
-            raise TypeError(f"argument {argument} of {self.name} is no tensor")
+            raise TypeError(f"argument {argument} of {self.name} is not a tensor")
         return found
 
     def shape_list(self, argument: int) -> list[Shape]:
@@ -149,7 +149,7 @@ class OperatorCall:
         """
         found = self.shapes[argument]
         if not isinstance(found, list):
-            raise TypeError(f"argument {argument} of {self.name} is no list of tensors")
+            raise TypeError(f"argument {argument} of {self.name} is not a list of tensors")
         return found
 
     def has_tensor(self, argument: int) -> bool:
@@ -171,7 +171,7 @@ class OperatorCall:
         found = self.value(argument, default)
         values = found if isinstance(found, list) else [found]
         if not all(type(part) is int for part in values):
-            raise TypeError(f"argument {argument} of {self.name} is no list of whole numbers: {found!r}")
+            raise TypeError(f"argument {argument} of {self.name} is not a list of integers: {found!r}")
         return values
 
     def numel(self, argument: int) -> int:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #
 # - An operator that calls itself with the same operations (autocast, variants with `out`) hands it to the inner call, which has the
 #   element types that were computed with.
-# - An operator inside which twice as much is counted as its own inputs tell, or more, was given stand-ins for larger tensors
+# - An operator inside which at least twice as much is counted as its own inputs imply, was given stand-ins for larger tensors
 #   (`vmap`, nested tensors): what is inside counts. A formula of the program counts in any case.
 # - An operator with a deferred formula counts only where less than half of its operations were counted inside it.
 

@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 # All built-in formulas by the name of the operator, and the names that need none.
 
-# Those with formulas of their own stand behind the pointwise ones, which cover many names.
+# Families with formulas of their own come after the pointwise ones, which cover many names.
 _FAMILIES = (
     POINTWISE_RULES, REDUCTIONS_RULES, ORDERING_RULES, NORMALISATION_RULES, LOSSES_RULES, POOLING_RULES, SAMPLING_RULES, INDEXING_RULES,
     COPYING_RULES, FOURIER_RULES, LINEAR_ALGEBRA_RULES, OPTIMIZERS_RULES, QUANTIZED_RULES, RECURRENT_RULES, ATTENTION_RULES,
     CONVOLUTION_RULES, MATMUL_RULES, SPARSE_RULES,
 )  # fmt: skip
 
-# What torch makes of other operators on the devices it ships kernels for, or what only tells something about a tensor.
+# Operators that torch implements with other operators on the devices it ships kernels for, or that only query a tensor.
 _ALSO_MADE_OF_OTHERS = names(
     """
     _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _cudnn_init_dropout_state _empty_affine_quantized
@@ -136,11 +136,11 @@ _parse = lru_cache(maxsize=1 << 16)(parse_inputs)
 
 
 class Standing(IntEnum):
-    """What is known about the cost of a call.
+    """The status of the cost of a call.
 
     `FIRM`: a formula that counts. `DEFERRED`: a formula that counts where nothing inside accounts for it. `OTHERS`: an
     operator that is made of others, which are recorded and count themselves. `RANGE`: no operator at all, such as a
-    marked range. `NO_FORMULA`, `NO_INPUTS`: unknown, for want of a formula or of its inputs.
+    marked range. `NO_FORMULA`, `NO_INPUTS`: unknown, because there is no formula or its inputs are missing.
     """
 
     FIRM = 0
@@ -187,10 +187,10 @@ def parsed_inputs(trace: TraceData, shapes: ShapesRow) -> Inputs | None:
     return _parse(*input_texts(trace, shapes))
 
 
-def saved_costs(kept: object) -> dict[tuple[str, str, str, str], Cost]:
+def saved_costs(saved: object) -> dict[tuple[str, str, str, str], Cost]:
     """What formulas of programs gave when a file was written, by name and inputs; what is not as it must be is left out."""
     found = {}
-    for entry in kept if isinstance(kept, list) else []:
+    for entry in saved if isinstance(saved, list) else []:
         if isinstance(entry, list) and len(entry) == 6 and all(isinstance(text, str) for text in entry[:4]):
             flops, size = entry[4:]
             if type(flops) is int and type(size) is int:

@@ -31,7 +31,7 @@ class Peak(NamedTuple):
     Attributes:
         names: A pattern that the whole name of the device fits, as torch gives it.
         tera: 10^12 operations a second for each element type.
-        source: Where the numbers stand.
+        source: Where the numbers are from.
     """
 
     names: str
@@ -227,7 +227,7 @@ def least_seconds(trace: TraceData, costs: Costs, given: object = None) -> NDArr
     for row, (family, dtype) in enumerate(zip(calls.family, calls.dtype, strict=True)):
         if family not in MATRIX or calls.flops[row] == 0:
             continue
-        # cuDNN shortens the factors of convolutions unless told not to.
+        # cuDNN shortens the factors of convolutions unless configured otherwise.
         short = shortened or family == "convolution"
         speeds = [peak_for(one, dtype, shortened=short) for one in peaks]
         known = [speed for speed in speeds if speed is not None]

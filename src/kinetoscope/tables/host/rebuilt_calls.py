@@ -162,14 +162,14 @@ class RebuiltCalls:
 
 
 def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
-    """Rebuild the calls of a trace whose session asked for Python stacks, or those of modules if for these alone.
+    """Rebuild the calls of a trace with `with_stack`, or those of modules with `with_modules` alone.
 
     Args:
         trace: The trace.
         shown: Its stacks, without the frames that are not shown.
 
     Returns:
-        The calls; None where nobody asked, where there are no stacks, and where calls were recorded.
+        The calls; None without these flags, without stacks, and if calls were recorded.
     """
     spans = trace.columns("spans")
     kind = spans["kind"]
@@ -304,7 +304,7 @@ def call_names(
 
 
 class _Step(NamedTuple):
-    """A call of a stack: what tells it from others, how many frames are around it, and its columns."""
+    """A call of a stack: its identity, how many frames are around it, and its columns."""
 
     key: tuple[int, int, int]
     frames: int

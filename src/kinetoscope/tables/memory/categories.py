@@ -1,7 +1,6 @@
-"""What a block of memory is for: the rules, as one pure function over columns.
+"""The category of each block of memory: the rules, as one pure function over columns, and the facts they need.
 
-The rules are listed in the order in which they are asked; the first that fits decides. `BlockFacts` says what is known
-of each block, and `kinetoscope.tables.memory.categories` finds it out.
+The rules are applied in order; the first that matches decides. `BlockFacts` has the facts about each block.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MemoryCategory(IntEnum):
-    """What a block is for. The numbers are the places in which torch's memory timelines list the categories."""
+    """The category of a block. The numbers are the positions of the categories in torch's memory timelines."""
 
     PARAMETER = 0
     OPTIMIZER_STATE = 1
@@ -117,14 +116,14 @@ def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
     ).astype(np.uint8)
 
 
-# What the rules for categories want to know of each block, and the module each belongs to.
+# The facts that the rules need about each block, and the module it belongs to.
 
 # When tensors of several roles lie in one block, the later in this list names it.
 _BY_WEIGHT = (
     StorageRole.TENSOR, StorageRole.BUFFER, StorageRole.GRADIENT, StorageRole.OPTIMIZER_STATE, StorageRole.PARAMETER,
 )  # fmt: skip
 _OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.COLLECTIVE)
-# What a model's inputs and its loss need lies outside all modules, and is told by when the model ran.
+# Memory for a model's inputs and its loss is outside all modules, and is attributed by when the model ran.
 _AROUND_A_MODEL = (MemoryCategory.INPUT, MemoryCategory.ACTIVATION, MemoryCategory.AUTOGRAD_DETAIL)
 # Chains of operators outside all modules are followed this far.
 _LONGEST_CHAIN = 200
@@ -178,19 +177,19 @@ class _Inquiry:
         blocks, spans = self.blocks, self.spans
         recorded = blocks.allocation >= 0
         span = blocks.span
-        outer = _through(span, self.outer, -1)
-        phase = _through(span, spans["phase"], Phase.FORWARD).astype(np.uint8)
-        own_module = _through(span, spans["module"], -1)
+        outer = _look_up(span, self.outer, -1)
+        phase = _look_up(span, spans["phase"], Phase.FORWARD).astype(np.uint8)
+        own_module = _look_up(span, spans["module"], -1)
         role, holder = self._roles()
         is_gradient, gradient_of = self._gradients(outer)
         differentiated = self._differentiated()
-        again = _through(span, self.again, False).astype(bool)
+        again = _look_up(span, self.again, False).astype(bool)
         forward = (spans["phase"] == Phase.FORWARD) & ~is_call(spans["kind"])
         of_model = forward & (
-            (spans["module"] >= 0) | _through(self.outer, differentiated, False).astype(bool)
+            (spans["module"] >= 0) | _look_up(self.outer, differentiated, False).astype(bool)
         )
         asked = (own_module < 0) & (phase == Phase.FORWARD)
-        computed = asked & _through(outer, differentiated, False).astype(bool)
+        computed = asked & _look_up(outer, differentiated, False).astype(bool)
         made_by_model = computed | ((own_module >= 0) & (phase == Phase.FORWARD))
         if (self.operands["argument"] >= 0).any():
             computed, fed, first_module = self._flows(of_model, outer, asked, made_by_model)
@@ -215,7 +214,7 @@ class _Inquiry:
         outside = (module < 0) & np.isin(category, _AROUND_A_MODEL)
         module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
         taken = np.where(recorded, np.append(self.own_stack, -1)[blocks.allocation], -1)
-        stack = np.where(taken >= 0, taken, _through(span, spans["stack"], -1)).astype(np.int32)
+        stack = np.where(taken >= 0, taken, _look_up(span, spans["stack"], -1)).astype(np.int32)
         return Judged(blocks, category, module, stack)
 
     def _outermost(self) -> tuple[Rows, Flags]:
@@ -232,7 +231,7 @@ class _Inquiry:
         # backward() may itself be called from a module's forward: that module is no sign of recomputation.
         first = backward & ~(inside & backward[above])
         root = spread_down(parent, spans["depth"], np.where(first, numbers, np.int32(-1)), -1)
-        caller = _through(root, own, -1)
+        caller = _look_up(root, own, -1)
         again = backward & ~function & (own >= 0) & (own != caller)
         bare = ~np.isin(spans["kind"], _OPERATORS) | self.wrapper_names[spans["name"]]
         starts = ~bare & (~inside | bare[above] | function | (again & ~again[above]))
@@ -241,7 +240,7 @@ class _Inquiry:
     def _end_of(self, rows: Rows) -> NDArray[np.int64]:
         """When each span ended; before everything for none."""
         ends = self.spans["start_ns"] + self.spans["duration_ns"]
-        return _through(rows, ends, -2)
+        return _look_up(rows, ends, -2)
 
     def _step_of(self, rows: Rows) -> Rows:
         """For each span the optimizer's step it is part of, -1 outside all."""
@@ -249,7 +248,7 @@ class _Inquiry:
         parent, stepping = spans["parent"], spans["phase"] == Phase.OPTIMIZER
         first = stepping & ~((parent >= 0) & stepping[np.where(parent >= 0, parent, 0)])
         own = np.where(first, np.arange(len(parent), dtype=np.int32), np.int32(-1))
-        return _through(rows, spread_down(parent, spans["depth"], own, -1), -1)
+        return _look_up(rows, spread_down(parent, spans["depth"], own, -1), -1)
 
     def _roles(self) -> tuple[NDArray[np.uint8], Rows]:
         """What tensors were seen in each block, and the module that holds them."""
@@ -271,10 +270,10 @@ class _Inquiry:
         there, or adds to the one that is there already, the first operand of `add_`.
         """
         blocks, spans, given = self.blocks, self.spans, self.operands
-        of_span = _through(spans["parameter"], self.parameters["module"], -1)
+        of_span = _look_up(spans["parameter"], self.parameters["module"], -1)
         accumulates = spans["parameter"] >= 0
-        is_gradient = _through(outer, accumulates, False).astype(bool) & (blocks.end_ns > self._end_of(outer))
-        module = np.where(is_gradient, _through(outer, of_span, -1), -1).astype(np.int32)
+        is_gradient = _look_up(outer, accumulates, False).astype(bool) & (blocks.end_ns > self._end_of(outer))
+        module = np.where(is_gradient, _look_up(outer, of_span, -1), -1).astype(np.int32)
         rows = np.flatnonzero(given["parameter"] >= 0)
         block = self._given(rows)
         kept = (block >= 0) & (blocks.end_ns[block] > self._end_of(given["span"][rows]))
@@ -284,7 +283,7 @@ class _Inquiry:
         rows = np.flatnonzero(
             (given["argument"] == 0)
             & self.add_names[spans["name"][given["span"]]]
-            & _through(above, accumulates, False).astype(bool)
+            & _look_up(above, accumulates, False).astype(bool)
         )
         block = self._given(rows)
         rows, block = rows[block >= 0], block[block >= 0]
@@ -398,6 +397,6 @@ def _traced_back(
     return reached, place
 
 
-def _through(rows: Rows, values: NDArray[Any], none: Any) -> NDArray[Any]:
+def _look_up(rows: Rows, values: NDArray[Any], none: Any) -> NDArray[Any]:
     """Look up `values` at `rows`, and `none` where the row is -1."""
     return np.where(rows >= 0, np.append(values, values.dtype.type(0))[rows], none)

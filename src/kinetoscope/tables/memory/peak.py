@@ -1,4 +1,4 @@
-"""The moment at which most memory was live, and who held it then."""
+"""The memory peak, and the owners of the memory at that moment."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MEMORY_PEAK_SCHEMA = Table(
     ),
 )  # fmt: skip
 
-# What operators call to get room for their results.
+# Operators that other operators call to allocate their results.
 _EMPTY = frozenset(
     f"aten::{name}"
     for name in (
@@ -71,7 +71,7 @@ _EMPTY = frozenset(
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment at which most memory of a device was live, of all that the trace knows.
+    """The moment at which most memory of a device was live, of the memory known to the trace.
 
     Attributes:
         bytes: How much.
@@ -116,16 +116,16 @@ def peak(trace: TraceData, *, device_type: int = 0, device: str | None = None) -
 
 @dataclass(frozen=True)
 class DevicePeak:
-    """The most memory of a device: as its allocator counted it, and as far as the trace can say who held it.
+    """The memory peak of a device: as its allocator counted it, and the attributed part.
 
     Attributes:
         device: The device, as torch writes it.
-        bytes: The most that the allocator had handed out; where it did not say, the most that is attributed.
+        bytes: Peak of the allocated bytes as the allocator counted; if it did not, the attributed peak.
         time_ns: When that was, from the start of the trace; 0 for before.
         counted: Whether `bytes` is the allocator's number.
-        attributed_bytes: The most that was live at once of what the trace saw allocated, or in use from before.
-        reserved_bytes: The most that the allocator held of the device; None where it did not say.
-        top: The peak of what is attributed; None where nothing was allocated while recording.
+        attributed_bytes: Peak of the live bytes whose allocation was recorded or that were in use before the recording.
+        reserved_bytes: Peak of the reserved bytes; None if not recorded.
+        top: The attributed peak; None if nothing was allocated while recording.
     """
 
     device: str
@@ -210,9 +210,9 @@ def memory_peak(trace: TraceData, *, device: str | None = None, rows: int | None
     place = find_device(trace, device)
     at = _top(trace, place)
     live = live_at(trace, at)
-    operator = through(asking(trace, judged.blocks.span[live]), trace.column("spans", "name"))
+    operator = look_up(requesting_operators(trace, judged.blocks.span[live]), trace.column("spans", "name"))
     stack, category, module = judged.stack[live], judged.category[live], judged.module[live]
-    line = through(through(stack, user_stacks(trace)), trace.column("stacks", "frame"))
+    line = look_up(look_up(stack, user_stacks(trace)), trace.column("stacks", "frame"))
     group_of, first = grouped([category, module, operator, line])
     size = _core.group_sums(group_of, len(first), judged.blocks.bytes[live])
     columns: dict[str, Any] = {
@@ -230,17 +230,17 @@ def memory_peak(trace: TraceData, *, device: str | None = None, rows: int | None
     return table if rows is None else table.slice(0, rows)
 
 
-def asking(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For spans that only make empty tensors the operator that wanted them, if there is one."""
+def requesting_operators(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """For spans that only allocate empty tensors, the operator that called them, if there is one."""
     spans = trace.columns("spans")
     empty = np.array([text in _EMPTY for text in trace.strings], dtype=bool)
     rows = rows.copy()
     for _ in range(8):
-        above = through(rows, spans["parent"])
+        above = look_up(rows, spans["parent"])
         climbs = (
             (above >= 0)
-            & empty[through(rows, spans["name"])]
-            & (through(above, spans["kind"]) == SpanKind.OPERATOR)
+            & empty[look_up(rows, spans["name"])]
+            & (look_up(above, spans["kind"]) == SpanKind.OPERATOR)
         )
         if not climbs.any():
             break
@@ -249,7 +249,7 @@ def asking(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def grouped(keys: list[NDArray[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Put rows with the same keys together: the group of each row, and the first row of each group."""
+    """Group rows with the same keys: the group of each row, and the first row of each group."""
     if len(keys[0]) == 0:
         nothing = np.zeros(0, dtype=np.int32)
         return nothing, nothing
@@ -257,12 +257,12 @@ def grouped(keys: list[NDArray[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int
     return group_of, first
 
 
-def through(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
+def look_up(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
     """Look up `values` at `rows`, and -1 where the row is -1."""
     return np.where(rows >= 0, np.append(values, -1)[rows], -1).astype(np.int32)
 
 
-# What was live at the peak of the memory, by operator, module and whole stack.
+# Blocks that were live at the memory peak, by operator, module and full stack.
 
 MEMORY_SCHEMA = Table(
     "memory",
@@ -309,7 +309,7 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
     blocks = judged.blocks
     at = peak(trace, device_type=device_type)
     live = live_at(trace, at)
-    operator, step = (through(blocks.span[live], spans[name]) for name in ("name", "step"))
+    operator, step = (look_up(blocks.span[live], spans[name]) for name in ("name", "step"))
     category, module, stack = judged.category[live], judged.module[live], judged.stack[live]
     group_of, first = grouped([category, operator, module, stack])
     groups = len(first)

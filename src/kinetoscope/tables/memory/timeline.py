@@ -1,4 +1,4 @@
-"""How much memory each category held, over time, on each device."""
+"""The memory of each category over time, on each device."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Changes:
 
 @dataclass(frozen=True)
 class AllocatorPeak:
-    """The most that an allocator counted.
+    """The peak that an allocator counted.
 
     Attributes:
-        allocated_bytes: What it had handed out, of all processes together; -1 where it did not say.
+        allocated_bytes: Allocated bytes, of all processes together; -1 if not recorded.
         time_ns: When that was.
-        reserved_bytes: What it held of the device; -1 where it did not say.
+        reserved_bytes: Reserved bytes; -1 if not recorded.
     """
 
     allocated_bytes: int
@@ -93,7 +93,7 @@ def device_names(trace: TraceData) -> tuple[str, ...]:
 def allocator_peak(
     trace: TraceData, device_type: int, device_index: int, processes: NDArray[np.int64] | None = None
 ) -> AllocatorPeak:
-    """Return the most that the allocator of a device counted, of some rows of `processes` or of all together."""
+    """Return the peak that the allocator of a device counted, of some rows of `processes` or of all together."""
     events = trace.columns("allocations")
     mine = events["device_type"] == device_type
     if device_type != 0:
@@ -156,7 +156,7 @@ def find_device(trace: TraceData, device: str | None) -> int:
 
 
 def need_memory(trace: TraceData) -> None:
-    """Refuse a trace without memory.
+    """Raise if memory was not recorded.
 
     Raises:
         StateError: It was not recorded.

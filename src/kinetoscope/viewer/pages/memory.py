@@ -18,7 +18,7 @@ from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of, processes_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
-from kinetoscope.tables.memory.peak import asking, grouped, through
+from kinetoscope.tables.memory.peak import grouped, look_up, requesting_operators
 from kinetoscope.tables.memory.timeline import changes_of, device_names
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.viewer.server.requests import Limited, number
@@ -652,7 +652,7 @@ def blocks(trace: Trace, query: Query) -> Limited:
     known, who = place.blocks, _holders(trace, rows)
     start, end = known.start_ns[rows], known.end_ns[rows]
     freed, recorded = end < NEVER_NS, known.allocation[rows] >= 0
-    step = through(known.span[rows], trace.column("spans", "step"))
+    step = look_up(known.span[rows], trace.column("spans", "step"))
     columns: dict[str, Any] = {
         "time_ns": np.where(recorded, start, -1),
         "bytes": known.bytes[rows],
@@ -729,8 +729,8 @@ def _most(values: NDArray[np.int64]) -> int | None:
 def _holders(trace: Trace, rows: NDArray[np.int64]) -> dict[str, Labels]:
     """What each of some blocks is for, and who allocated it."""
     judged, spans = judged_blocks(trace), trace.columns("spans")
-    operator = through(asking(trace, judged.blocks.span[rows]), spans["name"])
-    line = through(through(judged.stack[rows], user_stacks(trace)), trace.column("stacks", "frame"))
+    operator = look_up(requesting_operators(trace, judged.blocks.span[rows]), spans["name"])
+    line = look_up(look_up(judged.stack[rows], user_stacks(trace)), trace.column("stacks", "frame"))
     return {
         "category": Labels(judged.category[rows], CATEGORY_NAMES),
         "module": Labels(judged.module[rows], trace.columns("modules")["path"]),
