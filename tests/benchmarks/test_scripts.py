@@ -1,4 +1,4 @@
-"""Every benchmark runs, at sizes where its numbers mean nothing, and says what it measured."""
+"""Every benchmark runs, at tiny sizes, and reports results."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""attribute_allocations against a plain model."""
+"""attribute_allocations against a simple model."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ events_strategy = st.lists(
 
 
 def attribute(spans, events):
-    """Nests the spans first; returns what the core says and the nesting."""
+    """Nest spans and attribute allocations; return both results."""
     thread, start, duration = (
         np.array([span[column] for span in spans], kind)
         for column, kind in enumerate((np.int32, np.int64, np.int64))

@@ -1,4 +1,4 @@
-"""Calls put together from the operators in them, against a plain walk over the same operators."""
+"""Calls rebuilt from operators, against a simple model."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def arrays(rows, paths=PATHS):
 
 
 def plain(rows):
-    """The calls as (thread, key, depth, start, end, unsure)."""
+    """Return the calls as (thread, key, depth, start, end, unsure)."""
     found, open_ = [], []
 
     def close(keep, thread, now):

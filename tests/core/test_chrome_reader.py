@@ -1,4 +1,4 @@
-"""The native reader of Chrome's trace events: each kind of event, and how the text may be written."""
+"""The native reader of Chrome traces: kinds of events, and variants of JSON."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The native reader of Chrome's trace events on texts that are cut, broken, hostile, or no traces."""
+"""The native reader of Chrome traces with truncated, damaged, malicious and other files."""
 
 import json
 
@@ -98,7 +98,7 @@ def test_a_damaged_number_of_a_thread_is_told(bad, key):
     event = {**x("a", 0, 1), key: 4711}
     text = json.dumps({"traceEvents": [event, event, x("b", 1, 1)]}).replace("4711", bad)
     parts = read_text(text.encode("latin-1"))
-    # A control character ends a number, and no event goes on with one.
+    # A control character ends a number, and makes the event invalid.
     assert lost(parts) == ({"bad_events": 2} if "\x01" in bad else {"bad_ids": 1})
 
 

@@ -1,4 +1,4 @@
-"""The native reader taking a trace from a pipe while somebody else writes it."""
+"""The native reader reading a trace from a pipe while another thread writes it."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def text_of(count: int) -> bytes:
 
 @contextmanager
 def named_pipe(folder):
-    """The reading end of a named pipe, and its name; and a pipe by which to say that all was written."""
+    """Yield the reading end of a named pipe and its name, and a pipe that signals the end of writing."""
     path = folder / "pipe"
     os.mkfifo(path)
     text = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -34,7 +34,7 @@ def named_pipe(folder):
 
 
 def following(target, *arguments):
-    """A thread that follows, and what it raised."""
+    """Run `follow` in a thread; yield the thread and its exceptions."""
     raised = []
 
     def run():

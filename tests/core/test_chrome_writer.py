@@ -1,4 +1,4 @@
-"""What ChromeWriter writes, read back with a strict parser."""
+"""The output of ChromeWriter, parsed with a strict parser."""
 
 import json
 from fractions import Fraction
@@ -196,7 +196,7 @@ def test_the_size_of_blocks_changes_nothing(block_bytes, count):
     whole = b"".join(writer(spans, **more))
     assert b"".join(writer(spans, block_bytes=block_bytes, **more)) == whole
     blocks = list(writer(spans, block_bytes=block_bytes, **more))
-    # A slice reserves 1536 bytes beside its texts.
+    # A slice reserves 1536 bytes in addition to its texts.
     assert all(len(block) <= max(block_bytes, 2048) for block in blocks)
 
 

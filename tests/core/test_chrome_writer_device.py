@@ -1,4 +1,4 @@
-"""What ChromeWriter writes of devices, calls, counters and of what only the source knows."""
+"""The output of ChromeWriter for devices, calls, counters and arguments of the source file."""
 
 import json
 

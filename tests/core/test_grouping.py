@@ -1,4 +1,4 @@
-"""Grouping and what is added up over groups, against numpy."""
+"""Grouping and reductions over groups, against numpy."""
 
 import numpy as np
 import pytest
@@ -97,7 +97,7 @@ def test_descends_from_same_goes_deep():
 
 
 def test_a_root_between_children_does_not_hide_their_ancestors():
-    # Row 2 lies in a lane of its own, without parent.
+    # Row 2 is in a separate lane, without parent.
     parent = np.array([-1, 0, -1, 1, 0], np.int32)
     key = np.array([7, 8, 7, 8, 7], np.int32)
     assert _core.descends_from_same(parent, key).tolist() == [0, 0, 0, 1, 1]

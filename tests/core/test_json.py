@@ -1,4 +1,4 @@
-"""Texts survive JSON, and only JSON passes for JSON."""
+"""JSON escaping and validation."""
 
 import json
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import kinetoscope._core as _core
 from tests.support.strict_json import paired, read_strictly
 
-# Hypothesis leaves lone surrogates out unless asked.
+# Hypothesis does not generate lone surrogates by default.
 any_character = st.one_of(
     st.characters(codec=None, exclude_categories=()), st.sampled_from('"\\/\b\f\n\r\t\0\x7f')
 )

@@ -1,4 +1,4 @@
-"""Which forward span a backward one belongs to, and what it takes from there."""
+"""Links from backward to forward spans, and modules inherited through them."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_threads_out_of_order_are_refused():
 
 
 class Tree:
-    """Spans with what inherit_modules reads, by name."""
+    """Builds the columns of inherit_modules for named spans."""
 
     def __init__(self) -> None:
         self.rows: list[list[int]] = []

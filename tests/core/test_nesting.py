@@ -1,4 +1,4 @@
-"""Properties of nest(), and a plain model of it in Python."""
+"""Properties of nest(), and a simple model in Python."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ def arrays(spans: list[Span]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def in_order(spans: list[Span]) -> list[Span]:
-    """Sorted as a recording is: by thread and start, an enclosing span first."""
+    """Sort spans as in a recording: by thread and start, parents first."""
     return sorted(spans, key=lambda span: (span[0], span[1], -span[2]))
 
 
@@ -29,7 +29,7 @@ spans_strategy = st.lists(
 
 
 def nested_spans(draw: st.DrawFn) -> list[Span]:
-    """Spans of one thread that nest, as calls do."""
+    """Generate nesting spans of one thread."""
     spans: list[Span] = []
 
     def fill(start: int, end: int, depth: int) -> None:
@@ -46,7 +46,7 @@ def nested_spans(draw: st.DrawFn) -> list[Span]:
 
 
 def model(spans: list[Span]) -> list[tuple[int, int, int, int]]:
-    """(parent, depth, lane, self) of each span, the slow way."""
+    """Compute (parent, depth, lane, self) of each span with a simple algorithm."""
     rows: list[list[int]] = []
     lane_ends: dict[int, list[int]] = {}
     for row, (thread, start, duration) in enumerate(spans):

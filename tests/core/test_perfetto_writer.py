@@ -1,4 +1,4 @@
-"""What PerfettoWriter writes of columns given by hand, and what it refuses."""
+"""The output of PerfettoWriter for hand-made columns, and its errors."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def spans_of(rows: list[dict[str, int]]) -> dict[str, np.ndarray]:
 
 
 def writer(rows: list[dict[str, int]], **changes: Any) -> _core.PerfettoWriter:
-    """A writer of spans given by their unusual columns."""
+    """Return a writer of spans, given by their non-default columns."""
     none = np.zeros(0, np.int32)
     arguments: dict[str, Any] = {
         "spans": spans_of(rows),

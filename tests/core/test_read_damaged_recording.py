@@ -1,4 +1,4 @@
-"""No bytes may bring read_recording down, and what is whole is still read."""
+"""read_recording never crashes, and reads the undamaged parts of damaged recordings."""
 
 import struct
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support.recording_builder import (
 
 
 def small_recording() -> RecordingBuilder:
-    """A little of everything, in several chunks."""
+    """Build a small recording with all kinds of records, in several chunks."""
     builder = RecordingBuilder(
         chunk_bytes=256,
         clock=1,
@@ -55,7 +55,7 @@ def small_recording() -> RecordingBuilder:
 
 
 def check(recording) -> None:
-    """What holds for every recording that can be read at all."""
+    """Check the invariants of every readable recording."""
     spans, allocations = recording["spans"], recording["allocations"]
     rows = {
         "thread": len(recording["threads"]["index"]),
@@ -86,7 +86,7 @@ def check(recording) -> None:
                 row, steps = parent[row], steps + 1
                 assert steps <= len(parent)
     assert all(0 <= count < 2**63 for count in recording["losses"].values())
-    # The order of the columns is what the rest of the core expects.
+    # Spans have the order that the rest of the core expects.
     nesting = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
     assert (nesting["self_ns"] >= 0).all()
 
@@ -129,7 +129,7 @@ def test_random_damage_never_brings_the_reader_down(tmp_path):
     whole = np.frombuffer(small_recording().to_bytes(), np.uint8)
     random = np.random.default_rng(11)
     path = tmp_path / "recording"
-    # The clock pairs behind the third are not read, so damage there would try nothing.
+    # Clock pairs after the third are not read, so damage there would test nothing.
     interesting = np.concatenate([np.arange(8, 8 + 96 + 72), np.arange(HEADER_BYTES, len(whole))])
     read = 0
     for _ in range(600):

@@ -1,4 +1,4 @@
-"""What read_recording makes of the notes beside spans."""
+"""Notes about spans in read_recording."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What read_recording makes of whole recordings."""
+"""read_recording with complete recordings."""
 
 import numpy as np
 import pytest
@@ -208,7 +208,7 @@ def test_texts_that_are_not_quite_utf_8(tmp_path, raw, text):
 def test_broken_bytes_read_as_python_replaces_them(tmp_path):
     random = np.random.default_rng(7)
     builder = RecordingBuilder(chunk_bytes=65536)
-    # Without the lead byte of surrogates, which Python would replace and we keep.
+    # Without the first byte of surrogates, which Python would replace but we keep.
     letters = np.array([0x41, 0x7F, 0x80, 0x8F, 0x90, 0xBF, 0xC1, 0xC2, 0xE0, 0xE2, 0xEF, 0xF0, 0xF4, 0xF5])
     raws = {bytes(random.choice(letters, 6).astype(np.uint8)) for _ in range(500)}
     for raw in raws:

@@ -1,4 +1,4 @@
-"""HTML for notebooks: text stays text."""
+"""HTML for notebooks: all text is escaped."""
 
 from html.parser import HTMLParser
 
@@ -11,7 +11,7 @@ from tests.support.hostile import HOSTILE_NAMES, hostile_text
 
 
 class Found(HTMLParser):
-    """Collects what a browser would find: tags with their attributes, and text."""
+    """Collects tags with their attributes, and text."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""What a trace and its event lists show of themselves in a notebook."""
+"""The HTML of traces and event lists in notebooks."""
 
 import re
 
@@ -92,7 +92,7 @@ def test_several_processes_are_a_tree_whose_modules_and_steps_are_told_once(buil
     shown = trace_page(merge_processes([main, worker], [0, 100]), whole=True)
     assert "24 spans" in shown
     assert "2 processes" in shown
-    # Of steps of 36.006 us operators run for 20.
+    # Operators run for 20 of 36.006 us of steps.
     assert re.search(r">  [^<]+</td><td>701</td><td>1</td><td[^>]*>20 µs</td><td>55.5 %</td>", shown)
     assert shown.count(">Linear</td>") == 1
     assert 'title="40,000 ns"' in shown

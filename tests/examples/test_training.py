@@ -1,4 +1,4 @@
-"""The examples train: their losses fall, and they print what the demo reads."""
+"""The examples train: their losses decrease, and they print what the demo parses."""
 
 import re
 from pathlib import Path

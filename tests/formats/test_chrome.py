@@ -1,4 +1,4 @@
-"""The Chrome trace of hand-made traces: shape, strictness, nesting, and what happens to the file on the way."""
+"""Chrome traces of hand-made traces: structure, valid JSON, nesting, and atomic writing."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ HOSTILE = [
 
 
 def training() -> TraceBuilder:
-    """Two threads, forward and backward, a module, stacks, shapes, memory and steps."""
+    """Build a trace with two threads, forward and backward, a module, stacks, shapes, memory and steps."""
     made = TraceBuilder()
     main, engine = made.thread("python", os_tid=4242), made.thread("autograd", os_tid=4243)
     model = made.module("GPT")
@@ -188,7 +188,7 @@ def test_slices_of_a_track_nest_and_none_is_missing(tmp_path_factory, drawn):
 
 
 def hostile() -> TraceBuilder:
-    """Every hostile text everywhere a text can be."""
+    """Build a trace with every hard-to-escape text in every text column."""
     made = TraceBuilder()
     for place, text in enumerate(HOSTILE):
         thread = made.thread(text)
@@ -262,7 +262,7 @@ def _umask() -> int:
 
 
 def with_device() -> Trace:
-    """A launch on the host and, on a stream, a copy, a kernel and a range around it."""
+    """Build a trace with a launch on the host and, on a stream, a copy, a kernel and a range around it."""
     strings = ["", "aten::mm", "cudaLaunchKernel", "sgemm", "Memcpy HtoD", "range"]
     return Trace.from_columns(
         {

@@ -1,4 +1,4 @@
-"""Hostile and damaged Chrome traces: a clear error, or a trace that says what is missing. Never a crash, never all memory."""
+"""Malicious and damaged Chrome traces: a clear error, or a trace with losses; never a crash, never unlimited memory."""
 
 import gzip
 import io
@@ -37,7 +37,7 @@ def lost(trace):
 
 
 def everything(trace):
-    """Every stored and derived column, and the strings; what is lost stands aside."""
+    """Return every stored and derived column and the strings, without the losses."""
     columns = {
         (name, column): list(trace.column(name, column))
         for name, table in STORED.items()
@@ -48,7 +48,7 @@ def everything(trace):
 
 
 class InPieces(io.RawIOBase):
-    """A file that gives so many bytes at a time."""
+    """A file that returns a limited number of bytes at a time."""
 
     def __init__(self, content, size):
         self._rest, self._size = content, size

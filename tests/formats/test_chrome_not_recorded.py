@@ -1,4 +1,4 @@
-"""What a file that was read did not have is not in our export of it, and no later reading finds it either."""
+"""Facts that a source file lacks are not added by exports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def memory(ts: float, size: int, **more: int) -> dict[str, Any]:
 
 
 def saved(trace: kinetoscope.Trace, folder: Path, way: str) -> list[dict[str, Any]]:
-    """The events of an export: at once, or after another file has been written and read."""
+    """Return the events of an export, direct or through another file."""
     for name in {"once": [], "chrome": ["between.json"], "ktrace": ["between.ktrace"]}[way]:
         trace.save(folder / name)
         trace = open_trace(folder / name)

@@ -1,4 +1,4 @@
-"""Python stacks and modules of files."""
+"""Python stacks and modules in Chrome traces."""
 
 import kinetoscope
 from tests.support.kineto_text import call, kernel, op, opened

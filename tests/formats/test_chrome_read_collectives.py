@@ -1,4 +1,4 @@
-"""What files say of calls between ranks."""
+"""Collectives in Chrome traces."""
 
 import json
 

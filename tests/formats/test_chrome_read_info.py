@@ -1,4 +1,4 @@
-"""What files say of their run."""
+"""Metadata in Chrome traces."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Columns that are made when they are first asked for."""
+"""Columns that are computed on first use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Launches and what they started; forward operators and backward functions."""
+"""Links from launches to device work, and from forward operators to backward functions."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_waits_and_copies_of_ranges_are_not_launched_and_what_has_no_launch_is_n
 
 
 def backward_pass(*, numbers=True, arrows=False):
-    """A forward operator on one thread and its backward function on another."""
+    """Build a forward operator on one thread and its backward function on another."""
     of_forward = {"Sequence number": 40, "Fwd thread id": 0} if numbers else {}
     of_backward = {"Sequence number": 40, "Fwd thread id": 1} if numbers else {}
     events = [

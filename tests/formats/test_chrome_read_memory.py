@@ -1,4 +1,4 @@
-"""Memory of files: marks with addresses and without; made-up addresses against a plain model."""
+"""Memory events in Chrome traces; invented addresses against a simple model."""
 
 import numpy as np
 from hypothesis import given
@@ -9,7 +9,7 @@ from tests.support.kineto_text import PID, op, opened, spans
 
 
 def columns(events, addresses=None):
-    """Events of (device type, device index, bytes), negative for a free."""
+    """Return the columns for events of (device type, device index, bytes), with negative bytes for a free."""
     size = np.array([event[2] for event in events], np.int64)
     return {
         "address": np.array(addresses if addresses is not None else [0] * len(events), np.uint64),
@@ -65,7 +65,7 @@ def test_agrees_with_stacks_of_live_blocks(events):
 
 
 def memory(ts, size, address=None, device=(0, -1), **more):
-    """A mark of memory."""
+    """Return a memory event."""
     args = {"Bytes": size, "Device Type": device[0], "Device Id": device[1], **more}
     if address is not None:
         args["Addr"] = address

@@ -1,4 +1,4 @@
-"""Whose the tracks of a file are."""
+"""Threads, streams, processes and devices of tracks."""
 
 import pytest
 

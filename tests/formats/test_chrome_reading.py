@@ -1,4 +1,4 @@
-"""Reading files of Kineto and of other tools: kinds, marks, losses, limits, progress."""
+"""Reading files of Kineto and other tools: kinds, names, losses, limits and progress."""
 
 import gzip
 import io

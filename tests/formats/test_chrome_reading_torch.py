@@ -1,4 +1,4 @@
-"""What torch.profiler exports, beside what torch's own events say of the same session."""
+"""Files of torch.profiler, compared with torch's events of the same session."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="records a session with torch's own 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """A finished session of torch.profiler on the CPU, and our reading of what it exported."""
+    """Return a finished session of torch.profiler on the CPU, and the trace read from its export."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -39,12 +39,12 @@ def session(tmp_path_factory):
 
 
 def is_call(name):
-    """Whether an event is a call of Python, which our list of events leaves out."""
+    """Return whether an event is a Python call, which our list of events does not contain."""
     return "): " in name or name.startswith(("<built-in", "nn.Module: "))
 
 
 def around(event):
-    """The name of the operator or range around an event, calls of Python left out."""
+    """Return the name of the operator or range around an event, ignoring Python calls."""
     above = event.cpu_parent
     while above is not None and is_call(above.name):
         above = above.cpu_parent

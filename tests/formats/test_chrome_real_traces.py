@@ -1,4 +1,4 @@
-"""Real traces of accelerators, read and written again: what other tools say of our files and of the originals."""
+"""Real accelerator traces, read and written again: other tools give the same results for both files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = needs_shared_traces
 
 @dataclass(frozen=True)
 class Exported:
-    """A trace and the file that we write of it."""
+    """A trace and the file that we write from it."""
 
     source: Path
     trace: kinetoscope.Trace
@@ -34,7 +34,7 @@ class Exported:
 
 @pytest.fixture(scope="module", params=traces_of_a_kind(), ids=lambda path: path.name.split(".")[0])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exported]:
-    """Each of the traces, written and read again as strictly as any reader might."""
+    """Write each trace, and read it again with a strict parser."""
     source: Path = request.param
     path = tmp_path_factory.mktemp("exported") / source.name.removesuffix(".gz")
     with kinetoscope.open(source) as trace:
@@ -46,7 +46,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @needs_perfetto
 def test_perfetto_takes_everything(exported: Exported) -> None:
     trace = exported.trace
-    # Each of these files ends with a slice and two marks of Kineto's that say when it recorded.
+    # Each of these files ends with Kineto's slice and two events about the recorded window.
     shown = len(trace.columns("spans")) + len(trace.columns("allocations")) + 3
     taken, lost, unpaired, arrows = ask_perfetto(
         exported.path,
@@ -66,7 +66,7 @@ def test_the_file_is_strict_and_its_slices_nest(exported: Exported) -> None:
 
 
 def assert_close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], where: str) -> None:
-    """Rows say the same to within what numbers of microseconds since 1970 lose as doubles, and what whole ones leave out."""
+    """Check that rows are equal, up to the precision of Unix microseconds as doubles and of integer microseconds."""
     assert len(ours) == len(theirs), where
     for one, other in zip(ours, theirs, strict=True):
         for key, value in other.items():
@@ -77,7 +77,7 @@ def assert_close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], where
                 assert one[key] == pytest.approx(value, rel=inexact, abs=0.01), where
 
 
-# With NCCL, with RCCL, and of an older torch; `make stress` asks of all.
+# With NCCL, with RCCL, and from an older torch; `make stress` runs all.
 OF_EACH_MAKER = ("a100_nccl_rank3of8", "mi300_resnet_stack_rccl_rank0of8", "rtx2080ti_resnet")
 
 
@@ -87,7 +87,7 @@ def test_holistic_trace_analysis_says_the_same_of_our_files(tmp_path: Path) -> N
     ours = [tmp_path / path.name.removesuffix(".gz") for path in originals]
     for path, target in zip(originals, ours, strict=True):
         kinetoscope.open(path).save(target)
-    # All in one process of it: starting that takes longer than most of its answers.
+    # All queries in one process, because starting it takes longer than most queries.
     answers = breakdowns(*ours, *originals)
     for path, ours, theirs in zip(
         originals, answers[: len(originals)], answers[len(originals) :], strict=True
@@ -105,12 +105,12 @@ FRAME = ("PyTorch Profiler (0)", "Iteration Start: PyTorch Profiler", "Record Wi
 
 
 def told(content: dict[str, Any]) -> Counter[tuple[str, str]]:
-    """How often each category, each framing event and each watched argument stands in a file, under today's names."""
+    """Count categories, events about the recorded window, and selected arguments in a file, under current names."""
     counts: Counter[tuple[str, str]] = Counter()
     for event in content["traceEvents"]:
         if event.get("name") in FRAME:
             counts["frame", event["name"]] += 1
-        # Windows of other collectors, which one file has, say nothing of the run.
+        # One file also has windows of other collectors, which are not about the run.
         elif event.get("cat") == "Trace":
             continue
         elif event.get("ph") == "X" or event.get("name") == "[memory]":
@@ -124,7 +124,7 @@ def told(content: dict[str, Any]) -> Counter[tuple[str, str]]:
 
 
 def test_nothing_is_there_that_the_source_did_not_have(exported: Exported, tmp_path: Path) -> None:
-    # As other tools may have written it.
+    # Formatted as by other tools.
     source = told(json.loads(gzip.decompress(exported.source.read_bytes())))
     assert told(exported.content) == source
     again = tmp_path / "again.json"

@@ -25,13 +25,13 @@ from tests.support.trace_builder import TraceBuilder
 
 
 def again(trace: Trace, folder: Path, name: str = "trace.json") -> Trace:
-    """The trace as it comes back from a file."""
+    """Write a trace to a file and read it again."""
     trace.save(folder / name)
     return kinetoscope.open(folder / name)
 
 
 def launched(trace: Trace, table: str) -> dict[int, dict[str, Any]]:
-    """What a table says of its spans, by their rows."""
+    """Return the rows of a table about spans, by span."""
     columns = trace.columns(table)
     return {
         int(row): {name: columns[name][place].item() for name in columns if name != "span"}
@@ -40,7 +40,7 @@ def launched(trace: Trace, table: str) -> dict[int, dict[str, Any]]:
 
 
 def told(trace: Trace) -> Counter[str]:
-    """Everything said of each span, with texts in place of rows and other spans by what is said of them."""
+    """Return all facts about each span, with strings instead of ids."""
     spans, strings = trace.columns("spans"), trace.strings
     threads, streams, shapes = (trace.columns(name) for name in ("threads", "streams", "shapes"))
     paths = trace.columns("modules")["path"]
@@ -91,7 +91,7 @@ NAMES = st.sampled_from(
 
 @st.composite
 def device_traces(draw) -> Trace:
-    """Operators, backward functions, launches and their work on several devices, nested or overlapping, and memory."""
+    """Generate operators, backward functions, launches with work on several devices, nested or overlapping, and memory."""
     made = TraceBuilder()
     main, engine = made.thread("python", os_tid=4242), made.thread("autograd", os_tid=0)
     model = made.module("GPT")
@@ -161,7 +161,7 @@ def test_any_trace_comes_back_with_the_same_times(tmp_path_factory, trace) -> No
         ]
         return sorted(zip(*columns, strict=True))
 
-    # Calls that were rebuilt from stacks come back as calls; these traces did not ask for any.
+    # Rebuilt calls would be read as recorded calls; these traces have none.
     assert times(back) == times(trace)
     assert back.info["start_realtime_ns"] == trace.info["start_realtime_ns"]
     assert back.info["stop_ns"] >= trace.info["stop_ns"]
@@ -228,14 +228,14 @@ def test_a_damaged_head_of_ours_only_costs_what_it_says(tmp_path: Path, own: Any
 
 
 DIFFERENT = {
-    # Frames that only pass a call on are left out of texts of stacks, and the folders of packages.
+    # Stack texts lack forwarding frames and the folders of packages.
     "frames": {"function", "file", "line"},
     "stacks": {"parent", "frame"},
-    # Numbered anew, in the order in which they come.
+    # Renumbered in order of appearance.
     "arguments": {"json"},
     "shapes": {"dims", "types", "concrete", "strides"},
     "spans": {"arguments", "shapes", "own_stack", "stack", "own_module", "category"},
-    # Computed where the source does not say them.
+    # Computed if the source lacks them.
     "allocations": {"allocated_bytes", "reserved_bytes"},
 }
 

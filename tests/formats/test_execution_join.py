@@ -9,7 +9,7 @@ X = side([[6, 7, 0, 8, 4, "cpu"], 1], [[2, 4], []], ["Tensor(float)", "Int"], [[
 
 
 def recorded(*spans, process=4242, **info):
-    """A trace of one thread; each span is (name, start, duration, torch's number of the call)."""
+    """Build a trace of one thread; each span is (name, start, duration, record function number)."""
     strings = ["", *(span[0] for span in spans)]
     columns = {
         "start_ns": np.array([span[1] for span in spans], np.int64),

@@ -1,4 +1,4 @@
-"""The recordings in `tests/golden`: what torch's Kineto wrote of known programs, and what must come out of it.
+"""The Kineto traces of known programs in `tests/golden`, and the expected results.
 
 `tools/record_golden.py` has the programs and makes the files.
 """
@@ -74,7 +74,7 @@ def test_names_are_those_in_the_file():
     trace = kinetoscope.open(FOLDER / "names.json.gz")
     kind, names = trace.column("spans", "kind"), trace.column("spans", "name")
     ranges = {trace.strings[name] for name in names[kind == SpanKind.USER_ANNOTATION]}
-    # Kineto itself drops line breaks, turns backslashes round, and calls what is not ASCII unknown.
+    # Kineto itself drops line breaks, replaces backslashes by slashes, and non-ASCII names by a placeholder.
     assert ranges == {"linebreak", "unknown", "</script>", " ", "back/slash", "{'ph':", "100 %"}
     assert trace.complete
 

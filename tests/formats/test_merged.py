@@ -1,4 +1,4 @@
-"""Traces of several processes in the formats of viewers: what is of one process stays with it, also where numbers are equal."""
+"""Traces of several processes in viewer formats: processes stay separate, even with equal ids."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.support.trace_builder import TraceBuilder
 
 @pytest.fixture(scope="module")
 def merged():
-    """Two ranks in two containers: both are process 1 with thread 1, have a device 0, sample a counter, and use memory."""
+    """Build two ranks in two containers: both are process 1 with thread 1, have a device 0, sample a counter, and use memory."""
     traces = []
     for rank in range(2):
         builder = TraceBuilder()

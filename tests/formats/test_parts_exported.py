@@ -1,4 +1,4 @@
-"""Parts of traces in the formats of timelines: nothing before the start, the memory that was live then in the totals."""
+"""Windows of traces in timeline formats: no events before the start, and totals that include live memory."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The Perfetto file of hand-made traces, read back with Perfetto's own protocol buffers."""
+"""Perfetto files of hand-made traces, parsed with Perfetto's protocol buffers."""
 
 import json
 from collections import Counter

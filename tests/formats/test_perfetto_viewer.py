@@ -1,4 +1,4 @@
-"""What Perfetto's own trace processor makes of our Perfetto files: every slice, nothing dropped, no errors."""
+"""Our Perfetto files in Perfetto's trace processor: every slice, nothing dropped, no errors."""
 
 import math
 from collections import Counter, defaultdict
@@ -77,7 +77,7 @@ def test_perfetto_takes_a_hundred_thousand_neighbours(tmp_path):
 
 
 def assert_perfetto_has_all_of(trace: Trace, path: Path) -> None:
-    """Perfetto has exactly the slices, arguments, arrows and samples of the trace, and nothing to complain of."""
+    """Check that Perfetto has exactly the slices, arguments, arrows and samples of the trace, and reports no errors."""
     write_perfetto(trace, path)
     early = min(0, int(trace.column("spans", "start_ns").min()))
     slices, args, arrows, samples, threads, lost = ask_perfetto(
@@ -120,7 +120,7 @@ def assert_perfetto_has_all_of(trace: Trace, path: Path) -> None:
 
 
 def expected_arrows(trace: Trace) -> Counter[tuple[str, str]]:
-    """The names of what arrows lead between, the earlier first."""
+    """Return the names of the slices at both ends of arrows, the earlier one first."""
     spans, launches = trace.columns("spans"), trace.columns("launches")
     start, name, forward = (spans[column].tolist() for column in ("start_ns", "name", "forward"))
     pairs = [(one, row) for row, one in enumerate(forward) if one >= 0]

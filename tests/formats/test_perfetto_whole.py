@@ -1,4 +1,4 @@
-"""Nothing is missing from a Perfetto file and nothing is changed, whatever is in the trace; and what happens to the file on the way."""
+"""Perfetto files of random traces have all facts unchanged; and atomic writing."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 
 def assert_same(trace: Trace, file: PerfettoFile) -> None:
-    """The file has exactly the slices of the trace, with all they show, on tracks on which they nest."""
+    """Check that the file has exactly the slices of the trace, with all annotations, nested on their tracks."""
     found = Counter(
         (one.name, one.category, one.start_ns, one.duration_ns, json.dumps(one.args, sort_keys=True))
         for one in file.slices
@@ -41,7 +41,7 @@ def test_every_slice_is_there_with_everything(tmp_path, make):
 
 @st.composite
 def traces(draw) -> Trace:
-    """Random spans on three threads and two streams, with whatever a span may have."""
+    """Generate random spans on three threads and two streams, with any facts."""
     made = TraceBuilder()
     for _ in range(3):
         made.thread()
@@ -84,7 +84,7 @@ def test_any_trace_comes_back_whole(trace, block_bytes):
 
 
 def shifted(file: PerfettoFile, trace: Trace) -> PerfettoFile:
-    """The file with the times of the trace, which may begin below 0."""
+    """Return the file with the times of the trace, which may begin below 0."""
     by = START_REALTIME_NS - file.clocks[REALTIME]
     for one in file.slices:
         one.start_ns -= by
@@ -93,7 +93,7 @@ def shifted(file: PerfettoFile, trace: Trace) -> PerfettoFile:
 
 
 def expected_arrows(trace: Trace, file: PerfettoFile) -> Counter:
-    """The times between which arrows must lead, the earlier one first."""
+    """Return the expected times of both ends of arrows, the earlier one first."""
     start = trace.column("spans", "start_ns")
     forward = trace.column("spans", "forward")
     back = np.flatnonzero(forward >= 0)

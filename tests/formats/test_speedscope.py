@@ -1,4 +1,4 @@
-"""Files for speedscope: as its format describes, and with the sums of the trace."""
+"""speedscope files: valid by the format's specification, and with the sums of the trace."""
 
 import gzip
 
@@ -21,7 +21,7 @@ def is_number(value):
 
 
 def check(content):
-    """What speedscope's description of its format (file-format-spec.ts) demands."""
+    """Check the rules of speedscope's format (file-format-spec.ts)."""
     assert content["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     assert set(content) <= {"$schema", "shared", "profiles", "name", "activeProfileIndex", "exporter"}
     frames = content["shared"]["frames"]
@@ -50,7 +50,7 @@ def check(content):
 
 
 def check_events(profile, frames):
-    """Times never fall, and every opened frame is closed in its turn."""
+    """Check that times never decrease, and that frames are closed in reverse order."""
     at, open_frames = profile["startValue"], []
     for event in profile["events"]:
         assert set(event) == {"type", "frame", "at"}
@@ -75,7 +75,7 @@ def written(trace, path):
 
 
 def totals(content):
-    """How long each frame was open and how often, over all evented profiles."""
+    """Return how long and how often each frame was open, over all evented profiles."""
     lasted, count = {}, {}
     for profile in content["profiles"]:
         opened = []

@@ -1,4 +1,4 @@
-"""Collapsed stacks: the format by its public definition, the sums, and what is refused."""
+"""Collapsed stacks: the format, the sums, and errors."""
 
 import re
 
@@ -15,14 +15,14 @@ from tests.support.trace_builder import TraceBuilder
 
 
 def parsed(text: str) -> dict[tuple[str, ...], int]:
-    """Reads collapsed stacks as flamegraph.pl does: what comes before the last white space, then a number."""
+    """Parse collapsed stacks as flamegraph.pl does: text, the last white space, and a number."""
     found: dict[tuple[str, ...], int] = {}
     assert text == "" or text.endswith("\n")
     for line in text.split("\n")[:-1]:
         matched = re.fullmatch(r"(.*)\s+?(\d+(?:\.\d*)?)", line)
         assert matched is not None, line
         stack, number = matched[1], matched[2]
-        # A second number at the end of the stack would make it a file of differences.
+        # With a second number at the end of a stack, it would be a differential file.
         assert re.fullmatch(r"(.*)\s+?(\d+(?:\.\d*)?)", stack) is None, line
         frames = tuple(stack.split(";"))
         assert frames not in found, "equal stacks are one line"

@@ -1,4 +1,4 @@
-"""What the documentation shows is run, and what is public is documented."""
+"""Examples in the documentation run, and public names are documented."""
 
 import doctest
 import importlib
@@ -24,12 +24,12 @@ def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path, mon
     text = page.read_text(encoding="utf-8")
     names = {"__name__": "__main__"}
     for block in PYTHON_BLOCK.finditer(text):
-        padding = "\n" * text[: block.start(1)].count("\n")  # so that a traceback names the page's own line
+        padding = "\n" * text[: block.start(1)].count("\n")  # so that tracebacks show the line of the page
         exec(compile(padding + block[1], str(page), "exec"), names)
 
 
 def modules_with_examples() -> list[str]:
-    """Names the modules whose docstrings hold interactive examples."""
+    """Return the modules whose docstrings have interactive examples."""
     package = ROOT / "src"
     return [
         ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")

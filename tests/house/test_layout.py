@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can check."""
+"""Checks of the source layout and imports."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "m
 
 
 def source_files(*suffixes: str) -> list[Path]:
-    """Lists our own source files, build products aside."""
+    """Return our source files, without build products."""
     return sorted(
         path
         for top in SOURCES
@@ -84,7 +84,7 @@ def test_import_rules_hold():
 
 
 def imports() -> dict[str, set[str]]:
-    """Which of our modules each of them imports: at its beginning, inside functions, or for types only."""
+    """Return the imports between our modules: at module level, inside functions, or for types only."""
     package = ROOT / "src"
     paths = {
         ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path
@@ -101,7 +101,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def test_no_files_import_each_other_in_a_circle():
-    # The package itself gives its public names on demand, and imports them for types.
+    # The package imports its public names on demand, and for types.
     left = {name: targets - {"kinetoscope"} for name, targets in imports().items() if name != "kinetoscope"}
     while ends := {name for name, targets in left.items() if not targets & set(left)}:
         left = {name: targets for name, targets in left.items() if name not in ends}
@@ -142,7 +142,7 @@ def test_tests_mirror_the_rooms():
 
 
 def test_pytest_runs_where_the_package_is_installed_in_editable_form(tmp_path):
-    """The module that such an install loads at start-up belongs to a package with a plug-in of pytest, and pytest warns of that."""
+    """An editable install loads a module at start-up whose package has a pytest plugin, so pytest warns."""
     hook = tmp_path / "_editable_skbc_kinetoscope.py"
     hook.write_text("")
     information = tmp_path / "editable-1.dist-info"

@@ -1,4 +1,4 @@
-"""What `import kinetoscope` offers, and what it costs."""
+"""The public names and the cost of `import kinetoscope`."""
 
 import inspect
 import subprocess
@@ -83,7 +83,7 @@ def test_reaching_for_a_trace_loads_neither_torch_nor_arrow(heavy):
 
 
 def test_without_torch_the_recording_names_say_what_to_install():
-    # None in sys.modules is how Python itself marks a module that must not be found.
+    # None in sys.modules makes Python fail to import a module.
     said = run(
         "import sys; sys.modules['torch'] = None\n"
         "import kinetoscope\n"
@@ -95,7 +95,7 @@ def test_without_torch_the_recording_names_say_what_to_install():
 
 
 def run(program: str) -> str:
-    """Runs a program in a fresh interpreter and returns what it printed."""
+    """Run a program in a new interpreter and return its output."""
     return subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     ).stdout.strip()

@@ -1,4 +1,4 @@
-"""A table as an Arrow file, read again by those that read such files."""
+"""Tables as Arrow files, read by other tools."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Files that appear only when they are whole."""
+"""Files that appear only when they are complete."""
 
 import pytest
 

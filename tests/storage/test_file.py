@@ -1,4 +1,4 @@
-"""Our own file: everything survives, nothing broken gets through."""
+"""`.ktrace` files: round trips, and detection of damage."""
 
 import json
 import subprocess
@@ -122,7 +122,7 @@ def test_a_long_recording_takes_few_bytes_a_span(tmp_path):
 
 
 def long_trace(count=70_000):
-    """Has columns that each want another encoding, and more rows than fit in one member."""
+    """Build a trace whose columns need different encodings, with more rows than fit in one member."""
     rng = np.random.default_rng(1)
     half = count // 2
     return Trace.from_columns(
@@ -282,7 +282,7 @@ def manifest_of(path):
 
 
 def damage(path, member):
-    """Flips a bit in the middle of a member."""
+    """Flip a bit in the middle of a member."""
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo(member)
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Damaged and hostile `.ktrace` files: nothing broken gets through, and nothing does worse than a `FormatError`."""
+"""Damaged and malicious `.ktrace` files: damage is always detected, and always a `FormatError`."""
 
 import contextlib
 import gc
@@ -25,7 +25,7 @@ from tests.support.trace_builder import TraceBuilder
 
 
 def rewrite(path, member, content):
-    """Replaces one member of an archive."""
+    """Replace one member of an archive."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     members[member] = content
@@ -74,7 +74,7 @@ def test_a_wrong_part_is_a_format_error(tmp_path, member, content, message):
 
 
 def use_all(trace):
-    """Reads everything there is."""
+    """Read all columns and strings."""
     len(trace.strings)
     for name, table in STORED.items():
         for column in table.column_names:
@@ -169,7 +169,7 @@ def test_flipped_bytes_never_do_worse_than_a_format_error(tmp_path, data):
 
 
 def crafted(path, rows, **columns):
-    """A file whose spans have so many rows and these members; everything else of them is constant."""
+    """Write a file whose spans have `rows` rows, these columns as members, and constants for all others."""
     names = [column.name for column in STORED["spans"].columns if not column.derived]
     entries = {name: {"constant": 0} for name in names} | {
         name: {"member": f"spans.{name}.arrow"} for name in columns
@@ -212,7 +212,7 @@ def test_the_limits_of_open_hold_for_our_own_files(tmp_path):
             trace.column("spans", "start_ns")
     with open(path, max_memory_bytes=20 << 20) as trace:
         assert len(trace.column("spans", "start_ns")) == rows
-        # What was read before counts.
+        # Columns that were read before count toward the limit.
         with pytest.raises(FormatError, match="max_memory_bytes"):
             for column in ("duration_ns", "sequence"):
                 trace.column("spans", column)
@@ -304,7 +304,7 @@ def test_a_file_is_closed_with_its_trace_or_without(tmp_path):
     rich_trace().save(path)
 
     def opened() -> int:
-        """How often the file is open."""
+        """Return how many times this process has the file open."""
         links = Path("/proc/self/fd").iterdir()
         return sum(os.path.realpath(link) == str(path.resolve()) for link in links)
 

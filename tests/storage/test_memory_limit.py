@@ -1,4 +1,4 @@
-"""How much memory a process could still get."""
+"""The available memory of a process."""
 
 from kinetoscope.storage.unpacking import LEAST_BYTES, SHARE, available_bytes, default_memory_bytes
 

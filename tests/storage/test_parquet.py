@@ -1,4 +1,4 @@
-"""A table as a Parquet file, read again by three other tools."""
+"""Tables as Parquet files, read by three other tools."""
 
 import json
 

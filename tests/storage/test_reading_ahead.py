@@ -1,4 +1,4 @@
-"""A second thread that makes blocks ahead of their use."""
+"""A second thread that produces blocks ahead of their use."""
 
 import threading
 
@@ -35,7 +35,7 @@ def test_no_more_is_made_than_may_wait():
     next(blocks)
     assert ready.wait(10)
     blocks.close()
-    # Those that were waiting, the one in use, and the one that found no place.
+    # The queued blocks, the one in use, and the one that did not fit the queue.
     assert len(made) == _DEPTH + 2
 
 

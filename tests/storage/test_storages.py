@@ -1,4 +1,4 @@
-"""From a recording's metadata to the table of what tensors held, also where the metadata is not the recorder's."""
+"""The table `storages` from a recording's metadata, valid or not."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_owners_are_found_by_their_addresses():
 def test_a_parameter_without_a_gradient_has_the_module_that_registers_it():
     builder = TraceBuilder()
     layer = builder.module("Linear")
-    # It is no row of `parameters`, but a module was seen to hold it.
+    # Not in `parameters`, but another entry names its module.
     builder.hold("parameter", 0x10, 8, module=layer, parameter=5)
     builder.hold("optimizer_state", 0x20, 8, parameter=5)
     assert builder.build().column("storages", "module").tolist() == [layer, layer]

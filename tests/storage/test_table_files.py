@@ -1,4 +1,4 @@
-"""All tables as a folder: others read each file, and we open the whole again."""
+"""All tables as a folder, whose files other tools read and which can be opened again."""
 
 import json
 import shutil
@@ -113,7 +113,7 @@ def test_a_damaged_folder_is_a_format_error(tmp_path, damage, message):
 
 
 def opened_or_refused(path):
-    """The trace, or what the error says."""
+    """Return the trace, or the error's message."""
     try:
         return open_trace(path), ""
     except FormatError as error:
@@ -121,7 +121,7 @@ def opened_or_refused(path):
 
 
 def test_any_flipped_byte_is_found_and_the_file_is_named(tmp_path):
-    """Bytes of every stored file, and more of the manifest, which is read before all others."""
+    """Flip bytes of every stored file, and more of the manifest, which is read first."""
     path = tmp_path / "x.tables"
     hostile_trace().save(path)
     refused = 0
@@ -137,7 +137,7 @@ def test_any_flipped_byte_is_found_and_the_file_is_named(tmp_path):
                 assert str(path if is_manifest else file) in told
                 refused += 1
             else:
-                # Another blank between two values makes the same manifest.
+                # Additional white space does not change the manifest.
                 assert is_manifest
                 assert json.loads(file.read_bytes()) == json.loads(content)
         file.write_bytes(content)

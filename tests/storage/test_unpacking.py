@@ -1,4 +1,4 @@
-"""Unpacking gzip and zstd block by block, whole, cut, damaged and far too large."""
+"""Decompressing gzip and zstd block by block: complete, truncated, damaged and too large files."""
 
 import gzip
 import io
@@ -26,7 +26,7 @@ def zstd(data):
 
 
 def unpacked(packed, limit=None):
-    """The content, the losses, and the packing."""
+    """Return the content, the losses and the compression."""
     with ByteSource.of(io.BytesIO(packed)) as source:
         text = UnpackedText(source, limit)
         return b"".join(bytes(block) for block in text), text.losses, text.packing
@@ -75,7 +75,7 @@ def test_of_a_file_cut_short_everything_before_the_cut_is_kept(pack, share):
     content, losses, _ = unpacked(packed[:cut])
     assert losses == {"packed_cut": 1}
     assert TEXT.startswith(content)
-    # Both formats pack in blocks of at most 128 KiB or so; what is whole comes out.
+    # Both formats compress in blocks of at most about 128 KiB; complete blocks are returned.
     assert len(content) > len(TEXT) * share - (1 << 18)
 
 
@@ -105,7 +105,7 @@ def test_a_wrong_checksum_is_damage_behind_the_whole_text():
 
 
 def bomb(size, pack):
-    """A few bytes that unpack to `size` zeros; gzip's are made without ever holding them."""
+    """Return a few bytes that decompress to `size` zeros, without holding the zeros in memory for gzip."""
     if pack is zstd:
         return zstd(bytes(size))
     packer, parts = zlib.compressobj(9, zlib.DEFLATED, 31), []
@@ -129,7 +129,7 @@ def test_text_that_is_not_packed_has_no_limit():
 
 
 class Failing(io.RawIOBase):
-    """A file that gives some bytes and then fails."""
+    """A file that returns some bytes and then fails."""
 
     def __init__(self, packed):
         self.rest = io.BytesIO(packed)
