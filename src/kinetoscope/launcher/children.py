@@ -33,7 +33,7 @@ class Joined:
     Attributes:
         trace: The trace; None where no process recorded anything.
         children: How many children are in it.
-        messages: What the user should know about them.
+        messages: What the user should know about them that is not in the trace's `losses`.
     """
 
     trace: Trace | None
@@ -135,7 +135,8 @@ class Children:
         if joined is not None and losses:
             joined = extend(joined, losses=losses)
         folder = self._options.shown(self._folder)
-        return Joined(joined, len(found), tuple(_messages(losses, self._running, folder)))
+        messages = _messages(losses if joined is None else [], self._running, folder)
+        return Joined(joined, len(found), tuple(messages))
 
     def clear(self) -> None:
         """Remove what is in the trace now, except for files of processes that still run."""

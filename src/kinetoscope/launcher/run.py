@@ -320,7 +320,10 @@ class Run:
                 raise self._failure
             trace = self._trace if self._children is None else self._with_children(self._children)
             if trace is None:
-                click.echo(f"kinetoscope: nothing was recorded: {self._recording.why_nothing()}.", err=True)
+                if self._children is not None:
+                    self._children.clear()
+                why = "; ".join([self._recording.why_nothing(), *self._recording.messages]).rstrip(".")
+                click.echo(f"kinetoscope: nothing was recorded: {why}.", err=True)
                 return
             finished = self._recording.write(trace, self._ended)
             if self._children is not None:
