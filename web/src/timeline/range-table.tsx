@@ -127,5 +127,5 @@ function summed(table: Columns, width: number): string {
   }
   if (!count) return "nothing ran";
   const spans = count === 1 ? "1 span" : `${units.count(count)} spans`;
-  return `${spans} · ${units.time(self)} total self time · ${(self / width).toFixed(2)} on average at a time`;
+  return `${spans} · ${units.time(self)} total self time · ${(self / width).toFixed(2)} concurrent on average`;
 }

@@ -82,15 +82,17 @@ STACKED = (
     MemoryCategory.TEMPORARY,
     MemoryCategory.UNKNOWN,
 )
+# The same as in the viewer: web/src/memory/facts.ts and theme.css.
+# The colors of the viewer: web/src/memory/facts.ts, web/src/theme.css.
 COLORS = {
-    MemoryCategory.PARAMETER: "#3f76d6",
-    MemoryCategory.OPTIMIZER_STATE: "#8a63d2",
-    MemoryCategory.GRADIENT: "#e08a2c",
-    MemoryCategory.INPUT: "#3fb3c8",
-    MemoryCategory.ACTIVATION: "#2fa36b",
-    MemoryCategory.AUTOGRAD_DETAIL: "#d4537e",
-    MemoryCategory.TEMPORARY: "#c3a52c",
-    MemoryCategory.UNKNOWN: "#8b9099",
+    MemoryCategory.PARAMETER: "#0072b2",
+    MemoryCategory.OPTIMIZER_STATE: "#cc79a7",
+    MemoryCategory.GRADIENT: "#e69f00",
+    MemoryCategory.INPUT: "#009e73",
+    MemoryCategory.ACTIVATION: "#56b4e9",
+    MemoryCategory.AUTOGRAD_DETAIL: "#d55e00",
+    MemoryCategory.TEMPORARY: "#8f9bab",
+    MemoryCategory.UNKNOWN: "#c5ccd6",
 }
 WIDTH, HEIGHT = 1120, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 26, 34
