@@ -268,7 +268,7 @@ def check_others(recorder: Recorder) -> None:
         monitoring.use_tool_id(number, "theirs")
     monitoring.register_callback(2, monitoring.events.PY_START, lambda code, _: seen.append(code.co_name))
     monitoring.set_events(2, monitoring.events.PY_START)
-    assert "taken by other tools" in recorder.start()
+    assert "other tools use all tool ids" in recorder.start()
     branch()
     recorder.stop()
     assert seen.count("leaf") == 2
