@@ -40,8 +40,8 @@ def without_times(text: str) -> str:
     """Replaces times and percentages, and evens out the spaces and lines that their widths move."""
     text = re.sub(r"-?\d+\.\d+(us|ms|s|%)", "#", text)
     text = re.sub(r"-{4,}", "----", text)
-    # Tables of torch before 2.8 have Kb and Mb.
-    text = re.sub(r"(?<=\d )([KMG])b\b", r"\1B", text)
+    # Tables of torch before 2.8 have b, Kb and Mb.
+    text = re.sub(r"(?<=\d )([KMG]?)b\b", r"\1B", text)
     return re.sub(r"[ ]+", " ", text)
 
 
