@@ -363,7 +363,7 @@ def contents(path):
     with kinetoscope.open(path) as trace:
         launches = trace.table("launches").to_pylist()
         return {
-            "kernels": sum(row["calls"] for row in trace.table("kernels").to_pylist()),
+            "kernels": sum(row["count"] for row in trace.table("kernels").to_pylist()),
             "copies": len(trace.table("copies")),
             "launches": len(launches),
             "by_operator": sorted((row["operator"] or "", row["device_name"]) for row in launches),

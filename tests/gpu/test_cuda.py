@@ -26,8 +26,8 @@ def test_a_captured_graph_is_one_launch_of_many_kernels(record, cuda):
 
     trace = record(program).trace
     kernels = trace.table("kernels").to_pylist()
-    assert sum(row["calls"] for row in kernels) >= 15
-    assert all(row["calls"] % 5 == 0 for row in kernels)
+    assert sum(row["count"] for row in kernels) >= 15
+    assert all(row["count"] % 5 == 0 for row in kernels)
     launches = trace.table("launches").to_pylist()
     assert len({row["correlation"] for row in launches}) == 5
     assert trace.complete, trace.losses
@@ -68,5 +68,5 @@ def test_kernels_of_triton_have_their_names(record, cuda):
     torch.cuda.synchronize()
     trace = record(lambda: [doubled_by_the_tests[(4,)](x, out, 1000, block=256) for _ in range(3)]).trace
     (row,) = [row for row in trace.table("kernels").to_pylist() if "doubled_by_the_tests" in row["name"]]
-    assert row["calls"] == 3
+    assert row["count"] == 3
     assert row["grid_x"] == 4

@@ -29,7 +29,7 @@ def launched(trace):
 
 def work(trace):
     """How often everything ran that the device did."""
-    return sorted((row["name"], row["calls"]) for row in trace.table("kernels").to_pylist())
+    return sorted((row["name"], row["count"]) for row in trace.table("kernels").to_pylist())
 
 
 def training_step(device):

@@ -31,7 +31,7 @@ def launched():
 def test_one_row_for_each_name():
     gemm, nccl = launched().table("kernels").to_pylist()
     assert gemm == {
-        "name": "gemm", "sort": "compute", "calls": 3, "total_ns": 110, "mean_ns": 110 / 3, "min_ns": 10, "max_ns": 60,
+        "name": "gemm", "category": "compute", "count": 3, "total_ns": 110, "mean_ns": 110 / 3, "min_ns": 10, "max_ns": 60,
         "kernel_percent": pytest.approx(100 * 110 / 190), "device_percent": pytest.approx(100 * 110 / 200),
         "grid_x": None, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1, "registers": 32,
         "shared_bytes": None, "blocks_per_sm": None, "warps_per_sm": None,
@@ -41,7 +41,7 @@ def test_one_row_for_each_name():
     }  # fmt: skip
     known = {name: value for name, value in nccl.items() if value is not None}
     assert known == {
-        "name": NCCL, "sort": "communication", "calls": 1, "total_ns": 80, "mean_ns": 80.0, "min_ns": 80, "max_ns": 80,
+        "name": NCCL, "category": "communication", "count": 1, "total_ns": 80, "mean_ns": 80.0, "min_ns": 80, "max_ns": 80,
         "kernel_percent": pytest.approx(100 * 80 / 190), "device_percent": 40.0, "devices": 1, "streams": 1, "first_ns": 60,
         "device_index": 0, "stream": 8,
     }  # fmt: skip
@@ -49,7 +49,7 @@ def test_one_row_for_each_name():
 
 def test_one_row_for_each_size():
     rows = launched().table("kernels", by="launch").to_pylist()
-    assert [(row["name"], row["calls"], row["total_ns"], row["grid_x"], row["shared_bytes"]) for row in rows] == [
+    assert [(row["name"], row["count"], row["total_ns"], row["grid_x"], row["shared_bytes"]) for row in rows] == [
         (NCCL, 1, 80, None, None), ("gemm", 1, 60, 4, 512), ("gemm", 2, 50, 2, 256),
     ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_one_row_for_each_size():
 def test_one_row_for_each_time_it_ran():
     trace = launched()
     rows = trace.table("kernels", by="span").to_pylist()
-    assert [(row["name"], row["calls"], row["first_ns"], row["operator"], row["step"]) for row in rows] == [
+    assert [(row["name"], row["count"], row["first_ns"], row["operator"], row["step"]) for row in rows] == [
         ("gemm", 1, 60, "aten::mm", 0), (NCCL, 1, 60, None, 0), ("gemm", 1, 160, "aten::bmm", 0), ("gemm", 1, 260, "aten::mm", 0),
     ]  # fmt: skip
     kinds = trace.column("spans", "kind")[[row["span"] for row in rows]]
@@ -76,7 +76,11 @@ def test_a_kernel_in_several_places_has_no_one_place():
 def test_what_a_source_says_of_a_kernel_tells_that_it_communicates():
     builder = TraceBuilder().kernel("my_fused_kernel", 0, 5, arguments={"Collective name": "allreduce"})
     builder.kernel("dma_request", 10, 4).kernel("cross_device_reduce_1stage", 20, 3)
-    assert builder.build().table("kernels")["sort"].to_pylist() == ["communication", "copy", "communication"]
+    assert builder.build().table("kernels")["category"].to_pylist() == [
+        "communication",
+        "copy",
+        "communication",
+    ]
 
 
 def test_another_way_of_adding_up_is_refused():
@@ -95,7 +99,7 @@ def test_however_kernels_are_added_up_it_is_the_same_time(builder):
     kernels = [span for span in builder.spans if span.kind == SpanKind.KERNEL]
     for by in ("name", "launch", "span"):
         rows = trace.table("kernels", by=by).to_pylist()
-        assert sum(row["calls"] for row in rows) == len(kernels)
+        assert sum(row["count"] for row in rows) == len(kernels)
         assert sum(row["total_ns"] for row in rows) == sum(span.duration_ns for span in kernels)
         assert all(row["min_ns"] <= row["mean_ns"] <= row["max_ns"] for row in rows)
         shares = [row["kernel_percent"] for row in rows if row["kernel_percent"] is not None]

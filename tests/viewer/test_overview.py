@@ -48,7 +48,7 @@ def test_amounts_are_those_of_the_tables():
     kinds = trace.table("spans")["kind"].to_pylist()
     assert found["spans"] == len(kinds)
     assert found["operators"] == kinds.count("operator") == 4
-    assert found["kernels"] == sum(trace.table("kernels")["calls"].to_pylist()) == 4
+    assert found["kernels"] == sum(trace.table("kernels")["count"].to_pylist()) == 4
     assert found["device_work"] == 4
     assert found["duration_ns"] == trace.duration_ns
 
@@ -173,7 +173,7 @@ def test_numbers_of_real_traces_are_those_of_their_tables(name):
         steps = trace.table("steps")
         found = json.loads(respond([("trace", trace)], "api/0/overview", {}).body)
         assert found["steps"]["median_ns"] == np.median(steps["duration_ns"].to_pylist())
-        assert found["kernels"] == sum(trace.table("kernels")["calls"].to_pylist())
+        assert found["kernels"] == sum(trace.table("kernels")["count"].to_pylist())
         peaks = answer(trace, "overview/memory", {})["peaks"]
         top = trace.table("memory_peak", device="cuda:0")
         assert peaks[0]["attributed_bytes"] == sum(top["bytes"].to_pylist())

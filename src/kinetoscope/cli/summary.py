@@ -173,7 +173,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         by_line=tuple(lines_in(trace, shares)[:rows]),
         work=counted_flops(trace) if len(trace.columns("shapes")) else None,
         peaks=tuple(device_peaks(trace)),
-        by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "calls", "mean_ns"]),
+        by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "count", "mean_ns"]),
         devices=tuple(row for row in _first(trace, "devices", None, ["model", "work_ns"]) if row["work_ns"]),
         by_process=_process_rows(trace, is_operator),
         steps_of=stepping,
@@ -526,7 +526,7 @@ def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
             units.duration(row["total_ns"]),
             # No share where all kernels together took no time.
             units.percent(row["kernel_percent"] or 0, 0 if row["kernel_percent"] is None else 100),
-            f"{row['calls']:,}",
+            f"{row['count']:,}",
             units.duration(row["mean_ns"]),
         )
         for row in rows

@@ -118,7 +118,7 @@ function ChosenKernel(props: { name: string; table: Columns }) {
     <Panel
       name={name}
       kind="kernel"
-      what={`kernel, ${table.texts("sort")[row] ?? ""}`}
+      what={`kernel, ${table.texts("category")[row] ?? ""}`}
       facts={row < 0 ? [] : facts(table, row, kernelColumns(table))}
     />
   );
@@ -135,7 +135,7 @@ function kernelColumns(table: Columns): ShownColumn[] {
   const operators = table.texts("operator");
   return [
     { name: "name", width: [16, 5], cell: (row) => kernelLine(names[row] ?? "") },
-    { name: "calls", width: [4.6, 1], sum: true },
+    { name: "count", width: [4.6, 1], sum: true },
     { name: "total_ns", title: "Time", bar: true, sum: true },
     { name: "kernel_percent", title: "Share", width: [5, 1] },
     { name: "mean_ns", width: [5.6, 1] },

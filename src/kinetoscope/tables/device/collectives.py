@@ -17,7 +17,7 @@ from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
 from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.device.work import Sort, busy, device_work
+from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
@@ -424,7 +424,7 @@ class KernelTimes:
 def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRow, list[SpanRow]]:
     """The kernels that carried out each call, by its row; those that belong to none of the calls under their own rows."""
     work, started, parent = device_work(trace), starters(trace), trace.column("spans", "parent")
-    rows = work.rows[work.sort == Sort.COMMUNICATION]
+    rows = work.rows[work.category == WorkCategory.COMMUNICATION]
     rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
     asked = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
     found: dict[SpanRow, list[SpanRow]] = {}

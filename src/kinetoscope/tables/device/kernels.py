@@ -11,7 +11,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.device.work import SORT_NAMES, DeviceWork, device_work
+from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_work
 from kinetoscope.tables.host.ops import percent
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ KERNELS_SCHEMA = Table(
     "one in order of time.",
     (
         Column("name", "category", "", "Its name."),
-        Column("sort", "category", "", "`compute`; `communication` if it moves data between devices; `copy` for a "
+        Column("category", "category", "", "`compute`; `communication` if it moves data between devices; `copy` for a "
                                        "kernel that only copies."),
-        Column("calls", "int64", "", "How many times it ran.", 0),
+        Column("count", "int64", "", "How many times it ran.", 0),
         Column("total_ns", "int64", "ns", "The total duration of all runs.", 0),
         Column("mean_ns", "float64", "ns", "The mean duration of one run."),
         Column("min_ns", "int64", "ns", "The shortest.", 0),
@@ -80,10 +80,10 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         raise ArgumentError(f"by={by!r} is not valid: use one of {', '.join(_WAYS)}")
     spans, work = trace.columns("spans"), device_work(trace)
     chosen = spans["kind"][work.rows] == SpanKind.KERNEL
-    rows, sort = work.rows[chosen], work.sort[chosen]
+    rows, category = work.rows[chosen], work.category[chosen]
     told = _launch_columns(trace, rows)
     name = spans["name"][rows]
-    keys = [name, sort.astype(np.int32)]
+    keys = [name, category.astype(np.int32)]
     if by == "span":
         keys = [np.arange(len(rows), dtype=np.int32)]
     elif by == "launch":
@@ -94,8 +94,8 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
     count = _core.group_counts(group, groups)
     columns: dict[str, Any] = {
         "name": Labels(name[first], trace.strings),
-        "sort": Labels(sort[first], SORT_NAMES),
-        "calls": count,
+        "category": Labels(category[first], WORK_CATEGORIES),
+        "count": count,
         "total_ns": total,
         "mean_ns": total / np.maximum(count, 1),
         "min_ns": _core.group_min(group, groups, duration),

@@ -10,7 +10,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, process_runs
 from kinetoscope.model.schema import Column, SpanKind, Table
-from kinetoscope.tables.device.work import Device, DeviceWork, Sort, device_work
+from kinetoscope.tables.device.work import Device, DeviceWork, WorkCategory, device_work
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
@@ -167,10 +167,15 @@ def _busy_columns(
         "first_ns": np.where(count > 0, first, -1),
         "last_ns": np.where(count > 0, last, -1),
     }
-    parts = united_by(group * np.int32(len(Sort)) + work.sort, groups * len(Sort), work.start_ns, work.end_ns)
-    totals = np.array([part.total_ns for part in parts], dtype=np.int64).reshape(groups, len(Sort))
-    for sort, name in zip(Sort, ("compute_ns", "communication_ns", "copy_ns"), strict=True):
-        made[name] = totals[:, sort]
+    parts = united_by(
+        group * np.int32(len(WorkCategory)) + work.category,
+        groups * len(WorkCategory),
+        work.start_ns,
+        work.end_ns,
+    )
+    totals = np.array([part.total_ns for part in parts], dtype=np.int64).reshape(groups, len(WorkCategory))
+    for category, name in zip(WorkCategory, ("compute_ns", "communication_ns", "copy_ns"), strict=True):
+        made[name] = totals[:, category]
     whole = united_by(group, groups, work.start_ns, work.end_ns) if groups else []
     made["busy_ns"] = np.array([part.total_ns for part in whole], dtype=np.int64)
     made["idle_ns"] = last - first - made["busy_ns"]

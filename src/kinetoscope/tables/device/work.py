@@ -34,7 +34,7 @@ _COPIES = re.compile(r"dma_|memcpy|memset", re.IGNORECASE)
 _CALL_BETWEEN_RANKS = '"Collective name"'
 
 
-class Sort(IntEnum):
+class WorkCategory(IntEnum):
     """What a piece of a device's work is. A moment with several of them counts for the first."""
 
     COMPUTE = 0
@@ -42,7 +42,7 @@ class Sort(IntEnum):
     COPY = 2
 
 
-SORT_NAMES = ("compute", "communication", "copy")
+WORK_CATEGORIES = ("compute", "communication", "copy")
 
 
 @dataclass(frozen=True, order=True)
@@ -91,7 +91,7 @@ class DeviceWork:
 
     Attributes:
         rows: The spans, ascending.
-        sort: What each is: a `Sort`.
+        category: What each is: a `WorkCategory`.
         device: On which of `devices` each ran.
         devices: The devices in order of rank, type and index, those without work left out.
         start_ns: When each began.
@@ -99,7 +99,7 @@ class DeviceWork:
     """
 
     rows: NDArray[np.int64]
-    sort: NDArray[np.uint8]
+    category: NDArray[np.uint8]
     device: NDArray[np.int32]
     devices: list[Device]
     start_ns: NDArray[np.int64]
@@ -127,14 +127,14 @@ def device_work(trace: TraceData) -> DeviceWork:
     def make() -> DeviceWork:
         spans = trace.columns("spans")
         kind, rows = spans["kind"], device_work_spans(trace).rows
-        sort = np.full(len(rows), Sort.COMPUTE, dtype=np.uint8)
+        category = np.full(len(rows), WorkCategory.COMPUTE, dtype=np.uint8)
         communicates, copies = _kernel_names(trace)
         name = spans["name"][rows]
-        sort[communicates[name] | _told_to_communicate(trace, rows)] = Sort.COMMUNICATION
-        sort[copies[name] | (kind[rows] != SpanKind.KERNEL)] = Sort.COPY
+        category[communicates[name] | _told_to_communicate(trace, rows)] = WorkCategory.COMMUNICATION
+        category[copies[name] | (kind[rows] != SpanKind.KERNEL)] = WorkCategory.COPY
         device, devices = _devices(trace, rows)
         start = spans["start_ns"][rows]
-        return DeviceWork(rows, sort, device, devices, start, start + spans["duration_ns"][rows])
+        return DeviceWork(rows, category, device, devices, start, start + spans["duration_ns"][rows])
 
     return trace.cached("device_work", make)
 
@@ -144,12 +144,12 @@ def busy(trace: TraceData) -> list[Busy]:
 
     def make() -> list[Busy]:
         work = device_work(trace)
-        groups = len(work.devices) * len(Sort)
-        group = work.device * np.int32(len(Sort)) + work.sort
+        groups = len(work.devices) * len(WorkCategory)
+        group = work.device * np.int32(len(WorkCategory)) + work.category
         sets = united_by(group, groups, work.start_ns, work.end_ns)
         found = []
-        for first in range(0, groups, len(Sort)):
-            compute, communication, copies = sets[first : first + len(Sort)]
+        for first in range(0, groups, len(WorkCategory)):
+            compute, communication, copies = sets[first : first + len(WorkCategory)]
             found.append(Busy(compute, communication, copies))
         return found
 

@@ -132,7 +132,7 @@ _COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
         "device_self_ns",
         {"name": "file", "detail": "function", "key": "line", "count": "count"},
     ),
-    "kernels": ("total_ns", {"name": "name", "detail": "operator", "kind": "sort", "count": "calls"}),
+    "kernels": ("total_ns", {"name": "name", "detail": "operator", "kind": "category", "count": "count"}),
 }  # fmt: skip
 _TEXTS, _NUMBERS = ("name", "detail", "kind"), ("key", "depth", "count")
 
