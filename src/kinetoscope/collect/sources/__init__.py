@@ -1,1 +1,1 @@
-"""Sources: what records beside the engine, such as data loading, counters, clocks and optimizers."""
+"""Sources: additional recorders, such as data loading, counters, clocks and optimizers."""

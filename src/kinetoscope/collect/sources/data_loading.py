@@ -1,4 +1,4 @@
-"""The source that tells how a `DataLoader` makes its batches, here and in its workers."""
+"""The source that records how a `DataLoader` makes its batches, in this process and in workers."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# The files of workers as their parent reads them: which batches were made when, and which files nobody needs any more.
+# The files of workers as their parent reads them: which batches were made when, and which files are obsolete.
 
 _FIELDS = ("number", "begin_ns", "collate_ns", "collated_ns", "end_ns", "samples", "outcome")
 
 
 @dataclass
 class WorkerBatches:
-    """What one worker did during a recording; times by the steady clock in nanoseconds.
+    """What one worker did during a recording; times are nanoseconds of the monotonic clock.
 
     Attributes:
         process: Its process id.
@@ -53,9 +53,9 @@ class WorkerBatches:
         worker: Its number among the workers of that loader.
         begun_ns: When it began.
         ended_ns: When it ended, 0 if it has not.
-        rows: Of each batch that it made, or was making, what `_FIELDS` names.
+        rows: The values of `_FIELDS` for each batch that it made or was making.
         lost: Batches of the recording that were overwritten by later ones.
-        killed: It ended without being able to say so.
+        killed: It ended without writing its end.
     """
 
     process: int
@@ -73,18 +73,18 @@ class WorkerBatches:
         return column
 
     def and_later(self, later: WorkerBatches) -> WorkerBatches:
-        """This worker with what it did later; a batch that is in both was being made in between."""
+        """This worker merged with its later part; a batch that is in both was being made in between."""
         again = np.isin(self.rows[:, 0], later.rows[:, 0])
         rows = np.concatenate([self.rows[~again], later.rows])
         return replace(later, rows=rows, lost=self.lost + later.lost)
 
 
 def read_worker(data: bytes, begin_ns: int, end_ns: int) -> WorkerBatches | None:
-    """What a worker wrote about a stretch of time; None for what is no file of a worker, or of one that was not there then.
+    """What a worker wrote about a time window; None if the file is not a worker's, or the worker did not exist then.
 
     Args:
         data: Its file.
-        begin_ns: Where the stretch begins, by the steady clock.
+        begin_ns: The start of the window, by the monotonic clock.
         end_ns: Where it ends.
     """
     if len(data) < HEADER.size:
@@ -99,7 +99,7 @@ def read_worker(data: bytes, begin_ns: int, end_ns: int) -> WorkerBatches | None
     rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= 0)]
     rows = rows[np.argsort(rows[:, 0])]
     oldest_ns = rows[0, 1] if len(rows) else 0
-    # Rows that were overwritten are those before the oldest one there is; how many of them were in time nobody knows.
+    # Overwritten rows are older than the oldest one; how many of them were in the window is unknown.
     overwritten = int(rows[0, 0]) if len(rows) else 0
     done = rows[:, 4]
     rows = rows[(rows[:, 1] < end_ns) & ((done == 0) | (done > begin_ns))]
@@ -109,12 +109,12 @@ def read_worker(data: bytes, begin_ns: int, end_ns: int) -> WorkerBatches | None
 
 
 def read_all(folder: Path | None, begin_ns: int, end_ns: int) -> list[WorkerBatches]:
-    """What workers wrote about a stretch of time. Before it, `remove_of_the_gone` is to be called: who is killed says no when."""
+    """What workers wrote about a time window. Call `remove_of_the_gone` first: killed workers do not write their end."""
     found = []
     for path in _files(folder):
-        # A worker may be about to begin its file.
+        # A worker may be about to create its file.
         with suppress(OSError):
-            # Before its file is read: a worker that ends in between has written that it did.
+            # Before its file is read: a worker that ends in between has written its end.
             runs = _may_go_on(path)
             worker = read_worker(path.read_bytes(), begin_ns, end_ns)
             if worker is not None:
@@ -123,7 +123,7 @@ def read_all(folder: Path | None, begin_ns: int, end_ns: int) -> list[WorkerBatc
 
 
 def remove_of_the_gone(folder: Path | None) -> None:
-    """Remove the files of workers that have ended; of what comes later they have nothing to tell."""
+    """Remove the files of workers that have ended."""
     for path in _files(folder):
         with suppress(OSError):
             if not _may_go_on(path):
@@ -145,7 +145,7 @@ def _may_go_on(path: Path) -> bool:
 
 
 def _is_running(process: int) -> bool:
-    """Whether a process of this number runs; one that has ended and waits to be asked for its exit code does not."""
+    """Whether a process with this id runs; a zombie does not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -159,14 +159,14 @@ def _is_running(process: int) -> bool:
     return state.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
 
 
-# Where torch's `DataLoader` tells us what it does: three of its functions, replaced while a session wants to know.
+# Three functions of torch's `DataLoader`, replaced while a session records data loading.
 #
-# `_DatasetKind.create_fetcher` makes what asks a dataset for samples, in the loader's own process or in a worker;
+# `_DatasetKind.create_fetcher` makes the fetcher of samples, in the loader's own process or in a worker;
 # `_utils.worker._worker_loop` is what a worker process runs; `_utils.pin_memory.pin_memory` copies a batch to pinned memory.
-# All three are called as before, with what they were given, and draw no random number of ours. They are put back exactly as
+# All three are called with unchanged arguments, and use no random numbers of ours. They are restored exactly as
 # they were when the last session is over.
 
-# Of how many loops over loaders it is known what loader that was; the oldest is forgotten first.
+# For how many loops over loaders the loader is stored; the oldest is dropped first.
 _REMEMBERED = 1_000
 
 
@@ -191,15 +191,15 @@ class LoaderHooks:
 
     @property
     def folder(self) -> Path | None:
-        """Where workers have their files; there are none before a session wanted to know."""
+        """The folder of the workers' files; None before a session records data loading."""
         return self._folder
 
     def open(self, source: object) -> None:
-        """A session wants to know what loaders do that begin from now on.
+        """Record loaders that start from now on, for a session.
 
         Raises:
             AttributeError: This torch has no such functions.
-            OSError: No place for the workers' files can be made.
+            OSError: The folder of the workers' files cannot be created.
         """
         with self._lock:
             if not self._sources:
@@ -215,7 +215,7 @@ class LoaderHooks:
             self._sources.add(id(source))
 
     def close(self, source: object) -> None:
-        """The session does not want to know any more."""
+        """Stop recording loaders for the session."""
         with self._lock:
             self._sources.discard(id(source))
             if not self._sources:
@@ -229,16 +229,16 @@ class LoaderHooks:
             self._recording = max(0, self._recording + change)
 
     def _tidy(self) -> None:
-        """Remove what workers that are gone have left; a recording under way may still want it."""
+        """Remove the files of ended workers, unless an active recording needs them."""
         with self._lock:
             if not self._recording:
                 remove_of_the_gone(self._folder)
 
     def after_fork(self) -> None:
-        """In a child nothing is recorded for the parent's sessions, except by workers, which see to it themselves."""
+        """In a forked child nothing is recorded for the parent's sessions, except by workers, which record themselves."""
         replaced, starting = self._replaced, self._starting
         self._begin_anew()
-        # A worker finds out its loader's number by this; the loop that it runs was chosen before the fork.
+        # A worker reads its loader's number from this; the loop that it runs was chosen before the fork.
         self._starting = starting
         self._replaced = replaced
         self._put_back()
@@ -246,7 +246,7 @@ class LoaderHooks:
     # What is replaced
 
     def _replace(self) -> None:
-        """Put ours in place of torch's."""
+        """Replace torch's functions by ours."""
         from torch.utils.data import _utils, dataloader
 
         kind, many = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
@@ -261,7 +261,7 @@ class LoaderHooks:
         setattr(owner, name, ours)
 
     def _put_back(self) -> None:
-        """Put torch's back, but not over what somebody else has put there meanwhile."""
+        """Restore torch's functions, unless other code has replaced them meanwhile."""
         while self._replaced:
             owner, name, before, ours = self._replaced[-1]
             if vars(owner).get(name) is ours:
@@ -278,7 +278,7 @@ class LoaderHooks:
         return create_timed
 
     def _numbered(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """Each iterator with workers has a number, by which its workers are told from those of others."""
+        """Each iterator with workers has a number, which identifies its workers."""
 
         def begin_numbered(iterator: Any, loader: Any, *arguments: Any, **keywords: Any) -> None:
             number = next(self._numbers)
@@ -293,7 +293,7 @@ class LoaderHooks:
         return begin_numbered
 
     def _remember(self, number: int, loader: Any) -> None:
-        """Keep what is known of a loader; a session may last for many epochs, so not for ever."""
+        """Store the facts of a loader, up to a limit: a session may last for many epochs."""
         self._tidy()
         self.loaders[number] = _described(loader)
         while len(self.loaders) > _REMEMBERED:
@@ -322,7 +322,7 @@ class LoaderHooks:
 
 
 class _Ranges:
-    """Marks the making of batches in the process that records."""
+    """Opens ranges for the making of batches in the recording process."""
 
     def begin(self, samples: int) -> Any:
         return begin_range(FETCH_BATCH) if HOOKS._recording else None
@@ -340,7 +340,7 @@ class _Ranges:
 
 
 def _described(loader: Any) -> dict[str, Any]:
-    """What is worth knowing of a loader; plain values only, for it goes into the trace."""
+    """The facts of a loader for the trace, as plain values."""
     known = {}
     for name in ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
         value = getattr(loader, name, None)
@@ -359,16 +359,16 @@ HOOKS = LoaderHooks()
 os.register_at_fork(after_in_child=HOOKS.after_fork)
 
 
-# What a worker of a `DataLoader` wrote down, as the trace of its process.
+# The notes of a `DataLoader` worker, as the trace of its process.
 
 _STRINGS = ["", FETCH_BATCH, COLLATE_BATCH]
 _NEVER_NS = np.int64(2**62)
-# What is as true of a worker as of the process that started it.
+# Metadata that a worker shares with the process that started it.
 _SHARED_FACTS = ("start_realtime_ns", "start_monotonic_ns", "boot_id", "host", "rank", "distributedInfo")
 
 
 def worker_trace(worker: WorkerBatches, begin_ns: int, parent: Trace) -> Trace:
-    """Make a trace that begins and ends with that of the process that started the worker.
+    """Make a trace with the same start and end as that of the process that started the worker.
 
     Args:
         worker: What it wrote.
@@ -409,7 +409,7 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
     start, stop, name = start[kept], stop[kept], name[kept]
     flags = np.where(start < 0, FLAG_BEGUN_BEFORE, 0) | np.where(stop > length_ns, FLAG_UNFINISHED, 0)
     start, stop = np.maximum(start, 0), np.minimum(stop, length_ns)
-    # The enclosing one first where two begin together.
+    # The outer one first if two begin together.
     order = np.lexsort((name, -stop, start))
     return {
         "thread": np.zeros(len(order), dtype=np.int32),
@@ -423,7 +423,7 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
 
 
 def _or_never(time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Points in time, those that have not come yet far away."""
+    """Times; those that have not happened yet are far in the future."""
     return np.where(time_ns > 0, time_ns, _NEVER_NS)
 
 
@@ -432,13 +432,13 @@ _READING_ERROR_NS = 2_000
 
 
 class DataLoading:
-    """How the batches of every `DataLoader` are made while a session records: for `profile(sources=[DataLoading()])`.
+    """Records how every `DataLoader` makes its batches: for `profile(sources=[DataLoading()])`.
 
-    In the process that records, making a batch is a range `DataLoader.fetch` with `DataLoader.collate` inside, and pinning
-    it `DataLoader.pin`. Worker processes are processes of the trace, with the same ranges, on the same clock: those of every
-    loop over a loader that begins after the session did, forked or spawned. The table `data_loading` adds it all up.
+    In the recording process, making a batch is a range `DataLoader.fetch` with `DataLoader.collate` inside, and pinning
+    it is `DataLoader.pin`. Worker processes become processes of the trace, with the same ranges, on the same clock, for every
+    loop over a loader that starts after the session, forked or spawned. The table `data_loading` has the sums.
 
-    The batches, their order and all random numbers are what they are without this.
+    The batches, their order and all random numbers are unchanged.
     """
 
     def __init__(self) -> None:
@@ -446,11 +446,11 @@ class DataLoading:
         self._begun: ClockReading | None = None
 
     def open(self) -> None:
-        """See to it that loaders tell; workers that exist already do not.
+        """Start to record loaders; workers that exist already are not recorded.
 
         Raises:
             AttributeError: This torch has no such loaders.
-            OSError: There is no place for what workers write.
+            OSError: The folder of the workers' files cannot be created.
         """
         HOOKS.open(self)
 
@@ -460,7 +460,7 @@ class DataLoading:
         HOOKS.record(1)
 
     def stop(self) -> GatheredLoading:
-        """End, and take what the workers have written until now."""
+        """Stop, and read what the workers have written so far."""
         begun, self._begun = self._begun or ClockReading.now(), None
         HOOKS.record(-1)
         end_ns = time.monotonic_ns()
@@ -469,7 +469,7 @@ class DataLoading:
         return GatheredLoading(begun, workers, loaders)
 
     def close(self) -> None:
-        """Let loaders be as they were."""
+        """Stop recording loaders."""
         HOOKS.close(self)
 
 
@@ -525,7 +525,7 @@ class GatheredLoading:
         return merge_processes([own, *others], places)
 
     def and_later(self, later: GatheredLoading) -> GatheredLoading:
-        """This and what was gathered for a later recording, a worker that is in both once."""
+        """Merge with what was gathered for a later recording; a worker that is in both is listed once."""
         workers = {(worker.process, worker.loader): worker for worker in self._workers}
         for worker in later._workers:
             key = (worker.process, worker.loader)

@@ -1,4 +1,4 @@
-"""What a worker process of a `DataLoader` writes down: when it made which batch.
+"""The notes of a `DataLoader` worker process: when it made which batch.
 
 Each worker has one small file, which its parent reads at any time. It begins with `HEADER`, then follow `ROWS` rows, each
 of them `ROW`; batch n is in row n modulo `ROWS`. A row is written when its batch is begun and again when it is made, each
@@ -34,7 +34,7 @@ class WorkerNotes:
     def __init__(
         self, path: str, loader: int, worker: int, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Make the file; without one (the disk is full, say) nothing is noted and the worker works as ever."""
+        """Create the file; if that fails (the disk is full, say), nothing is noted and the worker runs as usual."""
         self._clock = clock
         self._thread = threading.get_ident()
         self._row: list[int] | None = None
@@ -46,7 +46,7 @@ class WorkerNotes:
         self._write(HEADER.pack(*self._header), 0)
 
     def begin(self, samples: int) -> list[int] | None:
-        """A batch is begun; None if another is being made, for this one belongs to a loader of the dataset's own."""
+        """A batch is started; None if another is being made: this one then belongs to a loader inside the dataset."""
         if self._row is not None or self._thread != threading.get_ident():
             return None
         row = self._row = [self._batches, self._clock(), 0, 0, 0, samples, MADE]
@@ -62,7 +62,7 @@ class WorkerNotes:
             self._row = None
 
     def begin_collating(self) -> list[int] | None:
-        """The samples are there and are being put together."""
+        """The samples are there and are being collated."""
         row = self._row
         if row is None or row[2] or self._thread != threading.get_ident():
             return None
@@ -70,7 +70,7 @@ class WorkerNotes:
         return row
 
     def finish_collating(self, row: list[int] | None) -> None:
-        """They are put together."""
+        """They are collated."""
         if row is not None:
             row[3] = self._clock()
 
@@ -99,7 +99,7 @@ class WorkerNotes:
 
 
 class BatchTimes(Protocol):
-    """Who is told when batches are made."""
+    """A listener for the making of batches."""
 
     def begin(self, samples: int) -> Any:
         """A batch is begun; what this returns is handed to `finish`."""
@@ -110,7 +110,7 @@ class BatchTimes(Protocol):
         ...
 
     def begin_collating(self) -> Any:
-        """Its samples are being put together."""
+        """Its samples are being collated."""
         ...
 
     def finish_collating(self, begun: Any) -> None:
@@ -119,13 +119,13 @@ class BatchTimes(Protocol):
 
 
 class TimedFetcher:
-    """Stands before a fetcher of torch: the same batches, and somebody is told when they are made.
+    """Wraps a fetcher of torch: the same batches, and a listener is called when they are made.
 
-    It holds the fetcher and not the other way round, so both go when the loader lets go of them.
+    It references the fetcher and not the reverse, so both are freed when the loader drops them.
     """
 
     def __init__(self, fetcher: Any, times: BatchTimes) -> None:
-        """Stand before `fetcher`."""
+        """Wrap `fetcher`."""
         collate = fetcher.collate_fn
 
         def collate_timed(*samples: Any, **keywords: Any) -> Any:
@@ -165,7 +165,7 @@ class TimedFetcher:
 
 
 def timed(fetcher: Any, times: BatchTimes) -> Any:
-    """The fetcher with its batches told to `times`; as it is if it is none as torch's are."""
+    """The fetcher wrapped to call `times`; unchanged if it is not like torch's."""
     try:
         return TimedFetcher(fetcher, times)
     except AttributeError:
@@ -173,12 +173,12 @@ def timed(fetcher: Any, times: BatchTimes) -> Any:
 
 
 class NotedLoop:
-    """Stands where torch has the function that a worker runs; goes to spawned workers by pickle, with the loader's number."""
+    """Replaces torch's function that a worker runs; pickled to spawned workers, with the loader's number."""
 
     def __init__(self, loop: Callable[..., None], folder: str, number_of_loader: Callable[[], int]) -> None:
-        """Stand before `loop`, but not before one of its kind; notes go to `folder`."""
+        """Wrap `loop`, unless it is wrapped already; notes go to `folder`."""
         self.loop: Callable[..., None] = loop.loop if isinstance(loop, NotedLoop) else loop
-        # By this name `inspect` finds what it stands before.
+        # By this name `inspect` finds the wrapped function.
         self.__wrapped__ = self.loop
         self._folder = folder
         self._number_of_loader = number_of_loader
@@ -205,7 +205,7 @@ class NotedLoop:
                 notes[1]()
 
     def _begin(self) -> tuple[_NotesLater, Callable[[], None]]:
-        """See to it that the fetchers of this process are timed; return the notes and what takes that back."""
+        """Time the fetchers of this process; return the notes and a function that undoes it."""
         from torch.utils.data import _DatasetKind
 
         before: Any = _DatasetKind.__dict__["create_fetcher"]
@@ -220,7 +220,7 @@ class NotedLoop:
 
 
 class _NotesLater:
-    """The notes of a worker, begun when torch has told it which worker it is."""
+    """The notes of a worker, created when torch has set its worker info."""
 
     def __init__(self, folder: str, loader: int) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library (NVML) tells about the devices of this machine, through `nvidia-ml-py`.
+"""NVIDIA's management library (NVML) through `nvidia-ml-py`: the devices of this machine.
 
 The package is loaded and the library opened when they are first asked for, once per process; a child made by fork opens
 it anew. The numbers are those of the whole device, whichever process uses it, and devices are numbered as `nvidia-smi`
@@ -31,9 +31,9 @@ class DeviceMemory:
     """A device's memory.
 
     Attributes:
-        free_bytes: What can still be allocated.
-        used_bytes: What cannot: by any process, and by the driver itself.
-        total_bytes: All there is.
+        free_bytes: Memory that can still be allocated.
+        used_bytes: Memory in use by any process and by the driver.
+        total_bytes: All memory.
     """
 
     free_bytes: int
@@ -55,10 +55,10 @@ class Utilization:
 
 
 class NvmlDevice:
-    """One device. What it does not tell (a part of a divided device has no utilization, for instance) is None."""
+    """One device. Values that it does not report (a MIG instance has no utilization, for instance) are None."""
 
     def __init__(self, library: ModuleType, index: int, handle: Any) -> None:
-        """Stand for the device with this handle.
+        """Wrap the device with this handle.
 
         Args:
             library: The loaded `pynvml`.
@@ -70,11 +70,11 @@ class NvmlDevice:
         self._handle = handle
 
     def name(self) -> str | None:
-        """What the device is called, such as `NVIDIA H200`."""
+        """The name of the device, such as `NVIDIA H200`."""
         return self._query("nvmlDeviceGetName", _text)
 
     def uuid(self) -> str | None:
-        """Its unique name, `GPU-` and 36 characters, by which CUDA knows it, too."""
+        """Its unique id, `GPU-` and 36 characters, which CUDA also uses."""
         return self._query("nvmlDeviceGetUUID", _text)
 
     def memory(self) -> DeviceMemory | None:
@@ -89,7 +89,7 @@ class NvmlDevice:
         )
 
     def utilization(self) -> Utilization | None:
-        """How busy it was lately, in per cent.
+        """Its recent utilization in percent.
 
         Raises:
             NvmlError: The device did not answer.
@@ -99,7 +99,7 @@ class NvmlDevice:
         )
 
     def power_watts(self) -> float | None:
-        """What it draws now, in watts.
+        """Its current power draw in watts.
 
         Raises:
             NvmlError: The device did not answer.
@@ -111,7 +111,7 @@ class NvmlDevice:
         return f"<NvmlDevice {self.index}>"
 
     def _query(self, question: str, read: Callable[[Any], T]) -> T | None:
-        """What the device answers to one of the library's functions, or None where it has no such answer."""
+        """The result of one of the library's functions, or None if the device does not support it."""
         try:
             return read(getattr(self._library, question)(self._handle))
         except self._library.NVMLError as error:
@@ -133,7 +133,7 @@ class Nvml:
 
         Raises:
             MissingDependencyError: `nvidia-ml-py` is not installed.
-            NvmlError: There is no NVIDIA driver, or it cannot be talked to.
+            NvmlError: There is no NVIDIA driver, or it cannot be used.
         """
         try:
             import pynvml
@@ -155,7 +155,7 @@ class Nvml:
             ) from error
 
     def __len__(self) -> int:
-        """The number of devices, hidden from CUDA or not."""
+        """The number of devices, including those hidden from CUDA."""
         return self._count
 
     def device(self, index: int) -> NvmlDevice:
@@ -185,7 +185,7 @@ class Nvml:
         return [self.device(index) for index in range(self._count)]
 
     def device_of_cuda(self, uuid: str, index: int) -> NvmlDevice:
-        """Return the device that CUDA knows by this unique name.
+        """Return the device with this unique id of CUDA.
 
         Args:
             uuid: As torch has it in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty where
@@ -207,7 +207,7 @@ def nvml() -> Nvml:
 
     Raises:
         MissingDependencyError: `nvidia-ml-py` is not installed.
-        NvmlError: There is no NVIDIA driver, or it cannot be talked to.
+        NvmlError: There is no NVIDIA driver, or it cannot be used.
     """
     global _opened
     with _lock:
@@ -217,12 +217,12 @@ def nvml() -> Nvml:
 
 
 def _text(answer: str | bytes) -> str:
-    """A text as it is; versions of the package before 11.5 answer with bytes."""
+    """A text; versions of the package before 11.5 return bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
 def _forget() -> None:
-    """Open anew when next asked: handles and the lock's holder are the parent's."""
+    """Reopen on next use: handles and the lock's holder are the parent's."""
     global _opened, _lock
     _opened, _lock = None, threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Hearing of the steps of every optimizer, also from the middle of one.
+"""Listeners for the steps of every optimizer, also from within a step.
 
 torch keeps what is to be called at each step in a dictionary and goes through it; the program ends with an error when
 that is changed meanwhile, as by a session that begins or ends within somebody's own hook. So what torch calls is put
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class OptimizerSteps:
-    """Tells of the steps of all optimizers of this process."""
+    """Calls listeners at the steps of all optimizers of this process."""
 
     def __init__(self) -> None:
-        """Hear of nothing before somebody wants to know."""
+        """Start without listeners."""
         self._listens = False
         self._before: tuple[Listener, ...] = ()
         self._after: tuple[Listener, ...] = ()
@@ -33,7 +33,7 @@ class OptimizerSteps:
         return len(self._before) + len(self._after)
 
     def listen(self) -> None:
-        """Be where torch calls us; a second call does nothing. To be called while no optimizer steps."""
+        """Register with torch; a second call does nothing. Call it while no optimizer steps."""
         if not self._listens:
             self._listens = True
             register_optimizer_step_pre_hook(self._begins)
@@ -50,11 +50,11 @@ class OptimizerSteps:
         self._after = (*self._after, listener)
 
     def forget(self, *listener: Listener) -> None:
-        """Call these no more; those that are not called are no error."""
+        """Remove listeners; unknown ones are ignored."""
         self._before = tuple(one for one in self._before if one not in listener)
         self._after = tuple(one for one in self._after if one not in listener)
 
-    # The lists are made anew at each change, so these go through what they were at the beginning of the step.
+    # The lists are replaced at each change, so these loops see the state at the start of the step.
 
     def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for listener in self._before:

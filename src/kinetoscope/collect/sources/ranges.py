@@ -1,4 +1,4 @@
-"""Ranges that a program marks for other tools, through ITT or NVTX, kept in the trace too.
+"""Ranges that a program marks for other tools, through ITT or NVTX, recorded in the trace too.
 
 While a session records, torch's Python modules for them reach their library through a shim of ours. It calls the library
 first, so what the program gets, be it an error, is the library's; then it opens or closes a range as `record_function`
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 
 class Ranges:
-    """The open ranges of each thread, closed last in, first out, and those that are closed by a handle."""
+    """The open ranges of each thread, as a stack, and those that are closed by a handle."""
 
     def __init__(self) -> None:
         """Begin without any."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        # What is still open belongs to no later recording; torch ends a range when nobody holds it any more.
+        # Open ranges do not belong to later recordings; torch ends a range when its last reference goes.
         self._of_thread = threading.local()
         self._by_handle: dict[object, Any] = {}
 
     def forget(self) -> None:
-        """Let go of what is open, because the recording it was opened in is over."""
+        """Drop the open ranges, because their recording is over."""
         self._begin_anew()
 
     def open(self, name: object) -> None:
-        """Begin a range inside those that this thread has open."""
+        """Open a range inside the thread's open ones."""
         opened = record_function(str(name))
         opened.__enter__()
         self._stack().append(opened)
 
     def close(self) -> None:
-        """End this thread's innermost range; without one do nothing, as the libraries do."""
+        """Close the thread's innermost range; without one do nothing, as the libraries do."""
         stack = self._stack()
         if stack:
             stack.pop().__exit__(None, None, None)
@@ -60,7 +60,7 @@ class Ranges:
             opened.__exit__(None, None, None)
 
     def mark(self, name: object) -> None:
-        """Keep an instant as a range that ends at once."""
+        """Record an instant as an empty range."""
         with record_function(str(name)):
             return
 
@@ -76,10 +76,10 @@ ITT, NVTX = Ranges(), Ranges()
 
 
 class _Shim:
-    """Stands before a library: the same calls, the same answers, and the ranges kept beside."""
+    """Wraps a library: the same calls and results, and ranges are recorded too."""
 
     def __init__(self, library: Any, ranges: Ranges) -> None:
-        """Stand before `library`."""
+        """Wrap `library`."""
         self._library = library
         self._ranges = ranges
         self._calls = {
@@ -92,7 +92,7 @@ class _Shim:
         }
 
     def __getattr__(self, name: str) -> Any:
-        """What the library has of this name; a range call is followed by our own."""
+        """The library's attribute of this name; range calls are followed by our own."""
         found = getattr(self._library, name)
         if name == "rangeStartA":
             return self._start(found)
@@ -114,7 +114,7 @@ class _Shim:
         return wrap
 
     def _start(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        """The call that answers with a handle."""
+        """The call that returns a handle."""
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             handle = theirs(*arguments, **keywords)
@@ -125,7 +125,7 @@ class _Shim:
 
 
 class Routes:
-    """Where torch's modules reach ITT and NVTX: through our shims while a session records or we are installed."""
+    """Routes torch's ITT and NVTX calls through our wrappers while a session records or `install` is active."""
 
     # Module, its variable for the library, and the ranges that are kept.
     _PLACES = (("torch.profiler.itt", "_itt", ITT), ("torch.cuda.nvtx", "_nvtx", NVTX))
@@ -137,13 +137,13 @@ class Routes:
         self._installed = False
 
     def open(self, session: object) -> None:
-        """Keep ranges while a session records."""
+        """Record ranges while a session records."""
         with self._lock:
             self._sessions.add(session)
             self._apply()
 
     def close(self, session: object) -> None:
-        """The session records no more; harmless for one that did not record."""
+        """The session has stopped; does nothing for one that did not record."""
         with self._lock:
             if session in self._sessions:
                 self._sessions.discard(session)
@@ -153,19 +153,19 @@ class Routes:
             self._apply()
 
     def install(self, installed: bool) -> None:
-        """Keep ranges for good, or no longer."""
+        """Record ranges permanently, or no longer."""
         with self._lock:
             self._installed = installed
             self._apply()
 
     def after_fork(self) -> None:
-        """The parent's session records nothing of this process, and no thread of the parent holds the lock here."""
+        """The parent's session does not record this process; replace the lock, which a thread of the parent may hold."""
         self._lock = threading.RLock()
         self._sessions = weakref.WeakSet()
         self._apply()
 
     def _apply(self) -> None:
-        """Put the shims in or take them out, wherever that is still to be done."""
+        """Install or remove the wrappers where needed."""
         wanted = self._installed or len(self._sessions) > 0
         for name, variable, ranges in self._PLACES:
             module = sys.modules.get(name)

@@ -1,4 +1,4 @@
-"""Barriers at which the ranks of a job note their clocks, so that `kinetoscope.merge` can say what happened when.
+"""Barriers at which the ranks of a job note their clocks, so that `kinetoscope.merge` can align them.
 
 They go through the store that the job was started with, over a connection of their own, and never through the
 communication of the job: nothing of it waits, is reordered or breaks when a rank does not come.
@@ -30,35 +30,35 @@ _PREFIX = "kinetoscope/clock"
 _ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 _GIVEN_UP = "given up"
 _ROUNDS, _TIMEOUT_S = 5, 30.0
-# Whoever waits for less asks again at once.
+# Shorter waits poll without a pause.
 _AT_ONCE_S, _LONGEST_PAUSE_S = 2e-3, 0.05
 
 Marks = dict[str, list[int]]
 
-# What calls of `align_clocks` found in this process, and how much of it is kept.
+# The results of `align_clocks` in this process, and how many of them are stored.
 _noted: Marks = {}
 _MOST_NOTED = 1_000
 
 
 def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> bool:
-    """Let all ranks of the job meet, and note in the recording that is under way when this one came and went.
+    """Synchronize all ranks of the job, and write into the active recording when this one arrived and left.
 
-    Every rank has to call it, and equally often: at the begin and at the end of what they record, so that
-    `kinetoscope.merge` knows how far their clocks were apart, and how they drifted. `profile(align_ranks=True)` does that by
-    itself. A rank that does not come keeps the others waiting for `timeout_s`, once: then there is a warning, no rank of the
-    job waits again, and the clocks are compared by what else is known. A meeting takes some round trips to the store
+    Every rank must call it, and equally often: at the start and at the end of the recording, so that
+    `kinetoscope.merge` can compute the offset and drift of their clocks. `profile(align_ranks=True)` does that
+    automatically. If a rank does not arrive, the others wait for `timeout_s`, once: then there is a warning, no rank of the
+    job waits again, and the clocks are aligned by other data. A call takes some round trips to the store
     of the job.
 
     Args:
         rounds: How many barriers there are; the quickest one counts.
-        timeout_s: For how many seconds this rank waits for the others, in all.
+        timeout_s: Time limit in seconds of waiting for the other ranks, over all rounds.
 
     Returns:
-        Whether all ranks came; True also for a job of one rank, and without a process group, where nothing is noted.
+        Whether all ranks arrived; also True for a job of one rank and without a process group, where nothing is written.
 
     Raises:
-        ArgumentError: `rounds` or `timeout_s` is no number above 0.
-        StateError: No session records in this process.
+        ArgumentError: `rounds` or `timeout_s` is not a number above 0.
+        StateError: No session is recording in this process.
     """
     _checked(rounds, timeout_s)
     session = ACTIVE_SESSIONS.current()
@@ -68,7 +68,7 @@ def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> boo
         )
     marks, complete = _PLACE.meet(rounds, timeout_s)
     if marks:
-        # What was noted before is noted again: of a recording both its begin and its end are wanted.
+        # Earlier marks are written again: a recording needs those of its start and its end.
         _noted.update(marks)
         for name in list(_noted)[:-_MOST_NOTED]:
             del _noted[name]
@@ -79,7 +79,7 @@ def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> boo
 class MeetingPlace:
     """The store of the job over a connection of our own, on which nothing of the job waits.
 
-    Once a rank has not come, or has failed, nobody meets there any more: so a rank that does not record costs the others
+    Once a rank has not arrived or has failed, no rank waits any more: so a rank that does not record costs the others
     one wait, however often they would have met.
     """
 
@@ -120,7 +120,7 @@ class MeetingPlace:
         return marks, True
 
     def give_up(self, reason: str, timeout_s: float) -> None:
-        """Tell all ranks that this one will not come any more; those that wait for it go on."""
+        """Tell all ranks that this one has given up; those that wait for it continue."""
         try:
             if _in_company():
                 self._connected(timeout_s).set(_GIVEN_UP, reason)
@@ -128,7 +128,7 @@ class MeetingPlace:
             self._store = None
 
     def _meet(self, marks: Marks, rounds: int, timeout_s: float) -> None:
-        """Meet, and note every barrier that all ranks came to."""
+        """Run the barriers, and return those that all ranks reached."""
         until_ns = self._clock_ns() + int(timeout_s * 1e9)
         store = self._connected(timeout_s)
         _raise_if_given_up(store)
@@ -146,9 +146,9 @@ class MeetingPlace:
             marks[f"{job}/{name}"] = [entered_ns, self._clock_ns()]
 
     def _came(self, store: Any, key: str, until_ns: int) -> bool:
-        """Wait for a key, and say whether it came in time.
+        """Wait for a key; return whether it was set in time.
 
-        Asking again and again can be interrupted and says nothing on the error output, both unlike the store's own `wait`.
+        Unlike the store's own `wait`, polling can be interrupted and prints nothing to stderr.
         """
         began_ns = self._clock_ns()
         while not store.check([key]):
@@ -184,7 +184,7 @@ class _OthersGaveUpError(Exception):
 
 
 def _raise_if_given_up(store: Any) -> None:
-    """Stop waiting for whoever does not come."""
+    """Raise TimeoutError: not all ranks arrived."""
     if store.check([_GIVEN_UP]):
         raise _OthersGaveUpError(f"a rank did not arrive or failed ({store.get(_GIVEN_UP).decode()})")
 
@@ -215,7 +215,7 @@ _PLACE = MeetingPlace()
 
 
 def _checked(rounds: Any, timeout_s: Any) -> None:
-    """Refuse what no meeting can be made of."""
+    """Check the arguments."""
     if type(rounds) is not int or rounds < 1:
         raise ArgumentError(f"rounds={rounds!r} is not valid: need a whole number above 0.")
     number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
@@ -224,7 +224,7 @@ def _checked(rounds: Any, timeout_s: Any) -> None:
 
 
 class RankClocks:
-    """A source that lets the ranks meet right before each recording and at its end; what `align_ranks=True` adds."""
+    """The source of `align_ranks=True`: synchronizes the ranks right before each recording and at its end."""
 
     def __init__(self, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> None:
         """Nobody is met yet."""
@@ -235,14 +235,14 @@ class RankClocks:
         self._marks: Marks = {}
 
     def open(self) -> None:
-        """There is nothing to make ready."""
+        """Nothing to prepare."""
 
     def start(self) -> None:
-        """Meet before the recording begins."""
+        """Synchronize before the recording starts."""
         self._marks = self._met()
 
     def stop(self) -> _MarksOfRecording:
-        """Meet at the end of the recording, unless the program is failing: the others may never come then."""
+        """Synchronize at the end of the recording, unless the program is failing: the others may never arrive."""
         marks, self._marks = self._marks, {}
         failing = sys.exc_info()[1]
         if failing is None or isinstance(failing, GeneratorExit):
@@ -252,7 +252,7 @@ class RankClocks:
         return _MarksOfRecording(marks)
 
     def close(self) -> None:
-        """There is nothing to take down."""
+        """Nothing to close."""
 
     def _met(self) -> Marks:
         """Meet, if this is the rank and no forked child of it in which its session goes on."""
@@ -273,4 +273,4 @@ class _MarksOfRecording:
         return trace
 
     def discard(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to discard."""

@@ -1,8 +1,8 @@
-"""What records beside the engine: the seam between a session and anything that adds to its traces.
+"""Sources: the interface between a session and additional recorders.
 
-A source is told when the session begins and ends (`open`, `close`) and when each of its recordings does (`start`, `stop`).
-What `stop` returns belongs to that recording, and is asked to add itself when the trace is built, which may be much later.
-Whatever a source fails at is a warning and a loss in the trace: the job and the engine's own recording go on.
+A source is called when the session begins and ends (`open`, `close`) and when each recording does (`start`, `stop`).
+What `stop` returns belongs to that recording, and adds itself when the trace is built, which may be much later.
+A failure of a source is a warning and a loss in the trace: the job and the engine's own recording continue.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# The user's observer beside a recording: open for exactly the time in which the session records.
+# The user's observer: runs for exactly the time in which the session records.
 
 
 class ObserverWindow:
-    """Starts and stops an observer, each once for each cycle, whichever thread is first."""
+    """Starts and stops an observer once for each cycle, from any thread."""
 
     def __init__(self, observer: TraceObserver | None) -> None:
-        """Keep the observer, or nothing."""
+        """Store the observer, or None."""
         self.observer = observer
         self._is_open = False
         self._is_closing = False
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Start the observer, unless it runs; its exceptions come out, and then it does not run."""
+        """Start the observer unless it runs; if it raises, it does not run."""
         if self.observer is None:
             return
         with self._lock:
@@ -50,7 +50,7 @@ class ObserverWindow:
             raise
 
     def close(self) -> BaseException | None:
-        """Stop the observer if it runs; return its exception, for the recording must be closed all the same.
+        """Stop the observer if it runs; return its exception, because the recording must be stopped anyway.
 
         After an interrupt it may still be running, and another call stops it.
         """
@@ -80,7 +80,7 @@ class ObserverWindow:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """The system's steady clock and the one on the wall, read at the same moment, in nanoseconds."""
+    """The monotonic and the real-time clock, read at the same moment, in nanoseconds."""
 
     monotonic_ns: int
     realtime_ns: int
@@ -91,7 +91,7 @@ class ClockReading:
         return cls(time.monotonic_ns(), time.time_ns())
 
     def begin_of(self, trace: Trace) -> int:
-        """When a trace that was recorded around this reading began, by the steady clock."""
+        """When a trace that was recorded around this reading began, by the monotonic clock."""
         run = trace.run_info
         if run.start_monotonic_ns is not None:
             return run.start_monotonic_ns
@@ -99,16 +99,16 @@ class ClockReading:
 
 
 class SourceWindow:
-    """The sources of one session, each started and stopped once for each recording, and none of whose failures come out."""
+    """The sources of one session, each started and stopped once for each recording; failures never propagate."""
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
-        """Keep the sources; nothing is asked of them yet."""
+        """Store the sources; nothing is called yet."""
         self._sources = sources
         self._opened: list[Source] = []
         self._running: list[Source] = []
         self._gathered: list[tuple[Source, Gathered]] = []
         self._failures: list[tuple[Source, str]] = []
-        # Of sources that are in none of the recordings of this session.
+        # Sources that are in none of the recordings of this session.
         self._failed_to_open: list[tuple[Source, str]] = []
         self._warned: set[int] = set()
         self._is_open = False
@@ -121,7 +121,7 @@ class SourceWindow:
         return SourceWindow(self._sources)
 
     def open(self) -> None:
-        """Tell the sources that the session begins; harmless when it has begun."""
+        """Open the sources; does nothing if they are open."""
         with self._lock:
             if self._is_open or not self._sources:
                 return
@@ -136,7 +136,7 @@ class SourceWindow:
         self._warn()
 
     def start(self) -> None:
-        """Tell the sources that a recording begins."""
+        """Start the sources."""
         with self._lock:
             if self._running or not self._sources:
                 return
@@ -151,7 +151,7 @@ class SourceWindow:
         self._warn()
 
     def stop(self) -> None:
-        """Tell the sources that the recording ends, and keep what they have for it."""
+        """Stop the sources, and store what they gathered."""
         with self._lock:
             while self._running:
                 source = self._running.pop()
@@ -166,7 +166,7 @@ class SourceWindow:
         self._warn()
 
     def with_gathered(self, recording: Recording, *, keep_parts: bool) -> Recording:
-        """The engine's recording with what the sources have for it; both apart as well if `keep_parts` says so."""
+        """The engine's recording with the data of the sources; `keep_parts` keeps both separately as well."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
             failures, self._failures = [*self._failed_to_open, *self._failures], []
@@ -175,13 +175,13 @@ class SourceWindow:
         return SourcedRecording(recording, gathered, failures, keep_parts=keep_parts)
 
     def cancel(self) -> None:
-        """The recording comes to nothing."""
+        """Discard the recording."""
         if self._running or self._gathered:
             self.stop()
             self._forget()
 
     def close(self) -> None:
-        """Tell the sources that the session is over; harmless when it is."""
+        """Close the sources; does nothing if they are closed."""
         with self._lock:
             if self._running:
                 self.cancel()
@@ -192,7 +192,7 @@ class SourceWindow:
         self._warn()
 
     def _forget(self) -> None:
-        """Let go of what was gathered for a recording that nobody will read."""
+        """Discard what was gathered for a recording."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
             self._failures = []
@@ -200,7 +200,7 @@ class SourceWindow:
                 self._done(source, "discard", one.discard)
 
     def _done(self, source: Source, call: str, do: Callable[[], None]) -> bool:
-        """Do one thing; a failure is noted, and one whole recording may lack the source."""
+        """Call a source; a failure is stored, and the recording then lacks the source."""
         try:
             do()
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
@@ -209,7 +209,7 @@ class SourceWindow:
         return True
 
     def _warn(self) -> None:
-        """Say once of each source that it failed; last, for a warning may be an exception."""
+        """Warn once for each failed source; last, because a warning may be an exception."""
         for source, why in (*self._failed_to_open, *self._failures):
             if id(source) not in self._warned:
                 self._warned.add(id(source))
@@ -218,7 +218,7 @@ class SourceWindow:
 
 @dataclass(frozen=True)
 class Parts:
-    """A recording in parts: the engine's trace, what the sources gathered beside it, and what they failed at."""
+    """A recording in parts: the engine's trace, the data of the sources, and their failures."""
 
     trace: Trace
     gathered: tuple[tuple[Source, Gathered], ...] = ()
@@ -226,7 +226,7 @@ class Parts:
 
 
 class SourcedRecording:
-    """The recording of an engine with what the sources gathered beside it."""
+    """The recording of an engine with the data of the sources."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class SourcedRecording:
         *,
         keep_parts: bool,
     ) -> None:
-        """Keep all parts; nothing is read. `keep_parts` says that they will be wanted apart as well."""
+        """Store all parts; nothing is read. `keep_parts` keeps them separately as well."""
         self._recording: Recording | None = recording
         self._gathered = gathered
         self._failures = failures
@@ -260,7 +260,7 @@ class SourcedRecording:
         return self._trace
 
     def parts(self) -> Parts | None:
-        """Everything apart; None where it was not to be kept."""
+        """The parts; None without `keep_parts`."""
         recording = self._recording
         if not self._keep_parts or recording is None:
             return None
@@ -279,7 +279,7 @@ class SourcedRecording:
 
 
 def combined(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
-    """One trace of several recordings of a session, with what the sources have for all of them.
+    """Merge several recordings of a session, with the data of the sources.
 
     Args:
         parts: The recordings, oldest first.
@@ -303,7 +303,7 @@ def combined(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) 
 def _added(
     trace: Trace, gathered: list[tuple[Source, Gathered]], failures: list[tuple[Source, str]]
 ) -> tuple[Trace, list[tuple[Source, str]]]:
-    """A trace with what was gathered, and what failed at that; the engine's own recording is worth having without it."""
+    """A trace with the gathered data, and the failures; a failed source does not lose the engine's trace."""
     failed = []
     for source, one in gathered:
         try:
@@ -314,18 +314,18 @@ def _added(
 
 
 def _warn_of(failed: list[tuple[Source, str]]) -> None:
-    """Say what is not in a trace; last, for a warning may be an exception."""
+    """Warn of what is not in a trace; last, because a warning may be an exception."""
     for source, why in failed:
         warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
 
 
 def _named(source: Source) -> str:
-    """What a source is called in warnings."""
+    """The name of a source in warnings."""
     return f"the source {type(source).__name__}"
 
 
 def _with_losses(trace: Trace, failed: list[tuple[Source, str]]) -> Trace:
-    """The trace, which says what the sources failed to give it."""
+    """The trace with a loss for each failed source."""
     if not failed:
         return trace
     from kinetoscope.combine.extend import extend

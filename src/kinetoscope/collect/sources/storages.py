@@ -1,4 +1,4 @@
-"""Which tensors of the program hold which memory: parameters, buffers, gradients, the state of optimizers, and the rest.
+"""Which tensors hold which memory: parameters, buffers, gradients, optimizer state, and others.
 
 Addresses are all that a recording of allocations knows of a block. While one runs with ``profile_memory``, this watch
 looks at the program's tensors three times: before it begins (every tensor that Python knows or knew, so that memory from

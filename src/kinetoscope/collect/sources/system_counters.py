@@ -1,4 +1,4 @@
-"""Counters of the machine and of this process beside a recording, read by a thread of its own."""
+"""Counters of the machine and of this process, sampled by a thread during a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# What the system says of itself at one moment: numbers that stand, and totals that grow.
+# One reading of the system: gauges and growing totals.
 #
 # The share of time that processors were busy is that of /proc/stat as proc(5) describes it: everything but `idle` and `iowait`,
 # with the time of guests, which `user` and `nice` contain, counted once. A process has used what its user and system time
@@ -92,7 +92,7 @@ def _memory(psutil: Any, process: Any, reading: Reading) -> None:
 
 def _disk(psutil: Any, reading: Reading) -> None:
     """How much all disks have read and written; nothing where the system does not say."""
-    # nowrap would change what the program's own calls of psutil are told.
+    # nowrap would change the results of the program's own psutil calls.
     counts = psutil.disk_io_counters(nowrap=False)
     if counts is not None:
         reading.totals["disk_read_bytes_per_s"] = counts.read_bytes
@@ -168,24 +168,24 @@ _PATIENCE_S = 2.0
 
 
 class SystemCounters:
-    """How busy the machine is while a session records: a source for `profile(sources=[SystemCounters()])`.
+    """Records the utilization of the machine: a source for `profile(sources=[SystemCounters()])`.
 
     The table `counters` has, of the whole machine, `cpu_percent`, `memory_used_bytes`, `memory_available_bytes`,
     `disk_read_bytes_per_s`, `disk_written_bytes_per_s`, `network_received_bytes_per_s`, `network_sent_bytes_per_s`; of this
     process `process_cpu_percent` (100 is one processor) and `process_rss_bytes`; of each device of NVIDIA, such as the
     first, `gpu0_percent`, `gpu0_memory_used_bytes` and `gpu0_power_watts`. Rates are means over the time since the sample
-    before. The exports to Chrome's format and to Perfetto show each as a track.
+    before. The Chrome and Perfetto exports show each as a track.
 
     Args:
-        cpu: Read how busy the processors are.
-        memory: Read how much memory is in use.
-        disk: Read how much disks read and write.
-        network: Read how much network interfaces receive and send.
-        gpu: Read devices of NVIDIA with `nvidia-ml-py`; None where there are some that can be read.
-        interval_s: Seconds from one sample to the next. There is one at the begin and one at the end of each recording.
+        cpu: Record CPU utilization.
+        memory: Record memory in use.
+        disk: Record disk throughput.
+        network: Record network throughput.
+        gpu: Record NVIDIA devices with `nvidia-ml-py`; None: if there are any that can be read.
+        interval_s: Seconds between samples. There is also one at the start and one at the end of each recording.
 
     Raises:
-        ArgumentError: `interval_s` is no number above 0, or nothing at all is to be read.
+        ArgumentError: `interval_s` is not a number above 0, or everything is turned off.
         MissingDependencyError: psutil, or for `gpu=True` nvidia-ml-py, is not installed.
         RecorderError: With `gpu=True`: the driver cannot be reached.
     """
@@ -234,7 +234,7 @@ class SystemCounters:
 
 
 class Sampler:
-    """Reads again and again, on a thread of its own, until it is stopped."""
+    """Samples on its own thread until it is stopped."""
 
     def __init__(
         self, readers: Sequence[Reader], interval_s: float, clock: Callable[[], int] = time.monotonic_ns
@@ -256,7 +256,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread take one last sample and end; one that hangs is left behind."""
+        """Let the thread take one last sample and end; a thread that hangs is abandoned."""
         self._stopping.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
@@ -270,7 +270,7 @@ class Sampler:
         return found
 
     def sample(self) -> None:
-        """Read once. What fails is not read again."""
+        """Read once. A counter that fails is not read again."""
         reading = Reading()
         for reader in tuple(self._readers):
             try:
@@ -284,7 +284,7 @@ class Sampler:
         self._before = now_ns, reading
 
     def _rates(self, now_ns: int, reading: Reading) -> list[tuple[str, float]]:
-        """How fast what grows has grown since the reading before; nothing of what was set back."""
+        """The rates of totals since the previous reading; none for totals that were reset."""
         if self._before is None or now_ns <= self._before[0]:
             return []
         before_ns, before = self._before

@@ -83,7 +83,7 @@ class TorchRanges:
                 self._take_over()
 
     def close(self, session: object) -> None:
-        """The session records no more; harmless for one that did not record."""
+        """The session has stopped; does nothing for one that did not record."""
         with self._lock:
             self._sessions.discard(session)
             if not self._sessions and self._theirs is not None:

@@ -1,8 +1,8 @@
-"""The switch: the public names of `torch.profiler` lead to Kinetoscope, for programs that know nothing of it.
+"""`install`: the public names of `torch.profiler` become Kinetoscope's, for unmodified programs.
 
-What is put in torch's place are stand-ins: subclasses of our class and of torch's, and copies of our functions. So
-`isinstance` holds whichever of the two somebody kept, and a stand-in is found again wherever an import has taken it, but
-never mistaken for what a program imported from `kinetoscope` itself.
+torch's classes are replaced by subclasses of ours and of torch's, and its functions by copies of ours. So
+`isinstance` works with either class, and a replacement is found wherever it was imported, but
+is never confused with what a program imported from `kinetoscope` itself.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from kinetoscope.collect.session.cycle import Cycle
 
 
-# What the stand-ins of `install` do where torch lets a mistake pass: warn, and let the program go on.
+# Where torch tolerates a mistake, the classes of `install` warn and let the program continue.
 #
-# A program that was written for torch.profiler must not end because of a profiler that it knows nothing of. These classes
-# come first among the bases of a stand-in, before ours. A mistake that torch raises an exception for is one here too.
+# A program that was written for torch.profiler must not fail because of a replaced profiler. These classes
+# come first among the bases, before ours. A mistake that torch raises an exception for raises one here too.
 
 
 class SessionAsTorch:
@@ -53,7 +53,7 @@ class SessionAsTorch:
         super().__init__(**options)
 
     def start(self) -> None:
-        """Begin; where that cannot be, nothing is recorded."""
+        """Start; if that fails, nothing is recorded."""
         try:
             super().start()  # type: ignore[misc]
         except (StateError, RecorderError) as error:
@@ -63,7 +63,7 @@ class SessionAsTorch:
             self._refused = False
 
     def stop(self) -> None:
-        """End; there is nothing to end where `start` had no effect."""
+        """Stop; does nothing if `start` had no effect."""
         try:
             super().stop()  # type: ignore[misc]
         except StateError:
@@ -71,7 +71,7 @@ class SessionAsTorch:
                 raise
 
     def export_chrome_trace(self, path: Any, *more: Any, **options: Any) -> None:
-        """Write a trace; torch, too, only says so when an uncompressed file cannot be written."""
+        """Write a trace; as in torch, a failure to write an uncompressed file is a warning."""
         try:
             super().export_chrome_trace(path, *more, **options)  # type: ignore[misc]
         except OSError as error:
@@ -80,7 +80,7 @@ class SessionAsTorch:
             warn_user(f"export_chrome_trace() wrote nothing: {error}")
 
     def export_memory_timeline(self, path: Any, device: str | None = None) -> None:
-        """Write how memory was used; under a name that says no format nothing is written."""
+        """Write the memory timeline; nothing is written if the suffix names no format."""
         suffix = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         try:
             super().export_memory_timeline(path, device)  # type: ignore[misc]
@@ -90,27 +90,27 @@ class SessionAsTorch:
             warn_user(f"export_memory_timeline() wrote nothing: {error}")
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Add a text; what cannot be written is left out."""
+        """Add a text; invalid ones are skipped."""
         self._left_out(super().add_metadata, key, value)  # type: ignore[misc]
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value; what is none is left out."""
+        """Add a JSON value; invalid ones are skipped."""
         self._left_out(super().add_metadata_json, key, value)  # type: ignore[misc]
 
     def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to every cycle; what is none is left out."""
+        """Add a JSON value to every cycle; invalid ones are skipped."""
         self._left_out(super().preset_metadata_json, key, value)  # type: ignore[misc]
 
     def events(self, *more: Any, **options: Any) -> Any:
-        """The events; none while the recording has not ended."""
+        """The events; empty while recording."""
         return self._so_far("events", super().events, more, options)  # type: ignore[misc]
 
     def key_averages(self, *more: Any, **options: Any) -> Any:
-        """The sums; none while the recording has not ended."""
+        """The sums; empty while recording."""
         return self._so_far("key_averages", super().key_averages, more, options)  # type: ignore[misc]
 
     def _action(self, step: int) -> ProfilerAction:
-        """The action for a step; what is none records nothing."""
+        """The action for a step; an invalid one records nothing."""
         try:
             action: ProfilerAction = super()._action(step)  # type: ignore[misc]
         except ArgumentTypeError as error:
@@ -146,7 +146,7 @@ class ObserverAsTorch:
     """For execution trace observers."""
 
     def register_callback(self, output_file_path: Any) -> Any:
-        """Register; where the file cannot be made nothing is recorded."""
+        """Register; if the file cannot be created, nothing is recorded."""
         try:
             return super().register_callback(output_file_path)  # type: ignore[misc]
         except ArgumentTypeError:
@@ -156,7 +156,7 @@ class ObserverAsTorch:
             return self
 
     def get_output_file_path(self) -> str | None:
-        """Where the trace goes; None as long as it goes nowhere."""
+        """The path of the trace; None if not registered."""
         try:
             path: str = super().get_output_file_path()  # type: ignore[misc]
         except StateError:
@@ -177,10 +177,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Installation:
-    """What `install` returns. As a context manager it takes back at the end what its own call put in, and nothing else."""
+    """The result of `install`. As a context manager it undoes its own call at the end, and nothing else."""
 
     def __init__(self, take_back: Callable[[], None] | None) -> None:
-        """Remember how to take back what this call changed; None if it changed nothing."""
+        """Store how to undo this call; None if it changed nothing."""
         self._take_back = take_back
 
     def __enter__(self) -> Self:
@@ -190,37 +190,37 @@ class Installation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take back what this call put in; once."""
+        """Undo the call, once."""
         take_back, self._take_back = self._take_back, None
         if take_back is not None:
             take_back()
 
 
 def install(*, engine: EngineName = "auto") -> Installation:
-    """Let the public names of `torch.profiler` lead to Kinetoscope, so that unmodified programs and libraries use it.
+    """Replace the public names of `torch.profiler` by Kinetoscope's, so that unmodified programs and libraries use it.
 
-    This holds for `torch.profiler` and `torch.profiler.profiler`, for what is imported from them later, and for every
+    This applies to `torch.profiler` and `torch.profiler.profiler`, to later imports from them, and to every
     loaded module that has imported such a name already. A second call changes nothing. Sessions that exist, and classes
-    made from torch's, stay what they are. What torch lets pass, such as an export into a folder that does not exist or a
-    second `start()`, is a warning and no error. Ranges that the program marks by NVTX or ITT are kept in every recording.
+    derived from torch's, are not changed. Mistakes that torch tolerates, such as an export into a missing folder or a
+    second `start()`, are warnings. Ranges that the program marks with NVTX or ITT are recorded in every recording.
 
     Args:
-        engine: What records where the program does not say: `"native"`, `"kineto"` (torch's own collector, for tools that
+        engine: The engine of sessions that do not name one: `"native"`, `"kineto"` (torch's own collector, for tools that
             read `prof.profiler.kineto_results`), or `"auto"`.
 
     Returns:
-        Nothing that must be kept; in a `with` statement the end of the block undoes this call, unless Kinetoscope was
+        An object that may be ignored; in a `with` statement the end of the block undoes this call, unless Kinetoscope was
         installed before it.
 
     Raises:
         ArgumentError: There is no such engine.
-        StateError: Something else has put what is no class in the place of one of torch's.
+        StateError: Something else has replaced one of torch's classes by another kind of object.
     """
     return install_and_tell(None, engine)
 
 
 def uninstall() -> None:
-    """Give torch its names back, in every loaded module; sessions that record go on. Without `install` nothing happens."""
+    """Undo `install` in every loaded module; active sessions continue. Without `install` it does nothing."""
     global _stand_ins
     with _lock:
         if _stand_ins is None:
@@ -231,12 +231,12 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether the names of `torch.profiler` lead to Kinetoscope now."""
+    """Whether `install` is active."""
     return _stand_ins is not None
 
 
 def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineName) -> Installation:
-    """Install, and have every recording that ends handed to `on_cycle`."""
+    """Install, and call `on_cycle` with every finished recording."""
     global _stand_ins
     if not isinstance(engine, str):
         raise ArgumentError(f"engine={engine!r} is not valid: choose an engine by its name, or 'auto'.")
@@ -247,7 +247,7 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
     with _lock:
         if _stand_ins is not None:
             return Installation(None)
-        # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
+        # Stored before the first name is replaced: after an interrupt from here on, uninstall() can undo it.
         _stand_ins = _made_stand_ins(of_sessions)
         replace({id(theirs): ours for theirs, ours in _stand_ins.values()})
         ROUTES.install(True)
@@ -255,7 +255,7 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
 
 
 def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """For each name what torch has, and what stands in for it."""
+    """For each name torch's object and its replacement."""
     made: dict[str, tuple[Any, Any]] = {}
     for name, ours in _CLASSES.items():
         theirs = getattr(torch.profiler, name)
@@ -271,10 +271,10 @@ def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
-    """A class that works as ours and is known as torch's: to `isinstance` both count as it, made here or before."""
+    """A class that works as ours and passes as torch's: objects of both classes are instances of it."""
 
     class Known(ABCMeta):
-        """Answers for the stand-in itself; a class that a program derives from it answers for itself as usual."""
+        """Extends isinstance() of the replacement itself; classes derived from it work as usual."""
 
         def __instancecheck__(cls, thing: object) -> bool:
             return super().__instancecheck__(thing) or (cls is stand_in and is_known(type(thing)))
@@ -299,7 +299,7 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
 
 
 def copied(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is the same and yet another object."""
+    """A copy of a function."""
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"{function!r} is not written in Python")
     copy = types.FunctionType(
@@ -316,7 +316,7 @@ def copied(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace(replacements: dict[int, Any]) -> None:
-    """Put other things in the place of those with these ids, in every loaded module but our own."""
+    """Replace the objects with these ids, in every loaded module but our own."""
     for namespace in namespaces():
         for name, value in list(namespace.items()):
             replacement = replacements.get(id(value))
@@ -325,7 +325,7 @@ def replace(replacements: dict[int, Any]) -> None:
 
 
 def namespaces() -> Iterator[dict[str, Any]]:
-    """The names of every loaded module. A module that only pretends to be one is left alone."""
+    """The names of every loaded module; objects in sys.modules that are not modules are skipped."""
     loaded: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in loaded:
         if isinstance(module, ModuleType) and name.partition(".")[0] != "kinetoscope":

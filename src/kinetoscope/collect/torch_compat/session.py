@@ -1,4 +1,4 @@
-"""What programs written for `torch.profiler` ask of a session beside recording and reading."""
+"""The rest of the API of torch's sessions: what programs use besides recording and reading."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.source import ObserverWindow
 
 
-# `prof.profiler` where our own engine recorded: torch's calls, answered from our trace.
+# `prof.profiler` with our own engine: torch's calls, computed from our trace.
 
 
 class ProfilerApi:
-    """Stands where torch keeps its `torch.autograd.profiler.profile`; every answer is about what the session shows."""
+    """API-compatible with torch's `torch.autograd.profiler.profile`, for the data of the session."""
 
     def __init__(self, session: Any) -> None:
-        """Speak for a session."""
+        """Wrap a session."""
         self._session: Any = session
 
     @property
@@ -43,19 +43,19 @@ class ProfilerApi:
 
     @property
     def function_events(self) -> Any:
-        """The events, as `prof.events()` gives them."""
+        """The events, as `prof.events()` returns them."""
         return self._session.events()
 
     def key_averages(self, *arguments: Any, **keywords: Any) -> Any:
-        """The events added up, as `prof.key_averages()` gives them."""
+        """The sums, as `prof.key_averages()` returns them."""
         return self._session.key_averages(*arguments, **keywords)
 
     def total_average(self) -> Any:
-        """All events added up to one."""
+        """The sum of all events."""
         return self.function_events.total_average()
 
     def table(self, *arguments: Any, **keywords: Any) -> str:
-        """The events as text, as `prof.events().table()` gives them."""
+        """The events as text, as `prof.events().table()` returns them."""
         text: str = self.function_events.table(*arguments, **keywords)
         return text
 
@@ -88,7 +88,7 @@ class ProfilerApi:
         return self._session._stats()
 
     def __getattr__(self, name: str) -> Any:
-        """The session's own flags and settings, which torch keeps here too; nothing else."""
+        """The session's flags and settings, which torch also has here; nothing else."""
         if name in _SETTINGS:
             return getattr(self._session, name)
         raise AttributeError(
@@ -113,10 +113,10 @@ _SETTINGS = frozenset(
 
 
 class KinetoResultsApi:
-    """Stands where torch keeps its collector's `_ProfilerResult`."""
+    """API-compatible with the collector's `_ProfilerResult`."""
 
     def __init__(self, session: TorchSessionApi) -> None:
-        """Speak for a session."""
+        """Wrap a session."""
         self._session: Any = session
 
     def trace_start_ns(self) -> int:
@@ -131,7 +131,7 @@ class KinetoResultsApi:
         """torch's raw events, which only its own collector makes.
 
         Raises:
-            StateError: Always; the message says what serves instead.
+            StateError: Always; the message names an alternative.
         """
         raise _only_with_kineto("events()", "prof.events() and prof.trace.table('spans')")
 
@@ -139,7 +139,7 @@ class KinetoResultsApi:
         """torch's tree of events, which only its own collector makes.
 
         Raises:
-            StateError: Always; the message says what serves instead.
+            StateError: Always; the message names an alternative.
         """
         raise _only_with_kineto(
             "experimental_event_tree()", "prof.trace.table('spans'), with its column `parent`,"
@@ -147,7 +147,7 @@ class KinetoResultsApi:
 
 
 def _only_with_kineto(call: str, instead: str) -> StateError:
-    """Why a call has no answer here."""
+    """The error of a call that only torch's collector supports."""
     return StateError(
         f"prof.profiler.kineto_results.{call} has event objects of torch's own collector only: pass engine='kineto' to the "
         f"session (or install(engine='kineto') if you cannot change the program). {instead} have the same data with any engine."
@@ -160,7 +160,7 @@ _DEVICES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
 class TorchSessionApi:
-    """The lesser calls and attributes of torch's session."""
+    """The remaining methods and attributes of torch's session."""
 
     activities: set[ProfilerActivity]
     custom_trace_id_callback: Any
@@ -177,14 +177,14 @@ class TorchSessionApi:
         """Switch the collection of some activities off or on while recording.
 
         What begins while it is off is not recorded; the trace's `losses` and the metadata `pauses` say when it was off.
-        Every recording begins with everything on. Does nothing but warn where nothing is being recorded.
+        Every recording starts with everything on. Without an active recording, this only warns.
 
         Args:
             enable: True for on, False for off.
-            activities: Torch's `ProfilerActivity` values; those that are not being recorded are passed over.
+            activities: Torch's `ProfilerActivity` values; those that are not recorded are ignored.
 
         Raises:
-            ArgumentError: `enable` is neither True nor False, or `activities` holds something that is no activity.
+            ArgumentError: `enable` is neither True nor False, or `activities` contains something else.
             StateError: The engine cannot switch collection off.
         """
         on = checked_switch("enable", enable)
@@ -202,7 +202,7 @@ class TorchSessionApi:
                 toggle(on, requested)
 
     def get_trace_id(self) -> str | None:
-        """The id of the cycle that is prepared, records, or ended last.
+        """The id of the cycle that is prepared, is recording, or ended last.
 
         Returns:
             The id, also `trace_id` in the trace's metadata; None before the first cycle.
@@ -210,7 +210,7 @@ class TorchSessionApi:
         return self._trace_id
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
-        """Replace what makes the ids of the cycles that begin from now on.
+        """Set the callback that returns the ids of later cycles.
 
         Args:
             callback: Called without arguments, returns a string; None for random ids.
@@ -224,7 +224,7 @@ class TorchSessionApi:
 
         @property
         def activity_configs(self) -> dict[ProfilerActivity, Any]:
-            """torch's `ProfilerActivityConfig` of each activity of which less, or more, than its usual kinds is wanted."""
+            """torch's `ProfilerActivityConfig` of each activity that does not record its default kinds."""
             return {
                 activity: torch.profiler.ProfilerActivityConfig(
                     None if choice.kinds is None else sorted(choice.kinds), list(choice.configs)
@@ -255,7 +255,7 @@ class TorchSessionApi:
 
     @property
     def use_device(self) -> str | None:
-        """torch's name of the device among the activities that were requested for, None for the CPU alone."""
+        """torch's name of the device among the activities, None for the CPU only."""
         names = {name_of(activity) for activity in self.activities}
         if found := next((device for name, device in _DEVICES.items() if name in names), None):
             return found
@@ -263,10 +263,10 @@ class TorchSessionApi:
 
     @property
     def profiler(self) -> Any:
-        """What torch keeps under this name: None before the first cycle, then an object with the last cycle's results.
+        """torch's attribute of this name: None before the first cycle, then an object with the last cycle's results.
 
         With `engine="kineto"` it is torch's own `torch.autograd.profiler.profile`, with all that it has. With the native
-        engine it offers the same calls, answered from our trace; what only torch's collector can answer, such as
+        engine it has the same methods, computed from our trace; what only torch's collector supports, such as
         `kineto_results.experimental_event_tree()`, raises StateError and says so.
         """
         if self._stopwatch.stats is None:
@@ -275,7 +275,7 @@ class TorchSessionApi:
         return ProfilerApi(self) if theirs is None else theirs
 
     def _stats(self) -> SessionStats | None:
-        """What the present or last cycle cost, under torch's names; None before the first.
+        """The cost of the current or last cycle, under torch's names; None before the first.
 
         Returns:
             Its fields name their units; see `kinetoscope.collect.session.cycle.SessionStats`.

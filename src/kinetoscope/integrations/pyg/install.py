@@ -109,7 +109,7 @@ def install_pyg() -> Installation:
     with _lock:
         if _stand_ins is not None:
             return Installation(None)
-        # Kept before the first name is replaced: an interrupt from here on leaves something that can be taken back.
+        # Stored before the first name is replaced: after an interrupt from here on, uninstall() can undo it.
         _stand_ins = _made_stand_ins()
         _note_places()
         replace({id(theirs): ours for theirs, ours in _stand_ins})
