@@ -98,7 +98,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Find a public name in its module on first use and keep it."""
+    """Import a public name from its module on first use."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,1 @@
-"""Where Kinetoscope meets other people's trainers and tools. Nothing here is imported before somebody asks for it."""
+"""Integrations with trainers, frameworks and tools. Nothing here is imported unless it is used."""

@@ -46,24 +46,24 @@ _SCHEDULE_KEYS = ("wait", "warmup", "active", "repeat", "skip_first", "skip_firs
 
 
 class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
-    """A context that profiles the training in it: a step for each one of the optimizer, a trace for each recorded stretch.
+    """A context that profiles the training in it: a step for each optimizer step, a trace for each recorded cycle.
 
     With gradient accumulation a step has several batches. With several optimizers, the one that steps first counts. `step()` is
-    never called by hand. Also if an exception leaves the context, what was recorded is kept.
+    never called by hand. The recording is kept even if an exception leaves the context.
 
     Args:
         accelerator: The `Accelerator`.
         folder: Folder for the traces, `train-steps-{first}-{last}.ktrace`. Default: a new `kinetoscope` folder in the
-            accelerator's `project_dir` or, without one, in the present folder.
-        schedule: Which steps are recorded, as `kinetoscope.schedule(...)` says; default: steps 2, 3 and 4.
-        whole_run: Record everything in the context; in place of a schedule.
+            accelerator's `project_dir` or, without one, in the working directory.
+        schedule: Which steps are recorded, as for `kinetoscope.schedule(...)`; default: steps 2, 3 and 4.
+        whole_run: Record everything in the context, instead of a schedule.
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
-        overwrite: Let `folder` hold traces of an earlier run; those of the same name are replaced.
+        overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
         ArgumentError: An argument has a value that cannot be used; the message names it.
-        StateError: When the context is entered: another session records in this process.
+        StateError: When the context is entered: another session is recording in this process.
     """
 
     def __init__(
@@ -116,19 +116,19 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
             self._open_step()
 
     def _open_step(self) -> None:
-        """Mark a step; in a whole run the table of steps finds them by itself, and without an empty one at the end."""
+        """Mark a step; with `whole_run`, the table of steps derives them from the optimizer, without an empty one at the end."""
         if not self._profiler.options.records_from_the_start():
             self._profiler.open_step(self._number)
 
 
 class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
-    """A handler for `Accelerator.profile` in place of `ProfileKwargs`: the same arguments, and the sessions are ours.
+    """A handler for `Accelerator.profile` in place of `ProfileKwargs`: the same arguments, with Kinetoscope's sessions.
 
     Pass it to `Accelerator(kwargs_handlers=[...])` or to `accelerator.profile(...)`. As there, `step()` of the session is called
-    by hand where there is a schedule, and `output_trace_dir` gets a Chrome trace when the context is left without an exception.
+    by hand if there is a schedule, and `output_trace_dir` gets a Chrome trace if the context is left without an exception.
 
     Args:
-        activities: What to record: names such as `"cpu"` and `"cuda"`, or torch's `ProfilerActivity`; default: all there is.
+        activities: What to record: names such as `"cpu"` and `"cuda"`, or torch's `ProfilerActivity`; default: all available ones.
         schedule_option: The arguments of `kinetoscope.schedule`; None to record all of the context.
         on_trace_ready: Called with the session whenever a trace is ready.
         record_shapes: As in `kinetoscope.profile`.
@@ -137,8 +137,8 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
         with_flops: As in `kinetoscope.profile`.
         with_modules: As in `kinetoscope.profile`.
         output_trace_dir: Folder for a Chrome trace, `profile_{rank}.json`, which Accelerate writes.
-        folder: Folder for our own traces, one for each recorded stretch, written also if an exception leaves the context.
-        overwrite: Let `folder` hold traces of an earlier run; those of the same name are replaced.
+        folder: Folder for `.ktrace` files, one for each recorded cycle, also written if an exception leaves the context.
+        overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         **options: Further arguments of `kinetoscope.profile`.
 
     Raises:
@@ -189,11 +189,11 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class that Accelerate finds the place of a handler by: it knows that one alone, and none derived from it."""
+        """The class by which Accelerate recognizes a handler: it does not accept derived classes."""
         return ProfileKwargs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What another process, or a copy, makes it from; its class cannot be asked for."""
+        """For pickle and copy, which cannot use the replaced class."""
         return object.__new__, (KinetoscopeKwargs,), dict(vars(self))
 
     def build(self) -> profile:
@@ -203,7 +203,7 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
             A session that is not started yet.
 
         Raises:
-            ArgumentError: `folder` cannot be written to, or holds traces of an earlier run.
+            ArgumentError: `folder` is not writable, or contains traces of an earlier run.
         """
         if self._checked.folder is not None and self._folder is None:
             self._folder = TraceFolder(self._checked.folder, Path(), overwrite=self._checked.overwrite)
@@ -211,7 +211,7 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
 
 
 class _HandedSession(profile):
-    """The session that `Accelerator.profile` hands to the user."""
+    """The session that `Accelerator.profile` returns to the user."""
 
     def __init__(self, options: TrainerOptions, folder: TraceFolder | None) -> None:
         self._trace_folder = folder
@@ -229,7 +229,7 @@ class _HandedSession(profile):
             self._users_handler(self)
 
     def export_chrome_trace(self, *arguments: Any, **keywords: Any) -> Any:
-        """As in every session, but without anything recorded it only warns: Accelerate calls it, whatever happened."""
+        """As in every session, but an empty recording is only a warning: Accelerate always calls this."""
         try:
             return super().export_chrome_trace(*arguments, **keywords)
         except StateError as error:

@@ -1,4 +1,4 @@
-"""Ignite: `attach(trainer)`, for its `Engine` and for those of the packages that build on it.
+"""Ignite: `attach(trainer)`, for its `Engine` and for packages that build on it.
 
 ::
 
@@ -30,7 +30,7 @@ __all__ = ["AttachedProfiler", "attach"]
 
 
 class AttachedProfiler(TraceAccess):
-    """What profiles an engine: `attach` makes it."""
+    """The profiler of an engine, made by `attach`."""
 
     def __init__(self, engine: Any, driven: TrainerProfiler, stage: str) -> None:
         self._engine, self._profiler, self._stage = engine, driven, stage
@@ -38,7 +38,7 @@ class AttachedProfiler(TraceAccess):
         self._waits = False
 
     def _attach(self) -> None:
-        """Be told of all that happens in the engine."""
+        """Register for the engine's events."""
         spans = {
             "[Engine]epoch": (Events.EPOCH_STARTED, Events.EPOCH_COMPLETED),
             "[Engine]get_batch": (Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED),
@@ -60,7 +60,7 @@ class AttachedProfiler(TraceAccess):
         self._engine.run = run
 
     def _profiled_run(self, *arguments: Any, **keywords: Any) -> Any:
-        """Profile one call of the engine's `run`, however it ends."""
+        """Profile one call of the engine's `run`, even if it fails."""
         self._profiler.prepare(self._stage, os.getcwd())
         self._waits = True
         try:
@@ -74,27 +74,27 @@ class AttachedProfiler(TraceAccess):
             self._profiler.end()
 
     def _begin(self) -> None:
-        """Begin to profile the run, once."""
+        """Start to profile the run, once."""
         self._waits = False
         self._profiler.begin(self._steps_left())
 
     def _fetch(self, engine: Any) -> None:
-        """Begin a step with the wait for its batch; in data of unknown length that wait may find the end instead."""
+        """Start a step with the wait for its batch; for data of unknown length, the wait may find the end instead."""
         if engine.state.epoch_length is not None:
             self._step(engine.state.iteration + 1)
 
     def _iterate(self, engine: Any) -> None:
-        """Begin a step whose wait was not seen."""
+        """Start a step whose wait was not recorded."""
         self._step(engine.state.iteration)
 
     def _step(self, number: int) -> None:
-        """Begin a step, the first time with the profiling of the run."""
+        """Start a step, and the first time also the profiling of the run."""
         if self._waits:
             self._begin()
         self._profiler.open_step(number)
 
     def _steps_left(self) -> int | None:
-        """How many iterations the run will have at most, None where the engine does not know."""
+        """The largest number of iterations of the run; None if the engine does not know it."""
         state = self._engine.state
         if state.max_iters is not None:
             return int(state.max_iters - state.iteration)
@@ -114,30 +114,30 @@ def attach(
     name: str = "train",
     **options: Any,
 ) -> AttachedProfiler:
-    """Profile every `run` of an engine: steps as it counts iterations, a trace for each recorded stretch.
+    """Profile every `run` of an engine: iterations as steps, a trace for each recorded cycle.
 
-    A step lasts from the begin of the wait for its batch through the handlers of `ITERATION_COMPLETED` that were added before
-    this call; those added later belong to none. However a run ends, also terminated, interrupted or with an exception, what was
+    A step lasts from the start of the wait for its batch through the handlers of `ITERATION_COMPLETED` that were added before
+    this call; those added later belong to no step. If a run is terminated, interrupted or fails, what was
     recorded is kept.
 
     Args:
         engine: An Ignite `Engine`.
         folder: Folder for the traces, `{name}-steps-{first}-{last}.ktrace`. Default: a new `kinetoscope` folder in the
             present one.
-        schedule: Which iterations are recorded, as `kinetoscope.schedule(...)` says; default: the third to the fifth.
-        whole_run: Record everything from the begin of a run to its end; in place of a schedule.
+        schedule: Which iterations are recorded, as for `kinetoscope.schedule(...)`; default: the third to the fifth.
+        whole_run: Record the whole run, instead of a schedule.
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
-        overwrite: Let `folder` hold traces of an earlier run; those of the same name are replaced.
-        name: What the files are called after.
+        overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
+        name: The prefix of the file names.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Returns:
-        What has the results: `trace` and `saved_traces`.
+        The profiler, with the results as `trace` and `saved_traces`.
 
     Raises:
-        ArgumentError: An argument has a value that cannot be used; the message names it. What depends on the run, such as
-            a schedule longer than that, is said when it begins.
-        StateError: The engine has a profiler attached already.
+        ArgumentError: An argument has a value that cannot be used; the message names it. Mistakes that depend on the run, such as
+            a schedule that is too long, are reported when it starts.
+        StateError: A profiler is already attached to the engine.
     """
     if not isinstance(engine, Engine):
         raise ArgumentError(f"attach({engine!r}) is not valid: need an Ignite Engine.")

@@ -28,10 +28,10 @@ from kinetoscope.torch_events import arguments as arguments_module
 
 __all__ = ["KinetoscopeProfiler"]
 
-# The two names that Lightning is installed under: the package, and the module that has its Trainer and its profilers.
+# The two package names of Lightning, and the module with its Trainer and profilers.
 _PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 
-# What a batch of each stage is called in the names of its hooks.
+# The names of batches in the hooks of each stage.
 _BATCHES = {"fit": "train", "validate": "validation", "test": "test", "predict": "predict"}
 _FETCHES = {"fit": ".train_dataloader_next", "validate": ".val_next", "test": ".test_next", "predict": ".predict_next"}  # fmt: skip
 _EPOCH = "run_training_epoch"
@@ -40,23 +40,23 @@ _OPENS, _CLOSES, _ABANDONS = "opens", "closes", "abandons"
 
 
 class KinetoscopeProfiler(TraceAccess):
-    """A profiler for Lightning's `Trainer`: every hook a span, a step for each batch, a trace for each recorded stretch.
+    """A profiler for Lightning's `Trainer`: every hook is a span, every batch a step, with a trace for each recorded cycle.
 
     It has Lightning's `Profiler` interface and counts as one of its subclasses. In `fit` the steps are the training batches,
     numbered as the trainer counts them, also after a checkpoint was loaded; in `validate`, `test` and `predict` those of that
-    loop. A step lasts from the begin of the wait for its batch to the end of `on_train_batch_end`, so that validation and
-    checkpoints in between belong to none. However the run ends, early or with an exception, what was recorded is kept.
+    loop. A step lasts from the start of the wait for its batch to the end of `on_train_batch_end`, so that validation and
+    checkpoints in between belong to no step. The recording is kept even if the run stops early or fails.
 
     Args:
         dirpath: Folder for the traces, `{stage}-steps-{first}-{last}.ktrace`, and the summary. Default: a new `kinetoscope`
             folder in the trainer's `log_dir`.
-        filename: Name of a `.txt` file for the summary, its stage before it; default: the summary goes to Lightning's log.
-        schedule: Which steps are recorded, as `kinetoscope.schedule(...)` says; default: steps 2, 3 and 4 of each run.
-        whole_run: Record everything from the set-up of the run to its end; in place of a schedule.
+        filename: Name of a `.txt` file for the summary, prefixed by the stage; default: the summary goes to Lightning's log.
+        schedule: Which steps are recorded, as for `kinetoscope.schedule(...)`; default: steps 2, 3 and 4 of each run.
+        whole_run: Record everything from the setup of the run to its end, instead of a schedule.
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `dirpath` is given.
-        overwrite: Let `dirpath` hold traces of an earlier run; those of the same name are replaced.
-        sort_by: What the table of the summary is sorted by: a sort key of `key_averages().table`.
-        row_limit: How many rows it has; -1 for all.
+        overwrite: Allow traces of an earlier run in `dirpath`; those of the same name are replaced.
+        sort_by: The sort key of the summary's table, as in `key_averages().table`.
+        row_limit: The number of rows of that table; -1 for all.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -105,15 +105,15 @@ class KinetoscopeProfiler(TraceAccess):
     # ---------------------------------------------------------------------------------------- Lightning's interface
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
-        """Make ready for a run; called by the trainer.
+        """Prepare a run; called by the trainer.
 
         Args:
             stage: `fit`, `validate`, `test` or `predict`.
-            local_rank: Rank of this process on its machine, None where there is one process.
-            log_dir: The trainer's folder for what it writes.
+            local_rank: Rank of this process on its machine, None if there is only one process.
+            log_dir: The trainer's log folder.
 
         Raises:
-            ArgumentError: The traces cannot be written where they shall go.
+            ArgumentError: The folder of the traces is not writable.
         """
         _count_as_a_profiler()
         self._stage, self._local_rank = str(getattr(stage, "value", stage)), local_rank
@@ -129,10 +129,10 @@ class KinetoscopeProfiler(TraceAccess):
             self._begin(None)
 
     def start(self, action_name: str) -> None:
-        """Begin the span of a hook; the hook that begins a batch begins a step, too.
+        """Open the span of a hook; the hook that starts a batch also starts a step.
 
         Args:
-            action_name: What Lightning calls it.
+            action_name: Lightning's name of the hook.
         """
         if self._role(action_name) is _OPENS and not self._profiler.step_is_open:
             if self._may_begin:
@@ -141,10 +141,10 @@ class KinetoscopeProfiler(TraceAccess):
         self._profiler.open(action_name)
 
     def stop(self, action_name: str) -> None:
-        """End the span of a hook.
+        """Close the span of a hook.
 
         Args:
-            action_name: What Lightning calls it.
+            action_name: Lightning's name of the hook.
         """
         self._profiler.close(action_name)
         role = self._role(action_name)
@@ -155,7 +155,7 @@ class KinetoscopeProfiler(TraceAccess):
         """A context in which a hook runs.
 
         Args:
-            action_name: What Lightning calls it.
+            action_name: Lightning's name of the hook.
 
         Returns:
             A context manager that calls `start` and `stop`.
@@ -163,10 +163,10 @@ class KinetoscopeProfiler(TraceAccess):
         return _Action(self, action_name)
 
     def summary(self) -> str:
-        """End the run and say what took the time in it.
+        """End the run and return its summary.
 
         Returns:
-            The recorded steps, the files, and a table of operators; empty where nothing was recorded.
+            The recorded steps, the files, and a table of operators; empty if nothing was recorded.
         """
         self._profiler.end()
         if self._summary is None:
@@ -189,7 +189,7 @@ class KinetoscopeProfiler(TraceAccess):
         self.teardown(self._stage)
 
     def teardown(self, stage: str | None) -> None:
-        """End the run, if that was not done.
+        """End the run, if it is active.
 
         Args:
             stage: As in `setup`.
@@ -202,7 +202,7 @@ class KinetoscopeProfiler(TraceAccess):
 
     @property
     def local_rank(self) -> int:
-        """Rank of this process on its machine, 0 where there is one process."""
+        """Rank of this process on its machine, 0 if there is only one process."""
         return 0 if self._local_rank is None else self._local_rank
 
     # ---------------------------------------------------------------------------------------------------- the works
@@ -233,18 +233,18 @@ class KinetoscopeProfiler(TraceAccess):
         return _ABANDONS if action == _EPOCH else None
 
     def _trainer(self) -> Any:
-        """The trainer, None where the profiler is used without one."""
+        """The trainer, None if the profiler is used without one."""
         return getattr(self._lightning_module, "_trainer", None)
 
     def _number(self, *, fetching: bool) -> int:
-        """The number of the batch that is about to be fetched or, once it is there, of the present one."""
+        """The number of the batch that is about to be fetched or, once fetched, of the current one."""
         loop = self._trainer().fit_loop.epoch_loop if self._stage == "fit" and self._trainer() else None
         if loop is None:
             return self._profiler.position
         return int(loop.total_batch_idx) + fetching
 
     def _total_steps(self) -> int | None:
-        """How many batches the run will have at most, None where Lightning does not know."""
+        """The largest number of batches of the run; None if Lightning does not know it."""
         trainer = self._trainer()
         if trainer is None:
             return None
@@ -258,7 +258,7 @@ class KinetoscopeProfiler(TraceAccess):
         return _whole(sum(getattr(trainer, batches[str(self._stage)])))
 
     def _saved_in(self) -> Path:
-        """The folder that the traces went to."""
+        """The folder of the traces."""
         return self.saved_traces[-1].parent if self.saved_traces else Path.cwd()
 
     def _text(self) -> str:
@@ -314,7 +314,7 @@ def _whole(number: float) -> int | None:
 
 
 def _loaded() -> list[str]:
-    """The modules of Lightning that are there: those that are imported or, without any, those that are installed."""
+    """The available Lightning modules: the imported ones or, without any, the installed ones."""
     imported = [module for module in _PACKAGES.values() if module in sys.modules]
     return imported or [
         module for package, module in _PACKAGES.items() if importlib.util.find_spec(package) is not None
@@ -349,7 +349,7 @@ def _version(module: str) -> str:
 
 
 def _hear_of_failures(strategy: Any, driven: TrainerProfiler) -> None:
-    """Hear of the trainer's failures, of which it tells its strategy, and callbacks, which would cost time in every hook."""
+    """Handle the trainer's failures, which it reports to its strategy: a callback would cost time in every hook."""
     theirs = getattr(strategy, "on_exception", None)
     if theirs is None or getattr(theirs, "driven", None) is driven:
         return
@@ -367,6 +367,6 @@ def _hear_of_failures(strategy: Any, driven: TrainerProfiler) -> None:
 
 
 def _no_longer_hear(strategy: Any, driven: TrainerProfiler) -> None:
-    """Leave the strategy as it was."""
+    """Restore the strategy."""
     if getattr(vars(strategy).get("on_exception"), "driven", None) is driven:
         del strategy.on_exception

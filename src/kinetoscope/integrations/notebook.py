@@ -1,4 +1,4 @@
-"""`%load_ext kinetoscope`: the magic that profiles a cell or a statement, and tables that show themselves.
+"""`%load_ext kinetoscope`: the magic that profiles a cell or a statement, and rich display of tables.
 
 Imported by IPython only.
 """
@@ -54,7 +54,7 @@ _VALUE = re.compile(r"""\s*("[^"]*"|'[^']*'|\S+)""")
 
 @dataclass
 class _Options:
-    """What a line of the magic asks for."""
+    """The parsed options of the magic."""
 
     settings: dict[str, bool] = field(default_factory=lambda: {"with_stack": True, "with_modules": True})
     out: str | None = None
@@ -73,12 +73,12 @@ class Summary:
         self._rows, self._title, self._place_of = rows, title, place_of
 
     def __repr__(self) -> str:
-        """Show as text, where there are no pages."""
+        """The text form, for frontends without HTML."""
         events = self.trace.key_averages(include_python_functions=False)
         return f"{self._title}: {self.trace!r}\n{events.table(sort_by='self_cpu_time_total', row_limit=self._rows)}"
 
     def _repr_html_(self) -> str:
-        """Show where the time went."""
+        """The HTML form."""
         return trace_page(self.trace, rows=self._rows, whole=True, title=self._title, place_of=self._place_of)
 
 
@@ -99,7 +99,7 @@ class KinetoscopeMagics(Magics):
 
         Options::
 
-            -o NAME, --out NAME      keep the trace in the variable NAME
+            -o NAME, --out NAME      store the trace in the variable NAME
             -s PATH, --save PATH     save the trace; the suffix says how (.ktrace, .json, .parquet ...)
             -n N, --rows N           show at most N rows of each table (10)
             -q, --quiet              show nothing; useful with the two above
@@ -110,8 +110,8 @@ class KinetoscopeMagics(Magics):
             --python-calls           record every call of a Python function as a span
             --no-stacks, --no-modules    do not record source lines, or modules
 
-        The cell runs as it would without: its names are those of the notebook, its last value is shown, and an exception stops
-        it. What was recorded until then is shown all the same.
+        The cell runs as without the magic: its names are those of the notebook, its last value is shown, and an exception stops
+        it. What was recorded until then is still shown.
         """
         options = parsed(line, in_cell=cell is not None)
         source = cell if cell is not None else options.statement
@@ -133,7 +133,7 @@ class KinetoscopeMagics(Magics):
         return cast("InteractiveShell", self.shell)
 
     def _finish(self, session: profile, options: _Options) -> None:
-        """End the recording; what goes wrong there takes no place of the cell's own value or exception."""
+        """Stop the recording; a failure never replaces the cell's own value or exception."""
         try:
             session.stop()
             trace = session.trace
@@ -143,7 +143,7 @@ class KinetoscopeMagics(Magics):
             self._show(trace, options)
 
     def _show(self, trace: Trace, options: _Options) -> None:
-        """Keep, save and show a trace, as far as that was asked for; an exception of the cell goes on undisturbed."""
+        """Store, save and show a trace according to the options; an exception of the cell still propagates."""
         if options.out is not None:
             self._own_shell.user_ns[options.out] = trace
         if not options.quiet:
@@ -156,22 +156,22 @@ class KinetoscopeMagics(Magics):
                 warnings.warn(f"the trace could not be saved: {error}", stacklevel=2)
 
     def _place(self, path: str) -> str:
-        """What IPython calls a cell, of other files the name."""
+        """IPython's name of a cell; for other files the file name."""
         found = self._own_shell.compile.format_code_name(path)
         return found[1] if found is not None else re.split(r"[/\\]", path)[-1]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Add the magic, and teach IPython to show the tables of a trace."""
+    """Add the magic, and the HTML display of tables."""
     shell.register_magics(KinetoscopeMagics)
     _html_formatter(shell).for_type_by_name(*_RECORDED_TYPES, table_html)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Take back what `load_ipython_extension` added."""
+    """Undo `load_ipython_extension`."""
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("kinetoscope", None)
-    # By name as long as no table was shown, by type from then on.
+    # By name until a table was shown, by type from then on.
     formatter = _html_formatter(shell)
     formatter.deferred_printers.pop(_RECORDED_TYPES, None)
     for shown in [shown for shown, function in formatter.type_printers.items() if function is table_html]:
@@ -179,10 +179,10 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def parsed(line: str, *, in_cell: bool) -> _Options:
-    """Read the options of the magic and, on a line, the statement behind them.
+    """Parse the options of the magic and, for the line form, the statement after them.
 
     Raises:
-        UsageError: An option is not known, lacks its value, or there is no statement where one is needed.
+        UsageError: An option is unknown or has no value, or a statement is missing.
     """
     options, rest = _Options(), line.strip()
     while (found := _OPTION.match(rest)) is not None:
@@ -214,7 +214,7 @@ def parsed(line: str, *, in_cell: bool) -> _Options:
 
 
 def _set(options: _Options, name: str, value: str) -> None:
-    """Take an option that has a value."""
+    """Set an option that has a value."""
     if name == "rows":
         if not value.isdecimal() or int(value) == 0:
             raise UsageError(f"--rows {value} of %kinetoscope is not valid; use a whole number above 0")
@@ -236,7 +236,7 @@ def _set(options: _Options, name: str, value: str) -> None:
 
 
 def _unknown(name: str, *, takes_value: bool) -> str:
-    """What to say of an option that is not known."""
+    """The error message of an unknown option."""
     known = [*_VALUES, *_SWITCHES, "quiet"]
     if takes_value and name in known:
         return f"--{name} of %kinetoscope takes no value"
@@ -247,7 +247,7 @@ def _unknown(name: str, *, takes_value: bool) -> str:
 
 
 def _compiled(shell: InteractiveShell, source: str) -> Callable[[], Any]:
-    """Compile a cell, so that its lines can be found again, and return what runs it and returns its last value."""
+    """Compile a cell with its line numbers; return a function that runs it and returns its last value."""
     transformed: str = shell.transform_cell(source)  # type: ignore[no-untyped-call]
     file = shell.compile.cache(transformed, _cell_number(shell), raw_code=source)
     tree: Any = shell.transform_ast(shell.compile.ast_parse(transformed, filename=file))  # type: ignore[no-untyped-call]
@@ -266,7 +266,7 @@ def _compiled(shell: InteractiveShell, source: str) -> Callable[[], Any]:
 
 
 def _cell_number(shell: InteractiveShell) -> int:
-    """The number of the cell that is being run: that of the innermost caller which is a cell."""
+    """The number of the running cell: that of the innermost caller that is a cell."""
     frame = inspect.currentframe()
     while frame is not None:
         found = shell.compile.format_code_name(frame.f_code.co_filename)
@@ -277,7 +277,7 @@ def _cell_number(shell: InteractiveShell) -> int:
 
 
 def _code(shell: InteractiveShell, tree: Any, file: str, mode: str) -> CodeType:
-    """Compile a tree; a cell that awaits something at its top would have to leave the magic to be run."""
+    """Compile a tree; top-level `await` is not possible inside a magic."""
     with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
         code: CodeType = shell.compile(tree, file, mode)
     if code.co_flags & inspect.CO_COROUTINE:
@@ -289,5 +289,5 @@ def _code(shell: InteractiveShell, tree: Any, file: str, mode: str) -> CodeType:
 
 
 def _html_formatter(shell: InteractiveShell) -> Any:
-    """What makes HTML of values."""
+    """IPython's HTML formatter."""
     return cast("Any", shell.display_formatter).formatters["text/html"]

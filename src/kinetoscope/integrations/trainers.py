@@ -1,7 +1,7 @@
-"""A session that a trainer drives: it tells of its steps and hooks, and the traces of its run end up in a folder.
+"""The profiler that the trainer integrations share: steps, hooks, and a folder for the traces.
 
-What is wrong is said before the first training begins. From its first step on a failure of ours is one warning, and the
-training goes on without us; so do the later ones, such as a test after hours of training, for which the schedule is too long.
+Mistakes are reported before the first training starts. From its first step on, a failure of ours is one warning, and the
+training continues without us; the same applies to later runs, such as a test after hours of training, for which the schedule is too long.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ OWN_NAME = "kinetoscope"
 
 
 class TraceFolder:
-    """Where traces are written: proven to be writable, and never over those of an earlier run unless that was folder for.
+    """The folder of the traces: checked to be writable, and traces of an earlier run are not overwritten by default.
 
     Args:
-        folder: The folder the user named, None for a new one in the trainer's.
+        folder: The user's folder; None for a new one in the trainer's.
         default_folder: The trainer's own folder.
-        overwrite: Whether the folder the user named may hold traces of an earlier run.
-        profiler: What `info["profiler"]` says in the traces of this one, also in those that other processes wrote for it.
+        overwrite: Whether the user's folder may contain traces of an earlier run.
+        profiler: `info["profiler"]` in the traces of this profiler, also in those that its other processes wrote.
 
     Raises:
-        ArgumentError: It cannot be written to, or it holds traces already.
+        ArgumentError: It is not writable, or it contains traces already.
     """
 
     def __init__(
         self, folder: Path | None, default_folder: Path, *, overwrite: bool, profiler: str | None = None
     ) -> None:
-        # Ranks share the folder; each looks for its own files only, so that all of them choose the same one.
+        # Ranks share the folder; each checks its own files only, so that all of them choose the same one.
         self._rank = ranked(Path("x" + SUFFIX)).name[1 : -len(SUFFIX)]
         self.saved: list[Path] = []
         self._overwrite = overwrite
@@ -79,7 +79,7 @@ class TraceFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
-                # It could be made, so traces can be.
+                # It is writable.
                 return
         except OSError as error:
             raise ArgumentError(
@@ -87,7 +87,7 @@ class TraceFolder:
             ) from error
 
     def save(self, trace: Trace, stem: str) -> None:
-        """Write a trace; a disk that is full is a warning, and no reason to end a training."""
+        """Write a trace; a failure, such as a full disk, is a warning."""
         path = self._name_for(stem)
         try:
             trace.save(path)
@@ -97,7 +97,7 @@ class TraceFolder:
             self.saved.append(path)
 
     def _name_for(self, stem: str) -> Path:
-        """A file for the next trace, under a name that this run has not used yet."""
+        """The file of the next trace, with a name that this run has not used."""
         for number in itertools.count(1):
             path = self.path / f"{stem}{'' if number == 1 else f'-{number}'}{self._rank}{SUFFIX}"
             if path not in self.saved and (self._overwrite or not path.is_file()):
@@ -105,7 +105,7 @@ class TraceFolder:
         raise AssertionError("unreachable: the numbers do not end")
 
     def _new_one_in(self, default_folder: Path) -> Path:
-        """The first of `kinetoscope`, `kinetoscope-2` ... that holds no traces of this rank."""
+        """The first of `kinetoscope`, `kinetoscope-2` ... without traces of this rank."""
         names = itertools.chain([OWN_NAME], (f"{OWN_NAME}-{number}" for number in itertools.count(2)))
         return next(default_folder / name for name in names if not self._traces_in(default_folder / name))
 
@@ -121,7 +121,7 @@ class TraceFolder:
 
 
 def _written_for(path: Path) -> str | None:
-    """Which profiler a trace is of, None for one that does not say or cannot be read."""
+    """The profiler that wrote a trace; None if it is not stated or not readable."""
     try:
         with open_trace(path) as trace:
             return trace.run_info.profiler or None
@@ -129,7 +129,7 @@ def _written_for(path: Path) -> str | None:
         return None
 
 
-# The options of a trainer's profiler: everything is checked when it is made, long before the training begins.
+# The options of a trainer's profiler: everything is checked at construction, long before training starts.
 
 RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 
@@ -160,7 +160,7 @@ class TrainerOptions:
     recording: RecordingOptions
 
     def schedule_for(self, total_steps: int | None) -> Callable[[int], ProfilerAction]:
-        """The schedule of a run of so many steps, None for unknown; an error if it would record none of them."""
+        """The schedule of a run with this number of steps (None if unknown); an error if it would record none of them."""
         if self.schedule is None:
             return _shortened(total_steps)
         if isinstance(self.schedule, Schedule) and total_steps is not None:
@@ -174,7 +174,7 @@ class TrainerOptions:
         return self.schedule
 
     def records_from_the_start(self) -> bool:
-        """Whether recording shall begin before the first step."""
+        """Whether recording starts before the first step."""
         return self.schedule is not None and scheduled_action(self.schedule, 0) in RECORDING
 
 
@@ -191,7 +191,7 @@ def checked_options(
     """Check the arguments of a trainer's profiler; `options` are those that it passes on to the session.
 
     Raises:
-        ArgumentError: Something cannot be used; the message names it, its value and what to do.
+        ArgumentError: An argument is not valid; the message names it, its value and what to do.
     """
     check_names(options)
     if checked_switch("whole_run", whole_run):
@@ -216,7 +216,7 @@ def checked_options(
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Raise an error that names the first option that no session has, and the nearest that one has."""
+    """Raise an error that names the first unknown option, and the closest valid one."""
     for name in options:
         if name not in OPTION_NAMES:
             near = difflib.get_close_matches(name, [*OPTION_NAMES, *_ARGUMENTS], n=1)
@@ -228,7 +228,7 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[ActivityItem] | None:
-    """The activities of a user, names as `"cpu"` among them, or an error if the machine has not all of them."""
+    """The user's activities, which may be names such as `"cpu"`, or an error if one is not available."""
     if activities is None:
         return None
     if isinstance(activities, str):
@@ -249,7 +249,7 @@ def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[
 
 
 def checked_folder(argument: str, folder: str | os.PathLike[str] | None) -> Path | None:
-    """A folder by its name, or an error if that is the name of something else."""
+    """A folder by its name, or an error if it is not a folder."""
     if folder is None:
         return None
     given: object = folder
@@ -263,7 +263,7 @@ def checked_folder(argument: str, folder: str | os.PathLike[str] | None) -> Path
 
 
 def checked_name(argument: str, name: str) -> str:
-    """A text that can be a part of a file's name."""
+    """A text that can be part of a file name."""
     given: object = name
     if not isinstance(given, str) or not given or "/" in given:
         raise ArgumentError(f"{argument}={name!r} is not valid: need a name, without a folder.")
@@ -271,7 +271,7 @@ def checked_name(argument: str, name: str) -> str:
 
 
 def _by_name(name: str) -> ProfilerActivity:
-    """The activity of a name in any case."""
+    """The activity of a case-insensitive name."""
     known = dict(ProfilerActivity.__members__)
     if name.upper() not in known:
         raise ArgumentError(
@@ -283,7 +283,7 @@ def _by_name(name: str) -> ProfilerActivity:
 
 
 def _shortened(total_steps: int | None) -> Schedule:
-    """The schedule of those who did not ask for one, in a run of so many steps."""
+    """The default schedule for a run with this number of steps."""
     usual = DEFAULT_SCHEDULE.wait + DEFAULT_SCHEDULE.warmup + DEFAULT_SCHEDULE.active
     if total_steps is None or total_steps >= usual:
         return DEFAULT_SCHEDULE
@@ -292,21 +292,21 @@ def _shortened(total_steps: int | None) -> Schedule:
 
 
 class TrainerProfiler:
-    """One trainer's profiling, over all its runs.
+    """The profiler of one trainer, over all its runs.
 
     A run is `prepare`, `begin`, then for each step `open_step` and `close_step`, then `end`. Hooks are `open` and `close`
-    by name. Calls that come when there is no run do nothing.
+    by name. Calls outside a run do nothing.
 
     Args:
         options: The checked options.
-        trainer: Whose steps these are, with its version, for the metadata.
+        trainer: The trainer and its version, for the metadata.
     """
 
     def __init__(self, options: TrainerOptions, trainer: str) -> None:
         self.options = options
         self.recording = False
         self.trainer = trainer
-        # A process that trains, and is then gone, knows by it the traces of those before it.
+        # Identifies the traces of earlier processes of the same profiler.
         self._name = secrets.token_hex(8)
         self._folder: TraceFolder | None = None
         self._stage = ""
@@ -321,7 +321,7 @@ class TrainerProfiler:
     # ------------------------------------------------------------------------------------------------------- one run
 
     def prepare(self, stage: str, trainers_folder: str | Path) -> None:
-        """Make sure that the traces of the coming run can be written.
+        """Check that the traces of the next run can be written.
 
         Raises:
             ArgumentError: They cannot.
@@ -337,14 +337,14 @@ class TrainerProfiler:
             )
 
     def begin(self, total_steps: int | None) -> None:
-        """Begin the run, in which there will be so many steps; None for unknown.
+        """Start the run with this number of steps; None if unknown.
 
-        After a first run that has begun, what is wrong is a warning, and this one is not profiled.
+        After a successful first run, a failure is a warning, and this run is not profiled.
 
         Raises:
             ArgumentError: The schedule would record none of them.
-            StateError: Another session records in this process.
-            RecorderError: The engine that was folder for cannot record here.
+            StateError: Another session is recording in this process.
+            RecorderError: The requested engine cannot record here.
         """
         try:
             session = _Session.with_options(
@@ -381,7 +381,7 @@ class TrainerProfiler:
         return self._step_is_open
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the run, if there is one: close what is open, and keep the trace. `error` is what the trainer failed with."""
+        """End the run, if any: close open spans, and keep the trace. `error` is the trainer's exception."""
         session = self._session
         if session is None:
             return
@@ -400,7 +400,7 @@ class TrainerProfiler:
     # --------------------------------------------------------------------------------------------------------- steps
 
     def open_step(self, number: int) -> None:
-        """Mark the begin of a step, by the trainer's number; while another is open, do nothing."""
+        """Open a step with the trainer's number; does nothing while another is open."""
         if self._step_is_open or self._session is None:
             return
         self._step_is_open = True
@@ -410,7 +410,7 @@ class TrainerProfiler:
             self._step.__enter__()
 
     def close_step(self) -> None:
-        """Mark the end of the step that is open, and do what the schedule wants for the next."""
+        """Close the open step, and do what the schedule returns for the next."""
         if self._session is None or not self._step_is_open:
             return
         self._leave_step()
@@ -425,7 +425,7 @@ class TrainerProfiler:
             self.recording = self._session.current_action in RECORDING
 
     def _give_up(self, session: profile) -> None:
-        """Leave a session that failed between two steps; what it recorded before is kept, and nothing more is said."""
+        """Abandon a session that failed between two steps; earlier recordings are kept, without further warnings."""
         self._session, self.recording = None, False
         self._open.clear()
         session._run = None
@@ -433,7 +433,7 @@ class TrainerProfiler:
             session._finish(keep=False)
 
     def _leave_step(self) -> None:
-        """End the mark of the step."""
+        """Close the range of the step."""
         step, self._step, self._step_is_open = self._step, None, False
         if step is not None:
             step.__exit__(None, None, None)
@@ -441,11 +441,11 @@ class TrainerProfiler:
     # --------------------------------------------------------------------------------------------------------- hooks
 
     def open(self, name: str) -> None:
-        """Begin the span of a hook."""
+        """Open the span of a hook."""
         self._open.setdefault(name, []).append(_enter(name) if self.recording else None)
 
     def close(self, name: str) -> None:
-        """End the innermost span of a hook of this name."""
+        """Close the innermost span of a hook of this name."""
         spans = self._open.get(name)
         if spans and (span := spans.pop()) is not None:
             _leave(span)
@@ -467,7 +467,7 @@ class TrainerProfiler:
         return [] if self._folder is None else list(self._folder.saved)
 
     def last_session(self) -> profile:
-        """The session of the present or the last run."""
+        """The session of the current or the last run."""
         if self._last is None:
             raise StateError("nothing was recorded yet: the trainer has not started a run.")
         return self._last
@@ -486,16 +486,16 @@ class TrainerProfiler:
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process gets of it: the options, and not what is under way or was recorded here."""
+        """The state for another process: the options, without active or finished recordings."""
         kept = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
         return vars(TrainerProfiler(self.options, self.trainer)) | kept
 
 
 class _Session(profile):
-    """A session whose `step()` nobody calls by hand."""
+    """A session whose `step()` is called by the trainer."""
 
     def _why_nothing(self) -> str:
-        """Why the schedule has led to no recording so far, in the trainer's words."""
+        """Why the schedule has not recorded anything, in the trainer's terms."""
         needed = self.schedule.steps_before_recording() if isinstance(self.schedule, Schedule) else 0
         if self.step_num < needed:
             return f"{self.schedule} records after {needed} steps, and this run had {self.step_num}."
@@ -503,12 +503,12 @@ class _Session(profile):
 
 
 def _warn_of(failure: Exception) -> None:
-    """Make a failure of ours a warning: nothing of ours may end a training."""
+    """Turn our failure into a warning: it must not end the training."""
     warn_user(f"profiling stopped, training continues: {type(failure).__name__}: {failure}")
 
 
 def _quick_marks() -> tuple[Callable[[str], Any], Callable[[Any], None]]:
-    """What opens and closes a range: torch's own calls below `record_function`, at a quarter of its cost, where it has them."""
+    """Functions that open and close a range: torch's internal calls of `record_function`, at a quarter of its cost, if available."""
     enter = getattr(torch._C._autograd, "_record_function_with_args_enter", None)
     leave = getattr(torch._C._autograd, "_record_function_with_args_exit", None)
     if enter is not None and leave is not None:
@@ -526,13 +526,13 @@ _enter, _leave = _quick_marks()
 
 
 class TraceAccess:
-    """What a user sees of a session that a trainer drives, whatever the trainer."""
+    """The results of a trainer's profiler, for all trainers."""
 
     _profiler: TrainerProfiler
 
     @property
     def trace(self) -> Trace:
-        """The trace of the stretch that was recorded last.
+        """The trace of the last recorded cycle.
 
         Raises:
             StateError: Nothing has been recorded yet.

@@ -30,7 +30,7 @@ except ImportError as error:
 
 __all__ = ["KinetoscopeCallback"]
 
-# What the trainer does, method by method; each call becomes a span while training runs. Not every version has all of them.
+# Methods of the trainer whose calls become spans during training. Not every version has all of them.
 _WORK = (
     "get_batch_samples",
     "training_step",
@@ -43,25 +43,25 @@ _FETCH = "get_batch_samples"
 
 
 class KinetoscopeCallback(TraceAccess, TrainerCallback):
-    """A callback that profiles `Trainer.train`: steps as the trainer counts them, a trace for each recorded stretch.
+    """A callback that profiles `Trainer.train`: steps as the trainer counts them, a trace for each recorded cycle.
 
-    A step is one optimizer step with all its micro-batches: from the begin of the wait for its data to `on_step_end`, so that
-    logging, evaluation and saving in between belong to none. Steps are numbered as `state.global_step` is while they run,
+    A step is one optimizer step with all its micro-batches: from the start of the wait for its data to `on_step_end`, so that
+    logging, evaluation and saving in between belong to no step. Steps are numbered as `state.global_step` is while they run,
     from 0, and go on where a checkpoint left off. What the trainer does in them shows as spans such as
     `[Trainer]training_step`. However the training ends, early or with an exception, what was recorded is kept.
 
     Args:
         folder: Folder for the traces, `train-steps-{first}-{last}.ktrace`. Default: a new `kinetoscope` folder in the trainer's
             `output_dir`.
-        schedule: Which steps are recorded, as `kinetoscope.schedule(...)` says; default: steps 2, 3 and 4.
-        whole_run: Record everything from `on_train_begin` to `on_train_end`; in place of a schedule.
+        schedule: Which steps are recorded, as for `kinetoscope.schedule(...)`; default: steps 2, 3 and 4.
+        whole_run: Record everything from `on_train_begin` to `on_train_end`, instead of a schedule.
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
-        overwrite: Let `folder` hold traces of an earlier run; those of the same name are replaced.
+        overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
-        ArgumentError: An argument has a value that cannot be used; the message names it. What depends on the run, such as
-            a schedule longer than that, is said when training begins.
+        ArgumentError: An argument has a value that cannot be used; the message names it. Mistakes that depend on the run, such as
+            a schedule that is too long, are reported when training starts.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
 
         Raises:
             ArgumentError: The traces cannot be written, or the schedule would record nothing of this run.
-            StateError: Another session records in this process.
+            StateError: Another session is recording in this process.
         """
         self._profiler.prepare("train", args.output_dir)
         self._profiler.begin(state.max_steps - state.global_step if state.max_steps > 0 else None)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin the span of an epoch.
+        """Open the span of an epoch.
 
         Args:
             args: Unused.
@@ -115,7 +115,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         self._profiler.open("[Trainer]epoch")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the span of an epoch.
+        """Close the span of an epoch.
 
         Args:
             args: Unused.
@@ -126,7 +126,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         self._profiler.close("[Trainer]epoch")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin a step, where its wait for data did not.
+        """Start a step, unless its wait for data has.
 
         Args:
             args: Unused.
@@ -162,7 +162,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
 
     @contextmanager
     def _around(self, trainer: Any) -> Iterator[None]:
-        """What happens around a training: its work shows as spans, and if it fails the recording ends in order."""
+        """Wraps a training: its methods become spans, and if it fails the recording is stopped properly."""
         covered = [name for name in _WORK if callable(getattr(trainer, name, None))]
         before = {name: vars(trainer)[name] for name in covered if name in vars(trainer)}
         for name in covered:
@@ -179,7 +179,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             vars(trainer).update(before)
 
     def _as_span(self, trainer: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method whose calls are spans; the one that waits for data also begins the step."""
+        """A method whose calls become spans; the one that waits for data also starts the step."""
         driven, span = self._profiler, f"[Trainer]{name.lstrip('_')}"
 
         @functools.wraps(method)
@@ -196,7 +196,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
 
 
 def _put_around_training() -> None:
-    """Let `Trainer.train` tell our callbacks when it begins and ends: it has no event for a training that fails."""
+    """Make `Trainer.train` call our callbacks at its start and end: it has no event for a training that fails."""
     train = Trainer.train
     if hasattr(train, "kinetoscope"):
         return

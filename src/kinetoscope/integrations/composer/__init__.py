@@ -1,4 +1,4 @@
-"""The face of Composer's `TorchProfiler` and of the profiler around it, under Composer and without it.
+"""API-compatible with Composer's `TorchProfiler` and the profiler around it, with and without Composer.
 
 The names are found on first use: importing this module imports neither torch nor Composer.
 """
@@ -46,7 +46,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Find a public name in its module on first use and keep it."""
+    """Import a public name from its module on first use."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

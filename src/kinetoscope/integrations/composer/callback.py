@@ -26,7 +26,7 @@ from kinetoscope.integrations.composer.schedule import (
 )
 from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
 
-# Batches of a training loop as steps of a session, as a schedule of batches wants.
+# Batches of a training loop as steps of a session, by a schedule of batches.
 
 _NONE, _WARMUP, _RECORD = SessionAction.NONE, SessionAction.WARMUP, SessionAction.RECORD
 _IN_SESSION = {
@@ -39,7 +39,7 @@ _IN_SESSION = {
 
 
 class BatchRecorder:
-    """Records batches as a schedule wants.
+    """Records batches by a schedule.
 
     A batch may be announced before it is known whether it comes: waiting for its data belongs to it. What a recording
     holds when the schedule leaves it without asking for a save, at the end of an epoch for instance, is saved all the same.
@@ -51,7 +51,7 @@ class BatchRecorder:
 
     Attributes:
         session: The session.
-        action: What the schedule wanted for the present batch.
+        action: The scheduled action of the current batch.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class BatchRecorder:
 
     @property
     def records(self) -> bool:
-        """Whether a recording is under way."""
+        """Whether a recording is active."""
         return self.session.current_action is _RECORD
 
     def batch_may_begin(self, state: Any) -> None:
-        """The loop is about to ask for a batch."""
+        """The loop is about to fetch a batch."""
         length = batches_of_epoch(state)
         if length is not None and int(state.timestamp.batch_in_epoch) >= length:
             return
@@ -120,22 +120,22 @@ class BatchRecorder:
         self.stop()
 
     def stop(self) -> None:
-        """End the session, if it was ever begun."""
+        """End the session, if it was started."""
         if self._stepped:
             self.session.stop()
 
     def abandon(self) -> None:
-        """End the session without a word: that something failed was said already."""
+        """End the session without a warning: the failure was reported already."""
         self._keep = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.stop()
 
     def check(self, state: Any) -> None:
-        """See that the schedule can be asked, before training begins.
+        """Check the schedule before training starts.
 
         Raises:
-            ArgumentError: It cannot, or what it returns is no action.
+            ArgumentError: It raises, or does not return an action.
         """
         try:
             self._ask(state)
@@ -146,7 +146,7 @@ class BatchRecorder:
             ) from error
 
     def _ask(self, state: Any) -> ProfilerAction:
-        """What the schedule wants for the batch a state is at."""
+        """The scheduled action of the state's batch."""
         action = self._schedule(state)
         if action not in _IN_SESSION:
             raise ArgumentError(
@@ -192,7 +192,7 @@ _ROWS = 20
 
 
 class TorchProfiler(Callback):
-    """Profiles the batches that a schedule chooses, and keeps their traces in files.
+    """Profiles the batches that a schedule selects, and saves their traces.
 
     Under Composer it is a callback; the schedule is that of Composer's `Profiler`, or the one given here:
 
@@ -205,7 +205,7 @@ class TorchProfiler(Callback):
                 train(batch)
                 profiler.step()
 
-    What fails inside it, once training goes on, is a warning; training is not disturbed.
+    A failure during training is a warning; training is not affected.
 
     Args:
         folder: Format of the folder's name: see `TraceFiles`, also for the arguments up to `num_traces_to_keep`.
@@ -213,19 +213,19 @@ class TorchProfiler(Callback):
         remote_file_name: Format of the name under which it is uploaded; None for no upload.
         memory_filename: Format of the name of a memory timeline; None for none. Needs `profile_memory`.
         memory_remote_file_name: Format of the name under which that is uploaded; None for no upload.
-        overwrite: Whether there may be files in the folder, and remote files may be replaced.
+        overwrite: Whether the folder may contain files, and remote files may be replaced.
         use_gzip: Append `.gz` to `filename` and `remote_file_name` where it is not there yet.
-        record_shapes: Keep shapes of each operator's inputs.
-        profile_memory: Keep every allocation.
+        record_shapes: Record the input shapes of each operator.
+        profile_memory: Record every allocation.
         with_stack: Record the Python stack of each operator.
         with_flops: Count operations.
-        num_traces_to_keep: How many traces stay in the folder; -1 for all, 0 for none.
+        num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none.
         schedule: A callable from a training state to a `ProfilerAction`, such as `cyclic_schedule(...)` makes; None: that of
             Composer's `Profiler`.
         run_name: Name of the run; None: that of Composer's run.
-        attempts: How often an upload is tried.
-        sleep: Waits so many seconds, between attempts.
-        clock: Tells seconds, for the timestamps of a loop of your own.
+        attempts: The number of attempts of an upload.
+        sleep: Waits a number of seconds between attempts.
+        clock: Returns seconds, for the timestamps of your own loop.
         **session: Further arguments of `kinetoscope.profile`, such as `activities`, `engine` and `sources`.
 
     Attributes:
@@ -299,7 +299,7 @@ class TorchProfiler(Callback):
 
     @property
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
-        """The traces that are kept: timestamp and the path of each rank, the newest last."""
+        """The kept traces: timestamp and the path of each rank, the newest last."""
         return self.files.saved_traces
 
     @property
@@ -310,7 +310,7 @@ class TorchProfiler(Callback):
     # ------------------------------------------------------------------------------------------ events of Composer
 
     def init(self, state: Any, logger: Any) -> None:
-        """Make everything ready, before training begins.
+        """Prepare everything before training starts.
 
         Args:
             state: The state of the training run.
@@ -319,7 +319,7 @@ class TorchProfiler(Callback):
         Raises:
             StateError: There is no schedule, or another profiler would write the same files.
             FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
-            ArgumentError: A name has `{run_name}` and the run has none.
+            ArgumentError: A name contains `{run_name}`, and the run has none.
         """
         schedule = self._schedule or getattr(getattr(state, "profiler", None), "schedule", None)
         if schedule is None:
@@ -336,7 +336,7 @@ class TorchProfiler(Callback):
         self._batches = batches
 
     def before_dataloader(self, state: Any, logger: Any) -> None:
-        """The next batch is asked for: from now on the loop waits for data.
+        """The next batch is requested: from now on the loop waits for data.
 
         Args:
             state: The state of the training run.
@@ -358,14 +358,14 @@ class TorchProfiler(Callback):
 
         Args:
             state: The state of the training run.
-            logger: Is told what the profiler does, as `profiler/state`.
+            logger: Logs the profiler's state as `profiler/state`.
         """
         self._carefully(lambda batches: batches.batch_begins(state))
         if self._batches is not None and hasattr(logger, "log_traces"):
             logger.log_traces({"profiler/state": self._batches.action.name})
 
     def batch_end(self, state: Any, logger: Any) -> None:
-        """A batch is over; its trace is saved if the schedule wants that.
+        """A batch has ended; its trace is saved if the schedule says so.
 
         Args:
             state: The state of the training run, whose timestamp counts the batch already.
@@ -477,7 +477,7 @@ class TorchProfiler(Callback):
         return self._loop
 
     def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:
-        """Do something that training does not depend on; after a failure there is no more profiling in this run."""
+        """Do something that training does not depend on; a failure ends profiling for this run."""
         batches = self._batches
         if batches is None:
             return
@@ -495,7 +495,7 @@ class TorchProfiler(Callback):
                 _log.warning("the session could not be stopped: %s", second)
 
     def _begin_to_wait(self, batches: BatchRecorder, state: Any) -> None:
-        """Announce a batch, and mark the wait for it."""
+        """Announce a batch, and open the range of the wait for it."""
         self._end_wait(batches)
         batches.batch_may_begin(state)
         if batches.records:
@@ -503,13 +503,13 @@ class TorchProfiler(Callback):
             self._wait.__enter__()
 
     def _end_wait(self, _batches: BatchRecorder) -> None:
-        """End the mark of a wait."""
+        """Close the range of a wait."""
         wait, self._wait = self._wait, None
         if wait is not None:
             wait.__exit__(None, None, None)
 
     def _save(self, session: profile, timestamp: Any) -> None:
-        """Write a trace; what stands in the way costs this trace only."""
+        """Write a trace; a failure loses this trace only."""
         session.add_metadata_json("global_rank", json.dumps(Ranks.of_this_process().rank))
         try:
             profiler = getattr(self._state, "profiler", None)
@@ -537,11 +537,11 @@ class TorchProfiler(Callback):
 
     @staticmethod
     def _has_device(activities: Iterable[Any]) -> bool:
-        """Whether something else than the host was profiled."""
+        """Whether a device was profiled."""
         return any(activity != ProfilerActivity.CPU for activity in activities)
 
     def _look_for_another(self, state: Any) -> None:
-        """Refuse to work beside Composer's own profiler of the same name in the same folder."""
+        """Raise an error if Composer's own TorchProfiler writes to the same folder."""
         for other in getattr(state, "callbacks", ()):
             if type(other).__name__ != "TorchProfiler" or isinstance(other, TorchProfiler):
                 continue
@@ -553,7 +553,7 @@ class TorchProfiler(Callback):
                 )
 
 
-# Letting Composer's own `Profiler` use our `TorchProfiler`.
+# Make Composer's own `Profiler` use our `TorchProfiler`.
 
 _PLACES = ("composer.profiler", "composer.profiler.profiler", "composer.profiler.torch_profiler")
 _NAME = "TorchProfiler"
@@ -561,7 +561,7 @@ _replaced: dict[str, Any] = {}
 
 
 def install_composer() -> None:
-    """Make every Composer `Profiler` that is made from now on use our `TorchProfiler`. A second call does nothing.
+    """Make every new Composer `Profiler` use our `TorchProfiler`. A second call does nothing.
 
     Raises:
         MissingDependencyError: Composer is not installed, or cannot be imported.
@@ -578,7 +578,7 @@ def install_composer() -> None:
 
 
 def uninstall_composer() -> None:
-    """Give Composer its own `TorchProfiler` back. Without `install_composer` before, it does nothing."""
+    """Undo `install_composer`. Without it, this does nothing."""
     while _replaced:
         place, original = _replaced.popitem()
         setattr(importlib.import_module(place), _NAME, original)

@@ -1,4 +1,4 @@
-"""Where the traces of a run go: names, folders, uploads, and how many stay."""
+"""The trace files of a run: names, folders, uploads, and how many are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# Copying a file to where a name says: through a trainer's logger, or to a URL through fsspec.
+# Upload a file by its name: through a trainer's logger, or to a URL through fsspec.
 
 ATTEMPTS = 3
 # Before the second attempt, and before each further one.
@@ -30,12 +30,12 @@ PATIENCE_S = 600.0
 
 
 def is_url(name: str) -> bool:
-    """Whether a name says of itself to which store it belongs."""
+    """Whether a name is a URL."""
     return "://" in name
 
 
 def check_url(what: str, url: str) -> None:
-    """See that a store of this kind can be reached from here at all, long before there is something to upload.
+    """Check that the protocol of a URL is supported, long before there is something to upload.
 
     Raises:
         MissingDependencyError: fsspec, or the package for the store, is not installed.
@@ -61,16 +61,16 @@ def check_url(what: str, url: str) -> None:
 
 
 class Uploads:
-    """Uploads files one after the other; a failure is tried again, and then becomes a warning.
+    """Uploads files one after another; a failure is retried, and finally becomes a warning.
 
-    What goes to a URL is sent from a thread of its own, since a store may be slow and training shall not wait for it. The
+    Uploads to a URL run on a separate thread, because a store may be slow and training must not wait. The
     warnings come from `warn`, on the caller's thread.
 
     Args:
-        overwrite: Whether what is there already may be replaced. What this object uploaded itself always may.
-        attempts: How often a file is tried.
-        sleep: Waits so many seconds.
-        patience_s: For how many seconds `wait` waits. A store that hangs shall not keep the job from ending.
+        overwrite: Whether existing files may be replaced. Files that this object uploaded always may.
+        attempts: The number of attempts for each file.
+        sleep: Waits a number of seconds.
+        patience_s: Time limit of `wait` in seconds, so that a store that hangs does not keep the job from ending.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Uploads:
         self._lock = threading.Lock()
 
     def through(self, logger: Any, path: Path, name: str) -> bool:
-        """Hand a file to a trainer's logger; return whether it took it."""
+        """Pass a file to a trainer's logger; return whether it accepted it."""
 
         def send() -> None:
             logger.upload_file(remote_file_name=name, file_path=str(path), overwrite=self._may_replace(name))
@@ -100,15 +100,15 @@ class Uploads:
         return self._tried(send, path, name)
 
     def to_url(self, path: Path, url: str, then: Callable[[bool], object]) -> None:
-        """Send a file to a URL, in time; `then` is told on the sending thread whether it arrived."""
+        """Queue the upload of a file to a URL; `then` is called on the uploading thread with the success."""
         if self._sender is None or self._process != os.getpid():
-            # A forked process has no thread of its parent's, and sends nothing of its parent's.
+            # A forked process does not have its parent's thread, and does not upload its parent's files.
             self._process = os.getpid()
             self._sender = _Sender()
         self._sender.send(lambda: self._send_to_url(path, url, then))
 
     def wait(self) -> None:
-        """Wait until everything has been sent, has failed, or takes too long; a forked process waits for nothing of its parent's."""
+        """Wait until all uploads have finished, failed, or taken too long; a forked process does not wait for its parent's."""
         if self._sender is None or self._process != os.getpid():
             return
         left = self._sender.wait(self._patience_s)
@@ -125,18 +125,18 @@ class Uploads:
         self.warn()
 
     def warn(self) -> None:
-        """Warn of what has failed since the last time."""
+        """Warn of failures since the last call."""
         with self._lock:
             failures, self._failures = self._failures, []
         for failure in failures:
             warnings.warn(failure, stacklevel=2)
 
     def _send_to_url(self, path: Path, url: str, then: Callable[[bool], object]) -> None:
-        """Send a file, and tell whether it arrived."""
+        """Upload a file; return whether it arrived."""
         then(self._tried(lambda: _put(path, url, replace=self._may_replace(url)), path, url))
 
     def _tried(self, send: Callable[[], None], path: Path, name: str) -> bool:
-        """Send as often as it takes, within limits; a failure is kept for `warn`."""
+        """Upload with retries; a failure is stored for `warn`."""
         for attempt in range(1, self._attempts + 1):
             try:
                 send()
@@ -156,7 +156,7 @@ class Uploads:
         return False
 
     def note(self, failure: str) -> None:
-        """Keep a failure for `warn`."""
+        """Store a failure for `warn`."""
         with self._lock:
             self._failures.append(failure)
 
@@ -184,7 +184,7 @@ class _Sender:
                 self._thread.start()
 
     def wait(self, seconds: float) -> int:
-        """Wait until everything is done, but no longer than some seconds; return how much is left."""
+        """Wait until all work is done, with a time limit in seconds; return how much is left."""
         with self._changed:
             self._changed.wait_for(lambda: self._left == 0, seconds)
             left, thread = self._left, self._thread
@@ -229,7 +229,7 @@ MEMORY_SUFFIXES = (".html", ".json", ".json.gz", ".raw.json.gz")
 
 @dataclass(eq=False)
 class _Save:
-    """The local files of one save, and what keeps them."""
+    """The local files of one save, and the uploads that need them."""
 
     paths: list[Path]
     uploads_left: int = 0
@@ -238,7 +238,7 @@ class _Save:
 
 
 class TraceFiles:
-    """Writes traces under names with variables, uploads them, and lets go of the oldest.
+    """Writes traces with variables in their names, uploads them, and deletes the oldest.
 
     This is the part of `TorchProfiler` that any loop and any trainer can use: call `start` before training begins, `save`
     for each trace, and `close` at the end.
@@ -254,14 +254,14 @@ class TraceFiles:
         memory_filename: Name of a memory timeline in the folder, for each trace; None for none. It ends in `.html`,
             `.json`, `.json.gz` or `.raw.json.gz`.
         memory_remote_file_name: The same as `remote_file_name`, for memory timelines.
-        overwrite: Whether there may be files in the folder, and remote files may be replaced.
+        overwrite: Whether the folder may contain files, and remote files may be replaced.
         use_gzip: Append `.gz` to `filename` and `remote_file_name` where it is not there yet.
-        num_traces_to_keep: How many traces stay in the folder; the oldest go first, with their memory timelines, after they
+        num_traces_to_keep: The number of traces to keep in the folder; the oldest are deleted first, with their memory timelines, after they
             were uploaded. -1 keeps all, 0 keeps none. What could not be uploaded stays in any case. Nothing remote is
             ever deleted.
-        attempts: How often each upload is tried.
-        sleep: Waits so many seconds, between attempts.
-        patience_s: For how many seconds `close` and `wait` wait for uploads that are under way.
+        attempts: The number of attempts of each upload.
+        sleep: Waits a number of seconds between attempts.
+        patience_s: Time limit in seconds of `close` and `wait` for active uploads.
 
     Attributes:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp, and a list with the path that each
@@ -338,7 +338,7 @@ class TraceFiles:
         return self._folder.text
 
     def start(self, run_name: str | None = None, logger: Any = None) -> Path:
-        """Make the folder ready. Call this before training begins.
+        """Prepare the folder. Call this before training starts.
 
         Args:
             run_name: Name of the training run, for `{run_name}`.
@@ -350,8 +350,8 @@ class TraceFiles:
 
         Raises:
             FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
-            ArgumentError: A name has `{run_name}` and there is no run name.
-            OSError: The folder cannot be made.
+            ArgumentError: A name contains `{run_name}`, and there is no run name.
+            OSError: The folder cannot be created.
         """
         needing = [name.what for name in (self._folder, *self._names.values()) if "run_name" in name.used]
         if not run_name and needing:
@@ -379,7 +379,7 @@ class TraceFiles:
         *,
         written: Callable[[Path], object] | None = None,
     ) -> Path:
-        """Write a trace and, if asked for, its memory timeline; upload them; then let go of the oldest.
+        """Write a trace and, if enabled, its memory timeline; upload them; then delete the oldest.
 
         Args:
             source: A trace, or a session that has recorded one.
@@ -422,7 +422,7 @@ class TraceFiles:
         return path
 
     def wait(self) -> None:
-        """Wait for the uploads that are under way, and warn of those that failed."""
+        """Wait for active uploads, and warn of those that failed."""
         self._uploads.wait()
         self._uploads.warn()
 
@@ -444,7 +444,7 @@ class TraceFiles:
         return self.folder_of(ranks.rank) / self._names[what].filled_in(self._run_name, ranks, timestamp)
 
     def _wrote_memory(self, trace: Trace, path: Path) -> bool:
-        """Write a memory timeline; what stands in its way costs no trace."""
+        """Write a memory timeline; a failure does not lose the trace."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             from kinetoscope.formats.memory_timeline.write import write_memory_timeline
@@ -480,7 +480,7 @@ class TraceFiles:
             self._delete_if_free(save)
 
     def _let_go_of_the_oldest(self) -> None:
-        """Keep as many as were asked for."""
+        """Delete all but the newest `num_traces_to_keep` saves."""
         if self.num_traces_to_keep < 0:
             return
         del self.saved_traces[: max(0, len(self.saved_traces) - self.num_traces_to_keep)]
@@ -508,7 +508,7 @@ class TraceFiles:
                 self._uploads.note(f"the old trace {path} could not be deleted: {error}")
 
     def _warn_of_strange_names(self) -> None:
-        """Say what is allowed and can hardly be meant."""
+        """Warn of settings that are valid but probably a mistake."""
         used = self._folder.used | self._names["filename"].used
         if self._ranks.local_world_size > 1 and not used & {"rank", "local_rank"}:
             warnings.warn(
@@ -534,7 +534,7 @@ def _gzipped(name: Any) -> Any:
 
 
 def check_suffix(what: str, filename: str, *, use_gzip: bool = False) -> None:
-    """Refuse a name whose suffix names no format that holds a trace.
+    """Check that the suffix of a name is a trace format.
 
     Raises:
         ArgumentError: It does not.

@@ -22,7 +22,7 @@ from kinetoscope.trace.opening import merge
 
 
 def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.PathLike[str]) -> Path:
-    """Merge traces into one file: those of each rank one after the other, and the ranks side by side on one clock.
+    """Merge traces into one file: those of each rank in sequence, and all ranks on one clock.
 
     How the clocks were brought together, and by how much they may be off, is in the table `processes` of the merged trace: see
     `kinetoscope.merge`.
@@ -95,7 +95,7 @@ def merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
 
 
 def _began_ns(trace: Trace) -> int:
-    """When a trace began, by the clock on the wall."""
+    """When a trace began, by the real-time clock."""
     known = trace.info.get("start_realtime_ns")
     return known if isinstance(known, int) else 0
 

@@ -1,4 +1,4 @@
-"""Marks of the program's own: ranges, moments and counters in the traces of a profiler."""
+"""Markers of the program: ranges, instants and counters in the traces of a profiler."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OURS = ("callback/TorchProfiler/", "callback/Profiler/")
 
 
 class Ranges:
-    """Ranges that have begun, each under its name, in whatever recording is under way."""
+    """The open ranges of the active recording, by name."""
 
     def __init__(self) -> None:
         self._open: dict[str, Any] = {}
 
     def begin(self, name: str) -> None:
-        """Begin a range; one of the same name ends first. Calls of our own recorder are none."""
+        """Open a range; one of the same name is closed first. Calls of our own callbacks are skipped."""
         self.end(name)
         if name.startswith(OURS):
             return
@@ -35,14 +35,14 @@ class Ranges:
         self._open[name].__enter__()
 
     def end(self, name: str) -> None:
-        """End a range, if it has begun."""
+        """Close a range, if it is open."""
         begun = self._open.pop(name, None)
         if begun is not None:
             begun.__exit__(None, None, None)
 
 
 class MarkedCounters:
-    """What markers count, as a source of a session: `counters` has a row for each value that was told while it recorded."""
+    """The counters of markers, as a source of a session: `counters` has a row for each value recorded."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[tuple[int, float]]] = {}
@@ -74,19 +74,19 @@ class MarkedCounters:
 
 
 class Marker:
-    """Marks what the program does, in the batches in which the profiler's schedule wants it. `Profiler.marker` makes it.
+    """Marks ranges of the program, in the batches that the profiler's schedule selects. Made by `Profiler.marker`.
 
-    It is a context manager and a decorator, too. What it marks is in the trace while a recording is under way; trace handlers of
-    other kinds are told in any case.
+    It is also a context manager and a decorator. Its ranges are in the trace while a recording is active; trace handlers of
+    other kinds are always called.
 
     Args:
-        name: What it is called in the trace.
-        state: Tells the state of the training run.
-        should_record: Says for a state whether anything is marked.
+        name: Its name in the trace.
+        state: Returns the state of the training run.
+        should_record: Returns for a state whether to mark anything.
         tell: Tells trace handlers: what they are to be called for, and with which arguments.
         counters: Gets the values of counters.
-        record_instant_on_start: Mark a moment, too, when a range begins.
-        record_instant_on_finish: Mark a moment, too, when a range ends.
+        record_instant_on_start: Also mark an instant when a range starts.
+        record_instant_on_finish: Also mark an instant when a range ends.
         categories: To what it belongs, for the handlers.
     """
 
@@ -146,7 +146,7 @@ class Marker:
         self._started = False
 
     def instant(self) -> None:
-        """Mark this moment, as a range that is over at once."""
+        """Mark an instant, as an empty range."""
         if self._should_record(self._state()):
             self._moment()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kinetoscope._errors import ArgumentError
 
-# Where a training run is: counts of epochs, batches, samples and tokens, and how long they took.
+# The progress of a training run: counts of epochs, batches, samples and tokens, and their durations.
 
 _COUNTS = ("epoch", "batch", "batch_in_epoch", "sample", "sample_in_epoch", "token", "token_in_epoch")
 _DURATIONS = ("total_wct", "epoch_wct", "batch_wct")
@@ -22,7 +22,7 @@ _NO_TIME = timedelta(0)
 
 @dataclass(frozen=True)
 class Timestamp:
-    """A moment of a training run, for loops without Composer; Composer's own timestamps serve as well.
+    """A point of a training run, for loops without Composer; Composer's own timestamps work as well.
 
     A timestamp never changes: each method returns a new one.
 
@@ -102,7 +102,7 @@ _SAMPLE_RUN_NAME = "run"
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of the processes of a job this is.
+    """The rank of this process in a job.
 
     Attributes:
         rank: Its number in the job.
@@ -155,7 +155,7 @@ FILE_VARIABLES = (*FOLDER_VARIABLES, *values_of(Timestamp()))
 
 
 class NameTemplate:
-    """A name with variables in braces that was checked when it was made.
+    """A name with variables in braces, checked at construction.
 
     Args:
         what: The argument it was given as, for messages.
@@ -215,16 +215,16 @@ def _from_environment(name: str, default: int) -> int:
     return int(told) if told.isascii() and told.isdecimal() else default
 
 
-# A training loop without a trainer, in the form in which Composer describes its own.
+# The state of a training loop without a trainer, with Composer's attributes.
 
 
 @dataclass
 class LoopState:
-    """What a schedule and a file name may ask about a loop.
+    """The state of a loop, for schedules and file names.
 
     Attributes:
         run_name: Name of the run, for `{run_name}`.
-        dataloader_len: Batches in each epoch, None where nobody knows.
+        dataloader_len: Batches in each epoch; None if unknown.
         timestamp: Where the loop is.
         clock: Tells seconds, for the durations of the timestamp.
         profiler: The `Profiler` that follows the loop, None for a `TorchProfiler` alone.

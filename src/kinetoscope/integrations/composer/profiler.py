@@ -1,4 +1,4 @@
-"""`Profiler`: what Composer's class of that name does, with our recorder: markers, counters of the system, trace handlers."""
+"""`Profiler`: API-compatible with Composer's class, with our recorder: markers, system counters, trace handlers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CALLS = (
 
 
 class Profiler(Callback):
-    """Profiles a training run: operators, the program's own marks, how busy the machine is, in one trace for each cycle.
+    """Profiles a training run: operators, the program's markers and system counters, in one trace for each cycle.
 
     Under Composer it is the `profiler` of the `Trainer`, whose arguments it has:
 
@@ -43,37 +43,37 @@ class Profiler(Callback):
     Args:
         schedule: A callable from a training state to a `ProfilerAction`, such as `cyclic_schedule(...)` makes.
         trace_handlers: One or several: `JSONTraceHandler`, or others of Composer's kind.
-        sys_prof_cpu: Count how busy the processors are: see `kinetoscope.SystemCounters`, also for the others. With any of
-            them, GPUs of NVIDIA are read where they can be.
-        sys_prof_memory: Count the memory in use.
-        sys_prof_disk: Count what disks read and write.
-        sys_prof_net: Count what the network receives and sends.
+        sys_prof_cpu: Record CPU utilization: see `kinetoscope.SystemCounters`, also for the others. With any of
+            them, NVIDIA GPUs are recorded if available.
+        sys_prof_memory: Record memory in use.
+        sys_prof_disk: Record disk throughput.
+        sys_prof_net: Record network throughput.
         sys_prof_stats_thread_interval_seconds: Seconds between two samples.
         torch_prof_folder: See `TorchProfiler`, also for the others.
         torch_prof_filename: Format of the name of a trace.
         torch_prof_remote_file_name: Format of the name under which it is uploaded; None for no upload.
         torch_prof_memory_filename: Format of the name of a memory timeline; None for none.
         torch_prof_memory_remote_file_name: Format of the name under which that is uploaded.
-        torch_prof_overwrite: Whether there may be files in the folder.
+        torch_prof_overwrite: Whether the folder may contain files.
         torch_prof_use_gzip: Append `.gz` to the names.
-        torch_prof_record_shapes: Keep shapes of each operator's inputs.
-        torch_prof_profile_memory: Keep every allocation.
+        torch_prof_record_shapes: Record the input shapes of each operator.
+        torch_prof_profile_memory: Record every allocation.
         torch_prof_with_stack: Record the Python stack of each operator.
         torch_prof_with_flops: Count operations.
-        torch_prof_num_traces_to_keep: How many traces stay in the folder.
+        torch_prof_num_traces_to_keep: The number of traces to keep in the folder.
         run_name: Name of the run; None: that of Composer's run.
-        clock: Tells seconds, for the timestamps of a loop of your own.
+        clock: Returns seconds, for the timestamps of your own loop.
         **session: Further arguments of `TorchProfiler` and of `kinetoscope.profile`. Ranks align their clocks
             (`align_ranks`) where a `JSONTraceHandler` merges their traces, unless you say otherwise.
 
     Attributes:
-        torch_profiler: What records and writes the traces.
+        torch_profiler: Records and writes the traces.
         state: The state of the training run; None before there is one.
         resumption_batch_idx: How many batches of the epoch were over when the run was resumed.
         remote_filenames: Empty: URLs are uploaded to through fsspec, without an uploader of Composer's.
 
     Raises:
-        ArgumentError: An argument cannot be used, or a trace handler is none.
+        ArgumentError: An argument or a trace handler is not valid.
         MissingDependencyError: psutil, or the package for a URL, is not installed.
     """
 
@@ -179,10 +179,10 @@ class Profiler(Callback):
         """Find the marker of a name, or make it.
 
         Args:
-            name: What it is called in the trace.
+            name: Its name in the trace.
             actions: It marks batches for which the schedule wants one of these.
-            record_instant_on_start: Mark a moment, too, when a range begins.
-            record_instant_on_finish: Mark a moment, too, when a range ends.
+            record_instant_on_start: Also mark an instant when a range starts.
+            record_instant_on_finish: Also mark an instant when a range ends.
             categories: To what it belongs, for the handlers.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Which batches are profiled."""
+"""Which batches are profiled, and Composer's base classes or their replacements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
 
-# What Composer gives where it is installed, and what stands in for it where it is not.
+# Composer's base classes if it is installed, else replacements.
 
 _log = logging.getLogger("kinetoscope.integrations.composer")
 
 
 class _Action(enum.Enum):
-    """What the profiler does during a batch."""
+    """The action of the profiler during a batch."""
 
     SKIP = "skip"
     WARMUP = "warmup"
@@ -24,7 +24,7 @@ class _Action(enum.Enum):
 
 
 class _Callback:
-    """The base of a callback where there is no trainer that calls it."""
+    """The base class of callbacks without Composer."""
 
     def run_event(self, event: Any, state: Any, logger: Any) -> None:
         """Call the method that is named like the event, if there is one.
@@ -40,7 +40,7 @@ class _Callback:
 
 
 class _TraceHandler(_Callback):
-    """The base of what is told of marks and traces, where Composer is not there."""
+    """The base class of trace handlers without Composer."""
 
     def process_duration_event(
         self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
@@ -121,18 +121,18 @@ BatchSchedule = Callable[[Any], ProfilerAction]
 def cyclic_schedule(
     skip_first: int = 0, wait: int = 0, warmup: int = 1, active: int = 4, repeat: int = 1
 ) -> BatchSchedule:
-    """Build a schedule of batches in cycles, which begins anew in every epoch.
+    """Build a schedule of batches in cycles, which restarts in every epoch.
 
-    After `skip_first` batches come cycles of `wait` idle batches, `warmup` batches in which the profiler is made ready,
+    After `skip_first` batches come cycles of `wait` idle batches, `warmup` batches to prepare the profiler,
     and `active` recorded batches; after the last of these the trace is saved. The last batch of an epoch ends its cycle.
     After a run was resumed in the middle of an epoch, Composer's profiler makes every epoch skip as many batches more.
 
     Args:
         skip_first: Batches of each epoch before the first cycle, at least 0.
         wait: Idle batches of each cycle, at least 0.
-        warmup: Batches of each cycle in which the profiler is made ready, at least 0.
+        warmup: Batches of each cycle to prepare the profiler, at least 0.
         active: Recorded batches of each cycle, at least 1.
-        repeat: Number of cycles in each epoch; 0 goes on to its end.
+        repeat: Number of cycles in each epoch; 0 repeats until its end.
 
     Returns:
         A callable from a training state (its `timestamp` and `dataloader_len` are read) to a `ProfilerAction`, for
@@ -180,6 +180,6 @@ def is_last_of_epoch(state: Any) -> bool:
 
 
 def batches_of_epoch(state: Any) -> int | None:
-    """How many batches an epoch has, None where nobody knows."""
+    """How many batches an epoch has; None if unknown."""
     length = getattr(state, "dataloader_len", None)
     return None if length is None else int(length)

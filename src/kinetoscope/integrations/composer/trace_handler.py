@@ -41,9 +41,9 @@ class MergedTrace:
         filename: Format of the merged trace's name in the folder of the traces.
         remote_file_name: Format of the name under which it is uploaded, None for no upload.
         overwrite: Whether remote files may be replaced.
-        attempts: How often an upload is tried.
+        attempts: The number of attempts of an upload.
         patience_s: How many seconds the rank that merges waits for the others at the end.
-        sleep: Waits so many seconds.
+        sleep: Waits a number of seconds.
         clock: Tells seconds.
 
     Raises:
@@ -92,7 +92,7 @@ class MergedTrace:
             logger: A trainer's logger, to upload through, or None.
 
         Raises:
-            ArgumentError: A name has `{run_name}` and the run has none.
+            ArgumentError: A name contains `{run_name}`, and the run has none.
             OSError: Old files cannot be deleted.
         """
         for name in (self._name, self._remote_if_anywhere(logger)):
@@ -322,11 +322,11 @@ class JSONTraceHandler(TraceHandler):
             None for none. The first rank of each machine writes it when a fit ends, and at the close if more was recorded since.
             In `.json` it is a list of events.
         merged_trace_remote_file_name: Format of the name under which that is uploaded; None for no upload.
-        overwrite: Whether there may be files in the folder, and remote files may be replaced.
-        num_traces_to_keep: How many traces stay in the folder; -1 for all, 0 for none. The merged trace stays, and has all cycles.
-        attempts: How often an upload is tried.
+        overwrite: Whether the folder may contain files, and remote files may be replaced.
+        num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none. The merged trace stays, and has all cycles.
+        attempts: The number of attempts of an upload.
         patience_s: How many seconds the rank that merges waits for the others of its machine, at the end.
-        sleep: Waits so many seconds.
+        sleep: Waits a number of seconds.
         clock: Tells seconds, for `patience_s`.
 
     Attributes:
@@ -381,7 +381,7 @@ class JSONTraceHandler(TraceHandler):
 
     @property
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
-        """The traces that are kept: timestamp and the path of each rank, the newest last."""
+        """The kept traces: timestamp and the path of each rank, the newest last."""
         return self.files.saved_traces
 
     @property
@@ -399,7 +399,7 @@ class JSONTraceHandler(TraceHandler):
         Raises:
             StateError: There is no profiler that makes traces.
             FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
-            ArgumentError: A name has `{run_name}` and the run has none.
+            ArgumentError: A name contains `{run_name}`, and the run has none.
         """
         if getattr(state, "profiler", None) is None:
             raise StateError(

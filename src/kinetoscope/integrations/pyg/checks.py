@@ -1,4 +1,4 @@
-"""What wrong use raises, and the checks that several of the functions share.
+"""Exceptions and argument checks that several functions share.
 
 PyG raises `AttributeError` or `RuntimeError` where an argument is wrong; these are that, too, so that handlers written
 for PyG still catch them.

@@ -1,4 +1,4 @@
-"""How much memory is in use: by tensors that Python knows, by a device as its driver sees it, by a profiled function."""
+"""Memory and sizes: of tensors that Python references, of a device by its driver, of models and data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kinetoscope.integrations.pyg.checks import (
     need_xpu,
 )
 
-# How large a model and its data are.
+# The sizes of models and data.
 
-# How many bytes tensors take, where several of them may lie in the same memory.
+# The bytes of tensors that may share memory.
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:

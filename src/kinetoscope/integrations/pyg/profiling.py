@@ -1,4 +1,4 @@
-"""`profileit`: a function that returns, with each result, what its call cost."""
+"""`profileit`, which returns the cost of each call with its result; its statistics; and `timeit`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from kinetoscope.integrations.pyg.memory import (
 )
 from kinetoscope.tables.memory.peak import peak
 
-# What a profiled call costs, and many of them in short. Seconds and megabytes (of 1024 * 1024 bytes).
+# The cost of a profiled call, and summaries of many. Seconds and megabytes (1024 * 1024 bytes).
 
 
 @dataclass
@@ -171,7 +171,7 @@ def _known(pick: Callable[[list[float]], float], values: list[float]) -> float:
     return pick(numbers) if numbers else math.nan
 
 
-# The kinds of statistics before what they derive from.
+# Kinds of statistics, derived classes first.
 _SUMMARIES: tuple[tuple[type, type], ...] = (
     (CUDAStats, CUDAStatsSummary),
     (GPUStats, GPUStatsSummary),
@@ -323,7 +323,7 @@ class ResidentPeak:
 
 
 class AllocatedPeak:
-    """The most memory of the host that torch held during a block, in `bytes`, not a number where it is not known.
+    """The peak host memory that torch held during a block, in `bytes`; NaN if unknown.
 
     Counted from a recording of all allocations, and of the tensors that were there before as far as the recording knows
     them. Where our recorder is in use already, torch's own collector records; where that is, too, nothing does.

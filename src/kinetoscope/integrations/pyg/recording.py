@@ -121,8 +121,8 @@ def torch_profile(
 ) -> Iterator[profile]:
     """Record a block, or each call of the function it decorates, on all devices of this machine.
 
-    At the end the operators are printed as a table, by their own time on the device, or on the host where no device took
-    part. If the timeline cannot be written then, that is a warning.
+    At the end the operators are printed as a table, by self time on the device, or on the host if no device was
+    used. If the timeline cannot be written then, that is a warning.
 
     Args:
         export_chrome_trace: Write `timeline.json` in the working directory.

@@ -1,1 +1,1 @@
-"""Tests that measure: marks and limits of time, memory and operators for pytest."""
+"""The pytest plugin: limits of time, memory and operators for tests."""

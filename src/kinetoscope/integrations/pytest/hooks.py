@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def kinetoscope_trace(request: pytest.FixtureRequest) -> Recording:
-    """The trace of this test: what it did from its first line to the moment in which the trace is first looked at.
+    """The trace of this test, from its first line until the trace is first read.
 
     It has all that a `kinetoscope.Trace` has. `with kinetoscope_trace:` records that block only, and
     `with kinetoscope_trace.step():` marks a step.

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """What one test did, as a trace that ends when it is first looked at.
+    """The recording of one test; it ends when the trace is first read.
 
     Whatever a `kinetoscope.Trace` has, this has too: `kinetoscope_trace.table("ops")` ends the recording and reads it.
-    What the test does after that is not recorded, and no limit counts it.
+    What the test does afterwards is not recorded and not limited.
     """
 
     def __init__(self, settings: Mapping[str, bool], clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -49,7 +49,7 @@ class Recording:
         self._began_ns = self._ended_ns = self._clock()
 
     def end(self) -> None:
-        """Stop to record, if that was not done before."""
+        """Stop recording, if that was not done before."""
         session, self._session = self._session, None
         if session is not None:
             self._ended_ns = self._clock()
@@ -57,7 +57,7 @@ class Recording:
             self._trace = session.trace
 
     def discard(self) -> None:
-        """Stop without a trace, and let go of one that is there."""
+        """Stop without a trace, and discard an existing one."""
         session, self._session = self._session, None
         trace, self._trace = self._trace, None
         if session is not None:
@@ -72,7 +72,7 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """The trace itself; the recording ends with the first look at it.
+        """The trace; reading it first stops the recording.
 
         Raises:
             StateError: The test is not being run, or the recorded block has not ended.
@@ -88,10 +88,10 @@ class Recording:
         return self._trace
 
     def __enter__(self) -> Self:
-        """Begin anew, so that only this block is in the trace.
+        """Restart the recording, so that the trace contains only this block.
 
         Raises:
-            StateError: There was such a block before, or the trace was looked at.
+            StateError: There was such a block before, or the trace was read.
         """
         if self._trace is not None or self._block:
             raise StateError("a test has one trace: it was recorded already when this `with` block began")
