@@ -202,12 +202,12 @@ def _put_around_training() -> None:
         return
 
     @functools.wraps(train)
-    def told(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def wrapped(self: Any, *arguments: Any, **keywords: Any) -> Any:
         ours = [each for each in self.callback_handler.callbacks if isinstance(each, KinetoscopeCallback)]
         with ExitStack() as stack:
             for callback in ours:
                 stack.enter_context(callback._around(self))
             return train(self, *arguments, **keywords)
 
-    told.kinetoscope = True  # type: ignore[attr-defined]
-    Trainer.train = told
+    wrapped.kinetoscope = True  # type: ignore[attr-defined]
+    Trainer.train = wrapped

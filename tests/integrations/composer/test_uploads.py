@@ -252,7 +252,7 @@ def test_a_store_that_hangs_does_not_keep_the_job_from_ending(memory, monkeypatc
     files = files_for("memory://store/" + NAME, num_traces_to_keep=0, patience_s=0.01)
     files.save(small_trace, Timestamp(batch=0))
     files.save(small_trace, Timestamp(batch=1))
-    with pytest.warns(UserWarning, match=r"2 uploads are not over after 0.01 s; .* The files stay"):
+    with pytest.warns(UserWarning, match=r"2 uploads have not finished after 0.01 s .* The files stay"):
         files.close()
     assert here() == ["rank0.0.json", "rank0.1.json"]
     (sender,) = [thread for thread in threading.enumerate() if thread.name == "kinetoscope-upload"]

@@ -1,6 +1,6 @@
 """Compiles the recorder against the installed torch and Python.
 
-Runs in two ways: as a module of the package, when no built recorder fits the installed torch, and as a stand-alone
+Runs in two ways: as a module of the package, if no built recorder fits the installed torch, and as a stand-alone
 script (``python _build.py --output DIR``) while a wheel is built. It imports nothing of Kinetoscope for that reason.
 """
 

@@ -152,7 +152,7 @@ class NativeEngine:
         """Load the recorder and choose the file.
 
         Raises:
-            RecorderError: The recorder is not available, or cannot record what is asked for.
+            RecorderError: The recorder is not available, or cannot record what was requested.
         """
         status = native_engine_status()
         if not status.available:

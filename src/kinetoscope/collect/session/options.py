@@ -76,7 +76,7 @@ class Gathered(Protocol):
         ...
 
     def discard(self) -> None:
-        """Forget it: nobody will build the trace."""
+        """Discard it: the trace will not be built."""
         ...
 
 

@@ -194,5 +194,5 @@ def _length(items: object) -> int | None:
             return len(items)  # type: ignore[arg-type]
         finally:
             setattr(items, _WAS_ASKED, before)
-    except Exception:  # noqa: BLE001  (whatever an object of somebody's own answers)
+    except Exception:  # noqa: BLE001  (user code may raise anything)
         return None

@@ -22,7 +22,7 @@ MAGIC = b"KLOADER1"
 # Magic, process, loader, worker, when its loop began and ended (0: it has not) in ns of the steady clock.
 HEADER = struct.Struct("<8s5q16x")
 # Number of the batch from 0, when it was begun, when collating was begun and done, when the batch was made (0: not yet),
-# samples that were asked for, and what came of it.
+# samples requested, and the outcome.
 ROW = struct.Struct("<7q8x")
 ROWS = 1 << 14
 MADE, FAILED, NO_MORE = 0, 1, 2

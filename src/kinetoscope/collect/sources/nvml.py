@@ -190,7 +190,7 @@ class Nvml:
         Args:
             uuid: As torch has it in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty where
                 torch does not tell.
-            index: torch's number of it, which is right where nobody has renumbered the devices.
+            index: torch's number of it, which is right unless the devices were renumbered.
 
         Raises:
             NvmlError: There is no such device, or it cannot be reached.

@@ -198,7 +198,7 @@ def _in_company() -> bool:
 
 
 def _own_connection(store: Any, timeout_s: float) -> Any:
-    """A store over a connection on which nobody else waits, and which fails in time."""
+    """A store over its own connection, with a time limit."""
     distributed, timeout = torch.distributed, timedelta(seconds=timeout_s)
     if isinstance(store, distributed.TCPStore):
         # A clone would try for as long as the job itself, half an hour, where the store is gone.

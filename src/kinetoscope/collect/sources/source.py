@@ -62,7 +62,7 @@ class ObserverWindow:
                 self._is_closing = closing_here = True
             observer.stop()
             self._is_open = False
-        except Exception as error:  # noqa: BLE001  (raised again by whoever closes the recording)
+        except Exception as error:  # noqa: BLE001  (raised again by the caller)
             self._is_open = False
             return error
         except BaseException as error:  # noqa: BLE001  (likewise)

@@ -419,7 +419,7 @@ class Living:
         found = _young()
         self._worth -= len(found)
         if self._worth < 0:
-            # A program that makes so many objects shall not pay for each of them.
+            # A program that creates so many objects must not pay for each of them.
             self._owners = None
             self._memory.clear()
         else:
@@ -438,7 +438,7 @@ def _young() -> list[Any]:
 
 
 def _is_simple(tensor: Tensor) -> bool:
-    """Whether it has one storage, and nothing to be asked for it; on the device `meta` that is at no address."""
+    """Whether it has one storage of its own; on the device `meta` that has no address."""
     return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _is_wrapped(tensor)
 
 

@@ -31,7 +31,7 @@ class Reading:
     """What was read at one moment.
 
     Attributes:
-        values: Numbers that stand for themselves, by the name of their counter.
+        values: Current values, by the name of their counter.
         totals: Numbers that grow; a counter of this name is how much they grow in a second.
         shares: Pairs of (part, whole) that both grow; a counter of this name is what part of the whole's growth is the
             part's, in per cent. A whole of None is time.
@@ -306,7 +306,7 @@ class Sampler:
         return rates
 
     def _run(self) -> None:
-        """Sample until told to stop, and once more then."""
+        """Sample until stopped, and once more then."""
         self.sample()
         while not self._stopping.wait(self._interval_s):
             self.sample()

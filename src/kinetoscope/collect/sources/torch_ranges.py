@@ -47,7 +47,7 @@ def _chosen(bindings: Any) -> tuple[Callable[[str], Any], Callable[[Any], None]]
     return (_slow_begin, _slow_end) if begin is None or end is None else (begin, end)
 
 
-# Take a name and return what ends the range; nobody needs to end it in the order in which it was begun.
+# Takes a name and returns what closes the range; ranges may be closed in any order.
 begin_range, end_range = _chosen(getattr(torch._C, "_autograd", None))
 
 
@@ -123,7 +123,7 @@ class TorchRanges:
             vars(pipes)["torch"] = torch
 
     def _flag_is_set(self, enable: bool) -> None:
-        """torch's profiler begins or ends beside us: ours go on, and it finds its own state again."""
+        """torch's profiler starts or stops during our session: ours continues, and torch's state is as it left it."""
         with self._lock:
             if self._theirs is None:
                 vars(collector)["_is_profiler_enabled"] = enable

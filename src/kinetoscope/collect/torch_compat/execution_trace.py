@@ -248,7 +248,7 @@ class ExecutionTraceObserver:
         return self.output_file_path
 
     def set_extra_resource_collection(self, val: bool) -> None:
-        """Say whether the sources of generated kernels are copied beside the trace; call it once registered.
+        """Set whether the sources of generated kernels are copied next to the trace; call it once registered.
 
         Args:
             val: True makes the folder `{stem}_resources` now; the files come when the trace is finished.
@@ -258,7 +258,7 @@ class ExecutionTraceObserver:
             self.get_resources_dir(can_create=True)
 
     def get_resources_dir(self, can_create: bool = False) -> str | None:
-        """Return the folder of resources, or None if there is none, or none is asked for.
+        """Return the folder of resources, or None if there is none or it is disabled.
 
         Args:
             can_create: Make it if it does not exist.
@@ -289,7 +289,7 @@ class ExecutionTraceObserver:
         return str(folder) if folder.is_dir() else None
 
     def _finish_quietly(self) -> None:
-        """Finish the file where nobody could catch an exception."""
+        """Finish the file where no exception can be raised."""
         try:
             self.unregister_callback()
         except Exception as error:  # noqa: BLE001  (a finalizer can only warn)
@@ -365,7 +365,7 @@ def _after_fork() -> None:
 
 
 def _growing_path(final: Path) -> Path:
-    """Where torch writes while it records: at the place itself, or hidden beside a compressed one."""
+    """The file that torch writes while it records: the final one, or a hidden one next to a compressed one."""
     if final.suffix != ".gz":
         return final
     return final.with_name(f".{final.name.removesuffix('.gz').removesuffix('.json')}.{os.getpid()}.json")

@@ -283,7 +283,7 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
             return super().__subclasscheck__(other) or (cls is stand_in and is_known(other))
 
     def is_known(other: type) -> bool:
-        # Not issubclass: that asks our class, which asks its subclasses, of which the stand-in is one.
+        # Not issubclass: that would call this method again through our class.
         return ours in other.__mro__ or theirs in other.__mro__
 
     leniency = SessionAsTorch if issubclass(ours, _KinetoProfile) else ObserverAsTorch

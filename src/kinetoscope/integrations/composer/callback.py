@@ -419,7 +419,7 @@ class TorchProfiler(Callback):
         return self
 
     def follow(self, loop: LoopState) -> None:
-        """Begin with the first batch of a loop, after `init` was told of it; `start` does both.
+        """Start with the first batch of a loop, after `init`; `start` does both.
 
         Args:
             loop: The loop.
@@ -518,7 +518,7 @@ class TorchProfiler(Callback):
                 timestamp,
                 written=lambda path: tell_handlers(profiler, session.trace, timestamp, path),
             )
-        except Exception as error:  # noqa: BLE001  (a full disk shall not end a training run)
+        except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
             warnings.warn(f"a trace was not saved: {type(error).__name__}: {error}", stacklevel=3)
 
     def _log_tables(self, batches: BatchRecorder) -> None:

@@ -114,7 +114,7 @@ class Uploads:
         left = self._sender.wait(self._patience_s)
         if left:
             self.note(
-                f"{left} uploads are not over after {self._patience_s:g} s; nobody waits for them any longer. The files stay where "
+                f"{left} uploads have not finished after {self._patience_s:g} s and are abandoned. The files stay where "
                 "they are."
             )
 

@@ -57,11 +57,11 @@ class MarkedCounters:
         """Nothing has to be made ready."""
 
     def start(self) -> None:
-        """Forget what was told before the recording."""
+        """Discard values from before the recording."""
         self._samples = {}
 
     def stop(self) -> GatheredSamples:
-        """What was told since."""
+        """The values recorded since."""
         samples, self._samples = self._samples, {}
         return GatheredSamples(ClockReading.now(), samples, "")
 
@@ -69,7 +69,7 @@ class MarkedCounters:
         """Nothing is left."""
 
     def added_to(self, trace: Trace) -> Trace:
-        """A trace of the recording that has just ended with what was told since the one before, without a session."""
+        """The trace of the recording that has just ended with the values since the previous one, without a session."""
         return self.stop().add_to(trace) if self._samples else trace
 
 

@@ -91,7 +91,7 @@ def values_of(timestamp: Any) -> dict[str, int | float]:
 
 
 def _seconds(duration: Any) -> float:
-    """A duration in seconds; 0 for one that nobody measured."""
+    """A duration in seconds; 0 if not measured."""
     if duration is None:
         return 0.0
     return float(duration.total_seconds() if hasattr(duration, "total_seconds") else duration)
@@ -211,8 +211,8 @@ def _variables_in(text: str) -> set[str]:
 
 def _from_environment(name: str, default: int) -> int:
     """A whole number that the launcher set."""
-    told = os.environ.get(name, "")
-    return int(told) if told.isascii() and told.isdecimal() else default
+    value = os.environ.get(name, "")
+    return int(value) if value.isascii() and value.isdecimal() else default
 
 
 # The state of a training loop without a trainer, with Composer's attributes.

@@ -151,12 +151,12 @@ class Profiler(Callback):
 
     @property
     def trace_handlers(self) -> list[Any]:
-        """What is told of marks and traces."""
+        """The handlers of markers and traces."""
         return self._handlers
 
     @trace_handlers.setter
     def trace_handlers(self, trace_handlers: Any) -> None:
-        """What is told of marks and traces from now on."""
+        """Set the handlers of markers and traces."""
         self._handlers[:] = _checked_handlers(trace_handlers)
 
     @property
@@ -313,7 +313,7 @@ class Profiler(Callback):
         return [handler for handler in self._handlers if isinstance(handler, JSONTraceHandler)]
 
     def _wants_any_of(self, actions: Sequence[ProfilerAction], state: Any) -> bool:
-        """Whether the schedule wants one of these; one that fails was told of by what records, and wants nothing."""
+        """Whether the schedule returns one of these actions; a failing schedule, which the recorder reports, returns none."""
         try:
             return self.schedule(state) in actions
         except Exception as error:  # noqa: BLE001  (whatever it is, it is not the training's)
@@ -321,7 +321,7 @@ class Profiler(Callback):
             return False
 
     def _tell_others(self, what: str, **facts: Any) -> None:
-        """Tell those that do not get the marks with the traces; one that fails is told of no more marks."""
+        """Call the handlers that do not get the markers with the traces; one that fails is not called again."""
         for handler in self._handlers:
             if isinstance(handler, JSONTraceHandler):
                 if what == "process_duration_event":

@@ -98,7 +98,7 @@ def _found() -> tuple[type[Any], Any, type[Any]] | None:
         if not (error.name or "").startswith("composer"):
             _log.warning("Composer is installed but cannot be imported (%s): working without it.", error)
         return None
-    except Exception as error:  # noqa: BLE001  (a Composer beside a torch it was not made for fails in its own ways)
+    except Exception as error:  # noqa: BLE001  (a Composer that does not support the installed torch may raise anything)
         _log.warning("Composer is installed but cannot be imported (%s): working without it.", error)
         return None
     return ComposerCallback, ComposerAction, ComposerTraceHandler

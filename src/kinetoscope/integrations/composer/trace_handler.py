@@ -24,7 +24,7 @@ from kinetoscope.trace import open as open_trace
 
 # The trace of all cycles of all ranks of a machine, which one of them writes at the end of each fit.
 #
-# Each rank keeps its cycles in a hidden folder beside the traces until the run is closed, in our own format: exact, small, and
+# Each rank stores its cycles in a hidden folder next to the traces until the run is closed, in our own format: exact, small, and
 # still there when the traces themselves were deleted. So a second fit writes a merged trace of both. Ranks wait for each other
 # only when a fit ends.
 
@@ -453,7 +453,7 @@ class JSONTraceHandler(TraceHandler):
             return
         try:
             self._merged.finish(last=last)
-        except Exception as error:  # noqa: BLE001  (a full disk shall not end a training run)
+        except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
             warnings.warn(f"traces were not merged: {type(error).__name__}: {error}", stacklevel=3)
 
     def take(self, trace: Trace, timestamp: Any) -> None:

@@ -71,7 +71,7 @@ def benchmark(
 def _measured(
     function: Callable[..., Any], inputs: Any, name: str, steps: int, warmups: int, backward: bool
 ) -> list[float]:
-    """The seconds of all measured forwards, and of all backwards if they are asked for."""
+    """The seconds of all measured forwards, and of all backwards if enabled."""
     forward_s = backward_s = 0.0
     for step in range(warmups + steps):
         arguments = _detached(inputs() if callable(inputs) else inputs, backward)
@@ -141,7 +141,7 @@ def _name(function: Callable[..., Any]) -> str:
 def _shown(
     measured: list[tuple[Callable[..., Any], Any, str]], progress_bar: bool
 ) -> Iterable[tuple[Callable[..., Any], Any, str]]:
-    """The functions one after the other, if asked for with a bar."""
+    """The functions one after another, with a progress bar if enabled."""
     if not progress_bar:
         return measured
     from rich.console import Console

@@ -17,7 +17,7 @@ from kinetoscope._errors import ArgumentError, StateError
 
 
 def synchronize() -> None:
-    """Wait until the accelerator has done what it was given; at once where there is none or nobody has used it yet.
+    """Wait until the accelerator has finished its work; returns at once if there is none or it is unused.
 
     A device that was not used is not woken up for this: that would take memory of it, and fail in a forked child.
     """

@@ -1,6 +1,6 @@
 """The switch: the names of `torch_geometric.profile` lead to Kinetoscope.
 
-Functions and `timeit` are put in PyG's place as stand-ins, copies that are found again wherever an import has taken them
+PyG's functions and `timeit` are replaced by copies of ours, which are found wherever they were imported
 but never mistaken for what a program imported from here itself. The classes of statistics are put there themselves, so
 that `isinstance` holds, and the places are written down.
 """
@@ -131,7 +131,7 @@ def uninstall_pyg() -> None:
 
 
 def _made_stand_ins() -> list[tuple[Any, Any]]:
-    """For each thing of PyG what stands in for it."""
+    """For each object of PyG its replacement."""
     made: list[tuple[Any, Any]] = []
     for home, things in _OURS.items():
         # Not by attribute: the package's `benchmark` is the function, not the module it is made in.

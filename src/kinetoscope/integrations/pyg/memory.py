@@ -74,7 +74,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int, int] | None:
     """Where a tensor's elements begin and end, and their bytes; None for one without memory of its own."""
     try:
         storage = tensor.untyped_storage()
-        # Fake tensors name a device that only their storage denies, and warn when they are asked for an address.
+        # Fake tensors name a device that only their storage denies, and warn when their address is read.
         if storage.device.type == "meta" or storage.data_ptr() == 0:
             return None
         if tensor.is_nested:
@@ -401,7 +401,7 @@ def read_from_memlab(line_profiler: Any) -> list[float]:
 
 def _held_on(device: torch.device | None, number: int = -1) -> int:
     """The bytes of all living tensors on a device, or on any accelerator of that number."""
-    # By the type and not by isinstance, which asks `__class__` of objects that may do anything when asked.
+    # By the type and not by isinstance, which reads `__class__` and may run user code.
     living = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
     with torch._C.DisableTorchFunctionSubclass():
         on_it = [

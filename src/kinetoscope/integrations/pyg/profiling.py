@@ -82,7 +82,7 @@ class CUDAStats(GPUStats):
     """A call on an NVIDIA device.
 
     Attributes:
-        nvidia_smi_free_cuda: The device's free memory after it, in megabytes, whoever uses the rest.
+        nvidia_smi_free_cuda: The device's free memory after it, in megabytes, whichever process uses the rest.
         nvidia_smi_used_cuda: The device's used memory after it, in megabytes.
     """
 
@@ -344,7 +344,7 @@ class AllocatedPeak:
             )
             session.start()
             self._session = session
-        except Exception as error:  # noqa: BLE001  (the call goes on without this number, whatever stands in the way)
+        except Exception as error:  # noqa: BLE001  (the call continues without this number after any failure)
             _warn(error)
         return self
 
@@ -458,7 +458,7 @@ def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R,
     if kind == "xpu":
         need_xpu("profileit('xpu')")
     else:
-        # What is missing for it shall be known before the call, not after an epoch.
+        # Missing requirements are reported before the call, not after an epoch.
         get_gpu_memory_from_cuda(number)
     module: Any = getattr(torch, kind)
     module.reset_peak_memory_stats(number)

@@ -200,7 +200,7 @@ def rename_profile_file(*args: object) -> None:
     """Give `timeline.json` in the working directory a name that lasts.
 
     Args:
-        *args: What it shall be called: `("a", "b")` make it `profile-a-b.json`. A file of that name is replaced.
+        *args: Parts of the new name: `("a", "b")` make it `profile-a-b.json`. A file of that name is replaced.
 
     Raises:
         ArgumentError: A part has a path separator in it.

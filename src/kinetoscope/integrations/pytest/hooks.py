@@ -180,14 +180,14 @@ def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
 
 
 def _tell_of_failed(item: pytest.Item, recording: Recording, limits: Limits) -> None:
-    """Say beside the failure of the test itself which limits it exceeded until then, and where its trace is."""
+    """Add to the report of a failed test which limits it exceeded until then, and where its trace is."""
     try:
         exceeded = _judged(item, recording, limits)
     except pytest.fail.Exception as failure:
         exceeded = str(failure)
-    told = [*([exceeded] if exceeded else []), *_where_kept(item, _keep(item, recording, failed=True))]
-    if told:
-        item.add_report_section("call", "kinetoscope", "\n".join(told))
+    lines = [*([exceeded] if exceeded else []), *_where_kept(item, _keep(item, recording, failed=True))]
+    if lines:
+        item.add_report_section("call", "kinetoscope", "\n".join(lines))
 
 
 def _keep(item: pytest.Item, recording: Recording, *, failed: bool) -> Path | None:

@@ -39,7 +39,7 @@ else:
         config.addinivalue_line("markers", MARKER)
 
     def pytest_runtest_setup(item: pytest.Item) -> None:
-        """Say of a marked test that nobody looks at its limits."""
+        """Warn that the limits of a marked test are not checked."""
         if item.get_closest_marker("kinetoscope") is not None:
             needed = ".".join(map(str, OLDEST))
             pytest.fail(
