@@ -222,7 +222,7 @@ def test_workers_that_were_there_before_are_told_as_a_loss(native):  # noqa: F81
         next(batches)
     (loss,) = prof.trace.losses
     assert loss["code"] == "workers_not_recorded"
-    assert "begin it before the loop" in loss["why"]
+    assert "start it before the loop" in loss["why"]
 
 
 class Failing(Numbers):

@@ -189,7 +189,7 @@ def test_a_recording_cut_short_by_others_does_not_end_the_job(tmp_path: Path, fi
     path = tmp_path / "x.recording"
     done = warm_python.run("-c", first + CUT_SHORT, str(path))
     assert done.returncode == 0, done.stderr
-    assert f"another program truncated {path} short" in done.stdout
+    assert f"another program truncated {path} during" in done.stdout
     assert "the file begins with other bytes" in done.stdout
     assert done.stdout.endswith("done\n")
     assert path.read_text() == "somebody else's"
