@@ -321,7 +321,7 @@ def test_every_thread_is_recorded(observer, tmp_path):
     observer.unregister_callback()
     trace = read_execution_trace(tmp_path / "et.json")
     sines = [row for row, name in enumerate(trace.nodes["name"]) if name == "aten::sin"]
-    assert len({int(trace.nodes["os_tid"][row]) for row in sines}) == 3
+    assert len({int(trace.nodes["torch_tid"][row]) for row in sines}) == 3
 
 
 def test_torchs_own_session_can_drive_it(observer, tmp_path):
