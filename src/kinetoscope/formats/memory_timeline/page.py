@@ -82,7 +82,6 @@ STACKED = (
     MemoryCategory.TEMPORARY,
     MemoryCategory.UNKNOWN,
 )
-# The same as in the viewer: web/src/memory/facts.ts and theme.css.
 # The colors of the viewer: web/src/memory/facts.ts, web/src/theme.css.
 COLORS = {
     MemoryCategory.PARAMETER: "#0072b2",

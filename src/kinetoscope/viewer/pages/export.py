@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Query
 
-# What is asked for -> suffix, and what kind of file it is for a browser.
+# Format -> suffix, and what kind of file it is for a browser.
 FORMATS = {
     "ktrace": (".ktrace", "application/octet-stream"),
     "json": (".json.gz", "application/gzip"),
@@ -47,14 +47,14 @@ def export(trace: Trace, query: Query, form: str) -> MadeFile:
             f"there is no format {form[:50]!r} to export; choose one of: {', '.join(FORMATS)}"
         )
     suffix, type_ = FORMATS[form]
-    chosen, told = part(trace, query)
+    chosen, label = part(trace, query)
     if "most" in query:
         most, count = _most(query), slices(chosen)
         if count > most:
             raise ArgumentError(
                 f"{count:,} slices are more than the {most:,} that Perfetto's page can load: select a shorter window"
             )
-    name = f"{stem(trace)}{told}{suffix}"
+    name = f"{stem(trace)}{label}{suffix}"
     with tempfile.TemporaryDirectory(prefix="kinetoscope-export-") as folder:
         path = Path(folder) / f"trace{suffix}"
         chosen.save(path)

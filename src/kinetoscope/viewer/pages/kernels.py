@@ -68,8 +68,8 @@ def _kernels(trace: Trace, way: str) -> pyarrow.Table:
     import pyarrow as pa
 
     table = kernels_table(trace, by=way)
-    told = {name: uses_tensor_cores(name) for name in table["name"].unique().to_pylist()}
-    values = pa.array([told[name] for name in table["name"].to_pylist()], pa.bool_())
+    by_name = {name: uses_tensor_cores(name) for name in table["name"].unique().to_pylist()}
+    values = pa.array([by_name[name] for name in table["name"].to_pylist()], pa.bool_())
     field = pa.field("tensor_cores", pa.bool_(), metadata={"meaning": TENSOR_CORES.meaning})
     return table.add_column(KERNELS_SCHEMA.column_names.index("operator"), field, values)
 
@@ -135,10 +135,10 @@ def _copies(trace: Trace, way: str) -> pyarrow.Table:
     np.minimum.at(slowest, group[known], rate[known])
     np.maximum.at(fastest, group[known], rate[known])
     moved = _core.group_sums(group, groups, np.where(known, size, 0))
-    told = {name: one[name].take(pa.array(first)).to_pylist() for name in names}
+    keys = {name: one[name].take(pa.array(first)).to_pylist() for name in names}
     table = to_arrow(COPIES_SCHEMA, {
         "operator": None,
-        **told,
+        **keys,
         "count": count,
         "total_ns": total,
         "mean_ns": total / np.maximum(count, 1),

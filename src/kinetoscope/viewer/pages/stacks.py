@@ -495,7 +495,7 @@ def _flame_schema(unit: str) -> Table:
             Column("file", "category", "", "Its file."),
             Column("line", "int32", "", "The line being executed."),
             Column("user", "bool", "", "Whether it is outside torch and Kinetoscope."),
-            Column("rest", "int32", "", "How many small frames it stands for; 0 for a frame of its own.", 0),
+            Column("rest", "int32", "", "How many small frames it sums up; 0 for a single frame.", 0),
             Column("total", "int64", unit, "Its value, frames inside it included.", 0),
             Column("own", "int64", unit, "Its value, frames inside it excluded.", 0),
             Column("count", "int64", "", "How many spans or allocations it sums.", 0),

@@ -119,7 +119,7 @@ class Given:
         running = offer.trace is not None and is_running(offer.trace)
         if now == self._stamp or now is None:
             if offer.live and not running:
-                # It was killed: what the page says of it is to be asked for again.
+                # It was killed: the page has to request everything again.
                 self.offer = offer._replace(live=False, version=offer.version + 1)
             return
         if now != before and not running:

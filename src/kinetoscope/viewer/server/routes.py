@@ -64,7 +64,7 @@ def respond(
         traces: The traces that may be looked at, each with its name. Nothing else can be reached.
         path: The path of the request behind the token, without a slash in front.
         query: Its options.
-        options: What the page is told of how the server was started.
+        options: Options of the server that the page needs.
 
     Returns:
         The page for an empty path, the answer of `api/N/...`, or an error as JSON with one sentence in `error`.

@@ -223,7 +223,7 @@ LOOPBACK = "127.0.0.1"
 FIRST_PORT = 8765
 PORTS_TRIED = 50
 
-# What every answer says: nothing of it is kept, guessed at, framed, or told to others.
+# Headers of every response: do not cache, sniff, frame or share it.
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -263,8 +263,8 @@ class Server:
             traces: Returns the traces with their names; asked at each request, so a trace may be replaced by a newer
                 reading of its file.
             port: The port, 0 for any free one, or the first free one from `FIRST_PORT` on if None.
-            options: What the page is told of how the server was started.
-            look_again: Called before a page is told which traces there are.
+            options: Options of the server that the page needs.
+            look_again: Called before a page gets the list of traces.
 
         Raises:
             ArgumentError: There is no such port.
@@ -326,8 +326,8 @@ def answering(traces: Offering, options: Mapping[str, str], look_again: Callable
             return respond(traces(), path, query, options)
         except Exception as error:  # noqa: BLE001  (a question that goes wrong must not end the others)
             traceback.print_exc()
-            told = f"The viewer failed ({type(error).__name__}); its terminal shows the details."
-            return Response(500, json.dumps({"error": told}).encode())
+            message = f"The viewer failed ({type(error).__name__}); its terminal shows the details."
+            return Response(500, json.dumps({"error": message}).encode())
 
     return answer
 

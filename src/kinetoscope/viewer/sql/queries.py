@@ -196,14 +196,14 @@ class Queries:
             self._ended_for = ""
             process = self._running()
             tables = {name: self._written(trace, name) for name in tables_named(trace, query)}
-            asked = {"query": query, "rows": rows, "form": form, "tables": tables, "time_s": self.time_s}
+            request = {"query": query, "rows": rows, "form": form, "tables": tables, "time_s": self.time_s}
             timer = threading.Timer(
                 self.time_s, self._end, [process, f"It took longer than {self.time_s:g} s"]
             )
             timer.start()
-            told: dict[str, Any] = {}
+            reply: dict[str, Any] = {}
             try:
-                told, body = _exchange(process, asked)
+                reply, body = _exchange(process, request)
             except (OSError, EOFError) as error:
                 process.kill()
                 process.wait()
@@ -215,14 +215,14 @@ class Queries:
                 ) from error
             finally:
                 timer.cancel()
-                if self._ended_for or told.get("last"):
+                if self._ended_for or reply.get("last"):
                     process.kill()
                     process.wait()
                 if process.poll() is not None:
                     self._forget(process)
-        if "error" in told:
-            raise ArgumentError(told["error"])
-        return told, body
+        if "error" in reply:
+            raise ArgumentError(reply["error"])
+        return reply, body
 
     def stop(self) -> None:
         """End the query that runs, if one does."""
@@ -263,15 +263,15 @@ class Queries:
         timer = threading.Timer(_STARTING_S, process.kill)
         timer.start()
         try:
-            told, _ = _read(process.stdout)
+            reply, _ = _read(process.stdout)
         except EOFError:
             process.wait()
             raise StateError("the process that runs queries could not be started") from None
         finally:
             timer.cancel()
-        if "error" in told:
+        if "error" in reply:
             process.wait()
-            raise StateError(told["error"])
+            raise StateError(reply["error"])
         self._process = process
         return process
 
@@ -322,7 +322,7 @@ def end_queries(trace: Trace) -> None:
 
 def about(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `sql/about`: whether queries can run, on which tables and columns, and within which limits."""
-    asked = queries(trace)
+    runner = queries(trace)
     tables = []
     for name in trace.table_names:
         schema = definition(name).schema
@@ -335,8 +335,8 @@ def about(trace: Trace, query: Query) -> dict[str, Any]:
         "problem": None if is_installed() else NEEDS_DUCKDB,
         "tables": tables,
         "examples": [{"title": title, "query": text} for title, text in EXAMPLES],
-        "time_s": asked.time_s,
-        "memory_bytes": asked.memory_bytes,
+        "time_s": runner.time_s,
+        "memory_bytes": runner.memory_bytes,
         "most_rows": MOST_ROWS,
         "most_csv_rows": MOST_CSV_ROWS,
     }
@@ -351,11 +351,11 @@ def rows(trace: Trace, query: Query) -> Limited:
     """
     import pyarrow as pa
 
-    told, body = queries(trace).ask(_text(query), rows=MOST_ROWS, form="arrow")
+    reply, body = queries(trace).ask(_text(query), rows=MOST_ROWS, form="arrow")
     with pa.ipc.open_stream(body) as reader:
         found = reader.read_all()
-    known = {"all": "yes" if told["all"] else "no", "elapsed_ms": str(told["elapsed_ms"])}
-    return Limited(found.replace_schema_metadata(known), told["total"])
+    known = {"all": "yes" if reply["all"] else "no", "elapsed_ms": str(reply["elapsed_ms"])}
+    return Limited(found.replace_schema_metadata(known), reply["total"])
 
 
 def csv(trace: Trace, query: Query) -> MadeFile:
@@ -367,8 +367,8 @@ def csv(trace: Trace, query: Query) -> MadeFile:
     """
     import io
 
-    told, body = queries(trace).ask(_text(query), rows=MOST_CSV_ROWS, form="csv")
-    if told["cut"]:
+    reply, body = queries(trace).ask(_text(query), rows=MOST_CSV_ROWS, form="csv")
+    if reply["cut"]:
         raise ArgumentError(f"the result has more than {MOST_CSV_ROWS:,} rows: add a `limit` to the query")
     return MadeFile(io.BytesIO(body), "query.csv", "text/csv; charset=utf-8")
 
@@ -387,10 +387,10 @@ def _text(query: Query) -> str:
     return text
 
 
-def _exchange(process: subprocess.Popen[bytes], asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _exchange(process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Send a query to the process and wait for the response."""
-    assert process.stdin is not None  # noqa: S101  (a pipe was asked for)
-    process.stdin.write(json.dumps(asked).encode() + b"\n")
+    assert process.stdin is not None  # noqa: S101  (it is a pipe)
+    process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     return _read(process.stdout)
 
@@ -400,11 +400,11 @@ def _read(answers: IO[bytes] | None) -> tuple[dict[str, Any], bytes]:
     line = answers.readline() if answers is not None else b""
     if answers is None or not line.endswith(b"\n"):
         raise EOFError
-    told = json.loads(line)
-    body = answers.read(told.get("bytes", 0))
-    if len(body) < told.get("bytes", 0):
+    reply = json.loads(line)
+    body = answers.read(reply.get("bytes", 0))
+    if len(body) < reply.get("bytes", 0):
         raise EOFError
-    return told, body
+    return reply, body
 
 
 def _clean_up(process: subprocess.Popen[bytes], folder: Path) -> None:

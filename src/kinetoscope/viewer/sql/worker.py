@@ -75,35 +75,35 @@ def main(memory_bytes: int) -> None:
     _limit(memory_bytes)
     _write(answers, {"ready": True})
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        # Should whoever asked be gone, the kernel ends a query that does not.
-        signal.setitimer(signal.ITIMER_REAL, asked["time_s"] + _GRACE_S)
-        told, body = _answered(asked, memory_bytes)
+        request = json.loads(line)
+        # If the server is gone, the kernel ends a query that does not end by itself.
+        signal.setitimer(signal.ITIMER_REAL, request["time_s"] + _GRACE_S)
+        reply, body = _answered(request, memory_bytes)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _write(answers, told, body)
-        if told.get("last"):
+        _write(answers, reply, body)
+        if reply.get("last"):
             # What the allocators keep after this much would be missing from the next query. Nothing is tidied up: that
             # may take memory, too.
             os._exit(0)
 
 
-def _answered(asked: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any], bytes]:
+def _answered(request: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any], bytes]:
     """The metadata of a result, and the result; or the error of the query."""
     import duckdb
 
     began = time.monotonic()
     try:
         with duckdb.connect(":memory:") as connection:
-            found, told = _result(connection, asked, memory_bytes)
-            body = as_csv(found) if asked["form"] == "csv" else _as_stream(found)
+            found, reply = _result(connection, request, memory_bytes)
+            body = as_csv(found) if request["form"] == "csv" else _as_stream(found)
     except Exception as error:  # noqa: BLE001  (whatever it is, the person at the page is to read it)
         if _lacked_memory(error):
             return {"error": _TOO_MUCH.format(units.size(memory_bytes)), "last": True}, b""
         if isinstance(error, duckdb.Error | ValueError):
             return {"error": str(error)}, b""
         return {"error": f"The query could not be run ({type(error).__name__}: {error})", "last": True}, b""
-    told["elapsed_ms"] = round((time.monotonic() - began) * 1e3)
-    return told, body
+    reply["elapsed_ms"] = round((time.monotonic() - began) * 1e3)
+    return reply, body
 
 
 def _lacked_memory(error: BaseException | None) -> bool:
@@ -121,29 +121,29 @@ def _lacked_memory(error: BaseException | None) -> bool:
 
 
 def _result(
-    connection: duckdb.DuckDBPyConnection, asked: dict[str, Any], memory_bytes: int
+    connection: duckdb.DuckDBPyConnection, request: dict[str, Any], memory_bytes: int
 ) -> tuple[pyarrow.Table, dict[str, Any]]:
     """The first rows of a result, and how many there are as far as they can be counted soon."""
     import duckdb
     import pyarrow as pa
 
-    for name, path in asked["tables"].items():
+    for name, path in request["tables"].items():
         connection.register(name, pa.ipc.open_file(pa.memory_map(path)).read_all())
     _shut(connection, memory_bytes)
-    statements = connection.extract_statements(asked["query"])
+    statements = connection.extract_statements(request["query"])
     kinds = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
     if len(statements) != 1 or statements[0].type not in kinds:
         raise ValueError(_ONLY_QUESTIONS)
-    result = connection.sql(asked["query"])
+    result = connection.sql(request["query"])
     # The newer name first: the older one is going. Either makes rows while they are read, not all at once.
     reading = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
     reader = reading(1 << 14)
-    most_bytes = _RESULT_BYTES if asked["form"] == "csv" else _PAGE_BYTES
+    most_bytes = _RESULT_BYTES if request["form"] == "csv" else _PAGE_BYTES
     kept, rows, total, size, until = [], 0, 0, 0, float("inf")
     complete = True
     for batch in reader:
-        if rows < asked["rows"] and size < most_bytes:
-            kept.append(batch.slice(0, asked["rows"] - rows))
+        if rows < request["rows"] and size < most_bytes:
+            kept.append(batch.slice(0, request["rows"] - rows))
             rows += kept[-1].num_rows
             size += kept[-1].nbytes
         total += batch.num_rows
@@ -274,7 +274,7 @@ def _limit(memory_bytes: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _write(answers: IO[bytes], told: dict[str, Any], body: bytes = b"") -> None:
+def _write(answers: IO[bytes], reply: dict[str, Any], body: bytes = b"") -> None:
     """Write a response."""
-    answers.write(json.dumps({**told, "bytes": len(body)}).encode() + b"\n" + body)
+    answers.write(json.dumps({**reply, "bytes": len(body)}).encode() + b"\n" + body)
     answers.flush()

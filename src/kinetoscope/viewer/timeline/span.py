@@ -1,6 +1,6 @@
 """The details of spans: facts, Python stacks, arguments, and links to other spans.
 
-The same functions make them for the one span that a server is asked for and for all spans of a report, which looks them up.
+The same functions make them for a single span that a page requests and for all spans of a report, which looks them up.
 """
 
 from __future__ import annotations

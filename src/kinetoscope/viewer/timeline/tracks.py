@@ -87,10 +87,10 @@ def timeline(trace: Trace) -> Timeline:
 
 def tracks(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `tracks`: the tracks of the timeline by process, and when the trace begins and ends."""
-    threads, told = trace.columns("threads"), processes(trace).to_pylist()
+    threads, rows = trace.columns("threads"), processes(trace).to_pylist()
     groups: list[dict[str, Any]] = [
         {"label": process_label(row), "process": row["process"], "rank": row["rank"], "tracks": []}
-        for row in told
+        for row in rows
     ]
     for track in timeline(trace).tracks:
         label, detail, device = _described(trace, threads, track)

@@ -36,7 +36,7 @@ class Seen:
     Attributes:
         row: The row of each.
         item: The first item in it.
-        count: How many items it stands for.
+        count: How many items it represents.
     """
 
     row: NDArray[np.int32]
