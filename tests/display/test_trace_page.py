@@ -40,7 +40,7 @@ def test_a_trace_shows_its_facts_its_steps_and_its_operators(builder):
 
 
 def test_the_whole_page_has_modules_lines_and_the_peak(builder):
-    shown = trace_page(builder.build(), whole=True, title="Recorded", place_of=lambda path: f"<{path}>")
+    shown = trace_page(builder.build(), details=True, title="Recorded", file_label=lambda path: f"<{path}>")
     assert "Recorded: " in shown
     assert "  fc" in shown
     assert "&lt;model.py&gt;:7" in shown
@@ -55,14 +55,14 @@ def test_the_text_of_a_line_is_that_of_its_own_file(tmp_path, monkeypatch):
     builder = TraceBuilder()
     builder.span("aten::relu", 0, 50, stack=builder.stack((str(source), 2, "known")))
     builder.span("aten::relu", 100, 50, stack=builder.stack(("a_script.py", 1, "elsewhere")))
-    shown = trace_page(builder.build(), whole=True)
+    shown = trace_page(builder.build(), details=True)
     assert ">second = 2<" in shown
     assert ">elsewhere<" in shown
     assert "first" not in shown
 
 
 def test_rows_that_are_not_shown_are_told(builder):
-    shown = trace_page(builder.build(), rows=1, whole=True)
+    shown = trace_page(builder.build(), rows=1, details=True)
     assert "table(&quot;ops&quot;) has 1 more" in shown
     assert "table(&quot;modules&quot;) has 1 more" in shown
 
@@ -82,14 +82,14 @@ def test_a_long_trace_shows_at_once(builder, monkeypatch):
     monkeypatch.setattr(page_module, "MOST_SPANS", 11)
     trace = builder.build()
     assert "table(&quot;ops&quot;) sums them by operator" in trace_page(trace)
-    assert "aten::addmm" in trace_page(trace, whole=True)
+    assert "aten::addmm" in trace_page(trace, details=True)
 
 
 def test_several_processes_are_a_tree_whose_modules_and_steps_are_told_once(builder):
     main, worker = builder.build(), builder.build()
     main.info |= {"process": 700, "rank": 0}
     worker.info |= {"process": 701, "rank": 1, "parent_process": 700}
-    shown = trace_page(merge_processes([main, worker], [0, 100]), whole=True)
+    shown = trace_page(merge_processes([main, worker], [0, 100]), details=True)
     assert "24 spans" in shown
     assert "2 processes" in shown
     # Operators run for 20 of 36.006 us of steps.
@@ -103,7 +103,7 @@ def test_several_processes_are_a_tree_whose_modules_and_steps_are_told_once(buil
 def test_an_empty_and_a_closed_trace_show_something():
     trace = TraceBuilder().build()
     assert "0 spans" in trace._repr_html_()
-    assert trace_page(trace, whole=True)
+    assert trace_page(trace, details=True)
     trace.close()
     assert trace._repr_html_() == "<p>Trace (closed)</p>"
 
@@ -126,7 +126,7 @@ def test_hostile_names_are_text_everywhere():
         builder.allocate(1000 * place + 10, 0x1000 + place, 64)
     trace = builder.build()
     for shown in (
-        trace_page(trace, rows=99, whole=True),
+        trace_page(trace, rows=99, details=True),
         trace.events()._repr_html_(),
         trace.key_averages()._repr_html_(),
     ):

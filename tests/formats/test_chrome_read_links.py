@@ -106,7 +106,7 @@ def test_backward_functions_find_their_operators_through_sequence_numbers(arrows
         "torch::autograd::AccumulateGrad": "backward",
     }
     assert {name: row["phase"] for name, row in rows.items()} == {
-        name: "forward" if row["thread"] == PID else "backward" for name, row in rows.items()
+        name: "forward" if row["os_tid"] == PID else "backward" for name, row in rows.items()
     }
     torch_ids = {row["os_tid"]: row["torch_tid"] for row in trace.table("threads").to_pylist()}
     assert torch_ids[PID] == 1

@@ -37,32 +37,32 @@ def trace_page(
     trace: TraceData,
     *,
     rows: int = ROWS,
-    whole: bool = False,
+    details: bool = False,
     title: str = "Trace",
-    place_of: Callable[[str], str] | None = None,
+    file_label: Callable[[str], str] | None = None,
 ) -> str:
     """Return HTML about a trace.
 
     Args:
         trace: The trace.
         rows: The most rows of each table.
-        whole: Also show modules, source lines and the memory peak, and show operators even if there are many spans.
+        details: Also show modules, source lines and the memory peak, and show operators even if there are many spans.
         title: The title above the tables.
-        place_of: Returns the label of a source file; by default its name.
+        file_label: Returns the label of a source file; by default its name.
 
     Returns:
         The HTML, with all names escaped.
     """
     parts = [_facts(trace, title), _steps(trace), _processes(trace, rows)]
-    if whole or len(trace.columns("spans")) <= MOST_SPANS:
+    if details or len(trace.columns("spans")) <= MOST_SPANS:
         parts += [_operators(trace, rows), _ranges(trace, rows)]
     else:
         parts.append(note('This trace has many spans; table("ops") sums them by operator.'))
-    if whole:
+    if details:
         parts += [
             _modules(trace, rows),
-            _lines(trace, rows, place_of or _file_name),
-            _memory(trace, rows, place_of or _file_name),
+            _lines(trace, rows, file_label or _file_name),
+            _memory(trace, rows, file_label or _file_name),
         ]
     return page(*parts)
 
@@ -196,14 +196,14 @@ def _modules(trace: TraceData, rows: int) -> str:
     )
 
 
-def _lines(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
+def _lines(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> str:
     """Return the source lines with the most self time, with their text if the file is readable."""
     shares = host_shares(trace)
     # Lines without self time only called others.
     found = [row for row in lines_in(trace, shares) if row["self_ns"] > 0]
     body = [
         [
-            Cell(f"{place_of(row['file'])}:{row['line']}", row["file"]),
+            Cell(f"{file_label(row['file'])}:{row['line']}", row["file"]),
             _source(row["file"], row["line"]) or row["function"] or "",
             _time(row["self_ns"], shares.whole_ns),
             units.percent(row["self_ns"], shares.whole_ns),
@@ -218,7 +218,7 @@ def _lines(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
     )
 
 
-def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
+def _memory(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> str:
     """Return the owners of the memory at its peak."""
     peaks = device_peaks(trace)
     if not peaks:
@@ -230,7 +230,7 @@ def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
             row["operator"] or "(before)",
             row["category"] or "",
             row["module"] or "",
-            Cell(_short(row["line"], place_of), row["line"] or ""),
+            Cell(_short(row["line"], file_label), row["line"] or ""),
             Cell(
                 units.size(row["bytes"]),
                 f"{row['bytes']:,} bytes",
@@ -249,11 +249,11 @@ def _memory(trace: TraceData, rows: int, place_of: Callable[[str], str]) -> str:
     )
 
 
-def _short(line: str | None, place_of: Callable[[str], str]) -> str:
+def _short(line: str | None, file_label: Callable[[str], str]) -> str:
     """Shorten the file in a source line of `memory_peak`."""
     file, bracket, rest = (line or "").rpartition("(")
     number, closed, _ = rest.partition(")")
-    return f"{place_of(file)}:{number}" if bracket and closed else line or ""
+    return f"{file_label(file)}:{number}" if bracket and closed else line or ""
 
 
 def _source(path: str, line: int) -> str:

@@ -67,18 +67,18 @@ def collapsed_lines(weights: Mapping[tuple[str, ...], int]) -> list[str]:
     for frames, nanoseconds in weights.items():
         text = ";".join(_safe(frame) for frame in frames)
         sums[text] = sums.get(text, 0) + nanoseconds
-    whole = _whole_microseconds(list(sums.values()))
-    return [f"{text} {number}" for text, number in zip(sums, whole, strict=True) if number > 0]
+    rounded = _rounded_microseconds(list(sums.values()))
+    return [f"{text} {number}" for text, number in zip(sums, rounded, strict=True) if number > 0]
 
 
-def _whole_microseconds(nanoseconds: list[int]) -> list[int]:
+def _rounded_microseconds(nanoseconds: list[int]) -> list[int]:
     """Round so that the results add up to the rounded sum, as described above."""
-    whole = [value // NS_PER_US for value in nanoseconds]
-    left = (sum(nanoseconds) + NS_PER_US // 2) // NS_PER_US - sum(whole)
-    most_lost = sorted(range(len(whole)), key=lambda place: -(nanoseconds[place] % NS_PER_US))
-    for place in most_lost[:left]:
-        whole[place] += 1
-    return whole
+    rounded = [value // NS_PER_US for value in nanoseconds]
+    missing = (sum(nanoseconds) + NS_PER_US // 2) // NS_PER_US - sum(rounded)
+    by_remainder = sorted(range(len(rounded)), key=lambda place: -(nanoseconds[place] % NS_PER_US))
+    for place in by_remainder[:missing]:
+        rounded[place] += 1
+    return rounded
 
 
 def _safe(frame: str) -> str:
@@ -283,9 +283,9 @@ def _allocated_bytes(trace: TraceData) -> Rows:
     blocks = trace.columns("allocations")
     of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
-    known = (stack >= 0) & (blocks["time_ns"] >= 0)
+    has_stack = (stack >= 0) & (blocks["time_ns"] >= 0)
     sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
-    np.add.at(sums, stack[known], blocks["bytes"][known])
+    np.add.at(sums, stack[has_stack], blocks["bytes"][has_stack])
     return sums
 
 

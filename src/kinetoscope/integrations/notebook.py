@@ -67,10 +67,10 @@ class _Options:
 class Summary:
     """What a notebook shows of a recorded cell; its `trace` is the trace."""
 
-    def __init__(self, trace: Trace, rows: int, title: str, place_of: Callable[[str], str]) -> None:
+    def __init__(self, trace: Trace, rows: int, title: str, file_label: Callable[[str], str]) -> None:
         """Hold what is shown."""
         self.trace = trace
-        self._rows, self._title, self._place_of = rows, title, place_of
+        self._rows, self._title, self._file_label = rows, title, file_label
 
     def __repr__(self) -> str:
         """The text form, for frontends without HTML."""
@@ -79,7 +79,9 @@ class Summary:
 
     def _repr_html_(self) -> str:
         """The HTML form."""
-        return trace_page(self.trace, rows=self._rows, whole=True, title=self._title, place_of=self._place_of)
+        return trace_page(
+            self.trace, rows=self._rows, details=True, title=self._title, file_label=self._file_label
+        )
 
 
 @magics_class

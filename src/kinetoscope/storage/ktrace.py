@@ -683,8 +683,8 @@ def _bytes_at(file: int, start: int, size: int, name: str) -> bytearray:
 def _read_texts(stored: pyarrow.ChunkedArray) -> list[str]:
     """Return stored strings, with escaped lone surrogates decoded."""
     texts: list[str] = stored.to_pylist()
-    held = (buffer for chunk in stored.chunks for buffer in chunk.buffers() if buffer is not None)
-    if any(_ESCAPE.search(buffer) for buffer in held):
+    buffers = (buffer for chunk in stored.chunks for buffer in chunk.buffers() if buffer is not None)
+    if any(_ESCAPE.search(buffer) for buffer in buffers):
         return [from_utf8(text) for text in texts]
     return texts
 

@@ -159,8 +159,8 @@ def add_storages(
         ),
         "name": np.array(names, dtype=np.int32),
     }
-    known = (numbers["role"] <= max(StorageRole)) & (numbers["bytes"] > 0) & (numbers["address"] > 0)
-    tables["storages"] = {name: values[known] for name, values in columns.items()}
+    valid = (numbers["role"] <= max(StorageRole)) & (numbers["bytes"] > 0) & (numbers["address"] > 0)
+    tables["storages"] = {name: values[valid] for name, values in columns.items()}
     return texts, lost
 
 
@@ -204,24 +204,24 @@ def _owners(
     of_row = np.append(np.asarray(parameters.get("module", ()), dtype=np.int32), np.int32(-1))
     owner = np.where(owner >= 0, owner, of_row[row])
     # A parameter that never got a gradient is not in `parameters`, but another entry may name its module.
-    known = np.flatnonzero((owner >= 0) & (parameter > 0))
-    seen, first = np.unique(parameter[known], return_index=True)
+    resolved = np.flatnonzero((owner >= 0) & (parameter > 0))
+    seen, first = np.unique(parameter[resolved], return_index=True)
     if len(seen):
         place = np.minimum(np.searchsorted(seen, parameter), len(seen) - 1)
         found = (owner < 0) & (seen[place] == parameter)
-        owner = np.where(found, owner[known[first]][place], owner)
+        owner = np.where(found, owner[resolved[first]][place], owner)
     return owner.astype(np.int32)
 
 
 def _rows(addresses: NDArray[np.uint64], table: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.int32]:
     """Return the last row of each address in a table of addresses, -1 if it is not there."""
-    known = np.asarray(table, dtype=np.uint64)
-    if len(known) == 0:
+    listed = np.asarray(table, dtype=np.uint64)
+    if len(listed) == 0:
         return np.full(len(addresses), -1, dtype=np.int32)
-    order = np.argsort(known, kind="stable")
-    place = np.searchsorted(known[order], addresses, side="right") - 1
+    order = np.argsort(listed, kind="stable")
+    place = np.searchsorted(listed[order], addresses, side="right") - 1
     row = order[np.maximum(place, 0)]
-    found = (place >= 0) & (known[row] == addresses) & (addresses > 0)
+    found = (place >= 0) & (listed[row] == addresses) & (addresses > 0)
     return np.where(found, row, -1).astype(np.int32)
 
 

@@ -552,12 +552,12 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
         The column `address`; None if no address is missing.
     """
     address: NDArray[np.uint64] = allocations["address"]
-    taken, freed = allocations["bytes"], allocations["freed_bytes"]
-    rows = np.flatnonzero((address == 0) & ((taken > 0) | (freed > 0)))
+    allocated, freed = allocations["bytes"], allocations["freed_bytes"]
+    rows = np.flatnonzero((address == 0) & ((allocated > 0) | (freed > 0)))
     if len(rows) == 0:
         return None
-    size = np.where(taken[rows] > 0, taken[rows], freed[rows])
-    begins = taken[rows] > 0
+    size = np.where(allocated[rows] > 0, allocated[rows], freed[rows])
+    begins = allocated[rows] > 0
     kind, index = (allocations[name][rows] for name in ("device_type", "device_index"))
     order = np.lexsort((rows, size, index, kind))
     place = np.arange(len(order))

@@ -135,9 +135,9 @@ def _last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows)
     sorted_keys = keys[hosts]
     low = np.searchsorted(sorted_keys, keys[devices], side="left")
     high = np.searchsorted(sorted_keys, keys[devices], side="right")
-    known = (high > low) & (keys[devices] >= 0)
-    found[known] = hosts[low[known]]
-    several = np.flatnonzero(known & (high - low > 1))
+    matched = (high > low) & (keys[devices] >= 0)
+    found[matched] = hosts[low[matched]]
+    several = np.flatnonzero(matched & (high - low > 1))
     if len(several):
         rows = devices[several]
         both = np.concatenate((hosts, rows))

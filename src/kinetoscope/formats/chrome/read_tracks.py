@@ -145,8 +145,8 @@ class LazyColumns(Mapping[str, Any]):
         for name in names:
             if name in self._values:
                 value: Any = self._values[name]
-                wanted: Callable[[], Any] = partial(self._transfer, name)
-                made[name] = wanted if callable(value) else value
+                maker: Callable[[], Any] = partial(self._transfer, name)
+                made[name] = maker if callable(value) else value
         return made
 
     def _transfer(self, name: str) -> Any:

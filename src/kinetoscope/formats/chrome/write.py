@@ -528,7 +528,7 @@ def _events(
     stacks, frames, modules, shapes, streams = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes", "streams")
     )
-    samples, counters, whose = _counters(trace)
+    samples, counters, process_rows = _counters(trace)
     strings = trace.strings
     return _core.ChromeWriter(
         spans=spans.columns,
@@ -551,7 +551,7 @@ def _events(
             "traits": np.array([_TRAITS.get(kind, 0) for kind in SpanKind], np.uint8),
             "flow_categories": list(FLOWS),
             "counter_name": counters,
-            "counter_pid": tracks.pid_of_process[whose],
+            "counter_pid": tracks.pid_of_process[process_rows],
             "thread_torch_tid": trace.column("threads", "torch_tid"),
             "thread_first_track": tracks.first_of_thread,
             "track_pid": tracks.pid,
