@@ -244,7 +244,7 @@ OVERLAP_SCHEMA = Table(
 
 
 def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
-    """Return the `overlap` table: how much communication and copying ran beside computing.
+    """Return the `overlap` table: how much communication and copying overlapped computing.
 
     Args:
         trace: The trace.

@@ -179,7 +179,7 @@ def ranks(trace: TraceData) -> NDArray[np.int64]:
 
 
 class _Rows:
-    """Some rows of the columns of a table, each cut out when it is asked for."""
+    """Some rows of the columns of a table, each sliced on demand."""
 
     def __init__(self, columns: Columns, rows: slice) -> None:
         self._columns, self._rows = columns, rows
@@ -190,7 +190,7 @@ class _Rows:
 
 
 def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
-    """Return the `spans` table, or some rows of it: a writer of large files asks for a part at a time."""
+    """Return the `spans` table, or some rows of it: large files are written in parts."""
     own = _Rows(trace.columns("spans"), rows)
     strings, texts = trace.strings, stack_texts(trace)
     step, thread, module, shapes, flags = (

@@ -1,4 +1,4 @@
-"""Calls between ranks: how much each moves, in which group, and how long it took as far as the host sees."""
+"""Collectives: how much data each moves, in which group, and how long it took."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# What a call between ranks asked for, read from its name, its arguments and what the recorder noted of it.
+# The facts about a collective, from its name, its arguments and the notes of the recorder.
 
 # torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
 CALLS: dict[str, tuple[str, int, int, int]] = {
@@ -88,7 +88,7 @@ class Facts:
     """What is known of one call between ranks; -1 or empty where something is not known.
 
     Attributes:
-        name: What was asked for, such as all_reduce.
+        name: The collective, such as all_reduce.
         group: The name of the process group.
         description: What the program called the group.
         rank: The caller's rank in the group.
@@ -138,10 +138,10 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         concrete: Its scalar inputs as JSON, empty without.
     """
     name, gives, takes, peer = CALLS[operator]
-    told = _json(noted)
-    if isinstance(told, dict) and isinstance(told.get("arguments"), list):
-        arguments = told["arguments"]
-        facts = _common(name, told)
+    described = _json(noted)
+    if isinstance(described, dict) and isinstance(described.get("arguments"), list):
+        arguments = described["arguments"]
+        facts = _common(name, described)
         amounts = {place: _amount(arguments, place) for place in {gives, takes} if place >= 0}
         facts.type, facts.item_bytes = _type(
             next((amount[2] for amount in amounts.values() if amount[2]), "")
@@ -169,21 +169,23 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
 
 def facts_of_description(noted: str) -> Facts | None:
     """Say what a backend's own description says of a call; None if it describes none."""
-    told = _json(noted)
-    if not isinstance(told, dict) or not isinstance(told.get("call"), str):
+    described = _json(noted)
+    if not isinstance(described, dict) or not isinstance(described.get("call"), str):
         return None
-    call: str = told["call"]
-    facts = _common(_DESCRIBED_NAMES.get(call, call), told)
-    facts.type, _ = _type(str(told.get("type", "")))
-    facts.item_bytes = _number(told.get("item_bytes"))
-    facts.in_elements, facts.out_elements = (_number(told.get(f"{side}_elements")) for side in ("in", "out"))
+    call: str = described["call"]
+    facts = _common(_DESCRIBED_NAMES.get(call, call), described)
+    facts.type, _ = _type(str(described.get("type", "")))
+    facts.item_bytes = _number(described.get("item_bytes"))
+    facts.in_elements, facts.out_elements = (
+        _number(described.get(f"{side}_elements")) for side in ("in", "out")
+    )
     for side in ("in", "out"):
-        if splits := told.get(f"{side}_splits"):
+        if splits := described.get(f"{side}_splits"):
             setattr(facts, f"{side}_splits", json.dumps(splits))
-    facts.peer = _number(told.get("peer"))
+    facts.peer = _number(described.get("peer"))
     # torch cuts long lists in the middle, which is no JSON any more.
-    if isinstance(told.get("ranks"), str) and isinstance(_json(told["ranks"]), list):
-        facts.ranks = told["ranks"]
+    if isinstance(described.get("ranks"), str) and isinstance(_json(described["ranks"]), list):
+        facts.ranks = described["ranks"]
     return facts
 
 
@@ -219,12 +221,14 @@ def elements_of(dims: str) -> int:
     return sum(parts) if parts and min(parts) >= 0 else -1
 
 
-def _common(name: str, told: dict[str, Any]) -> Facts:
+def _common(name: str, described: dict[str, Any]) -> Facts:
     """What both kinds of facts say of the group."""
     texts = {
-        key: told[key] for key in ("group", "description", "reduction") if isinstance(told.get(key), str)
+        key: described[key]
+        for key in ("group", "description", "reduction")
+        if isinstance(described.get(key), str)
     }
-    return Facts(name, rank=_number(told.get("rank")), size=_number(told.get("size")), **texts)
+    return Facts(name, rank=_number(described.get("rank")), size=_number(described.get("size")), **texts)
 
 
 def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
@@ -280,7 +284,7 @@ def _json(text: str) -> Any:
 # Which transfer belongs to which call between ranks.
 #
 # A backend such as gloo carries a call out on threads of its own and marks each transfer with a range, `gloo:all_reduce`
-# for example. torch ties the two together by nothing, so they are told by what must hold: the transfer begins after its
+# for example. torch does not link the two, so they are matched by what must hold: the transfer begins after its
 # call, has its name and its number of elements, comes in the order of the calls, and a thread works for one group only.
 
 # What carries out a call; gloo has no reduce_scatter of its own.
@@ -317,7 +321,7 @@ class Call:
     """A call between ranks, as far as it matters here.
 
     Attributes:
-        name: What was asked for, such as all_reduce.
+        name: The collective, such as all_reduce.
         group: The process group, empty if not known.
         start_ns: When the call began.
         elements: How many elements one transfer of it moves, -1 if not known.
@@ -373,12 +377,12 @@ def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str
             unknown.append(transfer)
         if len(own) == call.parts or len(own) + len(unknown) > 8 * call.parts:
             break
-    # A thread that nobody has claimed yet may be a second one of the same group, and then comes earlier.
+    # A thread that no group has claimed yet may be a second one of the same group, and then comes earlier.
     both = sorted(own + unknown, key=lambda transfer: transfer.start_ns)
     return both[: call.parts]
 
 
-# Kernels that carry out calls between ranks: which call each belongs to, what its name says, and what ran beside it.
+# Communication kernels: the collective each belongs to, what its name says, and the computation that overlapped it.
 
 # NCCL's names, as RCCL has them too, those of vLLM's, SGLang's and torch's own all-reduces, and those of DeepEP.
 _NAMES = (
@@ -426,9 +430,9 @@ def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRo
     work, started, parent = device_work(trace), starters(trace), trace.column("spans", "parent")
     rows = work.rows[work.category == WorkCategory.COMMUNICATION]
     rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
-    asked = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
+    hosts = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
     found: dict[SpanRow, list[SpanRow]] = {}
-    for row, host in zip(rows.tolist(), asked.tolist(), strict=True):
+    for row, host in zip(rows.tolist(), hosts.tolist(), strict=True):
         at = host
         while at >= 0 and at not in calls:
             at = int(parent[at])
@@ -451,19 +455,19 @@ def facts_of_kernel(name: str) -> Facts:
 
 
 def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
-    """How long the kernels of each of some calls ran, and how much of it beside computing."""
+    """How long the kernels of each of some collectives ran, and how much of it overlapped computing."""
     work = device_work(trace)
     of_call = np.repeat(np.arange(len(kernels)), [len(rows) for rows in kernels])
     rows = np.array([row for rows in kernels for row in rows], dtype=np.int64)
     place = np.searchsorted(work.rows, rows)
     device, start, end = work.device[place], work.start_ns[place], work.end_ns[place]
-    beside = np.zeros(len(rows), dtype=np.int64)
+    overlapped = np.zeros(len(rows), dtype=np.int64)
     for number, when in enumerate(busy(trace)):
         mine = np.flatnonzero(device == number)
-        beside[mine] = when.compute.within(start[mine], end[mine])
+        overlapped[mine] = when.compute.within(start[mine], end[mine])
     totals, hidden = np.zeros((2, len(kernels)), dtype=np.int64)
     np.add.at(totals, of_call, end - start)
-    np.add.at(hidden, of_call, beside)
+    np.add.at(hidden, of_call, overlapped)
     first = np.full(len(kernels), -1, dtype=np.int32)
     first[of_call[::-1]] = device[::-1]
     return KernelTimes(totals, hidden, first)
@@ -675,14 +679,14 @@ def _rows(trace: TraceData) -> list[_Row]:
             row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]], world)
         )
     for row in described:
-        told = facts_of_description(strings[noted.get(row, 0)])
+        stated = facts_of_description(strings[noted.get(row, 0)])
         around = _ancestor(spans["parent"], row, made)
         if around >= 0:
-            if told is not None:
-                merged(made[around].facts, told)
-        elif told is None or told.name not in ("init", "wait", "coalesced"):
-            told = told or Facts("")
-            made[row] = _Row(row, told, _call(told, int(spans["start_ns"][row]), DESCRIBED, world))
+            if stated is not None:
+                merged(made[around].facts, stated)
+        elif stated is None or stated.name not in ("init", "wait", "coalesced"):
+            stated = stated or Facts("")
+            made[row] = _Row(row, stated, _call(stated, int(spans["start_ns"][row]), DESCRIBED, world))
     _take_ranges(trace, made, marks)
     _take_kernels(trace, made, noted, world)
     found = sorted((row for row in made.values() if row.facts.name), key=lambda row: row.call.start_ns)
@@ -749,8 +753,8 @@ def _take_kernels(trace: TraceData, made: dict[SpanRow, _Row], noted: dict[int, 
         call.kernels = kernels
         for kernel in kernels:
             text = strings[spans["name"][kernel]]
-            told, named = facts_of_description(strings[noted.get(kernel, 0)]), facts_of_kernel(text)
-            for facts in (named,) if told is None else (told, named):
+            described, named = facts_of_description(strings[noted.get(kernel, 0)]), facts_of_kernel(text)
+            for facts in (named,) if described is None else (described, named):
                 call.facts.name = call.facts.name or facts.name
                 if facts.name in (call.facts.name, UNKNOWN_CALL):
                     merged(call.facts, facts)

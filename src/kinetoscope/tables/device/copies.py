@@ -57,13 +57,13 @@ def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
         arguments: What else the source said of it, as JSON; empty without.
         fills: Whether it fills memory and reads none.
     """
-    told = _told(arguments)
+    kind = _stated_kind(arguments)
     if fills:
         found = _FILLED.search(name)
-        return Direction(target=(found[1] if found else told).lower())
+        return Direction(target=(found[1] if found else kind).lower())
     between = _BETWEEN.search(name)
     source, target = (between[1].lower(), between[2].lower()) if between else ("", "")
-    for text in (name, told):
+    for text in (name, kind):
         if short := _SHORT.search(text):
             return Direction(f"{_SIDES[short[1]]}to{_SIDES[short[2]]}", source, target)
         if long := _LONG.search(text):
@@ -74,7 +74,7 @@ def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
     return Direction()
 
 
-def _told(arguments: str) -> str:
+def _stated_kind(arguments: str) -> str:
     """What ROCm calls the kind and MTIA the direction."""
     try:
         known = json.loads(arguments) if arguments else None
@@ -173,10 +173,10 @@ def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
     """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
 
     def make() -> NDArray[np.int64]:
-        told = trace.columns("copies")
+        kind = trace.columns("copies")
         found = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
-        known = told["span"] >= 0
-        found[told["span"][known]] = told["bytes"][known]
+        known = kind["span"] >= 0
+        found[kind["span"][known]] = kind["bytes"][known]
         return found
 
     return trace.cached("copy_bytes", make)
@@ -184,14 +184,14 @@ def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
 
 def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Direction]]:
     """The direction of each row as a place in a list; each distinct text is read once."""
-    spans, told = trace.columns("spans"), trace.columns("arguments")["json"]
+    spans, texts = trace.columns("spans"), trace.columns("arguments")["json"]
     keys = [spans[name][rows] for name in ("name", "arguments")]
     group, first = _core.group([*keys, spans["kind"][rows].astype(np.int32)])
     directions = []
     for row in rows[first].tolist():
         arguments = int(spans["arguments"][row])
         fills = spans["kind"][row] == SpanKind.MEMSET
-        text = told[arguments] if arguments >= 0 else ""
+        text = texts[arguments] if arguments >= 0 else ""
         directions.append(direction_of(trace.strings[spans["name"][row]], text, fills=bool(fills)))
     return group, directions
 

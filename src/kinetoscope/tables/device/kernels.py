@@ -81,13 +81,13 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
     spans, work = trace.columns("spans"), device_work(trace)
     chosen = spans["kind"][work.rows] == SpanKind.KERNEL
     rows, category = work.rows[chosen], work.category[chosen]
-    told = _launch_columns(trace, rows)
+    launch = _launch_columns(trace, rows)
     name = spans["name"][rows]
     keys = [name, category.astype(np.int32)]
     if by == "span":
         keys = [np.arange(len(rows), dtype=np.int32)]
     elif by == "launch":
-        keys += [told[column] for column in (*_SIZES, "registers", "shared_bytes")]
+        keys += [launch[column] for column in (*_SIZES, "registers", "shared_bytes")]
     group, first = _core.group(keys)
     groups, duration = len(first), spans["duration_ns"][rows]
     total = _core.group_sums(group, groups, duration)
@@ -102,8 +102,8 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         "max_ns": _core.group_max(group, groups, duration),
         "kernel_percent": percent(total, int(duration.sum())),
         "device_percent": percent(total, int((work.end_ns - work.start_ns).sum())),
-        **{column: _shared(group, groups, told[column]) for column in (*_SIZES, "registers", "shared_bytes")},
-        **{column: _mean(group, groups, told[column], duration) for column in _MEANS},
+        **{column: _shared(group, groups, launch[column]) for column in (*_SIZES, "registers", "shared_bytes")},
+        **{column: _mean(group, groups, launch[column], duration) for column in _MEANS},
         **_started(trace, rows, group, groups, duration),
         **_places(trace, work, chosen, rows, group, groups),
         "first_ns": _core.group_min(group, groups, spans["start_ns"][rows]),

@@ -1,4 +1,4 @@
-"""What the host started on devices, and how long it took to begin."""
+"""Launches: what the host started on devices, and how long it took to start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# Who started what ran on a device.
+# The launch and the operator of device work.
 
 
 class Starters(NamedTuple):
@@ -121,8 +121,8 @@ def launches(trace: TraceData) -> pyarrow.Table:
     return to_arrow(LAUNCHES_SCHEMA, columns)
 
 
-def _queued(trace: TraceData, device: NDArray[np.int32], asked_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How long the stream of each device span worked on other things from when it was asked for until it began."""
+def _queued(trace: TraceData, device: NDArray[np.int32], launched_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How long the stream of each device span was busy with other work between its launch and its start."""
     spans = trace.columns("spans")
     stream, start, work = spans["stream"], spans["start_ns"], device_work_spans(trace).rows
     groups = len(trace.columns("streams"))
@@ -134,5 +134,5 @@ def _queued(trace: TraceData, device: NDArray[np.int32], asked_ns: NDArray[np.in
     edges = np.searchsorted(stream[device][order], np.arange(groups + 1)).tolist()
     for number, busy in enumerate(sets):
         rows = order[edges[number] : edges[number + 1]]
-        queued[rows] = busy.within(asked_ns[rows], start[device[rows]])
+        queued[rows] = busy.within(launched_ns[rows], start[device[rows]])
     return queued

@@ -119,15 +119,15 @@ def devices(trace: TraceData) -> pyarrow.Table:
     work = device_work(trace)
     stream = trace.column("spans", "stream")[work.rows].astype(np.int64)
     used = np.unique(work.device * np.int64(len(trace.columns("streams"))) + stream)
-    told = [_properties(trace, device) for device in work.devices]
+    properties = [_properties(trace, device) for device in work.devices]
     columns: dict[str, Any] = {
         "device": [device.name for device in work.devices],
         **of_processes(trace, np.array([device.process for device in work.devices], np.int32)),
         "rank": np.array([device.rank for device in work.devices], dtype=np.int64),
         "device_type": np.array([device.type for device in work.devices], dtype=np.int64),
         "device_index": np.array([device.index for device in work.devices], dtype=np.int64),
-        "model": [model for model, _ in told],
-        "memory_bytes": np.array([size for _, size in told], dtype=np.int64),
+        "model": [model for model, _ in properties],
+        "memory_bytes": np.array([size for _, size in properties], dtype=np.int64),
         **_memory_columns(trace, work.devices),
         "streams": np.bincount(used // max(len(trace.columns("streams")), 1), minlength=len(work.devices)),
         **_busy_columns(trace, work, work.device, len(work.devices)),
@@ -145,10 +145,10 @@ def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDA
     ranks = [run.rank for run in process_runs(trace)]
     for row, device in enumerate(listed):
         mine = [place for place, rank in enumerate(ranks) if rank == device.rank]
-        told = allocator_peak(trace, device.type, device.index, np.array(mine) if mine else None)
-        made["allocated_peak_bytes"][row] = told.allocated_bytes
+        counted = allocator_peak(trace, device.type, device.index, np.array(mine) if mine else None)
+        made["allocated_peak_bytes"][row] = counted.allocated_bytes
         made["attributed_peak_bytes"][row] = attributed.get(device.name, -1)
-        made["reserved_peak_bytes"][row] = told.reserved_bytes
+        made["reserved_peak_bytes"][row] = counted.reserved_bytes
     return made
 
 

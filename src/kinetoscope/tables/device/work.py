@@ -172,7 +172,7 @@ def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
             process[:] = -1
         pairs = np.stack([thread_ranks(trace), process], axis=1)
         distinct, place = np.unique(pairs, axis=0, return_inverse=True)
-        # What nobody knows anything of sorts first, and -1 among the threads is always there.
+        # Unknown owners sort first, and -1 among the threads is always there.
         owners = [Owner(rank, row) for rank, row in distinct[1:].tolist()]
         return place.reshape(-1).astype(np.int64) - 1, owners
 
@@ -195,8 +195,8 @@ def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 def _told_to_communicate(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which of some rows carry out a call between ranks by what their source says of them."""
     texts = trace.columns("arguments")["json"]
-    told = np.array([*(_CALL_BETWEEN_RANKS in text for text in texts), False])
-    found: NDArray[np.bool_] = told[trace.column("spans", "arguments")[rows]]
+    communicates = np.array([*(_CALL_BETWEEN_RANKS in text for text in texts), False])
+    found: NDArray[np.bool_] = communicates[trace.column("spans", "arguments")[rows]]
     return found
 
 

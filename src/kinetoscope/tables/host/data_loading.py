@@ -254,16 +254,16 @@ def _percent(part_ns: int, whole_ns: int) -> float:
 
 
 def _workers(trace: TraceData) -> dict[int, _Worker]:
-    """The workers that the session knew, by process; in a trace of several cycles each has told of its own."""
+    """The workers that the session recorded, by process; in a trace of several cycles, those of each cycle."""
     cycles = trace.info.get("cycles")
-    told = [trace.info.get(LOADING_INFO)]
-    told += (
+    entries = [trace.info.get(LOADING_INFO)]
+    entries += (
         [cycle.get(LOADING_INFO) for cycle in cycles if isinstance(cycle, dict)]
         if isinstance(cycles, list)
         else []
     )
     found: dict[int, _Worker] = {}
-    for one in told:
+    for one in entries:
         listed = one.get("workers") if isinstance(one, dict) else None
         for worker in listed if isinstance(listed, list) else ():
             made = _worker(worker)
@@ -273,15 +273,15 @@ def _workers(trace: TraceData) -> dict[int, _Worker]:
     return found
 
 
-def _worker(told: object) -> _Worker | None:
-    """One worker, if what is told of it makes sense; files may come from anywhere."""
-    if not isinstance(told, dict):
+def _worker(entry: object) -> _Worker | None:
+    """One worker, if its entry is valid: files can come from anywhere."""
+    if not isinstance(entry, dict):
         return None
-    numbers: list[Any] = [told.get(name) for name in ("process", "loader", "worker", "begun_realtime_ns")]
+    numbers: list[Any] = [entry.get(name) for name in ("process", "loader", "worker", "begun_realtime_ns")]
     if not all(_is_number(number) for number in numbers):
         return None
     process, loader, worker, begun = numbers
-    ended = told.get("ended_realtime_ns")
+    ended = entry.get("ended_realtime_ns")
     return _Worker(process, loader, worker, begun, ended if _is_number(ended) else None)
 
 

@@ -19,7 +19,7 @@ def process_tree(trace: TraceData) -> list[dict[str, Any]]:
 
     Returns:
         For each its `row` in the table `processes`, its `name`, `pid`, `rank` and `depth` in the tree, `duration_ns`, and `began`
-        and `ended` in words, empty where nobody said it. Nothing for a trace of one process.
+        and `ended` in words, empty if unknown. Nothing for a trace of one process.
     """
     table = trace.columns("processes")
     runs = process_runs(trace)
@@ -27,7 +27,7 @@ def process_tree(trace: TraceData) -> list[dict[str, Any]]:
     below: dict[int, list[int]] = {}
     for row, pid in enumerate(pids):
         parent = runs[row].recorded_parent or runs[row].parent_process
-        # A process that became another program is there twice: what it was first stands for both.
+        # A process that became another program is there twice: the first entry is used for both.
         above = pids.index(parent) if parent in pids and parent != pid else -1
         below.setdefault(above, []).append(row)
     ordered: list[tuple[int, int]] = []
@@ -54,7 +54,7 @@ def process_tree(trace: TraceData) -> list[dict[str, Any]]:
 
 
 def steps_of_one(trace: TraceData) -> tuple[str, NDArray[np.bool_]]:
-    """Choose the steps that are told of: those of the first process that made any, since ranks step together.
+    """Choose the steps to show: those of the first process that has any, since ranks step together.
 
     Returns:
         That process by name, empty where there is one process alone, and which rows of `steps` are its own.

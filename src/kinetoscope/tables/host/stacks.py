@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Which source line a person would look at: the innermost frame of a stack that is not torch's or ours.
 
-# Any of these tells where a torch package lies, installed or not.
+# Any of these files shows the location of a torch package, installed or not.
 _KNOWN_FILES = (
     "/torch/nn/modules/module.py",
     "/torch/utils/_contextlib.py",

@@ -3,7 +3,7 @@
 A block is what an allocator handed out once. Most are in the table `allocations`; those from before the recording
 have no row there. They are known because a tensor was seen to lie in them (`storages`), or because an operator was
 given one (`operands`), and live until the first thing that happens at their address. Addresses are handed out again
-and again: whoever asks for the block at an address has to say when.
+and again: a block is identified by an address and a time.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def keys_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVERY) ->
 
 
 def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVERY) -> NDArray[np.int32]:
-    """The row of `processes` of each row of a table that has addresses; 0 where nobody's is known."""
+    """The row of `processes` of each row of a table that has addresses; 0 if unknown."""
     columns, of_thread = trace.columns(table), thread_processes(trace)
     if table == "storages":
         found = columns["process_row"][rows]

@@ -188,13 +188,13 @@ class _Inquiry:
         of_model = forward & (
             (spans["module"] >= 0) | _look_up(self.outer, differentiated, False).astype(bool)
         )
-        asked = (own_module < 0) & (phase == Phase.FORWARD)
-        computed = asked & _look_up(outer, differentiated, False).astype(bool)
+        candidates = (own_module < 0) & (phase == Phase.FORWARD)
+        computed = candidates & _look_up(outer, differentiated, False).astype(bool)
         made_by_model = computed | ((own_module >= 0) & (phase == Phase.FORWARD))
         if (self.operands["argument"] >= 0).any():
-            computed, fed, first_module = self._flows(of_model, outer, asked, made_by_model)
+            computed, fed, first_module = self._flows(of_model, outer, candidates, made_by_model)
         else:
-            fed, first_module = self._there(of_model, asked & ~computed), self.module
+            fed, first_module = self._there(of_model, candidates & ~computed), self.module
         facts = BlockFacts(
             role=role,
             phase=phase,
@@ -276,9 +276,9 @@ class _Inquiry:
         module = np.where(is_gradient, _look_up(outer, of_span, -1), -1).astype(np.int32)
         rows = np.flatnonzero(given["parameter"] >= 0)
         block = self._given(rows)
-        kept = (block >= 0) & (blocks.end_ns[block] > self._end_of(given["span"][rows]))
-        is_gradient[block[kept]] = True
-        module[block[kept]] = self.parameters["module"][given["parameter"][rows[kept]]]
+        outlives = (block >= 0) & (blocks.end_ns[block] > self._end_of(given["span"][rows]))
+        is_gradient[block[outlives]] = True
+        module[block[outlives]] = self.parameters["module"][given["parameter"][rows[outlives]]]
         above = spans["parent"][given["span"]]
         rows = np.flatnonzero(
             (given["argument"] == 0)
@@ -332,27 +332,27 @@ class _Inquiry:
         own = np.where(holder < 0, np.arange(len(holder), dtype=np.int32), np.int32(-1))
         return spread_down(holder, self.modules["depth"], own, -1)
 
-    def _there(self, of_model: Flags, asked: Flags) -> Flags:
+    def _there(self, of_model: Flags, candidates: Flags) -> Flags:
         """Which blocks were there when an operator of the model began."""
         starts = np.sort(self.spans["start_ns"][of_model])
         following = np.append(starts, NEVER_NS)[np.searchsorted(starts, self.blocks.start_ns)]
-        there: Flags = asked & (following < self.blocks.end_ns)
+        there: Flags = candidates & (following < self.blocks.end_ns)
         return there
 
     def _flows(
-        self, of_model: Flags, outer: Rows, asked: Flags, made_by_model: Flags
+        self, of_model: Flags, outer: Rows, candidates: Flags, made_by_model: Flags
     ) -> tuple[Flags, Flags, Rows]:
-        """Of the blocks asked about: which were computed from what the model made, which were fed to it, and where."""
+        """Of the candidate blocks: which were computed from what the model made, which were its inputs, and of which module."""
         spans, given = self.spans, self.operands
         span_outer = self.outer[given["span"]]
         wanted = np.zeros(len(spans), dtype=bool)
-        wanted[outer[asked & (outer >= 0)]] = True
+        wanted[outer[candidates & (outer >= 0)]] = True
         rows = np.flatnonzero((span_outer >= 0) & wanted[span_outer])
         source = self._given(rows)
         operator, source = span_outer[rows[source >= 0]], source[source >= 0]
-        computed = _reached(made_by_model, source, operator, outer, asked, len(spans))
+        computed = _reached(made_by_model, source, operator, outer, candidates, len(spans))
         keys = keys_of(self.trace, "operands")
-        known = np.unique(self.blocks.key[asked])
+        known = np.unique(self.blocks.key[candidates])
         rows = np.flatnonzero(of_model[given["span"]] & (given["argument"] >= 0) & np.isin(keys, known))
         block = self._given(rows)
         rows, block = rows[block >= 0], block[block >= 0]
@@ -363,8 +363,8 @@ class _Inquiry:
         module = spans["module"][given["span"][rows[late]]]
         place = self.module.copy()
         place[block[late][module >= 0]] = module[module >= 0]
-        fed, place = _traced_back(fed & asked & ~computed, place, source, operator, outer, len(spans))
-        return computed, fed & asked, place
+        fed, place = _traced_back(fed & candidates & ~computed, place, source, operator, outer, len(spans))
+        return computed, fed & candidates, place
 
 
 def _reached(marked: Flags, source: Rows, operator: Rows, outer: Rows, may: Flags, spans: int) -> Flags:

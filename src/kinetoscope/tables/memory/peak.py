@@ -141,20 +141,20 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
     """Return the peak of each device whose memory was recorded, the largest first."""
     found = []
     for place, (name, key) in enumerate(zip(device_names(trace), blocks_of(trace).devices, strict=True)):
-        top, told = _top(trace, place), allocator_peak(trace, *key)
+        top, allocator = _top(trace, place), allocator_peak(trace, *key)
         attributed = 0 if top is None else top.bytes
         # An allocator that counts from the start of the recording knows no more than the trace.
-        counted = told.allocated_bytes >= max(attributed, 1)
+        counted = allocator.allocated_bytes >= max(attributed, 1)
         if top is None and not counted:
             continue
         found.append(
             DevicePeak(
                 device=name,
-                bytes=told.allocated_bytes if counted else attributed,
-                time_ns=max(0, told.time_ns if counted or top is None else top.time_ns),
+                bytes=allocator.allocated_bytes if counted else attributed,
+                time_ns=max(0, allocator.time_ns if counted or top is None else top.time_ns),
                 counted=counted,
                 attributed_bytes=attributed,
-                reserved_bytes=told.reserved_bytes if told.reserved_bytes > 0 else None,
+                reserved_bytes=allocator.reserved_bytes if allocator.reserved_bytes > 0 else None,
                 top=top,
             )
         )
