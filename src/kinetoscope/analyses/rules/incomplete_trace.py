@@ -7,8 +7,8 @@ from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
 
-EXPECTED = (NOT_STOPPED, UNFINISHED_SPANS)
-"""What is missing from any recording that was cut off: nothing of the steps before."""
+EXPECTED = (NOT_STOPPED, UNFINISHED_SPANS, "processes_not_followed", "processes_not_recorded")
+"""Losses that leave the numbers of the recorded steps as they are: the end of a recording that was cut off, other processes."""
 
 
 def incomplete_trace(loop: Loop) -> Finding | None:
