@@ -120,6 +120,23 @@ def test_spans_are_nested_in_one_place():
     assert calling == ["model/nesting.py"]
 
 
+def test_groups_of_kinds_are_defined_in_one_place():
+    package = ROOT / "src" / "kinetoscope"
+    pairs = ("OPERATOR", "BACKWARD"), ("RUNTIME", "DRIVER"), ("MEMCPY", "MEMSET")
+    by_hand = re.compile(
+        "|".join(
+            rf"== SpanKind\.{one}\) \| \([^|\n]*== SpanKind\.{other}\)|\(SpanKind\.{one}, SpanKind\.{other}\)"
+            for one, other in pairs
+        )
+    )
+    found = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if by_hand.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["model/kinds.py"]
+
+
 def test_what_is_private_to_a_room_is_imported_inside_it_only():
     def room(module: str) -> str:
         return module.split(".")[1] if "." in module else ""

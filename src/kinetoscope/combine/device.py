@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
-from kinetoscope.model.schema import FLAG_ASYNC, STORED, SpanKind
+from kinetoscope.model.schema import FLAG_ASYNC, STORED
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
@@ -211,8 +212,6 @@ def _around(one: ThreadTimes, low: Times) -> Times:
 
 _POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
 _REFERENCE = "row of "
-_OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD)
-_CALLS = (SpanKind.RUNTIME, SpanKind.DRIVER)
 # A thread whose number the host does not know is another's if so many of its calls lie inside that one's operators.
 _FEWEST_CALLS, _SHARE_INSIDE = 3, 0.8
 _LOW_BITS = (1 << 32) - 1
@@ -340,7 +339,7 @@ class _Join:
     def _calls_of(self, thread: int) -> tuple[Rows, Rows]:
         """When the calls of a thread of the device's trace began and ended, on the host's axis."""
         spans = self._device.columns("spans")
-        chosen = (spans["thread"] == thread) & np.isin(spans["kind"], _CALLS) & (spans["stream"] < 0)
+        chosen = (spans["thread"] == thread) & is_runtime_call(spans["kind"]) & (spans["stream"] < 0)
         starts_ns = spans["start_ns"][chosen] + self._device_ns
         return starts_ns, starts_ns + spans["duration_ns"][chosen]
 
@@ -350,7 +349,7 @@ class _Join:
         low, high = np.searchsorted(spans["thread"], (thread, thread + 1))
         starts_ns = spans["start_ns"][low:high]
         ends_ns = starts_ns + spans["duration_ns"][low:high]
-        chosen = np.isin(spans["kind"][low:high], _OPERATORS) & (spans["flags"][low:high] & FLAG_ASYNC == 0)
+        chosen = is_operator(spans["kind"][low:high]) & (spans["flags"][low:high] & FLAG_ASYNC == 0)
         starts_ns, ends_ns = starts_ns[chosen], ends_ns[chosen]
         if outer_only and len(starts_ns):
             # An operator is outermost that begins when all before it have ended.

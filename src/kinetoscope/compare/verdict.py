@@ -13,6 +13,7 @@ from kinetoscope._errors import StateError
 from kinetoscope.compare.limits import WARMUP
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import device_name
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 6
 _WIDEST_NAME = 44
-_COUNTED = (SpanKind.OPERATOR, SpanKind.BACKWARD)
 
 
 @dataclass
@@ -94,7 +94,7 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
 def _operators(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """How many operators ran."""
     spans = trace.columns("spans")
-    return _counted(trace, np.flatnonzero(np.isin(spans["kind"], _COUNTED)), "operator")
+    return _counted(trace, np.flatnonzero(is_operator(spans["kind"])), "operator")
 
 
 def _kernels(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:

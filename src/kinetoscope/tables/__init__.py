@@ -1,1 +1,1 @@
-"""Facts: pure functions from a trace to a table, and torch's event lists as views of them."""
+"""Facts: pure functions from a trace to a table."""

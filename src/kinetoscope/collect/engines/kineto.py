@@ -39,6 +39,7 @@ from kinetoscope.collect.session.options import RecordingRequest, StillRecording
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRANSFER_MARKS, SpanKind
@@ -131,7 +132,7 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
                 target[row] = place
     spans = tables["spans"]
     # Ranges may have any name.
-    operators = np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD))
+    operators = is_operator(spans["kind"])
     spans["overload"] = np.where(operators, overload_of[spans["name"]], np.int32(0))
     spans["name"] = np.where(operators, name_of[spans["name"]], spans["name"])
     return texts

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.formats.chrome.read_tracks import CALLS_OF_RUNTIMES, DEVICE_WORK
-from kinetoscope.model.schema import SCOPE_BACKWARD, SpanKind
+from kinetoscope.formats.chrome.read_tracks import DEVICE_WORK
+from kinetoscope.model.kinds import is_operator, is_runtime_call
+from kinetoscope.model.schema import SCOPE_BACKWARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +107,7 @@ def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows
     kind = spans["kind"]
     device = np.flatnonzero(on_device & np.isin(kind, DEVICE_WORK))
     host = np.full(len(device), -1, np.int64)
-    calls = ~on_device & np.isin(kind, CALLS_OF_RUNTIMES)
+    calls = ~on_device & is_runtime_call(kind)
     if "correlation" in spans:
         host = _last_before(spans, "correlation", np.flatnonzero(calls), device)
     if "external_id" in spans and (host < 0).any():
@@ -276,6 +277,6 @@ def link_forward(spans: Mapping[str, Any], arrows: Arrows) -> NDArray[np.int32]:
     )
     begin, end = arrows.begin, arrows.end
     more = (forward[end] < 0) & (spans["scope"][end] == SCOPE_BACKWARD)
-    more &= np.isin(spans["kind"][begin], (SpanKind.OPERATOR, SpanKind.BACKWARD))
+    more &= is_operator(spans["kind"][begin])
     forward[end[more]] = begin[more]
     return forward

@@ -66,7 +66,6 @@ Categories of counters and memory events are here only if slices with that categ
 """
 
 OPERATORS = frozenset(("cpu_op", "Operator"))
-CALLS_OF_RUNTIMES = (SpanKind.RUNTIME, SpanKind.DRIVER)
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.COLLECTIVE)
 """The kinds of device spans that the host launches."""
 

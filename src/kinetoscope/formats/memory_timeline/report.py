@@ -8,8 +8,8 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.memory_timeline.page import page
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
-from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
 from kinetoscope.model.units import duration, percent, size
 from kinetoscope.storage.atomic_write import open_atomically
@@ -73,9 +73,7 @@ def _last_operator(trace: TraceData) -> list[str]:
     """The operator that began last, with what it ran in: nothing begins after the one that failed."""
     spans = trace.columns("spans")
     hidden = np.array([text in HIDDEN_NAMES for text in trace.strings], dtype=bool)
-    rows = np.flatnonzero(
-        np.isin(spans["kind"], (SpanKind.OPERATOR, SpanKind.BACKWARD)) & ~hidden[spans["name"]]
-    )
+    rows = np.flatnonzero(is_operator(spans["kind"]) & ~hidden[spans["name"]])
     if len(rows) == 0:
         return []
     row = int(rows[np.argmax(spans["start_ns"][rows])])
