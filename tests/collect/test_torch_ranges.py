@@ -12,7 +12,7 @@ import torch.utils.data.datapipes as pipes
 from torch.autograd import profiler as collector
 
 import kinetoscope
-from kinetoscope.collect.sources import torch_ranges
+from kinetoscope.collect.sources import ranges as ranges_module
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
 CPU = [torch.profiler.ProfilerActivity.CPU]
@@ -210,7 +210,7 @@ def test_graphs_and_recompilations_stay_the_same(engine, inside):  # noqa: F811
 
 
 def test_without_a_recorder_names_are_kept(monkeypatch):
-    monkeypatch.setattr(torch_ranges, "ready_recorder", lambda: None)
+    monkeypatch.setattr(ranges_module, "ready_recorder", lambda: None)
     prof = recorded(ranges, "kineto", record_shapes=True)
     assert set(NAMES) <= {event.name for event in prof.events()}
 

@@ -37,8 +37,8 @@ from kinetoscope.collect.session.activities import extensions, for_torchs_collec
 from kinetoscope.collect.session.metadata import boot, monotonic_of_realtime_ns
 from kinetoscope.collect.session.options import RecordingRequest, StillRecordingError
 from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.ranges import TORCH_RANGES
 from kinetoscope.collect.sources.storages import Living, StorageWatch
-from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
 from kinetoscope.model.run_info import RunInfo

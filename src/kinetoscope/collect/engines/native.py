@@ -28,7 +28,7 @@ from kinetoscope.collect.session.activities import GARBAGE_COLLECTION_SETTING
 from kinetoscope.collect.session.metadata import boot
 from kinetoscope.collect.session.options import EngineStatus, RecordingRequest
 from kinetoscope.collect.session.user_warnings import warn_user
-from kinetoscope.collect.sources.torch_ranges import begin_range, end_range
+from kinetoscope.collect.sources.ranges import begin_range, end_range
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 
 if TYPE_CHECKING:

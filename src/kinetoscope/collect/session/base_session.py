@@ -41,9 +41,8 @@ from kinetoscope.collect.session.options import (
 )
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.user_warnings import warn_user
-from kinetoscope.collect.sources.ranges import ROUTES
+from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
 from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
-from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.collect.torch_compat.session import TorchSessionApi
 
 if TYPE_CHECKING:

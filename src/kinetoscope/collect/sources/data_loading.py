@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS, NotedLoop, timed
+from kinetoscope.collect.sources.ranges import begin_range, end_range
 from kinetoscope.collect.sources.source import ClockReading
-from kinetoscope.collect.sources.torch_ranges import begin_range, end_range
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
     FETCH_BATCH,
