@@ -1,6 +1,8 @@
 """Frames and stacks in words, also from damaged files."""
 
-from kinetoscope.model.names import frame_texts, stack_frames, stack_texts
+import pytest
+
+from kinetoscope.model.names import device_name, frame_texts, stack_frames, stack_texts
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -24,3 +26,18 @@ def test_stacks_that_name_no_frame_or_a_later_parent_do_no_harm():
     assert stack_texts(trace) == ["", ";a.py(2): ", "a.py(2): "]
     assert stack_frames(trace, 1) == [0]
     assert stack_frames(trace, 2) == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "name"),
+    [
+        (0, -1, "cpu"),
+        (1, 0, "cuda:0"),
+        (12, 3, "xpu:3"),
+        (20, 1, "privateuse1:1"),
+        (200, 2, "device200:2"),
+        (1, -1, "cuda"),
+    ],
+)
+def test_devices_are_named_as_torch_names_them(kind, index, name):
+    assert device_name(kind, index) == name

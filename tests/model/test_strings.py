@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.strings import from_utf8, printable, to_utf8
+from kinetoscope.model.strings import StringTable, from_utf8, printable, to_utf8
 
 # Made of what the escape is made of, so that the tricky neighbours come up often.
 TRICKY = st.text(
@@ -48,3 +48,11 @@ def test_printable_text_is_printable_and_valid(text):
     assert shown.isprintable()
     if text.isprintable():
         assert shown == text
+
+
+def test_a_string_table_adds_only_new_texts():
+    texts = ["", "a", "b", "a"]
+    table = StringTable(texts)
+    assert [table.row(text) for text in ("a", "", "c", "b", "c")] == [1, 0, 4, 2, 4]
+    assert table.texts is texts
+    assert texts == ["", "a", "b", "a", "c"]
