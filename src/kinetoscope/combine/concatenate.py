@@ -195,7 +195,7 @@ def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
 
 def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
     """When each trace begins, counted from the beginning of the first."""
-    base_ns = _realtime_ns(traces[0])
+    base_ns = traces[0].run_info.start_realtime_ns or 0
     offsets: list[int] = []
     end_ns = 0
     for trace in traces:
@@ -203,12 +203,6 @@ def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
         offsets.append(offset_ns)
         end_ns = offset_ns + trace.duration_ns
     return offsets
-
-
-def _realtime_ns(trace: TraceData) -> int:
-    """The clock on the wall when a trace began, 0 if it does not say."""
-    known = trace.info.get("start_realtime_ns")
-    return known if isinstance(known, int) else 0
 
 
 @dataclass

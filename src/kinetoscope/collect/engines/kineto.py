@@ -635,12 +635,11 @@ class KinetoRecording:
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
             lost += counted_losses({"skipped_storages": unseen})
         lost += paused_losses(info.get("pauses"))
-        if isinstance(monotonic_of_realtime_ns, int) and info.get("start_realtime_ns", 0) > 0:
-            info["start_monotonic_ns"] = info["start_realtime_ns"] + monotonic_of_realtime_ns
+        run = RunInfo.of(info)
+        if isinstance(monotonic_of_realtime_ns, int) and run.start_realtime_ns is not None:
+            info["start_monotonic_ns"] = run.start_realtime_ns + monotonic_of_realtime_ns
         tables["losses"] = loss_columns(lost)
-        tables["cycles"] = one_cycle(
-            RunInfo.of(info).cycle_number, max(self._window_ns, info.get("stop_ns", 0))
-        )
+        tables["cycles"] = one_cycle(run.cycle_number, max(self._window_ns, run.stop_ns or 0))
         self._results = None
         return Trace.from_columns(tables, strings=strings, info=info)
 

@@ -96,8 +96,7 @@ def merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
 
 def _began_ns(trace: Trace) -> int:
     """When a trace began, by the real-time clock."""
-    known = trace.info.get("start_realtime_ns")
-    return known if isinstance(known, int) else 0
+    return trace.run_info.start_realtime_ns or 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -285,10 +285,10 @@ class MergedTrace:
 
 
 def _on_the_axis_of(merged: Trace, ranges: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ranges with their moments from the start of a trace; none where the trace does not say when it began."""
+    """Ranges with their moments from the start of a trace; none if the trace does not state its start."""
     for clock in _CLOCKS:
-        origin_ns = merged.info.get(f"start_{clock}_ns")
-        if isinstance(origin_ns, int):
+        origin_ns: int | None = getattr(merged.run_info, f"start_{clock}_ns")
+        if origin_ns is not None:
             return [
                 {
                     "name": one["name"],
