@@ -182,7 +182,7 @@ class Deep(nn.Module):
 def an_optimizer_for_each_parameter(fault: bool) -> tuple[Step, int]:
     model = Deep()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=not fault)
-    return training(model, optimizer, fixed(16)), 12
+    return training(model, optimizer, fixed(256)), 12
 
 
 @planted("zero-grad-fill")

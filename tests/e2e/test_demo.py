@@ -40,7 +40,7 @@ def test_the_demo_trains_shows_and_leaves_traces(tmp_path):
     assert done.returncode == 0, done.stderr
     for part in ("1/2  Training a small GPT", "2/2  Training a small conv", "step    4/4  loss", "What next"):
         assert part in done.stdout
-    for part in ("blocks", "ConvBlock", "aten::", "train_gpt.py:", "peak", "overhead"):
+    for part in ("modules", "ConvBlock", "aten::", "train_gpt.py:", "peak", "overhead"):
         assert part in done.stdout
     left = sorted(path.name for path in (tmp_path / "kinetoscope-demo").iterdir())
     assert left == ["convnet.json.gz", "convnet.ktrace", "gpt.json.gz", "gpt.ktrace"]

@@ -44,7 +44,7 @@ def rows(path, name, **options):
 
 def test_kernels_have_their_counts_and_times(path):
     found = {
-        row["name"]: (row["calls"], row["total_ns"], row["min_ns"], row["max_ns"])
+        row["name"]: (row["count"], row["total_ns"], row["min_ns"], row["max_ns"])
         for row in rows(path, "kernels")
     }
     assert found == plain(path).kernels()

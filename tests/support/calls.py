@@ -20,7 +20,8 @@ class Calls:
         options = {"python_calls": True} | options
         self._engine = NativeEngine()
         recorded = RecordingOptions(**options)
-        self._engine.prepare(RecordingRequest(frozenset([ProfilerActivity.CPU]), recorded))
+        request = RecordingRequest(frozenset([ProfilerActivity.CPU]), recorded, path=recorded.path)
+        self._engine.prepare(request)
         self.trace: Trace
 
     def start(self) -> Self:

@@ -282,16 +282,17 @@ class TorchRanges:
             vars(pipes)["torch"] = _TorchOfPipes()
 
     def _give_back(self) -> None:
-        theirs, self._theirs = bool(self._theirs), None
+        # `_theirs` goes last: where an interrupt comes between, the next `close` does all of this again.
         if vars(collector)["_set_is_profiler_enabled"] == self._flag_is_set:
             vars(collector)["_set_is_profiler_enabled"] = self._set_flag
-        vars(collector)["_is_profiler_enabled"] = theirs
+        vars(collector)["_is_profiler_enabled"] = bool(self._theirs)
         if self._class is not None and getattr(_bindings, _NAME, None) is self._class[1]:
             setattr(_bindings, _NAME, self._class[0])
         self._class = None
         pipes = sys.modules.get(_PIPES)
         if isinstance(getattr(pipes, "torch", None), _TorchOfPipes):
             vars(pipes)["torch"] = torch
+        self._theirs = None
 
     def _flag_is_set(self, enable: bool) -> None:
         """torch's profiler starts or stops during our session: ours continues, and torch's state is as it left it."""
