@@ -88,8 +88,8 @@ def forever(loader: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 @planted("main-process-loading")
 def loading_in_the_loop(fault: bool) -> tuple[Step, int]:
-    model = Net()
-    batches = forever(DataLoader(Slow(fault), batch_size=64))
+    model = Net(1024)
+    batches = forever(DataLoader(Slow(fault), batch_size=32))
     return training(model, sgd(model), lambda number: next(batches)), 8
 
 
@@ -182,7 +182,7 @@ class Deep(nn.Module):
 def an_optimizer_for_each_parameter(fault: bool) -> tuple[Step, int]:
     model = Deep()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=not fault)
-    return training(model, optimizer, fixed(256)), 12
+    return training(model, optimizer, fixed(1024)), 12
 
 
 @planted("zero-grad-fill")

@@ -80,7 +80,9 @@ def test_a_disk_that_fills_in_one_cycle_and_is_full_in_the_next(on_error: Any, m
             for _ in range(20_000):
                 torch.cos(ones)
             session.step()
-            with pytest.warns(UserWarning, match=r"this cycle is not recorded \(step 3\): .*cannot reserve disk space"):
+            with pytest.warns(
+                UserWarning, match=r"this cycle is not recorded \(step 3\): .*cannot reserve disk space"
+            ):
                 session.step()
             session.step()
         session.step()
