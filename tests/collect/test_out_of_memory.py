@@ -53,14 +53,14 @@ def test_the_report_tells_what_was_asked_for_where_and_who_held_the_rest(here):
     assert reports(here) == ["report.memory.html", "report.txt"]
     text = (here / "report.txt").read_text(encoding="utf-8")
     assert text.startswith("Out of memory: RuntimeError: ")
-    assert "asked for    4 PiB" in text
+    assert "requested    4 PiB" in text
     assert re.search(r"at +.*test_out_of_memory\.py\(\d+\): forward +return x \+ torch\.zeros", text)
     assert re.search(r"operator +aten::empty < aten::zeros ", text)
     assert re.search(r"module +Greedy\n", text)
     assert re.search(r"39\.5 KiB .*parameter +first ", text)
     assert re.search(r" 25 KiB .*activation +first, aten::addmm, .*forward", text)
     page = (here / "report.memory.html").read_text(encoding="utf-8")
-    assert "asked for    4 PiB" in page
+    assert "requested    4 PiB" in page
     assert "<svg" in page
     (note,) = raised.value.__notes__
     assert str(here / "report.txt") in note

@@ -11,6 +11,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.compare.limits import WARMUP
+from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_operator
@@ -165,7 +166,7 @@ def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
 
 
 def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    """How many blocks of memory were asked for, on the host and on all devices."""
+    """Count the blocks of memory allocated on the host and on all devices."""
     blocks = trace.columns("allocations")
     rows = np.flatnonzero(blocks["bytes"] > 0)
     total = int(blocks["bytes"][rows].sum())
@@ -271,17 +272,10 @@ def _places(
         name = trace.strings[names[row]] if names[row] >= 0 else "(outside all)"
         path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
         lines.append((shown(int(sums[group])), _cut(name), _cut(path), _line(trace, int(frame[row]))))
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    out = [
-        f"  {value:>{widths[0]}}  {name:<{widths[1]}}  {path:<{widths[2]}}  {line}"
-        for value, name, path, line in lines
-    ]
     if len(order) > MOST_PLACES:
         rest = order[MOST_PLACES:]
-        out.append(
-            f"  {shown(int(sums[rest].sum())):>{widths[0]}}  in {units.count(len(rest), 'other place')}"
-        )
-    return out
+        lines.append((shown(int(sums[rest].sum())), f"in {units.count(len(rest), 'other place')}", "", ""))
+    return text_table(lines, "><<<")
 
 
 def _launching(trace: TraceData, spans: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.display.text_table import text_table
 from kinetoscope.formats.memory_timeline.page import page
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
@@ -57,7 +58,7 @@ def write_memory_report(
         place = find_device(trace, None)
     lines = [f"Out of memory: {failure.strip()}", ""]
     if wanted_bytes is not None:
-        lines.append(f"asked for    {size(wanted_bytes)}")
+        lines.append(f"requested    {size(wanted_bytes)}")
     if where is not None:
         lines.append(f"at           {where}")
     lines += _last_operator(trace)
@@ -112,17 +113,21 @@ def _memory(trace: TraceData, place: int) -> list[str]:
     ]
     sums = np.zeros(len(MemoryCategory), dtype=np.int64)
     np.add.at(sums, judged.category[live], judged.blocks.bytes[live])
-    lines += [
-        f"  {size(int(sums[category])):>12}  {percent(int(sums[category]), at.bytes):>7}  {CATEGORY_NAMES[category]}"
+    categories = [
+        (size(int(sums[category])), percent(int(sums[category]), at.bytes), CATEGORY_NAMES[category])
         for category in np.argsort(-sums, kind="stable")
         if sums[category]
     ]
-    lines += ["", "At the peak, largest holders", f"  {'bytes':>12}  {'share':>7}  {'category':<15}  where"]
+    holders = [("bytes", "share", "category", "where")]
     for row in memory_peak(trace, device=name, rows=_HOLDERS).to_pylist():
         parts = [row["module"], row["operator"], row["line"]]
-        told = printable(", ".join(part for part in parts if part)) or "-"
-        lines.append(
-            f"  {size(row['bytes']):>12}  {percent(row['peak_percent']):>7}  {row['category']:<15}  {told}"
-            + (f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else "")
-        )
-    return lines
+        where = printable(", ".join(part for part in parts if part)) or "-"
+        blocks = f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else ""
+        holders.append((size(row["bytes"]), percent(row["peak_percent"]), row["category"], where + blocks))
+    return [
+        *lines,
+        *text_table(categories, ">><"),
+        "",
+        "At the peak, largest holders",
+        *text_table(holders, ">><<"),
+    ]

@@ -42,7 +42,7 @@ _MOST_FRAMES = 16
 
 OPERATORS_SCHEMA = Table(
     "operators",
-    "All spans of one name and kind, as in `ops`, and of one place where that is asked for. Largest self time first.",
+    "All spans of one name and kind, as in `ops`, and of one place where grouped by place. Largest self time first.",
     (
         *OPS_SCHEMA.columns[:2],
         Column("place", "category", "", "What else they have in common: the sizes of their inputs, the innermost line of"
