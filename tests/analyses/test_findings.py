@@ -156,10 +156,35 @@ def test_a_healthy_run_has_nothing_to_say():
         builder.step(step, step * 10_000, 10_000)
         builder.span("aten::mm", step * 10_000, 10_000)
     trace = builder.build()
-    assert as_dict(trace, examine(trace))["findings"] == []
-    assert lines(trace, examine(trace))[0][0] == "Nothing was found that makes this run slow."
+    assert as_dict(examine(trace))["findings"] == []
+    assert lines(examine(trace))[0][0] == "Nothing was found that makes this run slow."
     assert trace.findings().num_rows == 0
 
 
 def test_no_more_findings_are_shown_than_a_person_acts_on():
     assert MOST_FINDINGS == 7
+
+
+def test_braces_of_a_name_are_text():
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        stack = builder.stack(("train.py", 3, "{lambda(int)#1}::operator()"))
+        builder.span("aten::mm", step * 10_000_000, 2_000_000, stack=stack)
+    trace = builder.build()
+    assert "Python in {lambda(int)#1}::operator() (train.py:3)" in lines(examine(trace))[0][0]
+    assert trace.findings().num_rows == 1
+
+
+def test_a_device_may_wait_for_batches_that_another_thread_asks_for():
+    builder = TraceBuilder()
+    main, other = builder.thread("main"), builder.thread("prefetch")
+    stream = builder.stream(7)
+    for step in range(8):
+        start = step * 10_000_000
+        builder.step(step, start, 10_000_000, thread=main)
+        builder.span(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 8_000_000, thread=other
+        )
+        builder.kernel("gemm", start + 8_000_000, 2_000_000, stream=stream)
+    assert "input-wait" not in [one.code for one in examine(builder.build()).findings]

@@ -59,10 +59,14 @@ class Report:
     Attributes:
         findings: What was found, the largest possible gain first.
         cannot_tell: Rules that need what was not recorded.
+        steps: How many steps count.
+        whole_ns: The step time: what shares are of.
     """
 
     findings: tuple[Finding, ...]
     cannot_tell: tuple[CannotTell, ...]
+    steps: int
+    whole_ns: int
 
 
 # Less than this share of step time is a note.
@@ -95,7 +99,8 @@ def examine(trace: TraceData) -> Report:
                 )
         found = [one for one in results if isinstance(one, Finding)]
         found.sort(key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code))
-        return Report(tuple(found), tuple(one for one in results if isinstance(one, CannotTell)))
+        unknown = tuple(one for one in results if isinstance(one, CannotTell))
+        return Report(tuple(found), unknown, len(loop.steps), loop.whole_ns)
 
     return trace.cached("findings", make)
 
@@ -109,7 +114,8 @@ def findings(trace: TraceData) -> pyarrow.Table:
     Returns:
         A row for each finding, the largest possible gain first; the meaning of its columns is in `FINDINGS_SCHEMA`.
     """
-    found, whole_ns = examine(trace).findings, Loop(trace).whole_ns
+    report = examine(trace)
+    found, whole_ns = report.findings, report.whole_ns
     columns: dict[str, Any] = {
         "code": [one.code for one in found],
         "severity": [severity(one) for one in found],
@@ -127,12 +133,11 @@ def findings(trace: TraceData) -> pyarrow.Table:
     return to_arrow(FINDINGS_SCHEMA, columns)
 
 
-def as_dict(trace: TraceData, report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
+def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
     """Return a report for programs.
 
     Args:
-        trace: The trace.
-        report: What `examine` found in it.
+        report: What `examine` found.
         most: At most this many findings; 0 for all.
 
     Returns:
@@ -140,11 +145,10 @@ def as_dict(trace: TraceData, report: Report, most: int = MOST_FINDINGS) -> dict
         `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
         `record`). These keys are stable.
     """
-    loop = Loop(trace)
     shown = report.findings[: most or None]
     return {
-        "steps": len(loop.steps),
-        "step_ns": round(loop.per_step(loop.whole_ns)),
+        "steps": report.steps,
+        "step_ns": round(report.whole_ns / max(1, report.steps)),
         "findings": [
             {
                 "code": one.code,
@@ -152,7 +156,7 @@ def as_dict(trace: TraceData, report: Report, most: int = MOST_FINDINGS) -> dict
                 "finding": plain(one.finding),
                 "share_percent": round(one.share_percent, 1),
                 "gain_percent": None
-                if (gain := gain_percent(one, loop.whole_ns)) is None
+                if (gain := gain_percent(one, report.whole_ns)) is None
                 else round(gain, 1),
                 "gain_ns": one.gain_ns,
                 "advice": one.advice,
@@ -169,22 +173,18 @@ def as_dict(trace: TraceData, report: Report, most: int = MOST_FINDINGS) -> dict
     }
 
 
-def lines(
-    trace: TraceData, report: Report, most: int = MOST_FINDINGS, width: int = 100
-) -> list[tuple[str, str]]:
+def lines(report: Report, most: int = MOST_FINDINGS, width: int = 100) -> list[tuple[str, str]]:
     """Return a report for people, as lines with the style that each is printed in.
 
     Args:
-        trace: The trace.
-        report: What `examine` found in it.
+        report: What `examine` found.
         most: At most this many findings; 0 for all.
         width: The widest line, in characters.
     """
-    whole_ns = Loop(trace).whole_ns
     shown = report.findings[: most or None]
     found: list[tuple[str, str]] = []
     for number, one in enumerate(shown, 1):
-        head = f"{number}. {headline(one, whole_ns)}"
+        head = f"{number}. {headline(one, report.whole_ns)}"
         style = "bold yellow" if severity(one) == "warning" else "bold"
         found += [(text, style) for text in textwrap.wrap(head, width, subsequent_indent="   ")]
         found += [

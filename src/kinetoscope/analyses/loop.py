@@ -224,13 +224,13 @@ class Loop:
         """Whether the process used a device other than the host."""
         return self.time is not None and self.time.device != "cpu"
 
-    def rows_named(self, *names: str, prefix: str = "") -> Rows:
-        """Rows of the host's operators in the steps whose name is one of `names`, or begins with `prefix`."""
+    def rows_named(self, *names: str) -> Rows:
+        """Rows of the host's operators in the steps whose name is one of `names`."""
         strings = self.trace.strings
         name = self.trace.column("spans", "name")
         rows = np.flatnonzero(self.inside)
-        known = {one for one in np.unique(name[rows]).tolist() if _fits(strings[one], names, prefix)}
-        return rows[np.isin(name[rows], list(known))] if known else rows[:0]
+        known = [one for one in np.unique(name[rows]).tolist() if strings[one] in names]
+        return rows[np.isin(name[rows], known)]
 
     def total_ns(self, rows: Rows) -> int:
         """How long some spans took together, each moment of a thread once."""
@@ -363,8 +363,3 @@ class Loop:
         frames, strings = self.trace.columns("frames"), self.trace.strings
         line = int(frames["line"][frame])
         return Place(strings[int(frames["file"][frame])], line, strings[int(frames["function"][frame])], line)
-
-
-def _fits(text: str, names: tuple[str, ...], prefix: str) -> bool:
-    """Whether a name is one of some, or begins with a prefix."""
-    return text in names or (bool(prefix) and text.startswith(prefix))

@@ -33,9 +33,9 @@ def command(path: str, *, as_json: bool, most: int) -> None:
     with open_trace(path) as trace:
         report = examine(trace)
         if as_json:
-            click.echo(json.dumps(as_dict(trace, report, most), ensure_ascii=False))
+            click.echo(json.dumps(as_dict(report, most), ensure_ascii=False))
             return
         printer = console()
         width = 100 if printer.width >= UNLIMITED else max(40, min(100, printer.width))
-        for text, style in lines(trace, report, most, width):
+        for text, style in lines(report, most, width):
             printer.print(Text(text, style=style), soft_wrap=True)

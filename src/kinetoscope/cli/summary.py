@@ -15,7 +15,6 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kinetoscope.analyses.findings import examine, headline
-from kinetoscope.analyses.loop import Loop
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
@@ -724,11 +723,14 @@ def _findings(finished: Finished, width: int) -> list[Text]:
     report = examine(finished.trace)
     if not report.findings:
         return []
-    whole_ns = Loop(finished.trace).whole_ns
     out = [Text()]
     for number, one in enumerate(report.findings[:_MOST_FINDINGS], 1):
         out += fold(
-            "findings" if number == 1 else "", headline(one, whole_ns), width, style="yellow", indent=LABEL
+            "findings" if number == 1 else "",
+            headline(one, report.whole_ns),
+            width,
+            style="yellow",
+            indent=LABEL,
         )
     traces = [path for path in finished.files if path.suffix == ".ktrace"]
     where = finished.options.shown(traces[0]) if traces else "TRACE"

@@ -25,8 +25,12 @@ def sentence(text: str, *values: tuple[float | None, str] | int) -> Sentence:
 
 
 def plain(one: Sentence) -> str:
-    """Write a sentence with its numbers, as text."""
+    """Write a sentence with its numbers, as text.
+
+    Only `{}` is a place: names in the text may hold other braces, as those of C++ lambdas do.
+    """
     write = {"ns": units.duration, "bytes": units.size, "%": units.percent, "": units.number}
-    return one["text"].format(
-        *("–" if value is None else write[unit](value) for value, unit in one["values"])
-    )
+    first, *rest = one["text"].split("{}")
+    numbers = ["–" if value is None else write[unit](value) for value, unit in one["values"]]
+    numbers += ["{}"] * (len(rest) - len(numbers))
+    return first + "".join(number + part for number, part in zip(numbers, rest, strict=False))

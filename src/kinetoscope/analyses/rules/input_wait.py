@@ -27,7 +27,7 @@ def input_wait(loop: Loop) -> Finding | None:
         # While the device still works, a wait of the loop costs nothing: the same time that `breakdown` calls input wait.
         wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")]
     share = loop.share(wait_ns)
-    if share < LEAST_PERCENT:
+    if share < LEAST_PERCENT or len(waits) == 0:
         return None
     strings = loop.trace.strings
     # torch names the iterator that makes batches itself.
@@ -75,24 +75,15 @@ def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tupl
     if len(fetches) == 0:
         return "", Place()
     spans = loop.trace.columns("spans")
-    start, end = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
     threads = np.unique(spans["thread"][fetches])
     collates = collates[np.isin(spans["thread"][collates], threads)]
     fetch_ns, collate_ns = (int(spans["duration_ns"][rows].sum()) for rows in (fetches, collates))
     in_collate = collate_ns > fetch_ns - collate_ns
     chosen = collates if in_collate else fetches
-    within = np.zeros(len(spans), dtype=bool)
-    for row in chosen[: 5 * MOST_ROWS].tolist():
-        within |= (
-            (spans["thread"] == spans["thread"][row])
-            & (start >= start[row])
-            & (end <= end[row])
-            & (start < end[row])
-        )
+    within = loop.lies_in_mask(chosen[: 5 * MOST_ROWS])
     within[chosen] = False
     if not in_collate:
-        for row in collates[: 5 * MOST_ROWS].tolist():
-            within &= ~((spans["thread"] == spans["thread"][row]) & (start >= start[row]) & (end <= end[row]))
+        within &= ~loop.lies_in_mask(collates[: 5 * MOST_ROWS])
     rows = np.flatnonzero(within & (spans["self_ns"] > 0) & (spans["stack"] >= 0))
     place = loop.by_place(rows, spans["self_ns"][rows])[0][0] if len(rows) else Place()
     return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), place

@@ -14,7 +14,6 @@ from kinetoscope.model.schema import Phase
 
 LEAST_PERCENT = 2.0
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum")
-_FUSED = "aten::scaled_dot_product_attention"
 # Between the products stand a scale, a mask, a softmax and a dropout, and little else.
 _NEAR = 12
 
@@ -31,7 +30,7 @@ def unfused_attention(loop: Loop) -> Finding | None:
     found, parts = [], []
     for row in softmax.tolist():
         at = place_in.get(row)
-        if at is None or names[int(spans["name"][row])] == _FUSED:
+        if at is None:
             continue
         module = spans["module"][row]
         before = [one for one in outer[max(0, at - _NEAR) : at].tolist() if spans["module"][one] == module]
