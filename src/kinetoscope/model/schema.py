@@ -521,5 +521,5 @@ FETCH_BATCH = "DataLoader.fetch"
 COLLATE_BATCH = "DataLoader.collate"
 # Copying a batch to memory that devices can read directly.
 PIN_BATCH = "DataLoader.pin"
-# What is known of loaders and their workers, in `info`.
+# Metadata of loaders and their workers, in `info`.
 LOADING_INFO = "data_loading"

@@ -85,7 +85,7 @@ _DESCRIBED_NAMES = {
 
 @dataclass
 class Facts:
-    """What is known of one call between ranks; -1 or empty where something is not known.
+    """The facts of one collective; -1 or empty for those that were not recorded.
 
     Attributes:
         name: The collective, such as all_reduce.
@@ -155,7 +155,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         sizes, texts = _json(dims), _json(concrete)
         scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
-            # A list of lists of tensors has no sizes in a trace; the other side then says what can be said.
+            # A list of lists of tensors has no sizes in a trace; those of the other side are used then.
             facts.in_elements, facts.out_elements = (_elements(sizes, place) for place in (takes, gives))
     if name == "barrier":
         facts.in_elements = facts.out_elements = 0

@@ -40,7 +40,7 @@ class LoadingSpans:
     """Rows of spans, those left out that lie inside another one of their sort on their thread.
 
     Attributes:
-        waits: The loop asked for its next batch.
+        waits: The loop waited for its next batch.
         fetches: A batch was made.
         collates: Samples were put together, inside of that.
         pins: A batch was copied to pinned memory.

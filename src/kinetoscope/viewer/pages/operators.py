@@ -306,7 +306,7 @@ def _strings(trace: Trace) -> dict[str, list[int]]:
     return trace.cached("viewer: names of spans", make)
 
 
-# All about the spans of one name: where their time went, and who asked for them.
+# The spans of one name: where their time went, and what called them.
 
 _MOST_PARTS = 40
 _MOST_LAUNCHES_UP = 10_000
