@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
@@ -136,7 +137,7 @@ class Loop:
     def in_loading(self) -> NDArray[np.bool_]:
         """Which spans are a wait for the next batch, or make batches."""
         loading = loading_spans(self.trace)
-        made = self.lies_in_mask(np.concatenate((loading.fetches, loading.pins)))
+        made = lies_in(self.trace, np.concatenate((loading.fetches, loading.pins)))
         return np.asarray(in_waits(self.trace) | made)
 
     @cached_property
@@ -147,7 +148,7 @@ class Loop:
     @cached_property
     def in_optimizer(self) -> NDArray[np.bool_]:
         """Which spans run in a step of an optimizer."""
-        return self.lies_in_mask(self.optimizer_ranges)
+        return lies_in(self.trace, self.optimizer_ranges)
 
     def ranges_named(self, prefix: str) -> Rows:
         """Rows of ranges in the steps, on the loop's thread, whose name begins with `prefix`."""
@@ -193,25 +194,6 @@ class Loop:
         found = np.zeros(len(self.inside), dtype=bool)
         found[rows[self.is_outermost(rows)]] = True
         return found
-
-    def lies_in_mask(self, ranges: Rows) -> NDArray[np.bool_]:
-        """Which spans of the trace lie in some ranges on their thread, the ranges themselves included."""
-        spans = self.trace.columns("spans")
-        marked = np.zeros(len(spans), dtype=bool)
-        if len(ranges) == 0:
-            return marked
-        start, thread = spans["start_ns"], spans["thread"]
-        end = start + spans["duration_ns"]
-        edges = np.searchsorted(thread, np.arange(int(thread[-1]) + 2))
-        for row in np.unique(ranges).tolist():
-            last = row + int(np.searchsorted(start[row : edges[thread[row] + 1]], end[row], side="left"))
-            marked[row:last] |= end[row:last] <= end[row]
-            marked[row] = True
-        return marked
-
-    def lies_in(self, rows: Rows, ranges: Rows) -> NDArray[np.bool_]:
-        """Which of some spans lie in some ranges."""
-        return self.lies_in_mask(ranges)[rows]
 
     @cached_property
     def time(self) -> StepTime | None:

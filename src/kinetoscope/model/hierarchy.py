@@ -256,3 +256,20 @@ def asynchronous_spans(trace: TraceData) -> Hierarchy:
         return Hierarchy(spans, mask)
 
     return trace.cached("asynchronous_spans", find)
+
+
+def lies_in(trace: TraceData, ranges: NDArray[np.int64]) -> Mask:
+    """Mark the spans of a trace that lie in some spans on their thread, those themselves included."""
+    spans = trace.columns("spans")
+    marked = np.zeros(len(spans), dtype=np.bool_)
+    if len(ranges) == 0:
+        return marked
+    start, thread = spans["start_ns"], spans["thread"]
+    end = start + spans["duration_ns"]
+    edges = np.searchsorted(thread, np.arange(int(thread[-1]) + 2))
+    for row in np.unique(ranges).tolist():
+        # Spans are in order of thread and start.
+        last = row + int(np.searchsorted(start[row : edges[thread[row] + 1]], end[row], side="left"))
+        marked[row:last] |= end[row:last] <= end[row]
+        marked[row] = True
+    return marked

@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.host.data_loading import loading_spans
 
@@ -80,10 +81,10 @@ def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tupl
     fetch_ns, collate_ns = (int(spans["duration_ns"][rows].sum()) for rows in (fetches, collates))
     in_collate = collate_ns > fetch_ns - collate_ns
     chosen = collates if in_collate else fetches
-    within = loop.lies_in_mask(chosen[: 5 * MOST_ROWS])
+    within = lies_in(loop.trace, chosen[: 5 * MOST_ROWS])
     within[chosen] = False
     if not in_collate:
-        within &= ~loop.lies_in_mask(collates[: 5 * MOST_ROWS])
+        within &= ~lies_in(loop.trace, collates[: 5 * MOST_ROWS])
     rows = np.flatnonzero(within & (spans["self_ns"] > 0) & (spans["stack"] >= 0))
     place = loop.by_place(rows, spans["self_ns"][rows])[0][0] if len(rows) else Place()
     return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), place

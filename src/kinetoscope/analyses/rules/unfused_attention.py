@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.schema import Phase
 
 LEAST_PERCENT = 2.0
@@ -45,7 +46,9 @@ def unfused_attention(loop: Loop) -> Finding | None:
         return None
     forward = np.array(sorted(set(parts)), dtype=np.int64)
     # Backward computes each product twice, and the softmax once: as much again, at least.
-    back = np.flatnonzero(np.isin(spans["forward"], np.flatnonzero(loop.lies_in_mask(forward))) & loop.inside)
+    back = np.flatnonzero(
+        np.isin(spans["forward"], np.flatnonzero(lies_in(loop.trace, forward))) & loop.inside
+    )
     time_ns = loop.typical_ns(forward) + loop.typical_ns(back[loop.is_outermost(back)])
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:

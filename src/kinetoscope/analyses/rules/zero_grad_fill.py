@@ -11,6 +11,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.hierarchy import lies_in
 
 LEAST_PERCENT = 1.0
 _FILLS = ("aten::zero_", "aten::_foreach_zero_")
@@ -20,7 +21,7 @@ def zero_grad_fill(loop: Loop) -> Finding | None:
     """Find fills inside `zero_grad`."""
     ranges = loop.ranges_named("Optimizer.zero_grad#")
     fills = loop.rows_named(*_FILLS)
-    fills = fills[loop.lies_in(fills, ranges)]
+    fills = fills[lies_in(loop.trace, ranges)[fills]]
     if len(fills) == 0:
         return None
     # Adding to a gradient that is there costs as much again as taking it over: the ceiling is twice the fill.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
@@ -81,23 +82,7 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
 
 def in_waits(trace: TraceData) -> NDArray[np.bool_]:
     """Which spans are a wait for the next batch, or ran in one on its thread: what makes the batch where no worker does."""
-
-    def make() -> NDArray[np.bool_]:
-        spans, waits = trace.columns("spans"), loading_spans(trace).waits
-        found = np.zeros(len(spans), dtype=bool)
-        if len(waits) == 0:
-            return found
-        thread, start = spans["thread"], spans["start_ns"]
-        edges = np.searchsorted(thread, np.arange(int(thread[-1]) + 2))
-        end = start + spans["duration_ns"]
-        for row in waits.tolist():
-            # Spans are in order of thread and start.
-            last = row + int(np.searchsorted(start[row : edges[thread[row] + 1]], end[row], side="left"))
-            found[row:last] = end[row:last] <= end[row]
-            found[row] = True
-        return found
-
-    return trace.cached("in_waits", make)
+    return trace.cached("in_waits", lambda: lies_in(trace, loading_spans(trace).waits))
 
 
 def sum_by(groups: NDArray[np.int64] | NDArray[np.int32], values: Rows, length: int) -> Rows:
