@@ -69,6 +69,8 @@ class Report:
     whole_ns: int
 
 
+NOTHING_FOUND = "Nothing was found that makes this run slow."
+
 # Less than this share of step time is a note.
 _WARNING_PERCENT = 5.0
 # JSON for programs stays short: that many rows of spans of each finding.
@@ -192,11 +194,11 @@ def lines(report: Report, most: int = MOST_FINDINGS, width: int = 100) -> list[t
             for text in textwrap.wrap(one.advice, width, initial_indent="   ", subsequent_indent="   ")
         ]
     if not shown:
-        found.append(("Nothing was found that makes this run slow.", ""))
+        found.append((NOTHING_FOUND, ""))
     if more := len(report.findings) - len(shown):
         found.append((f"{more} more: --max 0 prints all.", "dim"))
     for unknown in report.cannot_tell:
-        found.append((f"Cannot tell about {unknown.code}: record with {unknown.record}.", "dim"))
+        found.append((unknown_line(unknown), "dim"))
     return found
 
 
@@ -205,6 +207,11 @@ def headline(one: Finding, whole_ns: int) -> str:
     gain = gain_percent(one, whole_ns)
     ceiling = f", at most {units.percent(gain)} to gain" if gain is not None else ""
     return printable(f"{plain(one.finding)} [{one.code}{ceiling}]")
+
+
+def unknown_line(one: CannotTell) -> str:
+    """A rule that could not decide, in one sentence."""
+    return f"Cannot tell about {one.code}: record with {one.record}."
 
 
 def severity(one: Finding) -> str:

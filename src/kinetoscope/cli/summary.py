@@ -733,7 +733,10 @@ def _findings(finished: Finished, width: int) -> list[Text]:
             indent=LABEL,
         )
     traces = [path for path in finished.files if path.suffix == ".ktrace"]
-    where = finished.options.shown(traces[0]) if traces else "TRACE"
+    if traces:
+        where = finished.options.shown(traces[0])
+    else:
+        where = str(finished.trace.path or "TRACE") if not finished.here else "TRACE"
     return [
         *out,
         *fold("", f"what to change: kinetoscope findings {where}", width, style="dim", indent=LABEL),

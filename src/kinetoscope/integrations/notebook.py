@@ -21,8 +21,8 @@ from IPython.display import display
 import kinetoscope
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.display.html import table_html
-from kinetoscope.display.trace_page import ROWS, trace_page
 from kinetoscope.formats.suffixes import suffix_of
+from kinetoscope.trace.page import ROWS, trace_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

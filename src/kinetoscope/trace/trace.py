@@ -365,7 +365,7 @@ class Trace(TraceData):
 
     def _repr_html_(self) -> str:
         """Show in notebooks what is in it, and the operators that took most."""
-        from kinetoscope.display.trace_page import trace_page
+        from kinetoscope.trace.page import trace_page
 
         return "<p>Trace (closed)</p>" if self._closed else trace_page(self)
 

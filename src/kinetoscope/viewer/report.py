@@ -24,7 +24,7 @@ from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
-from kinetoscope.viewer.pages import health, kernels, memory, modules, operators, overview, stacks
+from kinetoscope.viewer.pages import findings, health, kernels, memory, modules, operators, overview, stacks
 from kinetoscope.viewer.server.requests import Limited
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     Column = tuple[str, pyarrow.Array, Mapping[str, str]]
 
 PAGES = {
-    "overview": (overview,),
+    "overview": (overview, findings),
     "timeline": (tracks, range_sums),
     "operators": (operators,),
     "kernels": (kernels,),

@@ -1,5 +1,7 @@
 """The overview and the health of a trace: their numbers are the tables', steps lead to the timeline, nothing is an empty frame."""
 
+import json
+
 import pytest
 
 from tests.support.browser import until
@@ -98,6 +100,38 @@ def test_an_empty_trace_says_so(visit, served, shown):
     page = visit.open(served.address(TraceBuilder().build(), shown))
     page.get_by_text("The trace is empty").first.wait_for()
     assert "NaN" not in page.locator("main").inner_text()
+
+
+def test_findings_come_first_and_lead_to_their_evidence(visit, served):
+    builder = TraceBuilder()
+    stack = builder.stack(("/work/train.py", 3, "train"))
+    for number in range(8):
+        builder.step(number, number * 10 * MS, 10 * MS).span(
+            "aten::mm", number * 10 * MS, 2 * MS, stack=stack
+        )
+    trace = builder.build()
+    (finding,) = trace.findings().to_pylist()
+    page = visit.open(served.address(trace, "overview"))
+    card = page.locator("main .card").first
+    assert card.get_by_role("heading").inner_text() == "Findings"
+    for text in (finding["finding"], finding["advice"], "80.0 % of step time, at most 80.0 % to gain"):
+        assert card.get_by_text(text).is_visible()
+    assert not card.get_by_text("Cannot tell about memory-growth").is_visible()
+    card.locator("summary").click()
+    assert card.get_by_text("Cannot tell about memory-growth").is_visible()
+    span = json.loads(finding["spans"])[0]
+    hrefs = [link.get_attribute("href") for link in card.get_by_role("link").all()[:3]]
+    number = page.url.partition("trace=")[2]
+    prefix = f"trace={number}&" if number else ""
+    assert hrefs == [
+        f"#/stacks?{prefix}find=%2Fwork%2Ftrain.py%283%29",
+        f"#/operators?{prefix}name=aten%3A%3Amm&kind=operator",
+        f"#/timeline?{prefix}span={span}",
+    ]
+    healthy = visit.open(served.address(stepped(8), "overview"))
+    assert (
+        healthy.locator(".ov-findings p").first.inner_text() == "Nothing was found that makes this run slow."
+    )
 
 
 def test_names_that_are_programs_are_texts(visit, served):

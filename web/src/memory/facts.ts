@@ -37,7 +37,7 @@ const CATEGORY_COLORS: Readonly<Record<string, string>> = {
   "optimizer state": "communication",
   input: "input",
   gradient: "copy",
-  activation: "cpu",
+  activation: "activation",
   "autograd detail": "sync",
   unknown: "idle",
   temporary: "step",
@@ -48,11 +48,11 @@ const MODULE_COLORS = [
   "copy",
   "input",
   "communication",
-  "cpu",
+  "activation",
   "sync",
   "annotation",
   "backward",
-  "python",
+  "runtime",
   "module",
 ];
 const NO_MODULE = "idle";

@@ -76,7 +76,7 @@ const CATEGORIES: Readonly<Record<string, string>> = {
   "optimizer state": "communication",
   input: "input",
   temporary: "idle",
-  activation: "cpu",
+  activation: "activation",
   gradient: "copy",
   "autograd detail": "annotation",
 };

@@ -2,6 +2,7 @@
 
 import { type Health, SIGNS, sentence } from "../health/health";
 import { moment, type Overview } from "../overview/facts";
+import { FindingsCard } from "../overview/findings";
 import { MemoryCard, RunCard, UtilizationCard } from "../overview/side-cards";
 import { StepCard } from "../overview/step-card";
 import { Tiles } from "../overview/tiles";
@@ -37,6 +38,7 @@ function Whole(props: { overview: Overview }) {
           </a>
         )}
       </header>
+      {!empty && <FindingsCard />}
       <Tiles tiles={overview.tiles} />
       <div class="ov-body">
         <div class="rows">

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.viewer.pages import export, health, kernels, memory, modules, operators, overview, stacks
+from kinetoscope.viewer.pages import (
+    export,
+    findings,
+    health,
+    kernels,
+    memory,
+    modules,
+    operators,
+    overview,
+    stacks,
+)
 from kinetoscope.viewer.server.open_traces import Offer
 from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, MadeFile
 from kinetoscope.viewer.sql import queries
@@ -148,6 +158,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "chosen": operators.chosen,
     "copies": kernels.copies,
     "counter": tracks.counter,
+    "findings": findings.findings,
     "flame": stacks.flame,
     "flame_choices": stacks.flame_choices,
     "flame_operators": stacks.flame_operators,

@@ -1,14 +1,15 @@
 """The HTML of traces and event lists in notebooks."""
 
+import html
 import re
 
 import pytest
 
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.display import trace_page as page_module
-from kinetoscope.display.trace_page import trace_page
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events.event_list import EventList
+from kinetoscope.trace import page as page_module
+from kinetoscope.trace.page import trace_page
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
 
@@ -37,6 +38,22 @@ def test_a_trace_shows_its_facts_its_steps_and_its_operators(builder):
     assert 'title="16,000 ns"' in shown
     assert "memory self" in shown
     assert "Modules" not in shown
+
+
+def test_what_makes_the_run_slow_comes_before_the_operators():
+    slow, healthy = TraceBuilder(), TraceBuilder()
+    for step in range(8):
+        start = step * 10_000_000
+        slow.step(step, start, 10_000_000)
+        slow.span("aten::mm", start, 2_000_000, stack=slow.stack(("train.py", 3, "train")))
+        healthy.step(step, start, 10_000_000).span("aten::mm", start, 10_000_000)
+    shown, trace = slow.build()._repr_html_(), slow.build()
+    (finding,) = trace.findings().to_pylist()
+    assert finding["finding"] in shown
+    assert finding["advice"] in html.unescape(shown)
+    assert "at most 80.0 % to gain" in shown
+    assert shown.index(finding["finding"]) < shown.index("<caption>Operators")
+    assert "Nothing was found that makes this run slow." in healthy.build()._repr_html_()
 
 
 def test_the_whole_page_has_modules_lines_and_the_peak(builder):

@@ -1,4 +1,4 @@
-"""The HTML page of a trace in a notebook: its contents, and where the time went."""
+"""The HTML page of a trace in a notebook: its contents, what makes it slow, and where the time went."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.analyses.findings import MOST_FINDINGS, NOTHING_FOUND, examine, headline, severity
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
 from kinetoscope.model import units
@@ -53,10 +54,11 @@ def trace_page(
     Returns:
         The HTML, with all names escaped.
     """
-    parts = [_facts(trace, title), _steps(trace), _processes(trace, rows)]
+    parts = [_facts(trace, title), _steps(trace)]
     if details or len(trace.columns("spans")) <= MOST_SPANS:
-        parts += [_operators(trace, rows), _ranges(trace, rows)]
+        parts += [_findings(trace), _processes(trace, rows), _operators(trace, rows), _ranges(trace, rows)]
     else:
+        parts.append(_processes(trace, rows))
         parts.append(note('This trace has many spans; table("ops") sums them by operator.'))
     if details:
         parts += [
@@ -89,6 +91,18 @@ def _steps(trace: TraceData) -> str:
     text = f"{units.count(len(steps), 'step')}: {units.duration(min(steps))} to {units.duration(max(steps))}, median {units.duration(median(steps))}"
     text += f" (of {process})" if process else ""
     return f"<div>{columns_chart(steps, text)}</div>{note(text)}"
+
+
+def _findings(trace: TraceData) -> str:
+    """Return what makes the run slow, each finding with what to change below it; empty for a trace without time."""
+    report = examine(trace)
+    if report.whole_ns <= 0:
+        return ""
+    shown = "".join(
+        note(headline(one, report.whole_ns), warns=severity(one) == "warning") + note(one.advice)
+        for one in report.findings[:MOST_FINDINGS]
+    )
+    return (shown or note(NOTHING_FOUND)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
 
 
 def _processes(trace: TraceData, rows: int) -> str:

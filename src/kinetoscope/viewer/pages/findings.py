@@ -1,0 +1,46 @@
+"""The findings of a trace as the overview shows them: with links to the spans, operators and lines that show them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_line
+from kinetoscope.model.schema import KIND_NAMES
+from kinetoscope.model.strings import printable
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.requests import Query
+
+REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("findings", {}),)
+"""What a report includes."""
+
+
+def findings(trace: Trace, query: Query) -> dict[str, Any]:
+    """Respond to `findings`: `as_dict` of the analysis, with what the page links to.
+
+    Returns:
+        The keys of `kinetoscope findings --json`. The `spans` of a finding are `span`, `name`, `kind` and `duration_ns`. `summary` is one sentence
+        where nothing was found, `unknown` one for each rule that could not decide; all are empty for a trace without time.
+    """
+    report = examine(trace)
+    found = as_dict(report)
+    for one in found["findings"]:
+        one["spans"] = [_evidence(trace, span) for span in one["spans"]]
+    nothing = report.whole_ns > 0 and not report.findings
+    return {
+        **found,
+        "summary": NOTHING_FOUND if nothing else "",
+        "unknown": [unknown_line(one) for one in report.cannot_tell],
+    }
+
+
+def _evidence(trace: Trace, span: int) -> dict[str, Any]:
+    """What a link to a span says."""
+    spans = trace.columns("spans")
+    return {
+        "span": span,
+        "name": printable(trace.strings[int(spans["name"][span])])[:500],
+        "kind": KIND_NAMES[int(spans["kind"][span])],
+        "duration_ns": int(spans["duration_ns"][span]),
+    }

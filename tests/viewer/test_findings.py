@@ -1,0 +1,42 @@
+"""The route of the findings: what the analysis says, with what the page links to."""
+
+from hypothesis import given, settings
+
+from kinetoscope.analyses.findings import as_dict, examine
+from kinetoscope.viewer.server.routes import answer, respond
+from tests.support.any_trace import any_traces
+from tests.support.trace_builder import TraceBuilder
+
+
+def test_it_is_what_the_command_prints_with_the_names_of_the_evidence():
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        stack = builder.stack(("train.py", 3, "train"))
+        builder.span("aten::mm", step * 10_000_000, 2_000_000, stack=stack)
+    trace = builder.build()
+    found, said = answer(trace, "findings", {}), as_dict(examine(trace))
+    shown = found["findings"][0]["spans"]
+    assert [one["span"] for one in shown] == said["findings"][0]["spans"]
+    assert shown[0] | {"span": 0} == {
+        "span": 0,
+        "name": "aten::mm",
+        "kind": "operator",
+        "duration_ns": 2_000_000,
+    }
+    for one in (*found["findings"], *said["findings"]):
+        del one["spans"]
+    assert said.items() <= found.items()
+    assert found["summary"] == ""
+    assert found["unknown"][0].startswith("Cannot tell about memory-growth: record with profile_memory=True")
+
+
+def test_a_trace_without_time_is_neither_slow_nor_healthy():
+    found = answer(TraceBuilder().build(), "findings", {})
+    assert (found["findings"], found["summary"]) == ([], "")
+
+
+@settings(max_examples=10, deadline=None)
+@given(any_traces(max_spans=20))
+def test_any_trace_has_an_answer_that_json_can_hold(trace):
+    assert respond([("trace", trace)], "api/0/findings", {}).status == 200

@@ -1,0 +1,137 @@
+/** What makes the run slow: each finding with what to change, and links to the spans, operators and lines that show it. */
+
+import { Shown, useJson, useSource } from "../parts/answer";
+import { address } from "../router";
+import * as units from "../units";
+
+interface Evidence {
+  span: number;
+  name: string;
+  kind: string;
+  duration_ns: number;
+}
+
+interface Finding {
+  code: string;
+  severity: "warning" | "note";
+  finding: string;
+  share_percent: number;
+  gain_percent: number | null;
+  advice: string;
+  file: string | null;
+  line: number | null;
+  function: string | null;
+  module: string | null;
+  spans: readonly Evidence[];
+}
+
+interface Findings {
+  findings: readonly Finding[];
+  more: number;
+  /** One sentence where nothing was found. */
+  summary: string;
+  /** A sentence for each rule that lacks data. */
+  unknown: readonly string[];
+}
+
+export function FindingsCard() {
+  const answer = useJson<Findings>("findings");
+  return (
+    <section class="card ov-findings" aria-label="Findings">
+      <h2>Findings</h2>
+      <Shown answer={answer}>
+        {({ findings, more, summary, unknown }) => (
+          <>
+            {summary && <p>{summary}</p>}
+            <ol>
+              {findings.map((one) => (
+                <Found key={one.code} finding={one} />
+              ))}
+            </ol>
+            {more > 0 && (
+              <p class="muted small">
+                {units.count(more)} more: <code>kinetoscope findings --max 0</code> prints all.
+              </p>
+            )}
+            {unknown.length > 0 && (
+              <details class="muted small">
+                <summary>
+                  {unknown.length === 1 ? "One rule lacks data" : `${unknown.length} rules lack data`}
+                </summary>
+                <ul>
+                  {unknown.map((line) => (
+                    <li key={line}>{line}</li>
+                  ))}
+                </ul>
+              </details>
+            )}
+          </>
+        )}
+      </Shown>
+    </section>
+  );
+}
+
+function Found(props: { finding: Finding }) {
+  const { finding } = props;
+  const { share_percent: share, gain_percent: gain } = finding;
+  return (
+    <li class={finding.severity}>
+      <p class="ov-found">
+        <strong>{finding.finding}</strong> <code class="muted">{finding.code}</code>
+      </p>
+      <p class="ov-gain" title="The share of step time that it concerns, and a ceiling of what can be gained">
+        <span class="ov-stacked">
+          <span style={{ width: `${Math.min(share, 100)}%` }} />
+        </span>
+        <span class="muted small">
+          {units.percent(share)} of step time{gain !== null && `, at most ${units.percent(gain)} to gain`}
+        </span>
+      </p>
+      <p class="ov-advice">{finding.advice}</p>
+      <Links finding={finding} />
+    </li>
+  );
+}
+
+/** The line to change, and the spans that show why. */
+function Links(props: { finding: Finding }) {
+  const source = useSource();
+  const { file, line, function: inside, module, spans } = props.finding;
+  const [first, ...others] = source.has("tracks") ? spans : [];
+  const isOperator = first && /^(operator|backward)$/.test(first.kind) && source.has("operators");
+  return (
+    <p class="ov-links small">
+      {file !== null &&
+        (source.has("flame_choices") ? (
+          <a href={address("stacks", { find: `${file}(${line})` })} title={`${file}:${line} ${inside ?? ""}`}>
+            {file.split(/[\\/]/).pop()}:{line}
+          </a>
+        ) : (
+          <span title={file}>
+            {file.split(/[\\/]/).pop()}:{line}
+          </span>
+        ))}
+      {module && <span class="muted">{module}</span>}
+      {isOperator && (
+        <a href={address("operators", { name: first.name, kind: first.kind })}>{first.name} in Operators</a>
+      )}
+      {first && (
+        <span>
+          <a href={address("timeline", { span: String(first.span) })}>
+            {first.name}, {units.time(first.duration_ns)}, on the timeline
+          </a>
+          {others.map(({ span, name, duration_ns }, index) => (
+            <a
+              key={span}
+              href={address("timeline", { span: String(span) })}
+              title={`${name}, ${units.time(duration_ns)}`}
+            >
+              {index + 2}
+            </a>
+          ))}
+        </span>
+      )}
+    </p>
+  );
+}
