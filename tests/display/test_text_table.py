@@ -1,4 +1,4 @@
-from kinetoscope.display.text_table import text_table
+from kinetoscope.display.text_table import bar_table, text_table
 
 
 def test_cells_are_aligned_and_lines_have_no_spaces_at_their_end():
@@ -12,3 +12,25 @@ def test_cells_are_aligned_and_lines_have_no_spaces_at_their_end():
 
 def test_a_table_without_rows_has_no_lines():
     assert text_table([], "><") == []
+
+
+def test_a_bar_shows_each_size_as_part_of_the_whole():
+    rows = [("a", "50 ms"), ("漢字", "100 ms"), ("none", "0 ms")]
+    header, *lines = [line.plain for line in bar_table(("name", "self"), rows, 72, [50, 100, 0], 100)]
+    assert header == "name" + " " * 44 + "  " + "  self"
+    assert lines == [
+        "a" + " " * 47 + "   50 ms  █████",
+        "漢字" + " " * 44 + "  100 ms  ██████████",
+        "none" + " " * 44 + "    0 ms  ",
+    ]
+
+
+def test_names_that_do_not_fit_are_cut_and_numbers_give_way_to_them():
+    (header, line) = (
+        line.plain
+        for line in bar_table(
+            ("name", "self", "share", "calls"), [("x" * 50, "1 ms", "100 %", "1,000,000")], 40, [1], 1
+        )
+    )
+    assert header.split() == ["name", "self", "share"]
+    assert line == "x" * 26 + "…  1 ms  100 %"

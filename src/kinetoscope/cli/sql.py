@@ -23,12 +23,12 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     A query can read and write files, as in `copy (select ...) to 'file.parquet'`. Queries in `kinetoscope view` cannot.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display import grid
     from kinetoscope.display.terminal import console
+    from kinetoscope.display.text_table import print_csv, print_table
 
     with open_trace(path) as trace:
         found = trace.sql(query)
     if as_csv:
-        grid.print_csv(found.slice(0, limit) if limit else found)
+        print_csv(found.slice(0, limit) if limit else found)
     else:
-        grid.print_table(console(), found, 50 if limit is None else limit, "--csv prints all")
+        print_table(console(), found, 50 if limit is None else limit, "--csv prints all")

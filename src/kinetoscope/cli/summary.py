@@ -18,6 +18,7 @@ from kinetoscope.analyses.findings import examine, headline
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
+from kinetoscope.display.text_table import bar_table, cut
 from kinetoscope.launcher.overhead import spacing_of
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work, operator_spans
@@ -232,49 +233,9 @@ def _sums(keys: Any, values: Any, length: int) -> tuple[int, ...]:
     return tuple(np.bincount(keys, weights=values, minlength=length).astype(np.int64).tolist())
 
 
-# Layout: tables with bars, labeled sentences, texts that fit.
+# The layout of the lines.
 
 LABEL = 10
-_BAR = 10
-
-
-def table(
-    header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, sizes: list[int], whole: int
-) -> list[Text]:
-    """Lay out a table: names take the remaining width, numbers are right-aligned, a bar shows the share."""
-    count = len(header)
-    while True:
-        widths = [
-            max([len(header[place]), *(cell_len(row[place]) for row in rows)]) for place in range(1, count)
-        ]
-        bar = _BAR if width >= 72 else 0
-        name_width = width - sum(widths) - 2 * len(widths) - (bar + 2 if bar else 0)
-        if name_width >= 24 or count <= 3:
-            break
-        count -= 1
-    lines = [_row(header[:count], widths, name_width, "bold")]
-    for row, size in zip(rows, sizes, strict=True):
-        line = _row(row[:count], widths, name_width, "")
-        if bar:
-            line.append("  ").append(_bar(size / whole if whole else 0, bar), style="cyan")
-        lines.append(line)
-    return lines
-
-
-def _row(cells: tuple[str, ...], widths: list[int], name_width: int, style: str) -> Text:
-    """Lay out one row."""
-    name = cut(cells[0], name_width)
-    text = name + " " * (name_width - cell_len(name))
-    text += "".join(
-        "  " + " " * (width - cell_len(cell)) + cell for cell, width in zip(cells[1:], widths, strict=True)
-    )
-    return Text(text, style=style)
-
-
-def _bar(share: float, width: int) -> str:
-    """Draw a share as a bar, in eighths of a cell."""
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
-    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
 
 def fold(label: str, text: str, width: int, style: str = "", indent: int | None = None) -> list[Text]:
@@ -294,16 +255,6 @@ def fold(label: str, text: str, width: int, style: str = "", indent: int | None 
         )
         for place, part in enumerate(lines)
     ]
-
-
-def cut(text: str, width: int) -> str:
-    """Shorten a text to a width, and replace characters that a terminal would interpret."""
-    text = "".join(character if character.isprintable() else "·" for character in text)
-    if cell_len(text) <= width:
-        return text
-    while text and cell_len(text) > width - 1:
-        text = text[: max(0, min(len(text) - 1, width - 1))]
-    return text + "…"
 
 
 MOST_LINES = 40
@@ -513,7 +464,7 @@ def _processes(facts: Facts, width: int, most: int) -> list[Text]:
     on_host = all(place.device == "cpu" for place in facts.places)
     header = (label, "in operators" if on_host else "busy", "share", "of", "operators")
     sizes = [round(1000 * worked_ns(row) / row["place"].duration_ns) if worked_ns(row) else 0 for row in rows]
-    return table(header, cells, width, sizes, 1000)
+    return bar_table(header, cells, width, sizes, 1000)
 
 
 def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
@@ -532,7 +483,7 @@ def _kernels(facts: Facts, width: int, most: int) -> list[Text]:
     ]
     header = ("kernels", "time", "of all", "calls", "mean")
     sizes = [round((row["kernel_percent"] or 0) * 1000) for row in rows]
-    return table(header, cells, width, sizes, 100_000)
+    return bar_table(header, cells, width, sizes, 100_000)
 
 
 def _operators(facts: Facts, width: int, most: int) -> list[Text]:
@@ -553,7 +504,7 @@ def _operator_rows(label: str, rows: Sequence[Row], whole_ns: int, width: int) -
         )
         for row in rows
     ]
-    return table(
+    return bar_table(
         (label, "self", "share", "calls", "mean"), cells, width, [row["self_ns"] for row in rows], whole_ns
     )
 
@@ -572,7 +523,7 @@ def _ranges(facts: Facts, width: int, most: int) -> list[Text]:
         for row in rows
     ]
     header = ("ranges", "total", "share", "calls", "mean")
-    return table(header, cells, width, [row["total_ns"] for row in rows], facts.whole_ns)
+    return bar_table(header, cells, width, [row["total_ns"] for row in rows], facts.whole_ns)
 
 
 def _elsewhere(finished: Finished, facts: Facts, width: int, most: int) -> list[Text]:
@@ -613,7 +564,7 @@ def _modules(facts: Facts, width: int, most: int) -> list[Text]:
         for name, total_ns, forward_ns, backward_ns in rows
     ]
     header = ("modules", "total", "share", "forward", "backward")
-    return table(header, cells, width, [row[1] for row in rows], facts.whole_ns)
+    return bar_table(header, cells, width, [row[1] for row in rows], facts.whole_ns)
 
 
 def _module_name(row: Row) -> str:
@@ -638,7 +589,7 @@ def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finishe
         )
         for row in rows
     ]
-    return table((label, "self", "share"), cells, width, [row["self_ns"] for row in rows], whole_ns)
+    return bar_table((label, "self", "share"), cells, width, [row["self_ns"] for row in rows], whole_ns)
 
 
 # -------------------------------------------------------------------------------------------------------------- foot

@@ -25,18 +25,18 @@ def command(
     Common tables: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display import grid
     from kinetoscope.display.terminal import console
+    from kinetoscope.display.text_table import choose_columns, print_csv, print_table, put_first, sort_rows
 
     with open_trace(path) as trace:
         found = trace.table(name)
     if sort is not None:
-        found = grid.sort_rows(found, sort)
+        found = sort_rows(found, sort)
     if columns is not None:
-        found = grid.choose_columns(found, [column.strip() for column in columns.split(",")])
+        found = choose_columns(found, [column.strip() for column in columns.split(",")])
     elif not as_csv:
-        found = grid.put_first(found, name)
+        found = put_first(found, name)
     if as_csv:
-        grid.print_csv(found.slice(0, limit) if limit else found)
+        print_csv(found.slice(0, limit) if limit else found)
     else:
-        grid.print_table(console(), found, 20 if limit is None else limit, "--columns A,B or --csv")
+        print_table(console(), found, 20 if limit is None else limit, "--columns A,B or --csv")
