@@ -17,11 +17,11 @@ def test_a_table_without_rows_has_no_lines():
 def test_a_bar_shows_each_size_as_part_of_the_whole():
     rows = [("a", "50 ms"), ("漢字", "100 ms"), ("none", "0 ms")]
     header, *lines = [line.plain for line in bar_table(("name", "self"), rows, 72, [50, 100, 0], 100)]
-    assert header == "name" + " " * 44 + "  " + "  self"
+    assert header == "name" + " " * 48 + "    self"
     assert lines == [
-        "a" + " " * 47 + "   50 ms  █████",
-        "漢字" + " " * 44 + "  100 ms  ██████████",
-        "none" + " " * 44 + "    0 ms  ",
+        "a" + " " * 51 + "   50 ms  █████",
+        "漢字" + " " * 48 + "  100 ms  ██████████",
+        "none" + " " * 48 + "    0 ms  ",
     ]
 
 
