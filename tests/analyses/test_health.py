@@ -67,7 +67,7 @@ def test_every_place_has_a_number():
     }  # fmt: skip
     found = judged({**FACTS, **facts})
     assert len(found["checks"]) == 11
-    for said in [found["line"], *(one[key] for one in found["checks"] for key in ("told", "meaning"))]:
+    for said in [found["line"], *(one[key] for one in found["checks"] for key in ("finding", "meaning"))]:
         assert said["text"].count("{}") == len(said["values"])
         assert all(unit in ("", "ns", "%") for _, unit in said["values"])
 

@@ -61,7 +61,7 @@ def test_a_file_cut_short_says_so(call, tmp_path):
     path.write_text(json.dumps([op("aten::add", 0, 5), op("b", 1, 2)])[:-3])
     shown = " ".join(call("info", path, columns=300).stdout.split())
     assert "no: some events were lost" in shown
-    assert "1 truncated file" in shown
+    assert "truncated file (1)" in shown
 
 
 def test_json_that_is_no_trace_is_one_line(call, tmp_path):

@@ -195,7 +195,7 @@ def test_a_trace_without_anything_has_a_summary(tmp_path):
 
 def test_what_was_lost_is_told_with_the_reason(tmp_path):
     text = " ".join(shown(finished(tmp_path, training_trace().lose("recycled_spans", 1200))))
-    assert "1,200 oldest spans overwritten" in text
+    assert "oldest spans overwritten (1,200)" in text
 
 
 def test_memory_that_was_not_recorded_is_not_made_up(tmp_path):

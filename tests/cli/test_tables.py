@@ -168,7 +168,7 @@ def test_info_says_what_was_lost_and_that_the_program_was_killed(call, tmp_path)
     training_trace().killed().lose("recycled_spans", 12).build().save(path)
     shown = call("info", path).stdout
     assert "no: the recording was not stopped" in shown
-    assert "12 oldest spans overwritten" in shown
+    assert "oldest spans overwritten (12)" in shown
 
 
 def test_info_names_the_devices(call, tmp_path):

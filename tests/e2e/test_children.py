@@ -356,8 +356,8 @@ def test_what_could_not_be_followed_is_said_where_nothing_was_recorded(tmp_path)
     ended = run(tmp_path, UNFOLLOWED, "unfollowed.py", name="unfollowed.py")
     assert (ended.code, ended.out, ended.files) == (0, "", [])
     assert ended.err == (
-        "kinetoscope: nothing was recorded: the program never imported torch; 1 Python processes started without the "
-        "start-up hook: They were started with -I, which makes Python ignore the hook: if they used PyTorch, that is "
+        "kinetoscope: nothing was recorded: the program never imported torch; Python processes started without "
+        "the start-up hook (1): They were started with -I, which makes Python ignore the hook: if they used PyTorch, that is "
         "not recorded.\n"
     )
 

@@ -127,7 +127,7 @@ def test_losses_are_told_where_a_person_looks(tmp_path):
     (loss,) = json.loads(file.metadata["losses"])
     assert loss["count"] == 7
     (process,) = (track for track in file.tracks.values() if track.HasField("process"))
-    assert process.description.startswith("Incomplete. 7 spans not written")
+    assert process.description.startswith("Incomplete: spans not written (7): ")
 
 
 def test_clocks_lead_to_the_wall(file, tmp_path):

@@ -83,8 +83,14 @@ def test_without_a_recording_there_is_no_path_even_beside_an_older_trace(folder,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"children": True, "engine": "kineto"}, "--children cannot be combined with --engine kineto"),
-        ({"install": True, "profile_memory": True}, "--memory cannot be combined with --install"),
+        (
+            {"children": True, "engine": "kineto"},
+            r"^children \(--children\) cannot be combined with engine='kineto'",
+        ),
+        (
+            {"install": True, "profile_memory": True},
+            r"^profile_memory \(--memory\) cannot be combined with install \(--install\)",
+        ),
         ({"engine": "magic"}, "engine='magic' is not valid"),
         ({"output": "elsewhere/"}, "'elsewhere/' is not a file name"),
     ],

@@ -64,8 +64,11 @@ def test_a_process_that_never_stopped_is_no_recording_that_stopped():
     trace = merge_processes([loop.know("process", 1).build(), worker.know("process", 2).build()], [0, 0])
     found = answer(trace, "health", {})
     (recording,) = [check for check in found["checks"] if check["title"] == "Recording"]
-    assert (recording["state"], recording["told"]["text"]) == ("warn", "{} of {} processes were not stopped")
-    assert [value for value, _ in recording["told"]["values"]] == [1, 2]
+    assert (recording["state"], recording["finding"]["text"]) == (
+        "warn",
+        "{} of {} processes were not stopped",
+    )
+    assert [value for value, _ in recording["finding"]["values"]] == [1, 2]
     trace = merge_processes(
         [loop.build(), TraceBuilder().span("aten::mm", 0, 10).know("process", 2).build()], [0, 0]
     )
@@ -172,7 +175,7 @@ def test_clock_checks_of_a_strange_file_are_left_out(told):
 
 def test_what_was_recorded_is_what_the_tables_hold():
     builder = launched().know("record_shapes", 1).know("with_stack", 0)
-    found = {row["title"]: (row["rows"], row["asked"]) for row in health(builder)["recorded"]}
+    found = {row["title"]: (row["rows"], row["requested"]) for row in health(builder)["recorded"]}
     assert found["Devices"] == (2, None)
     assert found["Shapes"] == (0, True)
     assert found["Stacks"] == (0, False)

@@ -27,13 +27,13 @@ class Check(TypedDict):
     Attributes:
         state: `good`, `note` or `warn`.
         title: What was checked.
-        told: What was found.
+        finding: What was found.
         meaning: What that means for the numbers of the trace; may be empty.
     """
 
     state: str
     title: str
-    told: Sentence
+    finding: Sentence
     meaning: Sentence
 
 
@@ -66,7 +66,7 @@ def judged(facts: dict[str, Any]) -> dict[str, Any]:
         facts: The numbers, as `numbers` returns them, with `running` and `losses`.
 
     Returns:
-        `state` (`good`, `note` or `warn`), `line` (all of it in one sentence), and `checks`: each with `state`, `title`, `told`
+        `state` (`good`, `note` or `warn`), `line` (all of it in one sentence), and `checks`: each with `state`, `title`, `finding`
         (what was found) and `meaning`.
     """
     makers = (
@@ -80,7 +80,7 @@ def judged(facts: dict[str, Any]) -> dict[str, Any]:
         return {"state": NOTE, "line": sentence("Still being recorded"), "checks": checks}
     if not warnings:
         return {"state": GOOD, "line": sentence("Nothing is missing"), "checks": checks}
-    line = warnings[0]["told"]
+    line = warnings[0]["finding"]
     if more := len(warnings) - 1:
         line = sentence(
             f"{line['text']}, {{}} more {'warning' if more == 1 else 'warnings'}", *line["values"], more
@@ -91,7 +91,7 @@ def judged(facts: dict[str, Any]) -> dict[str, Any]:
 def _check(state: str, title: str, finding: Sentence, meaning: Sentence | str = "") -> Check:
     """One check."""
     meaning = sentence(meaning) if isinstance(meaning, str) else meaning
-    return {"state": state, "title": title, "told": finding, "meaning": meaning}
+    return {"state": state, "title": title, "finding": finding, "meaning": meaning}
 
 
 def _recording(facts: dict[str, Any]) -> Check:
@@ -381,7 +381,7 @@ def recorded(trace: TraceData) -> list[dict[str, Any]]:
             "gives": RECORDED[what][1],
             "how": RECORDED[what][2],
             "rows": count,
-            "asked": None if asked is None else bool(asked),
+            "requested": None if requested is None else bool(requested),
         }
-        for what, (count, asked) in rows.items()
+        for what, (count, requested) in rows.items()
     ]

@@ -10,6 +10,7 @@ import click
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model import units
+from kinetoscope.model.losses import counted
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -51,7 +52,9 @@ def command(sources: tuple[str, ...], output: str) -> None:
     for line in _lines(merged):
         click.echo(line)
     for loss in merged.losses:
-        click.echo(f"incomplete: {loss['count']:,} {loss['what']}, {loss['where']}: {loss['why']}", err=True)
+        click.echo(
+            f"incomplete: {counted(loss['what'], loss['count'])}, {loss['where']}: {loss['why']}", err=True
+        )
     click.echo(f"{target}: {units.size(target.stat().st_size) if target.is_file() else 'written'}")
 
 

@@ -22,6 +22,7 @@ from kinetoscope.display.text_table import bar_table, cut
 from kinetoscope.launcher.overhead import spacing_of
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work, operator_spans
+from kinetoscope.model.losses import counted
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Phase
 from kinetoscope.tables.breakdown import (
@@ -633,7 +634,7 @@ def _lost(finished: Finished, width: int) -> list[Text]:
     losses = lost(finished.trace)
     if not losses:
         return fold("lost", "nothing", width)
-    text = "; ".join(f"{count:,} {what} ({why.rstrip('.')})" for (what, why), count in losses.items())
+    text = "; ".join(f"{counted(what, count)}: {why.rstrip('.')}" for (what, why), count in losses.items())
     return fold("lost", text, width, style="yellow")[:4]
 
 

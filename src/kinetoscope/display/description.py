@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_copy
+from kinetoscope.model.losses import counted
 from kinetoscope.model.processes import process_runs
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.collectives import collectives
@@ -82,7 +83,9 @@ def describe(trace: TraceData) -> list[Fact]:
         *environment(trace),
         Fact("Contents", ", ".join(contents(trace)) or "nothing"),
         Fact("Memory peak", "\n".join(map(peak_text, device_peaks(trace)[:_MOST_DEVICES]))),
-        Fact("Lost", "\n".join(f"{count:,} {what}: {why}" for (what, why), count in lost(trace).items())),
+        Fact(
+            "Lost", "\n".join(f"{counted(what, count)}: {why}" for (what, why), count in lost(trace).items())
+        ),
         Fact("Clock", _clock(trace.run_info.clock_checks)),
         *(Fact(key, _shortened(value)) for key, value in sorted(trace.info.items()) if key not in _DESCRIBED),
     ]
@@ -243,7 +246,7 @@ def _lost_in_short(trace: TraceData) -> str:
     counts: Counter[str] = Counter()
     for (what, _), count in lost(trace).items():
         counts[what] += count
-    return "; ".join(f"{count:,} {what}" for what, count in counts.items())
+    return "; ".join(counted(what, count) for what, count in counts.items())
 
 
 def _when(trace: TraceData) -> str:

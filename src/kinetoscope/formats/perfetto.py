@@ -24,6 +24,7 @@ import kinetoscope._core as _core
 from kinetoscope.formats.chrome.slices import shown_spans
 from kinetoscope.formats.chrome.write import CATEGORIES, DEVICE_CATEGORIES
 from kinetoscope.model.kinds import is_call
+from kinetoscope.model.losses import counted
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import FLAG_ASYNC, FLAG_BEGUN_BEFORE, FLAG_INSTANT, FLAG_UNFINISHED, SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
@@ -235,8 +236,8 @@ def _note(trace: TraceData) -> str:
     """Return the losses as a note for the process track, empty if the trace is complete."""
     if trace.complete:
         return ""
-    return "Incomplete. " + " ".join(
-        f"{loss['count']:,} {loss['what']}: {loss['why']}" for loss in trace.losses
+    return "Incomplete: " + " ".join(
+        f"{counted(loss['what'], loss['count'])}: {loss['why']}" for loss in trace.losses
     )
 
 

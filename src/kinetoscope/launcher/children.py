@@ -71,7 +71,7 @@ class Children:
         """
         if os.pathsep in child_hook.START_UP_FOLDER:
             raise ArgumentError(
-                f"--children: Kinetoscope is installed in {child_hook.START_UP_FOLDER!r}, and PYTHONPATH cannot contain a path "
+                f"Child processes cannot be recorded: Kinetoscope is installed in {child_hook.START_UP_FOLDER!r}, and PYTHONPATH cannot contain a path "
                 f"with a {os.pathsep!r} in it: install it elsewhere."
             )
         _make_folder(self._folder, self._options)
@@ -230,12 +230,13 @@ def _make_folder(folder: Path, options: LaunchOptions) -> None:
     if os.path.lexists(folder):
         if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
             raise ArgumentError(
-                f"--children: {folder} exists and is a link, a file or another user's folder: remove it, or choose another name "
-                "with -o PREFIX."
+                f"Child processes cannot be recorded in {folder}, which is a link, a file or another user's folder: remove it, or "
+                "choose another output (-o PREFIX)."
             )
         if any(not _is_ours(entry) for entry in folder.iterdir()):
             raise ArgumentError(
-                f"--children writes to {folder}, which contains other files: move them, or choose another name with -o PREFIX."
+                f"Child processes cannot be recorded in {folder}, which contains other files: move them, or choose another output "
+                "(-o PREFIX)."
             )
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -244,8 +245,8 @@ def _make_folder(folder: Path, options: LaunchOptions) -> None:
     made = folder.lstat()
     if made.st_uid != os.getuid() or stat.S_IMODE(made.st_mode) != 0o700:
         raise ArgumentError(
-            f"--children: the file system of {folder} does not keep other users out of a folder: choose another place with "
-            "-o PREFIX."
+            f"Child processes cannot be recorded in {folder}: its file system does not keep other users out of a folder. "
+            "Choose another place for the output (-o PREFIX)."
         )
     (folder / child_hook.OPTIONS_FILE).write_text(options.to_json(), encoding="utf-8")
 
@@ -266,7 +267,9 @@ def _order(trace: Trace) -> tuple[int, int]:
 
 def _messages(losses: list[Loss], running: list[str], folder: str) -> list[str]:
     """What the user should know about children that are not, or not completely, in the trace."""
-    messages = [f"{loss.count} {loss.what}: {loss.why}" for loss in losses]
+    from kinetoscope.model.losses import counted
+
+    messages = [f"{counted(loss.what, loss.count)}: {loss.why}" for loss in losses]
     if running:
         count = len(running)
         what = "process is still running" if count == 1 else "processes are still running"

@@ -54,22 +54,23 @@ class LaunchOptions:
     def __post_init__(self) -> None:
         """Refuse what cannot be combined."""
         if self.children and (self.install or self.recording.engine == "kineto"):
+            other = "install (--install)" if self.install else "engine='kineto' (--engine kineto)"
             raise ArgumentError(
-                f"--children cannot be combined with {'--install' if self.install else '--engine kineto'}: child processes "
-                "are recorded by the native engine, from their start. Use one of the two."
+                f"children (--children) cannot be combined with {other}: child processes are recorded by the native engine, from "
+                "their start. Use one of the two."
             )
         if not self.install:
             return
         chosen = {
-            "--shapes": self.recording.record_shapes,
-            "--memory": self.recording.profile_memory,
-            "--steps": self.steps is not None,
-            "--ring": self.recording.ring_bytes is not None,
+            "record_shapes (--shapes)": self.recording.record_shapes,
+            "profile_memory (--memory)": self.recording.profile_memory,
+            "steps (--steps)": self.steps is not None,
+            "ring_bytes (--ring)": self.recording.ring_bytes is not None,
         }
         if given := [name for name, is_given in chosen.items() if is_given]:
             raise ArgumentError(
-                f"{', '.join(given)} cannot be combined with --install: the program chooses what to record, in its own calls "
-                "of torch.profiler. Use one or the other."
+                f"{', '.join(given)} cannot be combined with install (--install): the program chooses what to record, in its "
+                "own calls of torch.profiler. Use one or the other."
             )
 
     def shown(self, path: Path) -> str:
@@ -161,4 +162,4 @@ def choose_prefix(
         path = folder / (stem if attempt == 1 else f"{stem}-{attempt}")
         if not any(Path(f"{path}{suffix}").exists() for suffix in _SUFFIXES):
             return path
-    raise ArgumentError(f"{stem}.ktrace to {stem}-9999.ktrace exist: choose another name with -o PREFIX.")
+    raise ArgumentError(f"{stem}.ktrace to {stem}-9999.ktrace exist: choose another output (-o PREFIX).")

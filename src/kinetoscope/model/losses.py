@@ -196,7 +196,7 @@ CODES: dict[str, Words] = {
     "processes_not_followed": Words(
         "Python processes started without the start-up hook",
         "processes",
-        "They were started with -I, -E or -S, or without the environment variables that --children sets: if they used "
+        "They were started with -I, -E or -S, or without the environment variables of the recording: if they used "
         "PyTorch, that is not recorded.",
     ),
     "uncompared_clocks": Words(
@@ -327,6 +327,11 @@ CODES: dict[str, Words] = {
     ),
 }
 """Every code -> what is missing, where and why. `docs/tables.md` lists them."""
+
+
+def counted(what: str, count: int) -> str:
+    """Say how much is missing in words that fit any count: `spans not written (12)`."""
+    return f"{what} ({count:,})"
 
 
 @dataclass(frozen=True)

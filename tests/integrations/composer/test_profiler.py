@@ -163,14 +163,14 @@ def test_wrong_arguments_are_refused_when_the_profiler_is_made(arguments, said):
     [
         ({"folder": "{batch}"}, "folder=.*unknown variable {batch}; the variables are: run_name"),
         ({"filename": "{loss}.json"}, "filename=.*unknown variable {loss}; the variables are: .*batch_wct"),
-        ({"filename": "a.txt"}, "the suffix names no known format"),
+        ({"filename": "a.txt"}, "this suffix is not supported"),
         (
             {"merged_trace_filename": "{batch}.json"},
             "merged_trace_filename=.*unknown variable {batch}; the variables are: run_name",
         ),
         (
             {"merged_trace_filename": "merged.txt"},
-            "merged_trace_filename='merged.txt': the suffix names no known format",
+            "merged_trace_filename='merged.txt': this suffix is not supported",
         ),
         (
             {"merged_trace_remote_file_name": "{epoch}.json"},

@@ -13,7 +13,7 @@ export interface Check {
   state: "good" | "note" | "warn";
   title: string;
   /** What was found. */
-  told: Said;
+  finding: Said;
   /** What it means, or what helps. */
   meaning: Said;
 }
@@ -34,7 +34,8 @@ export interface Recorded {
   gives: string;
   how: string;
   rows: number;
-  asked: boolean | null;
+  /** Whether the recording was to have it; null where no option says so. */
+  requested: boolean | null;
 }
 
 export function sentence(said: Said): string {

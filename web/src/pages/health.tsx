@@ -85,7 +85,7 @@ function Line(props: { check: Check }) {
       </span>
       <span class="he-title">{check.title}</span>
       <span>
-        {sentence(check.told)}
+        {sentence(check.finding)}
         {meaning && <span class="muted he-meaning">{meaning}</span>}
       </span>
     </li>
@@ -102,10 +102,10 @@ function Kind(props: { one: Recorded }) {
       </span>
       <span class="he-title">{one.title}</span>
       <span>
-        {there ? units.count(one.rows) : one.asked ? "none" : "none"}
+        {there ? units.count(one.rows) : "none"}
         <span class="muted he-meaning">
           {one.gives}
-          {!there && (
+          {!there && !one.requested && (
             <>
               ; to record them: <code>{one.how}</code>
             </>

@@ -83,7 +83,7 @@ def write_memory_timeline(
     name = target.name.lower()
     if not name.endswith(SUFFIXES):
         raise ArgumentError(
-            f"{path}: the suffix names no form of a memory timeline; use one of: {', '.join(SUFFIXES)}"
+            f"{path}: a memory timeline has another suffix; use one of: {', '.join(SUFFIXES)}"
         )
     need_memory(trace)
     place = find_device(trace, device)

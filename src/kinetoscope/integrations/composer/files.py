@@ -544,7 +544,7 @@ def check_suffix(what: str, filename: str, *, use_gzip: bool = False) -> None:
     if not name.endswith(tuple(formats)):
         hint = " (use_gzip appended .gz, and that format is not packed by gzip)" if use_gzip else ""
         raise ArgumentError(
-            f"{what}={filename!r}: the suffix names no known format{hint}; use one of: {', '.join(formats)}."
+            f"{what}={filename!r}: this suffix is not supported{hint}; use one of: {', '.join(formats)}."
         )
 
 

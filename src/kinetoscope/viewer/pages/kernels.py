@@ -87,7 +87,7 @@ COPIES_SCHEMA = Table(
         Column("total_ns", "int64", "ns", "Total duration.", 0),
         Column("mean_ns", "float64", "ns", "Mean duration."),
         Column("max_ns", "int64", "ns", "The longest.", 0),
-        Column("bytes", "int64", "bytes", "Bytes written, where recorded; null where no sizes were recorded."),
+        Column("bytes", "int64", "bytes", "Bytes written; null if no sizes were recorded."),
         Column("gb_per_s", "float64", "GB/s", "`bytes` by the time of those where both are known, in 10^9 bytes a second."),
         Column("min_gb_per_s", "float64", "GB/s", "The slowest of them."),
         Column("max_gb_per_s", "float64", "GB/s", "The fastest of them."),
