@@ -95,11 +95,11 @@ def test_overhead_is_judged_by_its_share(time_ns, state):
 def test_clocks_of_processes_that_nobody_knows_are_a_warning():
     found = check("Process clocks", processes={"count": 8, "unknown_clocks": 7, "largest_error_ns": 0})
     assert found["state"] == "warn"
-    assert text(found["told"]) == "The clocks of 7 of 8 processes could not be aligned"
+    assert text(found["finding"]) == "The clocks of 7 of 8 processes could not be aligned"
 
 
 @pytest.mark.parametrize(
     ("error", "told"), [(0, "Checked 3 times, never off"), (2, "Checked 3 times, at most 2ns off")]
 )
 def test_the_clock_is_told_with_its_error(error, told):
-    assert text(check("Clock", clock={"readings": 3, "largest_error_ns": error})["told"]) == told
+    assert text(check("Clock", clock={"readings": 3, "largest_error_ns": error})["finding"]) == told
